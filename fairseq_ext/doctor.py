@@ -9,12 +9,15 @@ information only. Packages outside the standard library are imported only by the
 them, so `python fairseq_ext/doctor.py` also runs if many packages are missing.
 """
 
+import argparse
 import importlib
 import importlib.metadata
 import importlib.util
 import logging
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -27,18 +30,18 @@ if __name__ == "__main__" and sys.path and Path(sys.path[0]).resolve() == PACKAG
     # started as a file: its folder must not be in the search path of modules
     sys.path[0] = str(PACKAGE.parent)
 
-from fairseq_ext.core import command_line  # noqa: E402
+from fairseq_ext.core import child, command_line  # noqa: E402
 from fairseq_ext.core.exit import exit_process  # noqa: E402
 from fairseq_ext.plugin.compat import repairs, startup  # noqa: E402
-from fairseq_ext.plugin.compat.probes import (  # noqa: E402
-    CLUSTER_PROBE,
-    HOOK_PROBE,
-    USER_DIR_PROBE,
-    last_line,
-    probe,
-)
 
+HOOK_PROBE = (
+    "import sys; any(type(f).__name__ in ('FairseqExtStart', 'Hook') for f in sys.meta_path) "
+    "or sys.exit('not active')"
+)
+CLUSTER_PROBE = "import gc; gc.disable(); import pyarrow, ray; import os; os._exit(0)"
 FAIRSEQ = "0.12.2"
+OLDEST_TORCH = (2, 6)
+LONGEST = 300  # seconds that a check in its own process may take
 IS_CLONE = (PACKAGE.parent / "scripts" / "setup.sh").is_file()
 SET_UP = (
     "run scripts/setup.sh again, and start Python from the environment that it names"
@@ -46,15 +49,13 @@ SET_UP = (
     # pip installs the missing requirements of the installed package
     else "pip install fairseq_ext; python -m fairseq_ext.doctor --install-fairseq"
 )
-AS_COMMAND = ("--user-dir", str(PACKAGE), "--task", "translation_ext")
-OLDEST_PYTHON = (3, 10)
-OLDEST_TORCH = (2, 6)
+INSTALL_FAIRSEQ = "python -m fairseq_ext.doctor --install-fairseq"
 
 
 class Failed(Exception):
-    """An item that fails: what was found, and the remedy."""
+    """An item that fails: what was found, and the remedy, if it is not the item's."""
 
-    def __init__(self, found: str, remedy: str) -> None:
+    def __init__(self, found: str, remedy: str = "") -> None:
         super().__init__(found)
         self.remedy = remedy
 
@@ -63,17 +64,27 @@ class Item(NamedTuple):
     name: str
     check: Callable[[], str]  # returns what it found, or raises
     required: bool = True
-    remedy: str = SET_UP  # used if the check names none
+    remedy: str = SET_UP
 
 
-def release(version: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version: (2, 13, 0) for 2.13.0+cpu."""
-    numbers = []
-    for part in version.split("+")[0].split("."):
-        if not part.isdigit():
-            break
-        numbers.append(int(part))
-    return tuple(numbers)
+def probe(code: str) -> str:
+    """Run code in a new Python process, outside the working directory; it may crash. Return the
+    last line that it printed."""
+    done = subprocess.run(
+        child.python("-c", code),
+        cwd=os.path.abspath(os.sep),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=LONGEST,
+        check=False,
+    )
+    if done.returncode < 0:
+        raise Failed(signal.Signals(-done.returncode).name)
+    if done.returncode:
+        raise Failed((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1])
+    return done.stdout.strip().rpartition("\n")[2]
 
 
 def installed(distribution: str, module: str) -> Callable[[], str]:
@@ -88,99 +99,55 @@ def installed(distribution: str, module: str) -> Callable[[], str]:
 
 
 def python() -> str:
-    found = f"{sys.version.split()[0]} at {sys.executable}"
-    if sys.version_info < OLDEST_PYTHON:
-        oldest = ".".join(map(str, OLDEST_PYTHON))
-        raise Failed(
-            found,
-            f"install Python {oldest} or newer"
-            + (" and name it: PYTHON=... scripts/setup.sh" if IS_CLONE else ""),
-        )
-    return found
+    return f"{sys.version.split()[0]} at {sys.executable}"
 
 
 def torch_and_devices() -> str:
     import torch
 
     version = importlib.metadata.version("torch")
-    if release(version) < OLDEST_TORCH:
-        raise Failed(
-            version, f"install torch {'.'.join(map(str, OLDEST_TORCH))} or newer: {SET_UP}"
-        )
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST_TORCH:
+        raise Failed(version, f"install torch {'.'.join(map(str, OLDEST_TORCH))} or newer")
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return f"{version}, {torch.get_num_threads()} CPU threads, " + (
         ", ".join(names) or "no CUDA device"
     )
 
 
+def start_up_hook() -> str:
+    probe(HOOK_PROBE)
+    return f"active at every start of this Python, so --user-dir {PACKAGE} is not needed"
+
+
 def fairseq() -> str:
     version = importlib.metadata.version("fairseq")
     if version != FAIRSEQ:
-        raise Failed(
-            version,
-            "install the release that this is made for: python -m fairseq_ext.doctor "
-            "--install-fairseq",
-        )
+        raise Failed(version, f"install the release that this is made for: {INSTALL_FAIRSEQ}")
     importlib.import_module("fairseq.sequence_generator")
     return version
 
 
-def start_up_hook() -> str:
-    if probe(HOOK_PROBE).returncode:
-        raise Failed(
-            "not active",
-            f"put it in place: cp {PACKAGE}/plugin/compat/fairseq_ext.pth "
-            f"{sysconfig.get_path('purelib')}",
-        )
-    return "active at every start of this Python"
-
-
 def cupy() -> str:
-    try:
-        cp = importlib.import_module("cupy")  # its distribution's name depends on the CUDA release
-    except ModuleNotFoundError:
-        raise Failed(
-            "not installed", extra("gpu", "the CUDA kernels, on a GPU machine, need")
-        ) from None
+    cp = importlib.import_module("cupy")  # its distribution's name depends on the CUDA release
     return f"{cp.__version__}, {cp.cuda.runtime.getDeviceCount()} CUDA devices"
 
 
 def cluster() -> str:
-    versions = []
-    for name in ("ray", "pyarrow"):
-        try:
-            versions.append(f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            raise Failed(
-                f"{name} is not installed", extra("cluster", "fairseq_ext.corpus needs")
-            ) from None
-    done = probe(CLUSTER_PROBE)
-    if done.returncode:
-        remedy = "only fairseq_ext.corpus needs it: pip install --force-reinstall ray pyarrow"
-        raise Failed(f"{', '.join(versions)}: {last_line(done)}", remedy)
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in ("ray", "pyarrow")]
+    try:
+        probe(CLUSTER_PROBE)
+    except Failed as failed:
+        raise Failed(
+            f"{', '.join(versions)}: {failed}",
+            "only fairseq_ext.corpus needs it: pip install --force-reinstall ray pyarrow",
+        ) from None
     return ", ".join(versions)
 
 
 def compiled_step() -> str:
-    done = probe("from fairseq_ext.kernels.library import build; print(build())")
-    if done.returncode:
-        # raises an error for an unknown name
-        importlib.import_module("fairseq_ext.kernels.library").level()
-        raise Failed(
-            last_line(done),
-            "the fast decoder runs as torch operations, which take longer: install a "
-            "C++ compiler (g++)",
-        )
-    return done.stdout.strip().rpartition("\n")[2]
-
-
-def user_dir() -> str:
-    done = probe(USER_DIR_PROBE, *AS_COMMAND)
-    if done.returncode:
-        raise Failed(
-            f"--user-dir {PACKAGE}: {last_line(done)}", f"mend the items above first; else {SET_UP}"
-        )
-    return f"--user-dir {PACKAGE}"
+    # raises UsageError for an unknown set of instructions
+    importlib.import_module("fairseq_ext.kernels.library").level()
+    return probe("from fairseq_ext.kernels.library import build; print(build())")
 
 
 def tiny_decode() -> str:
@@ -196,52 +163,47 @@ def tiny_decode() -> str:
     return f"{len(ours)} sentences, equal to fairseq's own generator"
 
 
-def extra(name: str, needs: str) -> str:
-    """Return the remedy for a missing package of an extra."""
-    return f"only {needs} it: pip install 'fairseq_ext[{name}]'"
+def optional(name: str, check: Callable[[], str], extra: str, needs: str) -> Item:
+    """Return an item for a package of an extra."""
+    remedy = f"only {needs} it: pip install 'fairseq_ext[{extra}]'"
+    return Item(name, check, required=False, remedy=remedy)
 
 
-OPTIONAL = (  # package, its module, the extra that brings it, and what needs it
-    ("simplemma", "simplemma", "terms", "lemmas of terms"),
-    ("matplotlib", "matplotlib", "plots", "the pictures of fairseq_ext.viz.ddg"),
-    ("safetensors", "safetensors", "hf", "models from Hugging Face"),
-    ("sentencex", "sentencex", "text", "whole texts"),
-    ("fastapi", "fastapi", "serve", "servers"),
-    ("uvicorn", "uvicorn", "serve", "servers"),
-)
 ITEMS = [
     Item("Python", python),
     Item("torch", torch_and_devices),
     Item("hydra", installed("hydra-core", "hydra")),
     Item("omegaconf", installed("omegaconf", "omegaconf")),
-    Item("start-up hook", start_up_hook),
-    Item("fairseq", fairseq, remedy=f"python -m fairseq_ext.doctor --install-fairseq, or {SET_UP}"),
+    Item(
+        "start-up hook",
+        start_up_hook,
+        remedy=f"add --user-dir {PACKAGE} to each command, or put the hook in place: "
+        f"cp {PACKAGE}/plugin/compat/fairseq_ext.pth {sysconfig.get_path('purelib')}",
+    ),
+    Item("fairseq", fairseq, remedy=f"{INSTALL_FAIRSEQ}, or {SET_UP}"),
     Item("sentencepiece", installed("sentencepiece", "sentencepiece")),
     Item("subword-nmt", installed("subword-nmt", "subword_nmt")),
     Item("sacrebleu", installed("sacrebleu", "sacrebleu")),
     *(
-        Item(name, installed(name, module), required=False, remedy=extra(of, f"{what} need"))
-        for name, module, of, what in OPTIONAL
+        optional(name, installed(name, name), extra, needs)
+        for name, extra, needs in (
+            ("simplemma", "terms", "lemmas of terms need"),
+            ("matplotlib", "plots", "the pictures of fairseq_ext.viz.ddg need"),
+            ("safetensors", "hf", "models from Hugging Face need"),
+            ("sentencex", "text", "whole texts need"),
+            ("fastapi", "serve", "servers need"),
+            ("uvicorn", "serve", "servers need"),
+        )
     ),
-    Item(
-        "CuPy",
-        cupy,
-        required=False,
-        remedy="only the CUDA kernels need it; see whether its CUDA release fits the driver",
-    ),
-    Item(
-        "Ray",
-        cluster,
-        required=False,
-        remedy="only fairseq_ext.corpus needs it",
-    ),
+    optional("CuPy", cupy, "gpu", "the CUDA kernels, on a GPU machine, need"),
+    optional("Ray", cluster, "cluster", "fairseq_ext.corpus needs"),
     Item(
         "compiled step",
         compiled_step,
         required=False,
-        remedy="the fast decoder runs as torch operations, which take longer",
+        remedy="the fast decoder runs as torch operations, which take longer: install a C++ "
+        "compiler (g++)",
     ),
-    Item("user-dir", user_dir),
     Item("tiny decode", tiny_decode),
 ]
 
@@ -251,8 +213,8 @@ def examine(item: Item) -> bool:
     try:
         print(f"ok    {item.name}: {item.check()}", flush=True)
         return True
-    except Failed as trouble:
-        found, remedy = str(trouble), trouble.remedy
+    except Failed as failed:
+        found, remedy = str(failed), failed.remedy or item.remedy
     except importlib.metadata.PackageNotFoundError:
         found, remedy = "not installed", item.remedy
     except (Exception, SystemExit) as error:
@@ -261,10 +223,8 @@ def examine(item: Item) -> bool:
             print(f"FAIL  {item.name}: {error}", flush=True)
             return False
         found, remedy = f"{type(error).__name__}: {error}".splitlines()[0], item.remedy
-    print(
-        f"{'FAIL' if item.required else 'note'}  {item.name}: {found}\n      -> {remedy}",
-        flush=True,
-    )
+    mark = "FAIL" if item.required else "note"
+    print(f"{mark}  {item.name}: {found}\n      -> {remedy}", flush=True)
     return not item.required
 
 
@@ -304,14 +264,11 @@ def install_fairseq() -> str:
 
 def main(given: Sequence[str] = ()) -> int:
     """Examine all items; return the exit code."""
-    if list(given) not in ([], ["--install-fairseq"]):
-        print(
-            "error: python -m fairseq_ext.doctor takes --install-fairseq or nothing, not "
-            f"{' '.join(given)}",
-            file=sys.stderr,
-        )
-        return 2
-    if given and (problem := install_fairseq()):
+    parser = argparse.ArgumentParser(
+        "python -m fairseq_ext.doctor", description="Says what is missing, with a remedy for each."
+    )
+    parser.add_argument("--install-fairseq", action="store_true", help="install fairseq first")
+    if parser.parse_args(given).install_fairseq and (problem := install_fairseq()):
         print(f"error: {problem}", file=sys.stderr)
         return 1
     logging.disable(logging.INFO)  # fairseq's notes on packages that are not used here

@@ -21,7 +21,7 @@ def rows(saved) -> list[architecture_table.Row]:
     """All of them with --all, else a part."""
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     names = [(name,) for name in RECIPES] + ENSEMBLES
-    count = len(part_of(len(names), 10))
+    count = len(part_of(len(names), 7))
     return [architecture_table.row(saved, *each) for each in random.Random(1).sample(names, count)]
 
 

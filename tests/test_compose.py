@@ -83,7 +83,7 @@ def decode(
     )
 
 
-@drawn(60)
+@drawn(40)
 @pytest.mark.parametrize("first, second", pairs())
 def test_pair_keeps_its_properties_or_is_refused(first, second, tmp_path):
     """What the declared needs do not refuse must work."""
@@ -140,7 +140,7 @@ def test_no_two_plug_points_rule_each_other_out(first, second):
     assert sum(works) >= 0.8 * len(works)
 
 
-@covering(2)
+@covering(1)
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("generation", [RAW, {}, {"lenpen": 0.5}], ids=str)
 @pytest.mark.parametrize("select", ["topk", "dba", "gbs", "cbs"])

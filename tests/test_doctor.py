@@ -6,13 +6,14 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import venv
 from pathlib import Path
 
 import pytest
 
 from fairseq_ext import doctor
-from fairseq_ext.plugin.compat import patches, probes, repairs
+from fairseq_ext.plugin.compat import patches, repairs
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def quick(monkeypatch):
     items = [
         item
         for item in doctor.ITEMS
-        if item.name not in ("user-dir", "start-up hook", "tiny decode", "compiled step")
+        if item.name not in ("start-up hook", "tiny decode", "compiled step")
     ]
     monkeypatch.setattr(doctor, "ITEMS", items)
 
@@ -151,24 +152,22 @@ def test_an_optional_item_fails_no_one(monkeypatch, capsys):
     )
 
 
-def test_a_dead_start_up_hook_is_noticed_and_its_cure_is_a_command(monkeypatch, tmp_path):
+def test_a_dead_start_up_hook_is_noticed_and_its_cure_is_a_command(monkeypatch, tmp_path, capsys):
+    (hook,) = (item for item in doctor.ITEMS if item.name == "start-up hook")
     monkeypatch.setattr(
-        doctor,
-        "probe",
-        lambda code: subprocess.run(
-            [sys.executable, "-S", "-c", code], capture_output=True, text=True
-        ),
+        doctor.child, "python", lambda kind, code: [sys.executable, "-S", kind, code]
     )
-    monkeypatch.setattr(doctor.sysconfig, "get_path", {"purelib": tmp_path}.get)
-    with pytest.raises(doctor.Failed, match="not active") as failed:
-        doctor.start_up_hook()
-    subprocess.run(failed.value.remedy.partition(": ")[2], shell=True, check=True)
+    assert not doctor.examine(hook)
+    said = capsys.readouterr().out
+    assert said.startswith("FAIL  start-up hook: not active\n      -> add --user-dir ")
+    words = said.rpartition(": ")[2].replace(sysconfig.get_path("purelib"), str(tmp_path))
+    subprocess.run(words, shell=True, check=True)
     started = subprocess.run(
         [
             sys.executable,
             "-S",
             "-c",
-            f"import site; site.addsitedir({str(tmp_path)!r}); {probes.HOOK_PROBE}",
+            f"import site; site.addsitedir({str(tmp_path)!r}); {doctor.HOOK_PROBE}",
         ]
     )
     assert started.returncode == 0
@@ -185,12 +184,12 @@ def test_a_cluster_that_cannot_be_imported_is_noted(monkeypatch, capsys):
     )
 
 
-@pytest.mark.parametrize(
-    ("version", "numbers"),
-    [("2.13.0+cpu", (2, 13, 0)), ("2.4.1", (2, 4, 1)), ("2.5.0a0+git1", (2, 5)), ("x", ())],
-)
-def test_release_reads_the_leading_numbers(version, numbers):
-    assert doctor.release(version) == numbers
+@pytest.mark.parametrize("version", ["2.13.0+cpu", "2.10.0a0+git1", "2.5.1", "1.13"])
+def test_an_old_torch_fails_and_a_newer_one_does_not(version, monkeypatch, capsys):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    good = doctor.examine(doctor.Item("torch", doctor.torch_and_devices))
+    assert good == version.startswith(("2.13", "2.10"))
+    assert f"torch: {version}" in capsys.readouterr().out
 
 
 def test_where_the_packages_of_the_extras_are_missing_each_extra_is_named(

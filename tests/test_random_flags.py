@@ -318,7 +318,7 @@ def scored(model, sample: dict, sequences: list[Phrase], flags: dict[str, Any]) 
     return [out[s] for s in sequences]
 
 
-@drawn(6)
+@drawn(4)
 @pytest.mark.parametrize("case", CASES)
 def test_a_beam_with_room_for_all_finds_the_best_of_all(case, tmp_path):
     draw, ours = random.Random(f"{case} all"), None

@@ -46,7 +46,7 @@ def files(tiny, tmp_path_factory) -> dict[str, str]:
     return {"{lexical table}": str(table), "{constraints}": str(constraints)}
 
 
-@drawn(6)
+@drawn(4)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_example_runs_through_the_command(name, tiny, files):
     setting = {n: files.get(v, v) if isinstance(v, str) else v for n, v in EXAMPLES[name].items()}

@@ -46,11 +46,6 @@ def python(module: str, *arguments: str) -> list[str]:
     ]
 
 
-def pose(command: str) -> None:
-    """Make the process, before any import, look like one that was started for a command."""
-    sys.orig_argv = sys.argv = [command, *sys.argv[1:]]
-
-
 def argument() -> str:
     """Return the first argument of the module, in the process."""
     return sys.argv[1]

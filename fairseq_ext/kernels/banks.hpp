@@ -108,7 +108,9 @@ void collect(const Table& table, const Rows& rows, int64_t s, Scratch& m) {
         m.candidate.push_back({row, token, bank, in_time ? score : -INFINITY});
     };
     scratch(m.best, std::max(rows.per_sentence, rows.per_row)), scratch(m.where, std::max(rows.per_sentence, rows.per_row));
-    Best best{m.best.data(), m.where.data(), rows.per_sentence, 0};
+    // the paper's candidates are the k best of all rows; without phrases it is plain beam search, which needs twice as many
+    const int64_t most = rows.even || !p.total[table.s] ? rows.per_sentence : std::min(rows.k, rows.per_sentence);
+    Best best{m.best.data(), m.where.data(), most, 0};
     for (int64_t r = from; r < to; ++r)
         if (rows.score[r] > -INFINITY) best.add_line(rows.log_probs + r * rows.V, rows.V, rows.score[r], r * rows.V);
     for (int64_t i = 0; i < best.count; ++i) add(best.where[i] / rows.V, best.where[i] % rows.V, best.score[i]);
@@ -141,7 +143,7 @@ void order_by_banks(int64_t top, int64_t k, bool even, Scratch& m) {
     for (int64_t i = 0; i < static_cast<int64_t>(m.candidate.size()); ++i)
         if (m.candidate[i].score > -INFINITY) m.order.push_back(i), ++m.sizes[m.candidate[i].bank];
     if (even) deal(k, top, m.sizes, m.slots);
-    else if (top < k) allocate(k, top, m.sizes, m.slots);  // with more banks than slots, slots are given one per bank
+    else allocate(k, top, m.sizes, m.slots);
     std::stable_sort(m.order.begin(), m.order.end(), [&](int64_t a, int64_t b) { return m.candidate[a].score > m.candidate[b].score; });
     size_t admitted = 0;
     for (int64_t i : m.order) {

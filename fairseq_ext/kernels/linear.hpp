@@ -28,31 +28,39 @@ struct Linear {
     int64_t in, out, kind;
 };
 
-// Multiply R lines of x by one panel: in x PANEL weights -> sums[R][VECTORS]. FIRST: these are the first lines for the panel, so its
-// weights are not in a cache yet. They are prefetched, since with several lines the processor's own prefetching is not early enough
-template <int R, bool FIRST, class Weight>
-inline void panel_float(const float* x, int64_t stride, const Weight* weight, int64_t in, floats sums[R][VECTORS]) {
-    for (int r = 0; r < R; ++r)
-        for (int v = 0; v < VECTORS; ++v) sums[r][v] = floats{};
-    for (int64_t k = 0; k < in; ++k, weight += PANEL) {
-        if constexpr (FIRST)
-            for (int64_t b = 0; b < PANEL * static_cast<int64_t>(sizeof(Weight)); b += 64)
-                __builtin_prefetch(reinterpret_cast<const char*>(weight) + PREFETCH_BYTES + b);
-        floats w[VECTORS];
-        for (int v = 0; v < VECTORS; ++v) w[v] = load(weight + v * LANES);
-        for (int r = 0; r < R; ++r)
-            for (int v = 0; v < VECTORS; ++v) sums[r][v] += x[r * stride + k] * w[v];
-    }
+// Panels that R lines are multiplied by at once: with fewer than 64 sums in flight, a multiply-add waits for the one before it
+template <int R>
+constexpr int AT_ONCE = R * PANEL >= 64 ? 1 : 64 / (R * PANEL);
+
+// Multiply R lines of x by P panels, each in x PANEL weights -> sums[P][R][VECTORS]. FIRST: these are the first lines for the panels, so
+// their weights are not in a cache yet. They are prefetched, since with several lines the processor's own prefetching is not early enough
+template <int R, int P, bool FIRST, class Weight>
+inline void panel_float(const float* x, int64_t stride, const Weight* weight, int64_t in, floats sums[P][R][VECTORS]) {
+    floats total[P][R][VECTORS] = {};  // registers: the caller's array is in memory
+    for (int64_t k = 0; k < in; ++k, weight += PANEL)
+        for (int p = 0; p < P; ++p) {
+            const Weight* from = weight + p * in * PANEL;
+            if constexpr (FIRST)
+                for (int64_t b = 0; b < PANEL * static_cast<int64_t>(sizeof(Weight)); b += 64)
+                    __builtin_prefetch(reinterpret_cast<const char*>(from) + PREFETCH_BYTES + b);
+            floats w[VECTORS];
+            for (int v = 0; v < VECTORS; ++v) w[v] = load(from + v * LANES);
+            for (int r = 0; r < R; ++r)
+                for (int v = 0; v < VECTORS; ++v) total[p][r][v] += x[r * stride + k] * w[v];
+        }
+    std::memcpy(sums, total, sizeof total);
 }
 
-#if defined(__ARM_FEATURE_DOTPROD) && !defined(__ARM_FEATURE_MATMUL_INT8)
-constexpr bool LESS_128 = true;  // bytes of x are signed in this instruction, so no offset is subtracted
+#if (defined(__ARM_FEATURE_DOTPROD) && !defined(__ARM_FEATURE_MATMUL_INT8)) || \
+    (defined(__AVX2__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__))
+constexpr bool LESS_128 = true;  // bytes of x are made signed, so no offset is subtracted
 #else
 constexpr bool LESS_128 = false;
 #endif
 
-// Return sum + the products of four unsigned bytes of x with four signed bytes of each lane's weight. Without an instruction for that,
-// pairs of 16 bits are multiplied. All results are exact
+// Return sum + the products of four unsigned bytes of x (1 to 255) with four signed bytes of each lane's weight (-127 to 127). Without an
+// instruction for that, the weights take the signs of x - 128 and are multiplied by its magnitudes: two products of at most 127 x 127 fit in
+// 16 bits. All results are exact
 inline ints dot4(ints sum, int32_t x, ints weight) {
 #if defined(__AVX512VNNI__)
     return (ints)_mm512_dpbusd_epi32((__m512i)sum, _mm512_set1_epi32(x), (__m512i)weight);
@@ -63,17 +71,14 @@ inline ints dot4(ints sum, int32_t x, ints weight) {
 #elif defined(__ARM_FEATURE_DOTPROD)
     const int8x16_t less = vreinterpretq_s8_s32(vdupq_n_s32(x ^ static_cast<int32_t>(0x80808080)));
     return (ints)vdotq_s32((int32x4_t)sum, less, vreinterpretq_s8_s32((int32x4_t)weight));
+#elif defined(__AVX512BW__)
+    const __m512i less = _mm512_xor_si512(_mm512_set1_epi32(x), _mm512_set1_epi8(-128)), w = (__m512i)weight;
+    const __m512i with_sign = _mm512_mask_sub_epi8(w, _mm512_movepi8_mask(less), _mm512_setzero_si512(), w);
+    return sum + (ints)_mm512_madd_epi16(_mm512_maddubs_epi16(_mm512_abs_epi8(less), with_sign), _mm512_set1_epi16(1));
 #elif defined(__AVX2__)
-    typedef int16_t shorts __attribute__((vector_size(LANES * 4)));
-    const shorts even = (shorts)weight << 8 >> 8, odd = (shorts)weight >> 8;
-    const int32_t x_even = x & 0xff00ff, x_odd = x >> 8 & 0xff00ff;
-#if defined(__AVX512BW__)
-    sum += (ints)_mm512_madd_epi16((__m512i)even, _mm512_set1_epi32(x_even));
-    return sum + (ints)_mm512_madd_epi16((__m512i)odd, _mm512_set1_epi32(x_odd));
-#else
-    sum += (ints)_mm256_madd_epi16((__m256i)even, _mm256_set1_epi32(x_even));
-    return sum + (ints)_mm256_madd_epi16((__m256i)odd, _mm256_set1_epi32(x_odd));
-#endif
+    const __m256i less = _mm256_xor_si256(_mm256_set1_epi32(x), _mm256_set1_epi8(-128));
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(less), _mm256_sign_epi8((__m256i)weight, less));
+    return sum + (ints)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 #else
     for (int byte = 0; byte < 32; byte += 8) sum += (weight << (24 - byte) >> 24) * (x >> byte & 255);
     return sum;
@@ -81,16 +86,17 @@ inline ints dot4(ints sum, int32_t x, ints weight) {
 }
 
 // The same with four inputs at a time: x unsigned, weights signed
-template <int R>
-inline void panel_int8(const int32_t* x, int64_t stride, const int32_t* weight, int64_t fours, ints sums[R][VECTORS]) {
-    for (int r = 0; r < R; ++r)
-        for (int v = 0; v < VECTORS; ++v) sums[r][v] = ints{};
-    for (int64_t k = 0; k < fours; ++k, weight += PANEL) {
-        ints w[VECTORS];
-        for (int v = 0; v < VECTORS; ++v) w[v] = *reinterpret_cast<const loose_ints*>(weight + v * LANES);
-        for (int r = 0; r < R; ++r)
-            for (int v = 0; v < VECTORS; ++v) sums[r][v] = dot4(sums[r][v], x[r * stride + k], w[v]);
-    }
+template <int R, int P>
+inline void panel_int8(const int32_t* x, int64_t stride, const int32_t* weight, int64_t fours, ints sums[P][R][VECTORS]) {
+    ints total[P][R][VECTORS] = {};
+    for (int64_t k = 0; k < fours; ++k, weight += PANEL)
+        for (int p = 0; p < P; ++p) {
+            ints w[VECTORS];
+            for (int v = 0; v < VECTORS; ++v) w[v] = *reinterpret_cast<const loose_ints*>(weight + p * fours * PANEL + v * LANES);
+            for (int r = 0; r < R; ++r)
+                for (int v = 0; v < VECTORS; ++v) total[p][r][v] = dot4(total[p][r][v], x[r * stride + k], w[v]);
+        }
+    std::memcpy(sums, total, sizeof total);
 }
 
 // Write one line's panel of results, `columns` of them. A whole panel is written vector by vector, except with epilogues that call
@@ -118,32 +124,46 @@ inline void finish(const floats* sums, const float* bias, float* y, int64_t colu
     }
 }
 
-template <int R, bool FIRST>
-void block_of_rows(const Linear& p, int64_t panel, const void* x, int64_t line, const float* row_scale, float* y, Epilogue epilogue) {
-    const int64_t first = panel * PANEL, columns = std::min<int64_t>(PANEL, p.out - first);
-    floats sums[R][VECTORS];
-    if (p.kind != INT8) {
-        const float* from = static_cast<const float*>(x) + line * p.in;
-        const int64_t start = panel * p.in * PANEL;
-        if (p.kind == FLOAT32) {
-            panel_float<R, FIRST>(from, p.in, static_cast<const float*>(p.weight) + start, p.in, sums);
+// Write R lines of results, from `line` on, of P panels, from `panel` on
+template <int R, int P, bool FIRST>
+void block_of_rows(const Linear& map, int64_t panel, const void* x, int64_t line, const float* row_scale, float* y, Epilogue epilogue) {
+    floats sums[P][R][VECTORS];
+    if (map.kind != INT8) {
+        const float* from = static_cast<const float*>(x) + line * map.in;
+        const int64_t start = panel * map.in * PANEL;
+        if (map.kind == FLOAT32) {
+            panel_float<R, P, FIRST>(from, map.in, static_cast<const float*>(map.weight) + start, map.in, sums);
         } else {
-            panel_float<R, FIRST>(from, p.in, static_cast<const int16_t*>(p.weight) + start, p.in, sums);
-            for (int v = 0; v < VECTORS; ++v)
-                for (int r = 0; r < R; ++r) sums[r][v] *= load(p.scale + first + v * LANES);
+            panel_float<R, P, FIRST>(from, map.in, static_cast<const int16_t*>(map.weight) + start, map.in, sums);
+            for (int p = 0; p < P; ++p)
+                for (int v = 0; v < VECTORS; ++v)
+                    for (int r = 0; r < R; ++r) sums[p][r][v] *= load(map.scale + (panel + p) * PANEL + v * LANES);
         }
     } else {
-        ints whole[R][VECTORS];
-        const int64_t fours = p.in / 4;
-        const int32_t* weight = static_cast<const int32_t*>(p.weight) + panel * fours * PANEL;
-        panel_int8<R>(static_cast<const int32_t*>(x) + line * fours, fours, weight, fours, whole);
-        for (int v = 0; v < VECTORS; ++v) {
-            const floats scale = load(p.scale + first + v * LANES);
-            const ints offset = LESS_128 ? ints{} : *reinterpret_cast<const loose_ints*>(p.offset + first + v * LANES);
-            for (int r = 0; r < R; ++r) sums[r][v] = __builtin_convertvector(whole[r][v] - offset, floats) * (row_scale[line + r] * scale);
-        }
+        ints whole[P][R][VECTORS];
+        const int64_t fours = map.in / 4;
+        const int32_t* weight = static_cast<const int32_t*>(map.weight) + panel * fours * PANEL;
+        panel_int8<R, P>(static_cast<const int32_t*>(x) + line * fours, fours, weight, fours, whole);
+        for (int p = 0; p < P; ++p)
+            for (int v = 0; v < VECTORS; ++v) {
+                const floats scale = load(map.scale + (panel + p) * PANEL + v * LANES);
+                const ints offset = LESS_128 ? ints{} : *reinterpret_cast<const loose_ints*>(map.offset + (panel + p) * PANEL + v * LANES);
+                for (int r = 0; r < R; ++r)
+                    sums[p][r][v] = __builtin_convertvector(whole[p][r][v] - offset, floats) * (row_scale[line + r] * scale);
+            }
     }
-    for (int r = 0; r < R; ++r) finish(sums[r], p.bias ? p.bias + first : nullptr, y + (line + r) * p.out + first, columns, epilogue);
+    for (int p = 0; p < P; ++p) {
+        const int64_t first = (panel + p) * PANEL, columns = std::min<int64_t>(PANEL, map.out - first);
+        for (int r = 0; r < R; ++r) finish(sums[p][r], map.bias ? map.bias + first : nullptr, y + (line + r) * map.out + first, columns, epilogue);
+    }
+}
+
+// Write R lines of results, from `line` on, of all panels from `panel` to `end`
+template <int R, bool FIRST>
+void lines_of_panels(const Linear& map, int64_t panel, int64_t end, const void* x, int64_t line, const float* row_scale, float* y,
+                     Epilogue epilogue) {
+    for (; panel + AT_ONCE<R> <= end; panel += AT_ONCE<R>) block_of_rows<R, AT_ONCE<R>, FIRST>(map, panel, x, line, row_scale, y, epilogue);
+    for (; panel < end; ++panel) block_of_rows<R, 1, FIRST>(map, panel, x, line, row_scale, y, epilogue);
 }
 
 inline int32_t magnitude_bits(float x) {
@@ -154,66 +174,58 @@ inline int32_t magnitude_bits(float x) {
 
 constexpr float LEAST = 1e-35f;  // 127 / this is still finite; lines of smaller numbers become zeros
 
-// Convert each line of x (lines, in) to unsigned 8 bits: round(x / scale) + 128, scale = largest magnitude / 127. A line with NaN or
-// infinity has the scale NaN, so that all its products are NaN
-void quantise(const float* x, int64_t lines, int64_t in, uint8_t* out, float* scale) {
-#pragma omp parallel for schedule(static) if (lines * in > WORTH_THREADS / 16)
-    for (int64_t i = 0; i < lines; ++i) {
-        const float* from = x + i * in;
-        int32_t bits = 0;  // magnitudes have the order of their bits: numbers, then infinity, then NaN
+// Convert a line to unsigned 8 bits: round(x / scale) + 128, scale = largest magnitude / 127, which is returned. A line with NaN or infinity
+// has the scale NaN, so that all its products are NaN
+float quantise(const float* x, int64_t in, uint8_t* out) {
+    int32_t bits = 0;  // magnitudes have the order of their bits: numbers, then infinity, then NaN
 #pragma omp simd reduction(max : bits)
-        for (int64_t k = 0; k < in; ++k) bits = std::max(bits, magnitude_bits(from[k]));
-        float largest;
-        std::memcpy(&largest, &bits, sizeof largest);
-        scale[i] = largest / 127.0f;
-        if (!(largest >= LEAST && std::isfinite(largest))) {
-            if (!std::isfinite(largest)) scale[i] = NAN;
-            std::memset(out + i * in, 128, in);
-            continue;
-        }
-        const float factor = 127.0f / largest;
-        for (int64_t k = 0; k < in; ++k) out[i * in + k] = static_cast<uint8_t>(static_cast<int32_t>(std::nearbyint(from[k] * factor)) + 128);
+    for (int64_t k = 0; k < in; ++k) bits = std::max(bits, magnitude_bits(x[k]));
+    float largest;
+    std::memcpy(&largest, &bits, sizeof largest);
+    if (!(largest >= LEAST && std::isfinite(largest))) {
+        std::memset(out, 128, in);
+        return std::isfinite(largest) ? largest / 127.0f : NAN;
     }
+    const float factor = 127.0f / largest;
+    for (int64_t k = 0; k < in; ++k) out[k] = static_cast<uint8_t>(static_cast<int32_t>(std::nearbyint(x[k] * factor)) + 128);
+    return largest / 127.0f;
 }
 
 // y (lines, out) = x (lines, in) W' + bias
-void multiply(const Linear& p, const float* x, int64_t lines, float* y, Epilogue epilogue) {
+void multiply(const Linear& map, const float* x, int64_t lines, float* y, Epilogue epilogue) {
     static thread_local std::vector<uint8_t> bytes;
     static thread_local std::vector<float> scales;
     const void* input = x;
     const float* row_scale = nullptr;
-    if (p.kind == INT8) {
-        uint8_t* quantised = scratch(bytes, lines * p.in);
+    if (map.kind == INT8) {
+        uint8_t* quantised = scratch(bytes, lines * map.in);
         float* scale = scratch(scales, lines);
-        quantise(x, lines, p.in, quantised, scale);
+        for_each(lines, lines * map.in > WORTH_THREADS / 16, [&](int64_t i) { scale[i] = quantise(x + i * map.in, map.in, quantised + i * map.in); });
         input = quantised;
         row_scale = scale;
     }
-    int64_t panels = (p.out + PANEL - 1) / PANEL;
-#pragma omp parallel for schedule(static) if (lines * p.in * p.out > WORTH_THREADS)
-    for (int64_t panel = 0; panel < panels; ++panel) {
-        int64_t line = 0;
-        auto block = [&](auto rows, auto first) {
-            block_of_rows<decltype(rows)::value, decltype(first)::value>(p, panel, input, line, row_scale, y, epilogue);
-            line += decltype(rows)::value;
-        };
-        auto rest = [&](auto first) {
-            switch (lines - line) {
-                case 5: return block(std::integral_constant<int, 5>(), first);
-                case 4: return block(std::integral_constant<int, 4>(), first);
-                case 3: return block(std::integral_constant<int, 3>(), first);
-                case 2: return block(std::integral_constant<int, 2>(), first);
-                case 1: return block(std::integral_constant<int, 1>(), first);
+    const int64_t panels = (map.out + PANEL - 1) / PANEL, blocks = (lines + ROWS - 1) / ROWS;
+    const int64_t together = lines < ROWS ? AT_ONCE<1> : 1, groups = (panels + together - 1) / together;
+    for_each(groups, lines * map.in * map.out > WORTH_THREADS, [&](int64_t group) {
+        const int64_t panel = group * together, end = std::min(panel + together, panels);
+        // blocks of nearly the same number of lines: few lines reach a lower rate
+        for (int64_t b = 0, line = 0; b < blocks; ++b) {
+            auto block = [&](auto rows) {
+                constexpr int R = decltype(rows)::value;
+                if (b == 0) lines_of_panels<R, true>(map, panel, end, input, line, row_scale, y, epilogue);
+                else lines_of_panels<R, false>(map, panel, end, input, line, row_scale, y, epilogue);
+                line += R;
+            };
+            switch (lines / blocks + (b < lines % blocks)) {
+                case 6: block(std::integral_constant<int, 6>()); break;
+                case 5: block(std::integral_constant<int, 5>()); break;
+                case 4: block(std::integral_constant<int, 4>()); break;
+                case 3: block(std::integral_constant<int, 3>()); break;
+                case 2: block(std::integral_constant<int, 2>()); break;
+                case 1: block(std::integral_constant<int, 1>()); break;
             }
-        };
-        if (lines < ROWS) {
-            rest(std::true_type());
-            continue;
         }
-        block(std::integral_constant<int, ROWS>(), std::true_type());
-        while (line + ROWS <= lines) block(std::integral_constant<int, ROWS>(), std::false_type());
-        rest(std::false_type());
-    }
+    });
 }
 
 }  // namespace

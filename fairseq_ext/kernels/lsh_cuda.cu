@@ -1,6 +1,6 @@
 // CUDA kernels of LSH softmax; lsh_torch.py defines each function, lsh_cuda.py launches these. Volta and newer.
 //
-// X. Shi, S. Xu and K. Knight. Fast Locality Sensitive Hashing for Beam Search on GPU. AAAI 2019, https://arxiv.org/abs/1806.00588
+// X. Shi, S. Xu and K. Knight. Fast Locality Sensitive Hashing for Beam Search on GPU. 2018, https://arxiv.org/abs/1806.00588
 //
 // Shapes: n rows, V words, D dimensions, K dimensions a hash function, u codes a band, W bands. Row-major, no padding.
 // A name that ends in _naive is the form the paper compares with (its Table 4).

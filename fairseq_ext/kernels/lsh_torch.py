@@ -1,8 +1,8 @@
 """The functions of LSH softmax in torch: the definition of the compiled functions for the CPU
 (lsh.py) and of the CUDA kernels (lsh_cuda.py).
 
-    X. Shi, S. Xu and K. Knight. Fast Locality Sensitive Hashing for Beam Search on GPU. AAAI
-    2019 (https://arxiv.org/abs/1806.00588)
+    X. Shi, S. Xu and K. Knight. Fast Locality Sensitive Hashing for Beam Search on GPU. 2018,
+    https://arxiv.org/abs/1806.00588
 
 Shapes: n rows, V words, D dimensions, P = u x W hash functions of K dimensions each, W bands, B =
 2 ** (u x bits of K) codes a band.

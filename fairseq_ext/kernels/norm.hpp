@@ -15,8 +15,7 @@ struct Norm {
 
 // Write the layer normalisation of lines x (lines, d) to y, which may be x
 void normalise(const Norm& norm, const float* x, int64_t lines, int64_t d, float* y) {
-#pragma omp parallel for schedule(static) if (lines * d > WORTH_THREADS / 8)
-    for (int64_t i = 0; i < lines; ++i) {
+    for_each(lines, lines * d > WORTH_THREADS / 8, [&](int64_t i) {
         const float* from = x + i * d;
         float sum = 0.0f, squares = 0.0f;
 #pragma omp simd reduction(+ : sum)
@@ -26,7 +25,7 @@ void normalise(const Norm& norm, const float* x, int64_t lines, int64_t d, float
         for (int64_t k = 0; k < d; ++k) squares += (from[k] - mean) * (from[k] - mean);
         float factor = 1.0f / std::sqrt(squares / d + static_cast<float>(norm.eps));
         for (int64_t k = 0; k < d; ++k) y[i * d + k] = (from[k] - mean) * factor * norm.weight[k] + norm.bias[k];
-    }
+    });
 }
 
 }  // namespace

@@ -135,8 +135,9 @@ void run_decoder(const void* layers, const void* step_) {
     int64_t longest = std::max(positions, step.source.positions);
     auto all_lines = [&](auto line) {
         Parallel attention;
-#pragma omp parallel for schedule(static) if (lines * longest * d > WORTH_THREADS)
-        for (int64_t i = 0; i < lines; ++i) attention.run([&] { line(i, scratch(memory_score, longest + LANES)); });
+        for_each(lines, lines * longest * d > WORTH_THREADS, [&](int64_t i) {
+            attention.run([&] { line(i, scratch(memory_score, longest + LANES)); });
+        });
         attention.check();
     };
     const int64_t* sentence_of = sentence.data();

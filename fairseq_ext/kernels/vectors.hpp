@@ -8,6 +8,8 @@
 #include <cstring>
 #include <vector>
 
+#include <omp.h>
+
 #include "entry.hpp"
 
 namespace {
@@ -21,6 +23,18 @@ constexpr int LANES = 8, VECTORS = 2;
 #endif
 constexpr int PANEL = LANES * VECTORS, ROWS = 6;
 constexpr int64_t WORTH_THREADS = 1 << 20;  // multiplications; for fewer, starting threads costs more than it gains
+
+// Call body(i) for i = 0 to count - 1, in several threads if that is worth it. A parallel region costs as much as a small product, even
+// with one thread
+template <class Body>
+inline void for_each(int64_t count, bool worth_threads, Body body) {
+    if (!worth_threads || omp_get_max_threads() == 1) {
+        for (int64_t i = 0; i < count; ++i) body(i);
+        return;
+    }
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < count; ++i) body(i);
+}
 
 typedef float floats __attribute__((vector_size(LANES * 4)));
 typedef float loose_floats __attribute__((vector_size(LANES * 4), aligned(4)));

@@ -5,6 +5,7 @@ Shapes: S live sentences, c candidates a sentence.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -34,6 +35,8 @@ class Candidates:
     key: Tensor | None = None  # (S, c) values that candidates are ranked by, if not the score
     # (S,) largest number of rows of each sentence, if some have fewer than the width (--select gbs)
     slots: Tensor | None = None
+    # slots (S, B) of the banks for numbers of candidates (S, B); None: no rule of its own
+    divide: Callable[[Tensor], Tensor] | None = None
 
     @property
     def most(self) -> int | Tensor:
@@ -261,9 +264,9 @@ def allocate(k: int, candidates: Tensor, top: Tensor) -> Tensor:
     """Return slots (S, B) of each bank, for numbers of candidates (S, B) and each sentence's
     highest bank top (S,).
 
-    Every bank up to the highest has k // (top + 1) slots, the highest also the remainder. From the
-    highest down, a bank that cannot fill its slots gives the rest to the nearest banks with more
-    candidates, the lower of two first.
+    Every bank up to the highest has k // (top + 1) slots, the highest also the remainder; with more
+    banks than slots these are all k. From the highest down, a bank that cannot fill its slots gives
+    the rest to the nearest banks with more candidates, the lower of two first.
     """
     B = candidates.size(1)
     bank = torch.arange(B, device=candidates.device)
@@ -282,17 +285,6 @@ def allocate(k: int, candidates: Tensor, top: Tensor) -> Tensor:
             given = (extra[:, b, None] - (wants.cumsum(1) - wants)).clamp(min=0).minimum(wants)
             slots.index_add_(1, near[b], given)
             lack.index_add_(1, near[b], -given)
-    return slots
-
-
-def allocate_few(k: int, candidates: Tensor, top: Tensor) -> Tensor:
-    """Call `allocate` for the sentences with at most k banks, so that the cost does not grow with
-    the number of constraints.
-
-    The others have no slots; `order_by_banks` then takes from all banks in turn.
-    """
-    slots = torch.zeros_like(candidates)
-    slots[:, :k] = allocate(k, candidates[:, :k], top)
     return slots
 
 

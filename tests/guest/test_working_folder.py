@@ -109,10 +109,7 @@ def test_the_server_and_its_workers(hostile):
 def test_a_folder_that_pythonpath_names_is_searched(tmp_path):
     """So is the folder in which the package lies, as for somebody who works on it."""
     (tmp_path / "theirs.py").write_text("print('theirs')\n")
-    code = (
-        "import fairseq_ext.plugin.compat.probes as probes; print(probes.probe('import "
-        "theirs').stdout)"
-    )
+    code = "from fairseq_ext import doctor; print(doctor.probe('import theirs'))"
     done = run(
         [sys.executable, "-c", f"import sys; sys.argv = sys.orig_argv = ['']; {code}"],
         tmp_path,

@@ -52,7 +52,7 @@ struct Packed {
 };
 
 void linear_layers() {
-    const int64_t shapes[][3] = {{1, 4, 1}, {2, 8, 63}, {3, 64, 64}, {5, 16, 130}, {6, 32, 33}, {13, 64, 96}};
+    const int64_t shapes[][3] = {{1, 4, 1}, {2, 8, 63}, {3, 64, 64}, {5, 16, 130}, {6, 32, 33}, {13, 64, 96}, {1, 36, 161}, {2, 8, 300}, {7, 20, 100}};
     for (auto [lines, in, out] : shapes) {
         auto x = numbers(lines * in), w = numbers(out * in), bias = numbers(out);
         std::vector<float> y(lines * out), whole_w(out * in), whole_x(lines * in);
@@ -104,9 +104,9 @@ void attention(int64_t heads, int64_t h, int64_t length) {
     const int64_t d = heads * h;
     auto in = numbers(3 * length * d);
     std::vector<float> score(length + LANES), out(d);
-    Seen seen{in.data() + d, in.data() + 2 * d, h, 3 * d, length, nullptr};
+    VisiblePositions visible{in.data() + d, in.data() + 2 * d, h, 3 * d, length, nullptr};
     for (int64_t i = 0; i < length; ++i) {
-        attend(in.data() + i * 3 * d, seen, heads, h, score.data(), out.data());
+        attend(in.data() + i * 3 * d, visible, heads, h, score.data(), out.data());
         for (int64_t head = 0; head < heads; ++head) {
             std::vector<double> power(length);
             double total = 0.0;

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.usefixtures("on_the_cpu")
 needs_library = pytest.mark.skipif(building.library() is None, reason="there is no C++ compiler")
 # lines, in, out
 SHAPES = [(1, 4, 1), (2, 7, 63), (3, 64, 64), (4, 20, 65), (5, 16, 130), (7, 12, 200), (13, 32, 96)]
+SHAPES += [(1, 36, 161), (2, 8, 300)]  # odd numbers of panels, several of which run side by side
 LARGE = (50, 256, 1024)  # worth several threads
 
 
@@ -105,6 +106,16 @@ def test_16_bit_linear_layers_are_those_of_the_rounded_weights(shape, two_thread
     torch.testing.assert_close(
         step.PackedLinear(weight, bias, bits=16)(x).double(), expected, rtol=1e-6, atol=1e-4
     )
+
+
+@needs_library
+@pytest.mark.parametrize("bits", [32, 16, 8])
+def test_a_line_has_the_same_bits_among_any_number_of_lines(bits):
+    layer = step.PackedLinear(numbers(330, 52, seed=1), numbers(330, seed=2), bits=bits)
+    x = numbers(14, 52)
+    alone = torch.cat([layer(line[None]) for line in x])
+    for lines in range(2, 15):
+        assert layer(x[:lines]).equal(alone[:lines])
 
 
 @needs_library

@@ -127,9 +127,9 @@ def test_a_level_that_is_unknown_or_that_the_processor_lacks_is_refused(level, m
     )
     said = f"{building.VARIABLE}={level}{why} one of {', '.join([*known, 'native', 'off'])}"
     monkeypatch.setenv(building.VARIABLE, level)
-    for words in (["-m", "fairseq_ext.kernels"], [BIN / "fairseq-interactive", *DEMO_MODEL])[
-        : 1 + (level == "foo")
-    ]:
+    lacking = next((each for each in HERE if each not in levels()), None)
+    commands = ["-m", "fairseq_ext.kernels"], [BIN / "fairseq-interactive", *DEMO_MODEL]
+    for words in commands[: 2 if level == "foo" else level == lacking]:
         done = run([sys.executable, *words])
         assert (done.returncode, done.stdout, done.stderr.splitlines()[-1]) == (
             1,

@@ -64,7 +64,7 @@ def same_rows(expected: str, got: str) -> None:
             )
 
 
-@drawn(4)
+@drawn(3)
 @pytest.mark.parametrize("beam", [1, 5])
 def test_generate_equals_stock(made, beam):
     stock = generate_forked(*made.stock, "--beam", beam).stdout

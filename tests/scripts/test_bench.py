@@ -365,6 +365,7 @@ def test_before_refuses_in_one_sentence(root, python, sentence, monkeypatch):
     assert str(error.value) == f"--before: {sentence}"
 
 
+@drawn(1)
 @pytest.mark.parametrize(
     "script, flags, contender",
     [
@@ -378,8 +379,9 @@ def test_before_refuses_in_one_sentence(root, python, sentence, monkeypatch):
             ["--limit", "3", "--beam", "2", "--parts", "words", "--sets", "rand1"],
             "rand1",
         ),
+        ("placement", ["--limit", "80", "--lines", "with terms"], "with terms"),
     ],
-    ids=["decoding", "constraints"],
+    ids=["decoding", "constraints", "glossary"],
 )
 def test_a_checkout_is_measured_beside_another(script, flags, contender, tmp_path):
     before = ["--before", str(BENCH.parents[1]), sys.executable]

@@ -24,7 +24,7 @@ import docs  # noqa: E402
 
 PAGES = [page for page in docs.pages() if any(block.runs for block in blocks.blocks_of(page))]
 FIRST = ("README", "quickstart", "constraints", "glossaries")  # whose blocks always run
-CASES = [page if page.stem in FIRST else pytest.param(page, marks=drawn(4)) for page in PAGES]
+CASES = [page if page.stem in FIRST else pytest.param(page, marks=drawn(2)) for page in PAGES]
 
 
 @pytest.mark.parametrize("page", docs.pages(), ids=lambda page: page.stem)

@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 from models import alone, batch, build, dictionary, generators, run, same
-from sizes import drawn, part_of
+from sizes import covering, drawn, part_of
 
 from fairseq_ext.search.interpreted import LoopSearch, OpenPool
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
@@ -164,7 +164,7 @@ def random_constraints(
     )
 
 
-@drawn(4)
+@covering(1)
 @pytest.mark.parametrize(
     "flags",
     [
@@ -200,6 +200,7 @@ def test_each_gets_what_it_gets_alone(flags):
         assert interleaved(arriving, draw.randint(1, 6), seed)
 
 
+@drawn(3)
 @pytest.mark.parametrize("architecture", ["lstm", "fconv", "bart", "transformer-tied"])
 def test_each_architecture(architecture):
     for backend in ("auto", "fairseq"):
@@ -210,7 +211,7 @@ def test_each_architecture(architecture):
         assert interleaved(arriving, 4, 5, tolerance=LOOSE.get(architecture, 1e-9))
 
 
-@drawn(3)
+@drawn(2)
 @pytest.mark.parametrize("order", ["shortest", "fifo"])
 @pytest.mark.parametrize(
     "flags",
@@ -238,6 +239,7 @@ def test_constraints_of_each_sentence(flags, order):
         assert interleaved(arriving, draw.randint(2, 6), seed)
 
 
+@drawn(2)
 @pytest.mark.parametrize(
     "flags",
     [{"select": "dba"}, {"select": "dba", "prune_children": 2}, {"select": "gbs", "gbs_base": 3}],

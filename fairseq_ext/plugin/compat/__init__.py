@@ -8,5 +8,5 @@
 | checkpoints.py | checkpoints and their settings run no code |
 | repairs.py, uncompiled.py | repairs of fairseq; its three compiled modules in Python |
 | fast_start.py, lazy.py | a quick start of commands |
-| probes.py, tiny_decode.py | code that the doctor runs |
+| tiny_decode.py | the doctor's last check |
 """

@@ -7,6 +7,8 @@ standard library only.
 import argparse
 import atexit
 import contextlib
+import copy
+import functools
 import gc
 import logging
 import os
@@ -30,6 +32,7 @@ WORDS = {"null": None, "True": True, "False": False}
 INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]*)")
 FLOAT = re.compile(r"[+-]?[0-9]+\.[0-9]+(e[+-]?[0-9]+)?|[+-]?[0-9]+e[+-]?[0-9]+")
 QUOTED = re.compile(r"'[^'\\]*'")
+NAME = re.compile(r"(?!(?:null|true|false|inf|nan)$)[A-Za-z]\w*", re.ASCII | re.IGNORECASE)
 NUMBERS = re.compile(r"\[([0-9.e+-]+(, [0-9.e+-]+)*)?\]")
 
 
@@ -42,6 +45,8 @@ def value_of(text: str, override: str) -> object:
         return int(text)
     if FLOAT.fullmatch(text):
         return float(text)
+    if NAME.fullmatch(text):
+        return text
     if QUOTED.fullmatch(text):
         return text[1:-1]
     items = text[1:-1].split(", ") if NUMBERS.fullmatch(text) else [""]
@@ -54,17 +59,25 @@ def value_of(text: str, override: str) -> object:
     return OverridesParser.create().parse_override(override).value()
 
 
+@functools.cache
+def defaults():
+    """Return fairseq's own configuration (DictConfig), which the caller copies."""
+    from fairseq.dataclass.configs import FairseqConfig
+    from omegaconf import OmegaConf
+
+    return OmegaConf.structured(FairseqConfig)
+
+
 def compose(overrides: list[str]):
     """Return the configuration of these settings (DictConfig), as hydra's compose("config",
     overrides, strict=False) in fairseq/config does.
 
     Errors: those of omegaconf and hydra for invalid settings.
     """
-    from fairseq.dataclass.configs import FairseqConfig
     from hydra.core.config_store import ConfigStore
-    from omegaconf import OmegaConf
+    from omegaconf import OmegaConf, ValueNode
 
-    cfg = OmegaConf.structured(FairseqConfig)
+    cfg = copy.deepcopy(defaults())
     settings = [override.partition("=") for override in overrides]
     for group, _, name in settings:
         if "." not in group:
@@ -72,7 +85,14 @@ def compose(overrides: list[str]):
     OmegaConf.set_struct(cfg, True)
     for (key, _, text), override in zip(settings, overrides, strict=True):
         if "." in key:
-            OmegaConf.update(cfg, key, value_of(text, override), merge=True)
+            value, node = value_of(text, override), cfg
+            for name in key.split("."):
+                node = node._get_node(name) if OmegaConf.is_dict(node) else None
+            # nearly all settings are the defaults
+            if not isinstance(node, ValueNode) or (
+                (type(node._value()), node._value()) != (type(value), value)
+            ):
+                OmegaConf.update(cfg, key, value, merge=True)
     OmegaConf.set_struct(cfg, False)
     return cfg
 

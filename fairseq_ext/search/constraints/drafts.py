@@ -31,6 +31,22 @@ def mentions_of(constraints: SentenceConstraints, functions: Collection[str]) ->
     ]
 
 
+@dataclass(frozen=True)
+class Rewrite:
+    """A text in the place of a span of a draft (rewrites.py).
+
+    span: characters [start, end) of the draft's text, empty for an insertion; text: what is written
+    there; form: the term's form in it, as the text has it; placed_by: as in Placement; around:
+    changes of the words before it that agree with it.
+    """
+
+    span: Span
+    text: str
+    form: str
+    placed_by: str = "aligned"
+    around: tuple[tuple[Span, str], ...] = ()
+
+
 @dataclass(eq=False)
 class Candidate:
     """One draft hypothesis and its versions with terms."""
@@ -44,10 +60,9 @@ class Candidate:
     spans: list[Span] = field(default_factory=list)  # of its tokens in the text, once aligned
     # places of terms without a word: an empty span
     inserted: dict[SourceTerm, Span] = field(default_factory=dict)
-    # the changes that write its terms in their inflected forms, and the number of forms of each
-    inflected: list[tuple[tuple[Span, str], ...]] | None = None
-    # terms that do not fit their words
-    rejected: set[SourceTerm] = field(default_factory=set)
+    # how its terms are written, once this is decided (inflection.py)
+    rewrites: dict[SourceTerm, Rewrite] = field(default_factory=dict)
+    unfit: set[SourceTerm] = field(default_factory=set)  # terms that do not fit its words
     # versions with the terms, one for each choice of forms, with their ranking scores
     finals: list[tuple[float, Hypothesis]] = field(default_factory=list)
 
@@ -123,7 +138,7 @@ class Sentence:
         for term, word in places:
             key = term.source, term.phrases
             is_further = key in known or term.phrases in candidate.has
-            if term in candidate.rejected or (word is None and (is_further or term.is_label)):
+            if term in candidate.unfit or (word is None and (is_further or term.is_label)):
                 left.append(term)
             known.add(key)
         return left

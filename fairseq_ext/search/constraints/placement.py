@@ -27,13 +27,16 @@ from torch import Tensor
 from fairseq_ext.search.constraints.drafts import (
     SEARCHED,
     Candidate,
+    Rewrite,
     Sentence,
     elsewhere,
     mentions_of,
 )
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding, Sources
+from fairseq_ext.search.constraints.inflection import Inflection
 from fairseq_ext.search.constraints.prefix import met_with_prefix
 from fairseq_ext.search.constraints.renderings import Renderings
+from fairseq_ext.search.constraints.rewrites import Version
 from fairseq_ext.search.constraints.term_writer import TermWriter
 from fairseq_ext.search.constraints.word_alignment import (
     WordAlignment,
@@ -41,7 +44,6 @@ from fairseq_ext.search.constraints.word_alignment import (
     word_spans,
 )
 from fairseq_ext.search.finished import Hypothesis, OnFinal
-from fairseq_ext.search.phrases.agreement import LANGUAGES
 from fairseq_ext.search.phrases.function_words import function_words
 from fairseq_ext.search.phrases.places import (
     banned_in_texts,
@@ -51,7 +53,6 @@ from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.phrases.sentence import (
     Meets,
     Phrase,
-    Placement,
     SentenceConstraints,
     SourceTerm,
     banned_in_tokens,
@@ -65,7 +66,6 @@ Driver = Callable[[Pool, OnFinal], None]
 MIN_BEAM_TO_FORCE = 3
 FORMS = 6  # most combinations of target forms of a hypothesis
 LEFT_REASON = "a further mention for which the draft has no word of its own"
-LABEL_MARGIN, DOUBTFUL_LABEL_MARGIN = 4.0, 2.0  # nats that a label may cost its sentence
 PLACED_WEIGHT = 0.1  # weight of the score with terms, that of the draft having 1
 
 
@@ -95,6 +95,7 @@ class GlossaryPlacement:
         self.score, self.spec = score, spec
         self.renderings = Renderings(score, text, spec.eos)
         self.writer = TermWriter(text, spec.eos)
+        self.inflect = Inflection(self.writer, self.score_)
         self.use_languages(*languages)
         self.target_text, self.meets, self.reuses = text, meets, reuses
 
@@ -239,29 +240,30 @@ class GlossaryPlacement:
         if self.spec.k < MIN_BEAM_TO_FORCE:
             self.insert(pool, sources, [s for s in lacking if s.lacks(1)])
         self.inflect(pool, sources, sentences)
-        jobs = [
-            (sentence, candidate, tokens, placements)
-            for sentence in sentences
-            for candidate, tokens, placements in self.written(pool, sentence)
-        ]
-        scores = self.scored(pool, sources, [job[:3] for job in jobs])
-        for (sentence, candidate, tokens, placements), each in zip(jobs, scores, strict=True):
-            total = each.sum()
-            rewarded = self.spec.scoring.rewarded(
-                pool, torch.tensor([sentence.number], device=pool.length.device)
-            ).cpu()[0]
-            score = float(self.spec.scoring(total, len(tokens), rewarded))
-            final = replace(
-                candidate.draft,
-                tokens=torch.tensor(tokens),
-                score=score,
-                positional_scores=each,
-                ending=None,
-                placements=placements,
-            )
-            candidate.finals.append(
-                (candidate.draft.score + PLACED_WEIGHT * float(total) / len(tokens), final)
-            )
+        versions = [each for sentence in sentences for each in self.written(pool, sentence)]
+        self.score_(pool, sources, versions)
+        for each in versions:
+            self.finish(pool, each)
+
+    def finish(self, pool: Pool, version: Version) -> None:
+        """Add a scored version to those of its draft."""
+        candidate, total = version.candidate, version.scores.sum()
+        rewarded = self.spec.scoring.rewarded(
+            pool, torch.tensor([version.sentence.number], device=pool.length.device)
+        ).cpu()[0]
+        displaced = {
+            term: candidate.text[slice(*each.span)] for term, each in version.rewrites.items()
+        }
+        final = replace(
+            candidate.draft,
+            tokens=torch.tensor(version.tokens),
+            score=float(self.spec.scoring(total, len(version.tokens), rewarded)),
+            positional_scores=version.scores,
+            ending=None,
+            placements=version.sentence.placements(candidate, displaced),
+        )
+        mean = float(total) / len(version.tokens)
+        candidate.finals.append((candidate.draft.score + PLACED_WEIGHT * mean, final))
 
     def render(self, pool: Pool, sentences: Sequence[Sentence]) -> None:
         """Find what the models write for the terms of sentences by themselves."""
@@ -280,21 +282,19 @@ class GlossaryPlacement:
         for (mention, _), phrases in zip(open_terms, found, strict=True):
             mention.renderings = phrases
 
-    def scored(
-        self, pool: Pool, sources: Sources, jobs: Sequence[tuple[Sentence, Candidate, list[int]]]
-    ) -> list[Tensor]:
-        """Return the log-probabilities of tokens made from candidates, whose own are used up to the
-        first changed token."""
-        same = [
-            len(commonprefix([tokens, candidate.draft.tokens.tolist()]))
-            for _, candidate, tokens in jobs
-        ]
+    def score_(self, pool: Pool, sources: Sources, versions: Sequence[Version]) -> None:
+        """Score versions; the drafts' own log-probabilities are used up to the first changed
+        token."""
         known = [
-            candidate.draft.positional_scores[:n]
-            for (_, candidate, _), n in zip(jobs, same, strict=True)
+            each.candidate.draft.positional_scores[
+                : len(commonprefix([each.tokens, each.candidate.draft.tokens.tolist()]))
+            ]
+            for each in versions
         ]
-        pairs = [(sentence.source, tokens) for sentence, _, tokens in jobs]
-        return self.score.log_probs(sources, pairs, pool.bos, known if self.reuses else ())
+        pairs = [(each.sentence.source, each.tokens) for each in versions]
+        scores = self.score.log_probs(sources, pairs, pool.bos, known if self.reuses else ())
+        for version, each in zip(versions, scores, strict=True):
+            version.scores = each
 
     def align(
         self, pool: Pool, sources: Sources, given: Sequence[tuple[Sentence, Candidate]]
@@ -348,81 +348,27 @@ class GlossaryPlacement:
     def insert(self, pool: Pool, sources: Sources, sentences: Sequence[Sentence]) -> None:
         """Find a place for the terms without a word in the best draft: after the word where they
         are the most probable."""
-        jobs = []
+        versions = []
         for sentence in sentences:
             best = sentence.candidates[0]
             for term in [term for term, word in sentence.places(best) if word is None]:
                 for _, end in word_spans(best.text):
                     form = self.writer.in_case(term, term.targets[0], best.text, (end, end))[0]
-                    tokens = self.writer.with_terms(best, [((end, end), form)])
-                    jobs.append((sentence, term, (end, end), tokens))
-        scores = self.scored(
-            pool,
-            sources,
-            [(sentence, sentence.candidates[0], tokens) for sentence, *_, tokens in jobs],
-        )
+                    rewrite = Rewrite((end, end), form, form, "inserted")
+                    tokens = self.writer.with_terms(best, [rewrite])
+                    versions.append(Version(sentence, best, {term: rewrite}, tokens))
+        self.score_(pool, sources, versions)
         means: dict[tuple[Sentence, SourceTerm], float] = {}
-        for (sentence, term, span, _), each in zip(jobs, scores, strict=True):
-            if float(each.mean()) > means.get((sentence, term), -float("inf")):
-                means[sentence, term] = float(each.mean())
-                sentence.candidates[0].inserted[term] = span
+        for version in versions:
+            ((term, rewrite),) = version.rewrites.items()
+            mean = float(version.scores.mean())
+            if mean > means.get((version.sentence, term), -float("inf")):
+                means[version.sentence, term] = mean
+                version.candidate.inserted[term] = rewrite.span
 
-    def inflect(self, pool: Pool, sources: Sources, sentences: Sequence[Sentence]) -> None:
-        """Choose the forms of terms, and of the words that agree with them, one term after the
-        other: those with which the sentence is the most probable."""
-        drafts = []
-        for sentence, candidate in self.complete(sentences):
-            places = sentence.places(candidate)
-            spans = [span for _, span in places if span is not None]
-            if self.writer.language in LANGUAGES and places:
-                ways = [
-                    self.writer.inflected(term, candidate.text, span, spans)
-                    for (term, _), span in zip(places, spans, strict=True)
-                ]
-                candidate.inflected = [each[0] for each in ways]
-                drafts.append((sentence, candidate, [term for term, _ in places], ways))
-        for turn in range(max((len(ways) for *_, ways in drafts), default=0)):
-            jobs = []
-            for sentence, candidate, terms, ways in drafts:
-                if len(ways) <= turn or (len(ways[turn]) == 1 and not terms[turn].is_label):
-                    continue
-                is_doubtful = sentence.is_doubtful(candidate, terms[turn])
-                margin = DOUBTFUL_LABEL_MARGIN if is_doubtful else LABEL_MARGIN
-                for way in [*ways[turn], *([()] if terms[turn].is_label else [])]:
-                    assert candidate.inflected is not None
-                    chosen = [*candidate.inflected[:turn], way, *candidate.inflected[turn + 1 :]]
-                    tokens = self.writer.with_terms(candidate, [c for each in chosen for c in each])
-                    if len(tokens) <= pool.max_len[sentence.number] + 1:
-                        jobs.append((sentence, candidate, tokens, way, 0.0 if way else margin))
-            scores = self.scored(pool, sources, [job[:3] for job in jobs])
-            best: dict[Candidate, float] = {}
-            for (_, candidate, _, way, margin), each in zip(jobs, scores, strict=True):
-                total = float(each.sum()) - margin
-                if total > best.get(candidate, -float("inf")):
-                    best[candidate] = total
-                    assert candidate.inflected is not None
-                    candidate.inflected[turn] = way
-        for _, candidate, terms, _ in drafts:
-            assert candidate.inflected is not None
-            candidate.rejected |= {
-                term for term, way in zip(terms, candidate.inflected, strict=True) if not way
-            }
-            candidate.inflected = [way for way in candidate.inflected if way]
-
-    def complete(self, sentences: Sequence[Sentence]) -> list[tuple[Sentence, Candidate]]:
-        """The candidates with a word for each term that are still to be written."""
-        return [
-            (sentence, candidate)
-            for sentence in sentences
-            for candidate in sentence.incomplete(len(sentence.candidates))
-            if sentence.is_complete(candidate) and not candidate.finals
-        ]
-
-    def written(
-        self, pool: Pool, sentence: Sentence
-    ) -> list[tuple[Candidate, list[int], tuple[Placement, ...]]]:
-        """The candidates that have a word for each term, as tokens with the terms in place, once
-        for each combination of forms."""
+    def written(self, pool: Pool, sentence: Sentence) -> list[Version]:
+        """The versions of the candidates that have a word for each term, one for each combination
+        of forms."""
         limit = pool.max_len[sentence.number]
         out = []
         incomplete = sentence.incomplete(len(sentence.candidates))
@@ -431,23 +377,18 @@ class GlossaryPlacement:
                 continue
             places = sentence.places(candidate)
             spans = [word for _, word in places if word is not None]
-            choices = (
-                [[way] for way in candidate.inflected]
-                if candidate.inflected is not None
-                else [
-                    [(each,) for each in self.writer.choices(term, candidate.text, span, spans)]
-                    for (term, _), span in zip(places, spans, strict=True)
-                ]
-            )
+            choices = [
+                [candidate.rewrites[term]]
+                if term in candidate.rewrites
+                else self.writer.choices(term, candidate.text, span, spans)
+                for (term, _), span in zip(places, spans, strict=True)
+            ]
             for chosen in itertools.islice(itertools.product(*choices), FORMS):
-                tokens = self.writer.with_terms(candidate, [c for way in chosen for c in way])
+                tokens = self.writer.with_terms(candidate, chosen)
                 is_new = tokens != candidate.draft.tokens.tolist() or not places
                 if is_new and self.spec.min_len < len(tokens) <= limit + 1:
-                    displaced = {
-                        term: candidate.text[slice(*way[-1][0])]
-                        for (term, _), way in zip(places, chosen, strict=True)
-                    }
-                    out.append((candidate, tokens, sentence.placements(candidate, displaced)))
+                    rewrites = {term: each for (term, _), each in zip(places, chosen, strict=True)}
+                    out.append(Version(sentence, candidate, rewrites, tokens))
         return out
 
     def ranked_hypotheses(self, pool: Pool, sentence: Sentence) -> list[Hypothesis] | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from unicodedata import normalize
 
-from fairseq_ext.search.constraints.drafts import Candidate
+from fairseq_ext.search.constraints.drafts import Candidate, Rewrite
 from fairseq_ext.search.constraints.word_alignment import widened
 from fairseq_ext.search.phrases.agreement import (
     Beginning,
@@ -13,12 +13,12 @@ from fairseq_ext.search.phrases.agreement import (
     endings_before,
     fits,
     has_noun,
-    is_attributive,
+    noun_after,
 )
 from fairseq_ext.search.phrases.forms import adjective_stem
 from fairseq_ext.search.phrases.letter_case import fitted, keeps_case, starts_sentence
 from fairseq_ext.search.phrases.pieces import capitalised
-from fairseq_ext.search.phrases.places import Span, agreeing, edited, edits
+from fairseq_ext.search.phrases.places import Span, agreeing, edited, edits, overlap
 from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.phrases.sentence import SourceTerm
 
@@ -35,27 +35,30 @@ class TermWriter:
         """How the target side is read."""
         return self.target_text()
 
-    def choices(
-        self, term: SourceTerm, text: str, span: Span, taken: list[Span]
-    ) -> list[tuple[Span, str]]:
-        """The forms of a term that may stand in the place of a span of a text, each with the
-        characters that it replaces; taken: the spans of all terms."""
+    def choices(self, term: SourceTerm, text: str, span: Span, taken: list[Span]) -> list[Rewrite]:
+        """The ways to write a term in the place of a span of a text; taken: the spans of all
+        terms."""
         forms = agreeing(term.targets, text[slice(*span)]) if self.is_english else term.targets
         wide = [(widened(text, span, form, taken), form) for form in forms]
         return [
-            (each, cased) for each, form in wide for cased in self.in_case(term, form, text, each)
+            Rewrite(each, cased, cased)
+            for each, form in wide
+            for cased in self.in_case(term, form, text, each)
         ]
 
     def inflected(
         self, term: SourceTerm, text: str, span: Span, taken: list[Span]
-    ) -> list[tuple[tuple[Span, str], ...]]:
+    ) -> list[Rewrite]:
         """The ways to write a term in the place of a span of a text, with the words that agree with
-        it: changes of the text. The first one has the first form, and the words as they are."""
+        it. The first one has the first form, and the words as they are."""
         others = [other for other in taken if other != span]
-        found: dict[tuple[tuple[Span, str], ...], None] = {}
+        found: dict[Rewrite, None] = {}
         forms = term.targets
-        if not any(map(has_noun, forms)) and is_attributive(text, span[1], self.language, others):
-            forms = self.attributive(forms, text, span, others)
+        if text[slice(*span)][:1].islower():  # labels of adjectives and verbs
+            forms = tuple(f for f in forms if f[:1].lower() + f[1:] not in forms or f.islower())
+        noun = noun_after(text, span[1], self.language, others)
+        if noun is not None and not any(map(has_noun, forms)):
+            forms = self.attributive(forms, text, span, others, noun)
         for form in forms:
             wide = widened(text, span, form, taken)
             cased = self.in_sentence(term, form, text, wide)
@@ -66,18 +69,19 @@ class TermWriter:
             )
             for i, beginning in enumerate(changed):
                 if not i or fits(form, beginning.endings):
-                    found.setdefault((*beginning.changes, (wide, cased)))
+                    found.setdefault(Rewrite(wide, cased, cased, around=beginning.changes))
         return list(found)
 
     def attributive(
-        self, forms: tuple[str, ...], text: str, span: Span, others: list[Span]
+        self, forms: tuple[str, ...], text: str, span: Span, others: list[Span], noun: Span
     ) -> tuple[str, ...]:
         """Return those forms of an adjective that may stand before its noun: with the ending of the
-        adjective that it displaces, else with one that the words before it allow."""
+        adjective that it displaces, if the noun stays, else with one that the words before it
+        allow. others: the spans of other terms."""
         endings = endings_before(text, span[0], self.language, others)
         displaced = text[slice(*span)]
         own = displaced[len(adjective_stem(displaced)) :]
-        if displaced[:1].islower() and own in endings:
+        if own in endings and not any(overlap(noun, other) for other in others):
             endings = (own,)
         base = min(forms, key=len)
         fitting = tuple(form for form in forms if form[len(base) :] in endings)
@@ -102,12 +106,13 @@ class TermWriter:
         """Whether the target language is English."""
         return self.language == "en"
 
-    def with_terms(self, candidate: Candidate, terms: Sequence[tuple[Span, str]]) -> list[int]:
+    def with_terms(self, candidate: Candidate, rewrites: Iterable[Rewrite]) -> list[int]:
         """The tokens of a candidate with terms in the place of spans of its text, those that the
         command forces in front included. Tokens outside of the spans stay, where the segmentation
         says how tokens become words."""
         segmenter, text = self.text.segmenter(), candidate.text
-        changes = edits(text, terms, self.is_english)
+        written = [change for each in rewrites for change in (*each.around, (each.span, each.text))]
+        changes = edits(text, written, self.is_english)
         lead = candidate.draft.tokens[: len(candidate.draft.tokens) - len(candidate.tokens)]
         whole = edited(text, changes)
         tokens = segmenter.replaced(candidate.tokens, candidate.spans, text, changes)

@@ -22,8 +22,11 @@ Span = tuple[int, int]
 Change = tuple[Span, str]  # characters of a text, and what replaces them
 LANGUAGES = ("de",)
 MAX_ADJECTIVES = 3
-WORD_BEFORE = regex.compile(r"([\p{L}\p{M}-]+)\s$")
-WORD_BEHIND = regex.compile(r"(,| und| oder| sowie|-)?\s?([\p{L}\p{M}-]+)")
+WORD_BEFORE = regex.compile(r"([\p{L}\p{M}-]+)(,?)\s$")
+PART_BEFORE = regex.compile(r"(?:nicht|quasi|semi)\s?-\s?$")  # of an adjective
+WORD_BEHIND = regex.compile(
+    r"(,| und| oder| sowie|-)?\s?(?:(?:nicht|quasi|semi)\s-\s)?([\p{L}\p{M}-]+)"
+)
 DEFINITE = ("der", "die", "das", "den", "dem", "des")
 # with the articles that they may contract with
 PREPOSITIONS = {
@@ -62,14 +65,14 @@ def beginnings(
         return [Beginning()]
     functions = function_words(language)
     adjectives: list[Span] = []
-    at = start
+    at = start - len(part.group()) if (part := PART_BEFORE.search(text[:start])) else start
     while (found := WORD_BEFORE.search(text[:at])) and len(adjectives) < MAX_ADJECTIVES:
         if not looks_like_adjective(found[1], functions):
             break
         adjectives.insert(0, found.span(1))
         at = found.start(1)
     free = [span for span in adjectives if not any(s < span[1] and span[0] < e for s, e in taken)]
-    determiner = found.span(1) if found else (at, at)
+    determiner = found.span(1) if found and not found[2] else (at, at)
     before = WORD_BEFORE.search(text[: determiner[0]])
     family, span = determiners(text, determiner, before.span(1) if before else None)
     if any(s < span[1] and span[0] < e for s, e in taken):
@@ -145,21 +148,21 @@ def looks_like_adjective(word: str, functions: Collection[str]) -> bool:
     return stem != word and (is_small or stem.lower() in PARALLEL)
 
 
-def is_attributive(text: str, end: int, language: str, taken: Collection[Span] = ()) -> bool:
-    """Return whether an adjective that ends at a place belongs to a noun behind it: with adjectives
-    between, which commas or conjunctions may separate, or other terms (taken)."""
+def noun_after(text: str, end: int, language: str, taken: Collection[Span] = ()) -> Span | None:
+    """Return the noun to which an adjective that ends at a place belongs, None for none: behind it,
+    with adjectives between, which commas or conjunctions may separate, or other terms (taken)."""
     if language not in LANGUAGES:
-        return False
+        return None
     functions = function_words(language)
     while found := WORD_BEHIND.match(text, end):
         joint, word = found.groups()
         end = found.end()
         is_term = any(start < end <= behind for start, behind in taken)
         if word[:1].isupper() and not joint:
-            return True
+            return found.span(2)
         if not is_term and not looks_like_adjective(word, functions):
-            return False
-    return False
+            return None
+    return None
 
 
 def endings_before(

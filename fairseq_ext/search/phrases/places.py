@@ -246,7 +246,7 @@ class InText:
                 for phrase in alternatives
             ] + [
                 end
-                for phrase in alternatives * cased.in_compounds
+                for phrase in (alternatives if cased.in_compounds else ())
                 for begin, end in compounds(self.of_phrase(phrase), text)
                 if begin >= start
             ]

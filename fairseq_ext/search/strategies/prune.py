@@ -22,9 +22,9 @@ from fairseq_ext.search.registry import register
 #     https://aclanthology.org/W17-3207/
 #     as in K. Yang et al., EMNLP 2020 (search/strategies/schedule.py)
 #
-# delta = --prune-threshold. Differences from the paper: the best candidate, from which delta is
-# measured, may be any finished one; with constraints it is the best of the candidate's own bank, so
-# that pruning cannot lose a constraint. Neutral setting: delta = inf.
+# delta = --prune-threshold, measured from the sentence's best hypothesis, which may have finished
+# at an earlier step (Appendix A.3). Difference from the paper: with constraints it is the best of
+# the candidate's own bank, so that pruning cannot lose a constraint. Neutral setting: delta = inf.
 
 
 @dataclass
@@ -143,7 +143,7 @@ def build_children(flags, context) -> None:
 #     M. Post and D. Vilar. Fast Lexically Constrained Decoding with Dynamic Beam Allocation for
 #     Neural Machine Translation.
 #     NAACL 2018. https://aclanthology.org/N18-1119/
-#     Section 4.2 and Table 3, where X = 20
+#     Section 4 (X = 20), Section 6.3 and Table 3
 #
 # A candidate whose log-probability is worse than the best finished hypothesis's by more than X is
 # dropped, so that a sentence does not continue only to fill its n-best list. Neutral setting: off,

@@ -1,4 +1,4 @@
-"""Constraints taken from references, as in Section 4 of the paper: rand1..rand4 are so many random
+"""Constraints taken from references, as in Section 5 of the paper: rand1..rand4 are so many random
 words, phr4 a random phrase of four.
 
     python scripts/experiments/dba/extract.py REFERENCES --set rand3 --seed 1 > rand3.tsv
@@ -15,7 +15,7 @@ from pathlib import Path
 
 # (phrases, words of each)
 SETS = {"rand1": (1, 1), "rand2": (2, 1), "rand3": (3, 1), "rand4": (4, 1), "phr4": (1, 4)}
-MORE_SETS = SETS | {"phr2": (1, 2), "phr3": (1, 3)}  # those that the paper has no table of
+MORE_SETS = SETS | {"phr2": (1, 2), "phr3": (1, 3)}  # phr3: Figure 7; phr2: not in the paper
 
 
 def extract(

@@ -40,7 +40,7 @@ def settings() -> dict[str, tuple[dict[str, Any], str]]:
     for T in (2000, 4000, 6000):
         for t in (1, 2, 3):
             out[f"lsh T={T} t={t}"] = (BEST | dict(lsh_top=T, lsh_hits=t), "many")
-    out["lsh paper T=6000 t=4"] = (BEST | dict(lsh_k=8, lsh_bands=500, lsh_hits=4), "many")
+    out["lsh K=8 W=500 T=6000 t=4"] = (BEST | dict(lsh_k=8, lsh_bands=500, lsh_hits=4), "many")
     for T in (2000, 4000, 6000, 8000):
         out[f"top T={T}"] = (dict(softmax="top", shortlist_top=T), "many")
     for words in (5, 20, 50):

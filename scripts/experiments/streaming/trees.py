@@ -1,4 +1,4 @@
-"""The searches behind the syntactic half of the paper's Tables 2 and 8: every method with at
+"""The searches behind the syntactic half of the paper's Table 2: every method with at
 most so many rows a step.
 
     python scripts/experiments/streaming/trees.py --out DIR --trees DIR [--models DIR]

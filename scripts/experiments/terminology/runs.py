@@ -65,7 +65,8 @@ from fairseq_ext.translator import Translator  # noqa: E402
 SOFT = {f"bonus {b}": {"constraint_bonus": b} for b in (1, 2, 4, 8)}
 METHODS: dict[str, dict[str, Any]] = {
     "none": {},
-    "paper": {"select": "dba", "dba_allocation": "paper", "stop": "count"},
+    # Post and Vilar 2018, wholly
+    "paper": {"dba_allocation": "paper", "stop": "ranked", "prune_finished": 20.0},
     "dba": {},
     "end": {"constraint_end": True},
     **SOFT,

@@ -59,6 +59,8 @@ print(at_start)
 
 
 def python(code: str, given: str = "") -> str:
+    # without Python's clean-ups, which take a second where fairseq is imported
+    code = f"import gc\ngc.disable()\n{code}\nimport os\nsys.stdout.flush()\nos._exit(0)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         input=given,
@@ -206,9 +208,25 @@ VALUES = [
     "[]",
     "[1, 2]",
     "[0.5, 1e-3]",
+    "word",
+    "null_1",
+    "Infinity",
 ]
 # which hydra's own parser reads
-OTHERS = ["['a', 'b']", "inf", "nan", "1_000", "007", "'it\\'s'", "'a\\\\b'", "{}", "word"]
+OTHERS = [
+    "['a', 'b']",
+    "inf",
+    "nan",
+    "1_000",
+    "007",
+    "'it\\'s'",
+    "'a\\\\b'",
+    "{}",
+    "NaN",
+    "true",
+    "TRUE",
+    "Null",
+]
 
 
 @pytest.mark.parametrize("text", VALUES + OTHERS)

@@ -108,7 +108,7 @@ class Both:
                 self.compare(self.ours(**flags), count=1 + (4 * i + beam) % 9, equal=i % 3 == 0)
 
 
-@drawn(12)
+@drawn(8)
 @pytest.mark.parametrize("beam", BEAMS)
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_architecture_equals_stock(saved, name, beam):
@@ -126,7 +126,7 @@ def test_every_architecture_equals_stock(saved, name, beam):
     both.compare_strategies(beam, whole)
 
 
-@drawn(3)
+@drawn(2)
 @pytest.mark.parametrize("beam", BEAMS)
 @pytest.mark.parametrize("names", ENSEMBLES, ids=" + ".join)
 def test_ensembles_of_two_architectures_equal_stock(saved, names, beam):
@@ -159,7 +159,7 @@ def test_every_registered_name_equals_stock_or_is_refused(saved, name):
     both.compare(ours, 3, equal=True)
 
 
-@drawn(16)
+@drawn(10)
 @pytest.mark.parametrize("name", RECIPES)
 def test_alignments_equal_stock(saved, name):
     """The command tells models to keep their attention."""

@@ -105,7 +105,7 @@ OF_GRID = {
 }
 
 
-@drawn(12)
+@drawn(8)
 @pytest.mark.parametrize("method", ["gs-jacobi", "window"])
 @pytest.mark.parametrize("case", OF_GRID.values(), ids=OF_GRID.keys())
 def test_stock_flags_mean_the_same(case, method):
@@ -124,7 +124,7 @@ def test_stock_flags_mean_the_same(case, method):
     )
 
 
-@drawn(5)
+@drawn(3)
 @pytest.mark.parametrize("method, n", list(itertools.product(METHODS, (1, 2, 3))))
 def test_repeated_ngrams_are_blocked_as_in_our_beam_search(method, n):
     """Stock 0.12.2 ignores the flag, so the beam search of this package is the reference;

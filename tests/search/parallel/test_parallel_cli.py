@@ -3,7 +3,6 @@ statistics, one-sentence errors."""
 
 import json
 import math
-import sys
 from pathlib import Path
 
 import conftest
@@ -59,7 +58,7 @@ def table(tiny, tmp_path_factory) -> Path:
         file,
     ]
     done = conftest.command(
-        sys.executable, *script, "--target", tiny / "train.en", "--source", tiny / "train.de"
+        "python", *script, "--target", tiny / "train.en", "--source", tiny / "train.de"
     )
     assert "histories" in done.stdout
     return file

@@ -188,7 +188,7 @@ def decode(table, constraints, k: int, max_len: int, mode: str, select=DBA, orde
     return {tuple(h.tokens.tolist()[:-1]): h.score for h in found}
 
 
-@covering(2)
+@covering(1)
 @pytest.mark.parametrize("select", [DBA, GridBeam, ConstrainedBeam], ids=["dba", "gbs", "cbs"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("case", CASES)

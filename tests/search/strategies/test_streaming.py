@@ -246,7 +246,7 @@ def test_single_precision_ensembles_agree_within_rounding():
         ({"prune_threshold": -1.0}, "--prune-threshold -1.0 is not a distance"),
         ({"prune_threshold": math.nan}, "--prune-threshold is not a number"),
         ({"prune_children": 0}, "--prune-children 0 would leave no hypothesis"),
-        ({"stop": "ranked", "select": "gbs"}, "--stop ranked compares all hypotheses"),
+        ({"stop": "ranked", "select": "cbs"}, "--stop ranked compares all hypotheses"),
         ({"stream_width": 5}, "--stream-width belongs to --schedule stream"),
         ({"resume": True}, "--resume continues a results file and none is named"),
     ],

@@ -5,14 +5,15 @@
     Batching after J. E. Hu et al., NAACL 2019, https://aclanthology.org/N19-1090/
 
 The beam of one size k is divided at every step among *banks*: bank i has hypotheses with i of the C
-constraint tokens. Candidates (Algorithm 2, `continuations`) are the best of all rows, each row's
-three best, and the next token of every unmet phrase. The k slots are divided
-(search/candidates.py):
-- even (Hu et al.; fairseq): the banks that have candidates get a slot each in turn, from the
-  highest down.
-- paper (3.2): each bank has k / (C + 1) slots, bank C also the remainder, and gives slots that it
-  cannot fill to the nearest bank that can. So constraints are placed early: from three words on,
-  hypotheses score lower.
+constraint tokens. Candidates (Algorithm 2, `continuations`) are the best of all rows, the best of
+each row, and the next token of every unmet phrase. --dba-allocation says how many, and how the k
+slots are divided (search/candidates.py):
+- even (Hu et al.; fairseq): the 2k best of all rows, the three best of each row; the banks that
+  have candidates get a slot each in turn, from the highest down.
+- paper (3.1, 3.2): the k best of all rows, the best of each row; each bank has k // (C + 1) slots,
+  bank C also the remainder, and gives slots that it cannot fill to the nearest bank that can. With
+  C >= k, where all slots begin in bank C, the rule is the same. The paper's text has k / C slots,
+  which for its C + 1 banks are more than the beam: 15 of 10 with two constraints.
 Phrases, unwinding and overlaps: search/phrases/phrase_table.py. Banned phrases:
 search/constraints/banned.py.
 
@@ -25,12 +26,14 @@ search/constraints/banned.py.
 
 Neutral setting: no constraints; a sentence without constraints is searched as in fairseq, also in a
 batch with constrained ones.
-Differences from the paper: Each row proposes three continuations, and if the word that ends a
-phrase may continue, also three that end it: with one, a hypothesis that had met everything was lost
-where the model would write "packing" after "pack". Also under --dba-allocation paper, with more
-banks than k, slots are given in turn; the paper's rule would give all k to the highest bank, 10
-BLEU less at k = 5 with four random words. A hypothesis with just enough steps left for its missing
-tokens may only take those, so a feasible sentence always meets its constraints. Missing phrases are
+The paper's search: --dba-allocation paper --stop ranked --prune-finished 20. Its stopping criterion
+("all hypotheses on the beam are finished", 6.4) is in search/strategies/stop/ranked.py.
+Differences from the paper under both rules: If the word that ends a phrase may continue, a row's
+best continuations are taken from those that end it, else a hypothesis that had met everything was
+lost where the model would write "packing" after "pack" (--constraint-boundary; no such phrases
+without it). A hypothesis with just enough steps left for its missing tokens may only take those, so
+a feasible sentence always meets its constraints. A pruned candidate leaves its slot to others.
+Missing phrases are
 counted as if each followed the one before: an overlap of two of them is used if it occurs but not
 relied on, so {[1, 2], [2, 3]} counts as infeasible in three tokens. When a constrained sentence is
 final: search/strategies/stop/early.py.
@@ -39,7 +42,8 @@ final: search/strategies/stop/early.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 import torch
@@ -49,7 +53,7 @@ from fairseq_ext.kernels.banks import BankRows, Banks, select_by_banks
 from fairseq_ext.search.beam import Beam, upload
 from fairseq_ext.search.candidates import (
     Candidates,
-    allocate_few,
+    allocate,
     bank_sizes,
     deal,
     first_of_equals,
@@ -78,7 +82,7 @@ class DBA(Select):
     (search/constraints/banned.py).
     """
 
-    per_row = 3  # continuations of each row among the candidates, at least
+    per_row = 3  # continuations of each row among the candidates, at least; the paper: 1
     # kernels/banks.cpp may select, and kernels/constrained.cpp search
     may_compile = True
 
@@ -101,7 +105,9 @@ class DBA(Select):
         # limit of continuations of one row, without those for constraints; None: no limit
         self.children = children
         self.variable = self.variable or children is not None
-        self.even = even  # how slots are divided among banks: even, or as in the paper
+        self.even = even  # candidates, and how slots are divided among banks: even, or the paper's
+        if not even:
+            self.per_row = 1
 
     def start(self, beam: Beam, pool: Pool) -> None:
         """Set the state in which no phrase has begun."""
@@ -229,7 +235,15 @@ class DBA(Select):
             beam, table, row, token, proposed
         )
         return Candidates(
-            row, token, score, self.width(table), self.widths(phrases), phrases.total, group, aux
+            row,
+            token,
+            score,
+            self.width(table),
+            self.widths(phrases),
+            phrases.total,
+            group,
+            aux,
+            divide=partial(self.divide, top=phrases.total),
         )
 
     def compiled(
@@ -270,7 +284,9 @@ class DBA(Select):
         )
         row, token, group, score, state, count = select_by_banks(table.compiled_phrases(), rows)
         aux = {"state": state, "count": count} | self.state_after(beam, table, row, token, proposed)
-        return Candidates(row, token, score, self.k, None, table.phrases.total[live], group, aux)
+        goal = table.phrases.total[live]
+        divide = partial(self.divide, top=goal)
+        return Candidates(row, token, score, self.k, None, goal, group, aux, divide=divide)
 
     def forbid_(
         self, beam: Beam, log_probs: LogProbs, table: Tables, steps_left: Tensor
@@ -328,15 +344,25 @@ class DBA(Select):
     ) -> tuple[Tensor, Tensor]:
         """Return places and scores (S, 2k) of the 2k candidates of each sentence, the k in the
         banks' slots first."""
-        sizes = bank_sizes(bank, score, table.banks)
-        slots = deal(self.k, sizes) if self.even else allocate_few(self.k, sizes, phrases.total)
+        slots = self.divide(bank_sizes(bank, score, table.banks), phrases.total)
         order, _ = order_by_banks(slots, bank, score, phrases.total)
         order = order[:, : 2 * self.k]
         return order, score.gather(1, order)
 
+    def divide(self, sizes: Tensor, top: Tensor) -> Tensor:
+        """Return slots (S, B) of each bank for numbers of candidates (S, B), and each sentence's
+        highest bank top (S,)."""
+        return deal(self.k, sizes) if self.even else allocate(self.k, sizes, top)
+
     def best(self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable) -> Best:
-        """Return the 2k best continuations of each sentence."""
-        return best_of_rows(k, beam, log_probs, self.children)
+        """Return the 2k best continuations of each sentence; under the paper's rule k, but for a
+        sentence without phrases, which is plain beam search."""
+        best = best_of_rows(k, beam, log_probs, self.children)
+        if self.even:
+            return best
+        beyond = torch.arange(best.score.size(1), device=beam.device) >= k
+        beyond = beyond & (phrases.total > 0)[:, None]
+        return replace(best, score=best.score.masked_fill(beyond, -torch.inf))
 
     def continuations(
         self,
@@ -347,8 +373,8 @@ class DBA(Select):
         state: Tensor,
         count: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return row, token and score (S, c) of the 2k best of all rows, each row's best, and all
-        next tokens of unmet phrases (Algorithm 2, lines 6-12). A continuation may occur more than
+        """Return row, token and score (S, c) of the best of all rows, each row's best, and all next
+        tokens of unmet phrases (Algorithm 2, lines 3-8). A continuation may occur more than
         once."""
         best = self.best(k, beam, log_probs, phrases)
         more = merge_phrase_tokens(
@@ -384,8 +410,8 @@ class DBAFlags:
     dba_allocation: Literal["even", "paper"] = field(
         default="even",
         metadata={
-            "help": "how dba divides the beam among its banks: a row for each in turn, or as in "
-            "the paper (default: even)",
+            "help": "candidates of dba and how it divides the beam among its banks: a row for each "
+            "in turn, or the paper's (default: even; the paper: also --stop ranked)",
             "shapes": "required phrases",
         },
     )
@@ -396,11 +422,11 @@ class DBAFlags:
     "dba",
     DBAFlags,
     needs=("search loop", "beam"),
-    denies=("one order",),
     neutral=({"select": "dba"}, {"select": "dba", "constraint_end": True}),
     example=(
         {"select": "dba"},
         {"select": "dba", "dba_allocation": "paper"},
+        {"select": "dba", "dba_allocation": "paper", "stop": "ranked"},
         {"select": "dba", "constraint_end": True},
     ),
     paper="Post and Vilar 2018, dynamic beam allocation",

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.search.beam import Beam
-from fairseq_ext.search.candidates import Candidates, order_by_banks
+from fairseq_ext.search.candidates import Candidates, bank_sizes, order_by_banks
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases.phrase_table import PhraseTable
 from fairseq_ext.search.pool import Pool
@@ -93,8 +93,11 @@ class GridBeam(DBA):
         bank: Tensor,
         score: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        slots = torch.full((bank.size(0), table.banks), self.k, device=bank.device)
+        slots = self.divide(bank_sizes(bank, score, table.banks), phrases.total)
         return self.admitted_only(slots, table, bank, score, phrases.total)
+
+    def divide(self, sizes: Tensor, top: Tensor) -> Tensor:
+        return torch.full_like(sizes, self.k)
 
     def admitted_only(
         self, slots: Tensor, table: Tables, bank: Tensor, score: Tensor, top: Tensor
@@ -116,7 +119,6 @@ class GridBeam(DBA):
     "gbs",
     GridBeamFlags,
     needs=("search loop", "beam"),
-    denies=("one order",),
     example=({"select": "gbs", "gbs_base": 2},),
     paper="Hokamp and Liu 2017, grid beam search",
     constrained=True,

@@ -1,6 +1,6 @@
 """LSH softmax: only words found by hashing are scored (`--softmax lsh`); exact scores afterwards.
 
-    X. Shi, S. Xu and K. Knight. Fast Locality Sensitive Hashing for Beam Search on GPU. AAAI 2019,
+    X. Shi, S. Xu and K. Knight. Fast Locality Sensitive Hashing for Beam Search on GPU. 2018,
     https://arxiv.org/abs/1806.00588
 
 The words are those whose weights are similar to the decoder's state. Every word's output weights

@@ -1,7 +1,7 @@
 """The T most frequent target words as a shortlist, to compare LSH with (`--softmax top`).
 
-    TOP in X. Shi, S. Xu and K. Knight. Fast Locality Sensitive Hashing for Beam Search on GPU. AAAI
-    2019, https://arxiv.org/abs/1806.00588
+    TOP in X. Shi, S. Xu and K. Knight. Fast Locality Sensitive Hashing for Beam Search on GPU.
+    2018, https://arxiv.org/abs/1806.00588
 
 EOS, unk and words that prefixes and constraints need are always scored; probabilities are
 normalised over the shortlist.

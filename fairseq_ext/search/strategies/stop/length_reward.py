@@ -3,7 +3,7 @@
     L. Huang, K. Zhao and M. Ma. When to Finish? Optimal Beam Search for Neural Text Generation
     (modulo beam size).
     EMNLP 2017. https://aclanthology.org/D17-1227/
-    Section 5
+    Section 4
 
 search/finished.py computes it. Neutral setting: --length-reward 0.
 """

@@ -4,9 +4,9 @@
     (modulo beam size).
     EMNLP 2017. https://aclanthology.org/D17-1227/
 
-Eq. 3 (unnormalised scores) and Eq. 4 (with the reward) are one test here: the n-th best finished
-score against the best score that any live hypothesis can still reach (`Scoring.bound`). A finished
-hypothesis never grows, so only live ones are in the bound; ties stop.
+Eq. 2 (unnormalised scores), Eq. 3 and Eq. 4 (both with the reward, and equivalent) are one test
+here: the n-th best finished score against the best score that any live hypothesis can still reach
+(`Scoring.bound`). A finished hypothesis never grows, so only live ones are in the bound; ties stop.
 
 | symbol | flag |
 | --- | --- |

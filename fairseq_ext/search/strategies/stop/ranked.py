@@ -3,14 +3,30 @@
 K. Yang, V. Yao, J. DeNero and D. Klein. A Streaming Approach For Efficient Batched Beam Search.
 EMNLP 2020. https://aclanthology.org/2020.emnlp-main.366/
 Appendix A.1
+
+With banks (--select dba, gbs) it is the stopping criterion of
+    M. Post and D. Vilar. Fast Lexically Constrained Decoding with Dynamic Beam Allocation for
+    Neural Machine Translation. NAACL 2018. https://aclanthology.org/N18-1119/
+    Sections 4 and 6.4
+A finished hypothesis stays in the highest bank and competes for its slots; --prune-finished drops
+it like any other. A sentence is final when all hypotheses on the beam are finished; its answers are
+those. Sums of log-probabilities are compared; in the paper's Figure 9 those of finished ones are
+normalised.
 """
+
+import math
 
 import torch
 from torch import Tensor
 
 from fairseq_ext.kernels.beam import StopRule, StrategyRules
 from fairseq_ext.search.beam import Beam
-from fairseq_ext.search.candidates import Candidates, StopDecision
+from fairseq_ext.search.candidates import (
+    Candidates,
+    StopDecision,
+    bank_sizes,
+    order_by_banks,
+)
 from fairseq_ext.search.finished import Finished
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Stop
@@ -21,13 +37,14 @@ from fairseq_ext.search.strategies.stop.length_reward import LengthFlags, check_
 class Ranked(Stop):
     """Appendix A.1: a candidate that ends takes a place on the beam, costs no more decoding, and
     is an answer when all above it are finished; until then better ones may replace it. The beam has
-    k places less the answers."""
+    k places less the answers. A sentence with constraints: see above."""
 
     variable = True
 
-    def __init__(self, k: int, eos: int):
-        self.k = k
+    def __init__(self, k: int, eos: int, worst: float = math.inf):
+        self.k = k  # largest number of finished hypotheses on the beam
         self.eos = eos
+        self.worst = worst  # --prune-finished
         none = torch.zeros(0, k)
         # (N, k) sums of log-probabilities, or other keys, of the finished hypotheses on the beam;
         # else -inf
@@ -75,16 +92,17 @@ class Ranked(Stop):
         ends, _ = candidates.split_by_eos(self.eos)
         # the beam's places go to the best of the earlier finished (S, k) and the candidates (S, c)
         key = candidates.score if candidates.key is None else candidates.key
-        total, order = torch.cat([waiting, key.double()], dim=1).sort(
-            dim=1, descending=True, stable=True
-        )
         count = self.count[live]
+        order, places = self.order(candidates, waiting, key.double(), count, finished.total[live])
+        total = torch.cat([waiting, key.double()], dim=1).gather(1, order)
         place = torch.arange(total.size(1), device=total.device)
-        on_beam = (place < k - count[:, None]) & (total > -torch.inf)
+        on_beam = (place < places[:, None]) & (total > -torch.inf)
         complete = on_beam & torch.cat(
             [torch.ones_like(waiting, dtype=torch.bool), ends], dim=1
         ).gather(1, order)
         answered = complete & complete.cumprod(1).bool()
+        if candidates.goal is not None:  # with constraints all on the beam may still be replaced
+            answered &= (candidates.goal == 0)[:, None]
         # hypotheses are numbered as they are collected: the candidates that end on the beam,
         # in the candidates' order
         kept = torch.zeros_like(on_beam).scatter(1, order, on_beam)[:, k:]
@@ -100,8 +118,49 @@ class Ranked(Stop):
         count = count + answered.sum(1)
         self.count[live] = count
         goes_on = kept & ~ends
-        final = (count >= k) | ~goes_on.any(1)
-        return StopDecision(done, goes_on, final if at_limit is None else final | at_limit)
+        final = (count >= width_of(candidates)) | ~goes_on.any(1)
+        final = final if at_limit is None else final | at_limit
+        if candidates.goal is not None:
+            # all finished ones on the beam are answers now
+            left = stays & (final & (candidates.goal > 0))[:, None]
+            into = torch.where(left, left.cumsum(1) - 1, k)
+            answers = torch.cat([self.answer[live], numbers.new_full((len(live), 1), -1)], dim=1)
+            self.answer[live] = answers.scatter(1, into, numbers)[:, :k]
+        return StopDecision(done, goes_on, final)
+
+    def order(
+        self,
+        candidates: Candidates,
+        waiting: Tensor,
+        key: Tensor,
+        count: Tensor,
+        best_finished: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the order (S, k + c) of the finished on the beam (S, k) and the candidates (S, c),
+        best first, and how many of them are on the beam (S,).
+
+        count (S,): answers; best_finished (S,): best sum of log-probabilities."""
+        total = torch.cat([waiting, key], dim=1)
+        width = width_of(candidates)
+        if candidates.goal is None or candidates.group is None or candidates.divide is None:
+            order = total.argsort(dim=1, descending=True, stable=True)
+            return order, width - count
+        goal = candidates.goal
+        # (S, k)
+        poor = waiting < best_finished.double()[:, None] - self.worst
+        waiting.masked_fill_(poor & (goal > 0)[:, None], -torch.inf)
+        total = torch.cat([waiting, key], dim=1)
+        bank = torch.cat([goal[:, None].expand_as(waiting), candidates.group], dim=1)
+        slots = candidates.divide(bank_sizes(bank, total, int(goal.max()) + 1))
+        # plain beam search where there are no constraints
+        plain = torch.where(goal == 0, width - count, slots[:, 0])
+        slots = torch.cat([plain[:, None], slots[:, 1:]], dim=1)
+        return order_by_banks(slots, bank, total, goal)
+
+
+def width_of(candidates: Candidates) -> int | Tensor:
+    """Return the number of hypotheses on a sentence's beam: (S,), or an int."""
+    return candidates.width if candidates.widths is None else candidates.widths
 
 
 @register(
@@ -110,8 +169,9 @@ class Ranked(Stop):
     LengthFlags,
     check=check_length,
     needs=("search loop", "beam", "one order"),
-    example=({"stop": "ranked"},),
-    paper="Yang et al. 2020, Appendix A.1",
+    example=({"stop": "ranked"}, {"stop": "ranked", "select": "gbs", "gbs_base": 2}),
+    paper="Yang et al. 2020, Appendix A.1; Post and Vilar 2018, Section 6.4",
 )
 def build(flags, context) -> Ranked:
-    return Ranked(context.k, context.eos)
+    worst = math.inf if flags.prune_finished is None else flags.prune_finished
+    return Ranked(max(context.k, flags.gbs_base), context.eos, worst)
