@@ -23,7 +23,8 @@ from fairseq_ext.search.phrases.agreement import LANGUAGES, has_noun
 from fairseq_ext.search.phrases.sentence import SourceTerm
 from fairseq_ext.search.pool import Pool
 
-LABEL_MARGIN, DOUBTFUL_LABEL_MARGIN = 4.0, 2.0  # nats that a label may cost its sentence
+# nats that a label may cost its sentence: of several words, of one, and where the place is doubtful
+PHRASE_MARGIN, WORD_MARGIN, DOUBTFUL_MARGIN = 8.0, 4.0, 2.0
 Options = list[tuple[SourceTerm, list[Rewrite]]]  # the terms of a draft, and ways to write them
 Score = Callable[[Pool, Sources, Sequence[Version]], None]
 
@@ -85,8 +86,7 @@ class Inflection:
             candidate, total = version.candidate, float(version.scores.sum())
             term = next(each[2] for each in drafts if each[1] is candidate)[turn][0]
             if way is None:
-                is_doubtful = version.sentence.is_doubtful(candidate, term)
-                total -= DOUBTFUL_LABEL_MARGIN if is_doubtful else LABEL_MARGIN
+                total -= margin(version.sentence, candidate, term)
             if total > best.get(candidate, -float("inf")):
                 best[candidate] = total
                 candidate.unfit.discard(term)
@@ -95,3 +95,10 @@ class Inflection:
                     candidate.rewrites.pop(term, None)
                 else:
                     candidate.rewrites[term] = way
+
+
+def margin(sentence: Sentence, candidate: Candidate, term: SourceTerm) -> float:
+    """Return how much less probable (in nats) a label may make a draft."""
+    if " " in term.source:
+        return PHRASE_MARGIN
+    return DOUBTFUL_MARGIN if sentence.is_doubtful(candidate, term) else WORD_MARGIN

@@ -385,7 +385,8 @@ class GlossaryPlacement:
             ]
             for chosen in itertools.islice(itertools.product(*choices), FORMS):
                 tokens = self.writer.with_terms(candidate, chosen)
-                is_new = tokens != candidate.draft.tokens.tolist() or not places
+                has_left = bool(sentence.left_terms(candidate))
+                is_new = tokens != candidate.draft.tokens.tolist() or not places or has_left
                 if is_new and self.spec.min_len < len(tokens) <= limit + 1:
                     rewrites = {term: each for (term, _), each in zip(places, chosen, strict=True)}
                     out.append(Version(sentence, candidate, rewrites, tokens))

@@ -172,6 +172,9 @@ class TermForms:
         if lemma is None:
             return []
         if self.language == "de" and word[:1].islower():
+            is_inflected = word.startswith(lemma) and word[len(lemma) :] in ADJECTIVE_ENDINGS
+            if is_inflected and lemma + "em" in table.lemma_of:
+                return self.inflections(lemma, table.of_lemma.get(lemma, (lemma,)))
             return with_all_endings(word, [])
         others = self.inflections(lemma, table.of_lemma.get(lemma, ()))
         return list(dict.fromkeys([word, *others]))

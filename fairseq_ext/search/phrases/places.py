@@ -33,6 +33,7 @@ PREFIX = regex.compile(
     "ab|an|auf|aus|be|bei|durch|ein|ent|er|ge|her|hin|miss|mit|nach|neben|rück|um|un|unter|ur|ver"
     "|vor|wider|wieder|zer|zu|zurück|zusammen|über"
 )
+LINKING = ("", "s", "es", "n", "en", "e", "er")
 SUFFIX = regex.compile("ung|lich|schaft|heit|keit|isch|los|bar|end|ier|in$|innen$")
 Span = tuple[int, int]  # characters, [start, end)
 Place = tuple[int, Span]  # number of the phrase's form, and its span
@@ -291,6 +292,8 @@ def compounds(noun: str, text: str) -> list[Span]:
     found = []
     for word in WORD.finditer(text):
         before, middle, after = word.group().lower().partition(part)
+        if after in LINKING and text.startswith("-", word.end()):  # "Kunden- und Lieferantenkonto"
+            after = " " * MIN_OTHER_PART
         is_part = middle and not (before and PREFIX.fullmatch(before)) and not SUFFIX.match(after)
         sides = [len(side) >= MIN_OTHER_PART for side in (before, after) if side]
         if is_part and sides and all(sides) and (len(sides) == 1 or len(part) > MIN_NOUN):
