@@ -85,7 +85,9 @@ class Inflection:
         for version, way in versions:
             candidate, total = version.candidate, float(version.scores.sum())
             term = next(each[2] for each in drafts if each[1] is candidate)[turn][0]
-            if way is None:
+            if way is not None:
+                total += self.writer.bonus(term, way.form)
+            else:
                 total -= margin(version.sentence, candidate, term)
             if total > best.get(candidate, -float("inf")):
                 best[candidate] = total

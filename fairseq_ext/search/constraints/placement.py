@@ -107,7 +107,7 @@ class GlossaryPlacement:
     def use_languages(self, source: str, target: str) -> None:
         """Place terms of translations from one language (two letters) to another."""
         self.source_functions, self.target_functions = map(function_words, (source, target))
-        self.writer.language = target
+        self.writer.source, self.writer.language = source, target
 
     def __call__(self, pool: Pool, answer: OnFinal) -> None:
         """Call `answer` with each sentence's hypotheses."""
@@ -195,7 +195,16 @@ class GlossaryPlacement:
         has_term = [all(is_met.get(term.phrases, ())) for term in constraints.terms]
         tokens = draft.tokens[self.writer.word_behind(draft.tokens.tolist(), lead) :].tolist()
         text = normalize("NFKC", self.text.text(tokens)).rstrip()
-        return Candidate(draft, tokens, text, has_term, has)
+        return Candidate(
+            draft,
+            tokens,
+            text,
+            [
+                is_held and not self.writer.is_miscased(term, text)
+                for term, is_held in zip(constraints.terms, has_term, strict=True)
+            ],
+            has,
+        )
 
     def placed(self, pool: Pool, sentences: Sequence[Sentence]) -> list[list[Hypothesis] | None]:
         """The hypotheses of each sentence with its terms, best first; None for a sentence that

@@ -366,6 +366,7 @@ class ConstraintSource:
                     each.term.source,
                     each.cased.mode,
                     each.cased.in_compounds,
+                    " ".join(words[each.matches[0].start : each.matches[0].end]),
                     each.is_label,
                 )
             )

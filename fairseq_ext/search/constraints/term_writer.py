@@ -8,19 +8,24 @@ from unicodedata import normalize
 from fairseq_ext.search.constraints.drafts import Candidate, Rewrite
 from fairseq_ext.search.constraints.word_alignment import widened
 from fairseq_ext.search.phrases.agreement import (
+    LANGUAGES,
     Beginning,
     beginnings,
+    dative_plurals,
     endings_before,
     fits,
     has_noun,
     noun_after,
+    numbers_of,
 )
 from fairseq_ext.search.phrases.forms import adjective_stem
 from fairseq_ext.search.phrases.letter_case import fitted, keeps_case, starts_sentence
-from fairseq_ext.search.phrases.pieces import capitalised
-from fairseq_ext.search.phrases.places import Span, agreeing, edited, edits, overlap
+from fairseq_ext.search.phrases.pieces import capitalised, normal
+from fairseq_ext.search.phrases.places import PLURAL, Span, Text, agreeing, edited, edits, overlap
 from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.phrases.sentence import SourceTerm
+
+NUMBER_BONUS = 2.0
 
 
 class TermWriter:
@@ -29,6 +34,7 @@ class TermWriter:
 
     def __init__(self, target_text: Callable[[], TargetText], eos: int, language: str = ""):
         self.target_text, self.eos, self.language = target_text, eos, language
+        self.source = ""  # language of sources, two letters
 
     @property
     def text(self) -> TargetText:
@@ -55,10 +61,13 @@ class TermWriter:
         found: dict[Rewrite, None] = {}
         forms = term.targets
         if text[slice(*span)][:1].islower():  # labels of adjectives and verbs
-            forms = tuple(f for f in forms if f[:1].lower() + f[1:] not in forms or f.islower())
+            small = {form[:1].lower() + form[1:] for form in forms} & set(forms)
+            forms = tuple(f for f in forms if f in small or f[:1].lower() + f[1:] not in small)
         noun = noun_after(text, span[1], self.language, others)
         if noun is not None and not any(map(has_noun, forms)):
             forms = self.attributive(forms, text, span, others, noun)
+        if self.source == "en" and PLURAL.search(term.mention):
+            forms = dative_plurals(forms, text[: span[0]]) or forms
         for form in forms:
             wide = widened(text, span, form, taken)
             cased = self.in_sentence(term, form, text, wide)
@@ -86,6 +95,26 @@ class TermWriter:
         base = min(forms, key=len)
         fitting = tuple(form for form in forms if form[len(base) :] in endings)
         return fitting or forms
+
+    def is_miscased(self, term: SourceTerm, text: str) -> bool:
+        """Whether a German text has a term only with a capital that its adjective or verb does not
+        have there."""
+        if self.language not in LANGUAGES or any(map(has_noun, term.targets)):
+            return False
+        places = [
+            span for f in term.targets for span in Text(text, False).places(normal(f), term.case)
+        ]
+        return bool(places) and all(
+            text[start].isupper() and not starts_sentence(text, start) for start, _ in places
+        )
+
+    def bonus(self, term: SourceTerm, form: str) -> float:
+        """Return what a form of a German noun gains (in nats) for the number of its source term, an
+        English one."""
+        if self.source != "en" or not term.mention:
+            return 0.0
+        number = "plural" if PLURAL.search(term.mention) else "singular"
+        return NUMBER_BONUS * (number in numbers_of(form, term.targets))
 
     def in_sentence(self, term: SourceTerm, form: str, text: str, span: Span) -> str:
         """A form of a term of an inflected language: as written, with a capital at the start of a

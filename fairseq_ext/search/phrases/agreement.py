@@ -27,6 +27,9 @@ PART_BEFORE = regex.compile(r"(?:nicht|quasi|semi)\s?-\s?$")  # of an adjective
 WORD_BEHIND = regex.compile(
     r"(,| und| oder| sowie|-)?\s?(?:(?:nicht|quasi|semi)\s-\s)?([\p{L}\p{M}-]+)"
 )
+SAME_PLURAL = ("el", "er", "en", "chen", "lein")  # nouns without an ending in the plural
+UMLAUT = regex.compile("[äöü]")
+DATIVE = regex.compile(r"(?i)(?<!\p{L})(?:mit|von|zu|bei|aus|nach|seit) (?:\p{Ll}+en )*$")
 DEFINITE = ("der", "die", "das", "den", "dem", "des")
 # with the articles that they may contract with
 PREPOSITIONS = {
@@ -185,3 +188,30 @@ def fits(form: str, endings: Sequence[str]) -> bool:
 def has_noun(form: str) -> bool:
     """Return whether a German term has a noun, with which other words agree."""
     return any(word[:1].isupper() for word in form.split())
+
+
+def numbers_of(form: str, forms: Sequence[str]) -> tuple[str, ...]:
+    """Return the numbers, singular or plural, that a form of a German noun may have; none for other
+    words. forms: all forms, the dictionary's first."""
+    heads = [next((w for w in reversed(f.split()) if w[:1].isupper()), "") for f in (form, *forms)]
+    head, base, *others = heads
+    if not head or not base:
+        return ()
+    shorter = [other for other in others if other and base != other and base.startswith(other)]
+    base = min(shorter, key=len, default=base)
+    singular = (base, base + "s", base + "es")
+    is_both = base.endswith(SAME_PLURAL) and not any(UMLAUT.search(o[1:]) for o in others)
+    if head == base and is_both:
+        return ("singular", "plural")
+    if head in singular:
+        return ("singular",)
+    return ("plural", "singular") if head in (base + "n", base + "en") else ("plural",)
+
+
+def dative_plurals(forms: Sequence[str], before: str) -> tuple[str, ...]:
+    """Return those forms of a German noun in the plural that may follow a preposition with the
+    dative, perhaps with adjectives; none if no such preposition is before them."""
+    found = DATIVE.search(before)
+    if found is None:
+        return ()
+    return tuple(f for f in forms if f.endswith(("n", "s")) and "plural" in numbers_of(f, forms))

@@ -126,6 +126,7 @@ class SourceTerm:
     source: str = ""  # as in the glossary
     case: str = "fitted"  # in which its target forms count
     in_compounds: bool = False  # they count as parts of longer words too
+    mention: str = ""  # as in the source
     is_label: bool = False  # of a file of labels, which a sentence may not fit: it may be left
 
 
