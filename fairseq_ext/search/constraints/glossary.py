@@ -16,11 +16,9 @@ pieces is checked when the file is read.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal
 
@@ -28,6 +26,11 @@ from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.core.glossary import Entry, Languages, LineErrors, read
 from fairseq_ext.core.language_codes import two_letters
 from fairseq_ext.core.words import Match, Matcher, lemmatizer, words_of
+from fairseq_ext.search.constraints.batches import (
+    batches,
+    encode_batch,
+    without_garbage_collection,
+)
 from fairseq_ext.search.phrases.agreement import LANGUAGES
 from fairseq_ext.search.phrases.forms import Forms, forms_of_language
 from fairseq_ext.search.phrases.letter_case import NOUNS_HAVE_CAPITALS, keeps_case, lowered
@@ -36,10 +39,8 @@ from fairseq_ext.search.phrases.sentence import EXACT, Cased, Phrase, Unwritable
 from fairseq_ext.search.registry import is_given, register_feature, typed
 
 logger = logging.getLogger("fairseq_ext")
-SEPARATOR = "‖"  # parts terms that go through an encoder together
 FEW_TERMS = 8  # with fewer terms, capitals are taken for those of labels
 LABELS = 0.25  # least share of targets with a capital in a file of labels
-BATCH_SIZE = 250  # terms in one call of an encoder
 
 
 @dataclass
@@ -382,36 +383,6 @@ class Glossary:
         return found
 
 
-@contextlib.contextmanager
-def without_garbage_collection() -> Iterator[None]:
-    """Switch off garbage collection: with over 100,000 new terms, all of which stay, it would take
-    longer than the rest."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-def batches(items: Sequence) -> Iterator[Sequence]:
-    """Yield the items in batches for one call of an encoder each."""
-    for start in range(0, len(items), BATCH_SIZE):
-        yield items[start : start + BATCH_SIZE]
-
-
-def encode_batch(texts: Sequence[str], step: Callable[[str], str]) -> list[str]:
-    """Return each text after `step`, which is called once for all: an encoder takes most of its
-    time to start.
-
-    subtle: the texts are separated by a sign; if the step did not keep all of them, it is called
-    for each text.
-    """
-    found = step(f" {SEPARATOR} ".join(texts)).split(SEPARATOR)
-    return found if len(found) == len(texts) else [step(text) for text in texts]
-
-
 def places_terms(flags: Any) -> bool:
     """Whether terms of the glossary replace the words that translate their source terms, after
     `choose_placement`."""
@@ -421,39 +392,6 @@ def places_terms(flags: Any) -> bool:
 def repeat_mode(flags: Any) -> str:
     """--glossary-repeat, or its default for the placement."""
     return str(flags.glossary_repeat or ("each" if places_terms(flags) else "once"))
-
-
-def choose_placement(flags: Any, generation: Any, segmented: bool, of_requests: bool) -> Any:
-    """Return the flags with a placement of the glossary's terms if the command names none.
-
-    segmented: --bpe or --tokenizer defines words; of_requests: glossaries are passed with requests.
-
-    Errors: UsageError for --glossary-placement align with a flag that it would not obey.
-    """
-    if not (flags.glossary or of_requests) or str(flags.glossary_placement) == "free":
-        return flags
-    own = {
-        "--constraint-bonus": flags.constraint_bonus is not None,
-        "--constraint-end": flags.constraint_end,
-        f"--select {flags.select}": str(flags.select) != "dba",
-    }
-    names = ("print_alignment", "lm_path", "retain_dropout", "no_repeat_ngram_size")
-    stock = {"--" + name.replace("_", "-"): bool(vars(generation)[name]) for name in names}
-    against = next((flag for flag, is_on in (own | stock).items() if is_on), None)
-    if flags.glossary_placement is None:
-        placement = "align" if segmented and against is None else "free"
-        return replace(flags, glossary_placement=placement)
-    if against is not None:
-        raise UsageError(
-            f"--glossary-placement align writes terms after the search, in which {against} works: "
-            "leave one of the two out"
-        )
-    if not segmented:
-        raise UsageError(
-            "--glossary-placement align needs to know what words are: add --bpe or --tokenizer, "
-            "or use free in its place"
-        )
-    return flags
 
 
 def check_glossary(flags: Any, of_requests: bool = False) -> None:

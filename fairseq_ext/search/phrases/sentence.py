@@ -134,8 +134,9 @@ class SourceTerm:
 class Placement:
     """How a mention of a glossary term got its place in a hypothesis.
 
-    placed_by: draft (the draft has the term), aligned (in the place of the words that translate its
-    source term), inserted, searched, or left, where the term is not placed.
+    placed_by: draft (the draft has the term), compound (it has it as a part of a longer word),
+    aligned (in the place of the words that translate its source term), inserted, searched, or left,
+    where the term is not placed.
     """
 
     placed_by: str
