@@ -87,7 +87,8 @@ class Inflection:
             term = next(each[2] for each in drafts if each[1] is candidate)[turn][0]
             if way is not None:
                 total += self.writer.bonus(term, way.form)
-            else:
+            else:  # the number decides only between forms
+                total += max(self.writer.bonus(term, form) for form in term.targets)
                 total -= margin(version.sentence, candidate, term)
             if total > best.get(candidate, -float("inf")):
                 best[candidate] = total
