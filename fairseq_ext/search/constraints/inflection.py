@@ -24,7 +24,7 @@ from fairseq_ext.search.phrases.sentence import SourceTerm
 from fairseq_ext.search.pool import Pool
 
 # nats that a label may cost its sentence: of several words, of one, and where the place is doubtful
-PHRASE_MARGIN, WORD_MARGIN, DOUBTFUL_MARGIN = 8.0, 4.0, 2.0
+PHRASE_MARGIN, WORD_MARGIN, DOUBTFUL_MARGIN = 5.0, 4.0, 2.0
 Options = list[tuple[SourceTerm, list[Rewrite]]]  # the terms of a draft, and ways to write them
 Score = Callable[[Pool, Sources, Sequence[Version]], None]
 
