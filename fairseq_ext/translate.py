@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fairseq_ext.core import command_line
-from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.errors import UsageError, is_valid_unicode
 from fairseq_ext.kernels.beam import STEPS, CompiledBatch, CompiledSentence, Rules, SearchResult
 from fairseq_ext.kernels.image import Image, save
 from fairseq_ext.kernels.library import build, library, loaded, private_folder, struct
@@ -112,11 +112,9 @@ def main(arguments: list[str]) -> int:
 # positions of a slot, k beam.
 
 
-Reader, Step, Cache = (
-    struct("reader.hpp", "Reader"),
-    struct("step.hpp", "Step"),
-    struct("step.hpp", "Cache"),
-)
+Reader = struct("reader.hpp", "Reader")
+Step = struct("step.hpp", "Step")
+Cache = struct("step.hpp", "Cache")
 # largest number of sentences of a batch; initial KV cache positions: in total, plus per row
 MAX_BATCH, FIRST_POSITIONS, FIRST_STEPS = 64, 32, 8
 
@@ -133,10 +131,8 @@ class SavedModel:
         import sentencepiece
 
         self.image, self.about = image, image.about
-        self.rules, self.reader = (
-            Rules.from_address(image.address("rules")),
-            Reader.from_address(image.address("reader")),
-        )
+        self.rules = Rules.from_address(image.address("rules"))
+        self.reader = Reader.from_address(image.address("reader"))
         self.address = image.address("reader")
         self.segment = sentencepiece.SentencePieceProcessor(
             model_file=self.about["segmentation"]
@@ -147,12 +143,7 @@ class SavedModel:
         """Return the translations; None if a line needs a function that only the loaded model
         has."""
         about, text = self.about, [line if line.strip() else "" for line in lines]
-        if any(
-            "\ud800" <= character <= "\udfff"
-            for line in text
-            if not line.isascii()
-            for character in line
-        ):
+        if not all(map(is_valid_unicode, text)):
             return None
         pieces = [" ".join(self.segment(line, out_type=str)).split() for line in text]
         tokens = [
@@ -193,10 +184,8 @@ class SavedModel:
         )
         # (N, d) rounded once, as in torch
         x = (x + image.array("positions")[position]).astype(np.float32)
-        start, both = (
-            np.concatenate([[0], lengths.cumsum()]),
-            np.empty((len(x), 2 * self.reader.d), np.float32),
-        )
+        start = np.concatenate([[0], lengths.cumsum()])
+        both = np.empty((len(x), 2 * self.reader.d), np.float32)
         compiled.encode(image.address("encoder"), x.ctypes.data, start.ctypes.data, len(sentences))
         is_word = np.arange(lengths.max()) < lengths[:, None]  # (S, T)
         source = np.zeros(
@@ -229,16 +218,12 @@ class SavedModel:
         )
         step = Step(sentences=len(sentences), source=cache(source), target=cache(target))
         step.source_mask = mask.ctypes.data if mask.any() else None
-        x, logits = (
-            np.empty((rows, reader.d), np.float32),
-            np.empty((rows, reader.vocabulary), np.float32),
-        )
-        reader.step, reader.x, reader.logits, reader.width = (
-            ctypes.addressof(step),
-            x.ctypes.data,
-            logits.ctypes.data,
-            rows,
-        )
+        x = np.empty((rows, reader.d), np.float32)
+        logits = np.empty((rows, reader.vocabulary), np.float32)
+        reader.step = ctypes.addressof(step)
+        reader.x = x.ctypes.data
+        reader.logits = logits.ctypes.data
+        reader.width = rows
         searched, batch = [CompiledSentence(rules) for _ in sentences], CompiledBatch()
         for slot, (sentence, limit) in enumerate(zip(searched, limits, strict=True)):
             sentence.start_(rules.eos, limit, slot, 1, 0.0, (limit + 1.0) ** rules.lenpen, 0, 0)
@@ -358,11 +343,9 @@ def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
     ):
         return
     assert weights.compiled is not None and weights.positions is not None
-    output, cross, layers = (
-        weights.output.pack(),
-        [each.cross_source.pack() for each in weights.layers],
-        [*encoder.layers, *weights.layers],
-    )
+    output = weights.output.pack()
+    cross = [each.cross_source.pack() for each in weights.layers]
+    layers = [*encoder.layers, *weights.layers]
     norms = [norm for each in layers for norm in each.norms.values()] + [
         encoder.final_norm,
         weights.final_norm,

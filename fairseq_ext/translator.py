@@ -127,6 +127,7 @@ class Translator(SearchingModel):
         avoid: Avoid | None = ...,
         prefixes: ListOf[str | None] | None = ...,
         *,
+        allowed: Avoid | None = ...,
         errors: Literal["raise"] = ...,
         beam: int | None = ...,
         progress: bool = ...,
@@ -142,6 +143,7 @@ class Translator(SearchingModel):
         avoid: Avoid | None = ...,
         prefixes: ListOf[str | None] | None = ...,
         *,
+        allowed: Avoid | None = ...,
         errors: Literal["return"],
         beam: int | None = ...,
         progress: bool = ...,
@@ -156,6 +158,7 @@ class Translator(SearchingModel):
         avoid: Avoid | None = None,
         prefixes: ListOf[str | None] | None = None,
         *,
+        allowed: Avoid | None = None,
         errors: str = "raise",
         beam: int | None = None,
         progress: bool = False,
@@ -179,7 +182,7 @@ class Translator(SearchingModel):
         return self.translate_part(
             lines,
             nbest,
-            CallConstraints(constraints, avoid, prefixes, seed=seed),
+            CallConstraints(constraints, avoid, prefixes, allowed, seed),
             errors,
             beam,
             progress,
@@ -194,6 +197,7 @@ class Translator(SearchingModel):
         avoid: ListOf[str] | None = ...,
         prefixes: Iterable[str | None] | None = ...,
         *,
+        allowed: ListOf[str] | None = ...,
         errors: Literal["raise"] = ...,
         beam: int | None = ...,
         buffer: int = ...,
@@ -209,6 +213,7 @@ class Translator(SearchingModel):
         avoid: ListOf[str] | None = ...,
         prefixes: Iterable[str | None] | None = ...,
         *,
+        allowed: ListOf[str] | None = ...,
         errors: Literal["return"],
         beam: int | None = ...,
         buffer: int = ...,
@@ -223,6 +228,7 @@ class Translator(SearchingModel):
         avoid: ListOf[str] | None = None,
         prefixes: Iterable[str | None] | None = None,
         *,
+        allowed: ListOf[str] | None = None,
         errors: str = "raise",
         beam: int | None = None,
         buffer: int = 1000,
@@ -244,8 +250,9 @@ class Translator(SearchingModel):
             if given is not None:
                 check_list(given, name, once=True)
                 others[name] = iter(given)
-        if avoid is not None:
-            check_texts(avoid, "avoid")
+        for name, of_all in (("avoid", avoid), ("allowed", allowed)):
+            if of_all is not None:
+                check_texts(of_all, name)
         check_list(lines, "lines", once=True)
         reading, first = iter(lines), 0
         while part := list(itertools.islice(reading, buffer)):
@@ -255,7 +262,7 @@ class Translator(SearchingModel):
             yield from self.translate_part(
                 part,
                 nbest,
-                CallConstraints(avoid=avoid, first=first, seed=seed, **here),
+                CallConstraints(avoid=avoid, allowed=allowed, first=first, seed=seed, **here),
                 errors,
                 beam,
             )

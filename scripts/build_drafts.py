@@ -1,5 +1,5 @@
 """Builds the table of `--draft ngram` from text in the model's own segmentation, and stores
-it beside the checkpoint.
+it next to the checkpoint.
 
     python scripts/build_drafts.py --data DATA -s de -t en --path checkpoint.pt
         --target train.spm.en [--source train.spm.de]

@@ -13,7 +13,7 @@ from fairseq_ext import Translator
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL, DATA = ROOT / "checkpoints" / "demo", ROOT / "data" / "demo"
-BEST = 6  # the first so many lines of examples.tsv are shown without --all
+BEST = 6  # the first lines of examples.tsv are shown without --all
 PAGE = DATA / "documents" / "messages.po"
 
 

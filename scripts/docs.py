@@ -2,7 +2,8 @@
 
     python scripts/docs.py            check everything; a sentence for each thing that is stale,
                                       status 1 if there is one
-    python scripts/docs.py --write    paste what the blocks print, and make the generated parts anew
+    python scripts/docs.py --write    paste what the blocks print, make the generated parts again,
+                                      and wrap paragraphs that are wider than 100 columns
     python scripts/docs.py PAGE ...   these pages only
     python scripts/docs.py --quick    no block is run: generated parts and links only
     python scripts/docs.py --wheel W  run the blocks with the wheel W, installed in a new
@@ -29,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOK = ROOT / "docs" / "tour.ipynb"
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from documents import blocks, links, notebook, tables  # noqa: E402
+from documents import blocks, columns, links, notebook, tables  # noqa: E402
 
 # of the last --write: every change of the code changes it
 AGE = re.compile(r"(?<=<!-- generated: age ).*?(?=<!-- end -->)", re.DOTALL)
@@ -57,6 +58,10 @@ def check(page: Path, *, write: bool = False, quick: bool = False) -> list[str]:
         with tempfile.TemporaryDirectory(prefix="docs-") as work:
             return [] if quick else notebook.check(page, ROOT, Path(work), write=write)
     text = page.read_text()
+    own = page.parent.name != "results" and page.stem != "supported-models"  # not generated
+    if write and own:
+        text = columns.narrow(text)
+        page.write_text(text)
     try:
         filled = tables.fill(text)
     except KeyError as error:
@@ -69,6 +74,8 @@ def check(page: Path, *, write: bool = False, quick: bool = False) -> list[str]:
                 f"{page.name}: a generated part is stale; run python scripts/docs.py --write"
             )
     wrong += links.broken(page, ROOT)
+    if own:
+        wrong += columns.wide(page)
     if not quick:
         with tempfile.TemporaryDirectory(prefix="docs-") as work:
             wrong += blocks.check_page(page, ROOT, Path(work), write=write)
@@ -76,11 +83,11 @@ def check(page: Path, *, write: bool = False, quick: bool = False) -> list[str]:
 
 
 def install(wheel: Path, folder: Path) -> Path:
-    """Install a wheel as the page "Install" says, and what the pages need beside it, in a new
+    """Install a wheel as the page "Install" says, and what the pages need next to it, in a new
     environment; return its Python."""
     venv.create(folder, with_pip=True)
     python = folder / "bin" / "python"
-    (folder / "torch.txt").write_text(f"torch=={version('torch')}\n")  # the build that is at hand
+    (folder / "torch.txt").write_text(f"torch=={version('torch')}\n")  # the build that is there
     wanted = [f"{wheel.resolve()}[serve,text,hf,terms,cluster,plots]", "nbclient", "ipykernel"]
     subprocess.run(
         [python, "-m", "pip", "install", "-q", "-c", folder / "torch.txt", *wanted],

@@ -4,8 +4,8 @@
         [pytest's arguments]
 
 They come with its package, which pip fetches where no wheel is named; nothing of it is installed
-or run but these tests. Instead of its `client`, which asks a Flask application in the same process,
-they get one that asks `python -m fairseq_ext.serve` over HTTP. They want a pair en-es: that is the
+or run but these tests. Instead of its `client`, which calls a Flask application in this process,
+they get one that calls `python -m fairseq_ext.serve` over HTTP. They want a pair en-es: that is the
 demo model under another name, since they do not look at translations. The exit code is pytest's.
 """
 

@@ -8,7 +8,7 @@ Each kind is killed with SIGKILL `--kills` times, on the demo model, and started
 until it ends by itself:
 
 - results: fairseq-interactive with --results-file and --resume. At its end the file has every
-  sentence once, each as in a run that nobody killed, and the output is that run's.
+  sentence once, each as in a run that no one killed, and the output is that run's.
 - corpus: python -m fairseq_ext.corpus translate, all of its processes. At its end the folder holds
   what that run has written.
 - interactive: fairseq-interactive with two processes and --stats-file. What was printed
@@ -142,7 +142,7 @@ def alive(processes: set[int]) -> list[int]:
 
 
 def killed(command: list[str], out: Path, seconds: float, every: bool) -> bool:
-    """Run a command and kill it after so many seconds, with all of its processes or the first
+    """Run a command and kill it after a number of seconds, with all of its processes or the first
     alone; false where it had ended well."""
     process = start(command, out)
     try:

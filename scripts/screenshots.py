@@ -20,7 +20,7 @@ import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TEXT = "Das Angebot muss noch geprüft werden. Die Ärztin öffnet den Ordner."
+TEXT = "Das Angebot muss noch geprüft werden. Bitte öffnen Sie den Ordner."
 TERMS = ["Angebot=quotation|bid", "Ordner=binder|file"]
 BANNED = ["checked"]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

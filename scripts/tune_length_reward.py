@@ -13,7 +13,7 @@ Every reward is a search with the flags that are printed at the end: 17 decoding
 in steps of 0.2, and up to 6 in steps of 0.05 around the best. The paper rewards tokens up to a
 constant times the source length; a least-squares line through the dev set's lengths is tried as
 well (--no-line leaves it out, which halves the work). fairseq's own search at the same beam is
-shown beside it (--no-stock). Take a dev set of 1,000 sentences or so: on 200 the reward that wins
+shown next to it (--no-stock). Take a dev set of 1,000 sentences or so: on 200 the reward that wins
 is often far from the one that wins on the rest.
 """
 

@@ -64,7 +64,7 @@ class Row:
     # largest of any hypothesis's score from stock's; infinite where tokens differ
     difference: float
     refused: dict[str, str] = field(default_factory=dict)  # flag -> the sentence
-    said: int = 0  # lines of the log that tell of the backend
+    said: int = 0  # lines of the log that describe the backend
 
 
 @contextmanager
@@ -106,21 +106,21 @@ def row(saved: Saved, *names: str) -> Row:
     models = saved.models(list(names), dtype=torch.float32)
     with log_lines() as said:
         ours = saved.ready(models, data, "translation_ext")
-    told = [line for line in said if line.startswith("decoder backend: fairseq, because ")]
-    reason = told[0].removeprefix("decoder backend: fairseq, because ") if told else ""
+    reported = [line for line in said if line.startswith("decoder backend: fairseq, because ")]
+    reason = reported[0].removeprefix("decoder backend: fairseq, because ") if reported else ""
     out = Row(
         " + ".join(names),
         ours.generator.decoder.name,
         reason,
         difference(expected, ours.translate(text)),
-        said=len(told),
+        said=len(reported),
     )
     for flag, strategy in TRIED.items():
         generation = {"beam": 1} if "decoding" in strategy else {}
         loaded = models
         if flag == "--print-alignment hard":
             generation = {"print_alignment": "hard"}
-            # the command tells models to keep their attention
+            # the command makes models keep their attention
             loaded = saved.models(list(names), dtype=torch.float32, **generation)
         try:
             saved.ready(
@@ -169,10 +169,10 @@ def markdown(rows: list[Row], refusals: dict[str, list[str]]) -> str:
     ]
     notes: dict[str, str] = {}
     for (backend, reason, *flags), names in alike.items():
-        told = ", ".join(
+        reported = ", ".join(
             f"`{flag}` ({notes.setdefault(why, chr(ord('a') + len(notes)))})" for flag, why in flags
         )
-        out.append(f"| {'; '.join(names)} | {backend} | {reason} | {told or '-'} |")
+        out.append(f"| {'; '.join(names)} | {backend} | {reason} | {reported or '-'} |")
     out += ["", *(f"({letter}) {why}  " for why, letter in notes.items()), ""]
     out += ["| refused, with all names of the same kind | why |", "| --- | --- |"]
     for reason, names in refusals.items():

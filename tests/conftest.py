@@ -24,10 +24,6 @@ from hypothesis import settings
 
 pytest_plugins = ["serve_fixtures"]
 
-# the same examples in every run; `HYPOTHESIS_PROFILE=default` looks for others
-settings.register_profile("suite", derandomize=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
-
 BIN = Path(sys.executable).parent  # where the fairseq commands are
 # strategies from outside the package that these tests are for
 OUTSIDE = os.environ.get("FAIRSEQ_EXT_STRATEGIES")
@@ -59,6 +55,9 @@ def pytest_configure(config):
     if config.getoption("--all"):
         os.environ[sizes.ALL] = "1"
         config.option.continue_on_collection_errors = True  # of a file whose package is missing
+    # the same examples in every run; `HYPOTHESIS_PROFILE=default` looks for others
+    settings.register_profile("suite", derandomize=True, max_examples=sizes.examples(100))
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 
 def pytest_collection_finish():
@@ -117,7 +116,7 @@ def pytest_make_collect_report():
 def device(request, tmp_path_factory):
     """Where models.py puts what it makes.
 
-    With `--device pretend` all tests run beside a pretended GPU.
+    With `--device pretend` all tests run next to a pretended GPU.
     """
     name = request.config.getoption("--device")
     if name == "cpu":

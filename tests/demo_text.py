@@ -10,7 +10,7 @@ DEMO = ROOT / "checkpoints" / "demo"
 
 
 def raw_demo(folder: Path, lines: int, first: int = 0) -> Path:
-    """Write both sides of so many lines, from line `first` (0: the first), into the folder, with
+    """Write both sides of `lines` lines, from line `first` (0: the first), into the folder, with
     the dictionaries; return the folder."""
     processor = sentencepiece.SentencePieceProcessor(model_file=str(DEMO / "spm.model"))
     for language in ("de", "en"):

@@ -67,7 +67,7 @@ def expansion(
 
 @dataclass
 class Rule:
-    """A way to score, told twice: as the flags say it, and as the paper's formulas."""
+    """A way to score, reported twice: as the flags say it, and as the paper's formulas."""
 
     scoring: Scoring
     score: object  # (total, length, wanted)

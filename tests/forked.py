@@ -47,7 +47,7 @@ class Child:
     exit handlers included.
 
     stdin: what it reads, or a file descriptor; stdout: a file descriptor, else a file
-    of which `wait` tells.
+    of which `wait` says.
     """
 
     def __init__(

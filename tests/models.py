@@ -9,7 +9,7 @@ For the test files of strategies:
     same(run(stock, batch([3, 1, 7])), run(ours, batch([3, 1, 7])))
 
 `plain_beam_search` is an oracle that shares no code with either: Python lists, full recomputation,
-one sentence at a time. Models are double precision unless told otherwise (conftest.py keeps
+one sentence at a time. Models are double precision by default (conftest.py keeps
 fairseq's softmax double as well).
 """
 
@@ -328,13 +328,13 @@ def settings(kind: str) -> dict[str, dict]:
     out: dict[str, dict] = {}
     for strategy in all_strategies():
         for setting in getattr(strategy, kind):
-            told = " ".join(f"{name}={value}" for name, value in setting.items())
+            reported = " ".join(f"{name}={value}" for name, value in setting.items())
             if dict(setting) not in out.values():
-                out[told or "no flag of ours"] = dict(setting)
+                out[reported or "no flag of ours"] = dict(setting)
     return out
 
 
-def parted(setting: dict) -> tuple[dict, dict]:
+def separated(setting: dict) -> tuple[dict, dict]:
     """A setting's flags of ours, and those of stock."""
     stock = {f.name for f in fields(GenerationConfig)}
     return {n: v for n, v in setting.items() if n not in stock}, {
@@ -343,7 +343,7 @@ def parted(setting: dict) -> tuple[dict, dict]:
 
 
 def is_search_of_fairseqs(setting: dict) -> bool:
-    """Whether a setting asks for another search than fairseq's beam search by
+    """Whether a setting requests another search than fairseq's beam search by
     a flag of fairseq's."""
     return not {"sampling", "diverse_beam_groups"}.isdisjoint(setting)
 

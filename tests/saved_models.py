@@ -334,7 +334,7 @@ class Saved:
         return str(self.root / ("joined" if recipe(name).joined else "data"))
 
     def checkpoint(self, name: str) -> Path:
-        """The checkpoint of a recipe, saved when it is asked for first."""
+        """The checkpoint of a recipe, saved when it is requested first."""
         path = self.root / (name.replace(",", "").replace(" ", "-") + ".pt")
         if not path.exists():
             self.save(recipe(name), self.data(name), path, seed=zlib.crc32(name.encode()))

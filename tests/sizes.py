@@ -4,7 +4,7 @@
 `@covering(n)` keeps of a test's cases a part in which each value of each of its parameters comes
 n times or more, drawn by the test's name, so that it is the same part in every run. `@drawn(n)`
 keeps n cases, drawn in the same way: 0 of a test that is long and has one case. `part_of` does the
-same for loops within a test.
+same for loops within a test, `examples` for what Hypothesis draws.
 """
 
 import os
@@ -23,9 +23,14 @@ def part_of(count: int, part: int) -> range:
     return range(count if os.environ.get(ALL) else part)
 
 
+def examples(count: int) -> int:
+    """How many examples Hypothesis draws: all of them, or a third."""
+    return len(part_of(count, (count + 2) // 3))
+
+
 def part(items: list[pytest.Item], least: int) -> set[pytest.Item]:
     """The items of one test that cover each value of each parameter so often, where
-    there are so many."""
+    there are enough."""
     seen: Counter = Counter()
     kept = set()
     for item in random.Random(items[0].originalname).sample(items, len(items)):
@@ -40,5 +45,5 @@ def part(items: list[pytest.Item], least: int) -> set[pytest.Item]:
 
 
 def draw(items: list[pytest.Item], count: int) -> set[pytest.Item]:
-    """So many items of one test, or all where it has fewer."""
+    """`count` items of one test, or all where it has fewer."""
     return set(random.Random(items[0].originalname).sample(items, min(count, len(items))))

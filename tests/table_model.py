@@ -129,7 +129,7 @@ class TableDecoder:
     def select(
         self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor
     ) -> None:
-        """As the Protocol says, and what the loop tells of the new rows must be true."""
+        """As the Protocol says, and what the loop says of the new rows must be true."""
         self.live = self.live if sentence is None else self.live[sentence]
         self.sentence = self.sentence[row]
         assert torch.equal(self.sentence, self.live[sentence_of_row]), (

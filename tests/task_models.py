@@ -85,7 +85,7 @@ class Case:
     model: list[Any]  # flags of the training alone
     flags: list[Any] = field(default_factory=list)  # of the task, in training and search
     pair: bool = True  # whether the data are of two languages
-    # how training is told the pair, where the flags do not
+    # how training gets the pair, where the flags do not
     of_pair: list[Any] = field(default_factory=list)
     search: list[Any] = field(default_factory=list)  # flags of the search alone
 
@@ -168,14 +168,14 @@ EXAMPLES = {  # of fairseq's examples/, which a --user-dir registers
 
 @dataclass
 class Made:
-    """A checkpoint with all that a command must be told of it."""
+    """A checkpoint with all that a command must know of it."""
 
     root: Path
     case: Case
     data: Path
     checkpoint: Path
     sentences: int = 7  # of the test set
-    # flags that stock, or ours, needs beside the case's
+    # flags that stock, or ours, needs next to the case's
     given: dict[str, list[Any]] = field(default_factory=dict)
 
     def arguments(self, which: str) -> list[Any]:
@@ -256,8 +256,8 @@ def sharpen(checkpoint: Path) -> None:
 
 
 def let_end(checkpoint: Path, end: int, more: float) -> None:
-    """Raise the score of the token that ends sentences, at every step, by so many nats, and let the
-    source matter: some hypotheses end, others come to their limit."""
+    """Raise the score of the token that ends sentences, at every step, by some nats, and let the
+    source matter: some hypotheses end, others reach their limit."""
     state = torch.load(checkpoint, weights_only=False)
     weights = state["model"]
     row = weights["decoder.output_projection.weight"][end]

@@ -80,7 +80,7 @@ def test_the_page_holds_each_row(rows):
 
 @drawn(0)  # long
 def test_the_page_is_fresh(saved):
-    """Written anew by `python tests/architecture_table.py`."""
+    """Written again by `python tests/architecture_table.py`."""
     assert architecture_table.PAGE.read_text(encoding="utf-8") == architecture_table.page(
         architecture_table.all_rows(saved), architecture_table.refusals(saved)
     )

@@ -90,7 +90,7 @@ def sentence(done: subprocess.CompletedProcess, *, code: int = 1) -> str:
 # ---- equality with stock
 
 
-def test_generate_equals_stock_line_by_line_and_tells_how(tiny, tmp_path):
+def test_generate_equals_stock_line_by_line_and_says_how(tiny, tmp_path):
     stats = tmp_path / "stats.json"
     expected = generate(tiny, "--nbest", 3, cold=True)
     got = generate(tiny, "--nbest", 3, *EXT, "--stats-file", stats, cold=True)
@@ -283,7 +283,7 @@ def test_an_unknown_strategy_is_refused_with_the_choices(tiny):
     )
 
 
-def test_invalid_utf8_is_told_and_earlier_output_kept(tiny):
+def test_invalid_utf8_is_reported_and_earlier_output_kept(tiny):
     flags = ["-s", "de", "-t", "en", *SEARCH, *EXT]
     with subprocess.Popen(
         [
@@ -318,7 +318,7 @@ def test_invalid_utf8_is_told_and_earlier_output_kept(tiny):
     )
 
 
-def test_a_source_that_is_too_long_is_told_or_skipped(tiny):
+def test_a_source_that_is_too_long_is_reported_or_skipped(tiny):
     text = "de1 de2\n" + "de3 " * 50 + "\nde4\n"
     flags = ("--buffer-size", 3, *EXT)
     done = interactive(tiny, *flags, stdin=text, run=forked.command, check=False)
@@ -366,10 +366,10 @@ def test_a_bad_line_costs_no_neighbour_its_translation(tiny, how):
     assert "shared subword vocabulary" not in done.stderr, (
         "what fairseq says of its own constraints is not so here"
     )
-    told = [line.split("\t") for line in done.stderr.splitlines() if line.startswith("E-")]
-    assert [each[0] for each in told] == [f"E-{number}" for number in bad]
+    reported = [line.split("\t") for line in done.stderr.splitlines() if line.startswith("E-")]
+    assert [each[0] for each in reported] == [f"E-{number}" for number in bad]
     reasons = ["10001 tokens and the model takes 40", "not valid UTF-8", "'nowhere'", "'no'"]
-    assert all(reason in each[1] for reason, each in zip(reasons, told, strict=False))
+    assert all(reason in each[1] for reason, each in zip(reasons, reported, strict=False))
     found = [
         (int(name[2:]), text)
         for name, _, text in (line for line in lines(done) if line[0][0] == "H")
@@ -392,7 +392,7 @@ def test_strict_ends_at_the_first_bad_line_behind_what_came_before(tiny):
     assert [line[0] for line in lines(done) if line[0][0] == "H"] == ["H-0", "H-1"]
 
 
-def test_strict_ends_at_the_first_bad_line_of_a_file_which_is_told_before_anything_is_translated(
+def test_strict_reports_the_first_bad_line_of_a_file_before_anything_is_translated_and_ends_there(
     tiny, tmp_path
 ):
     (tmp_path / "constraints").write_text("en1\nnowhere\n\nnothing\n")
@@ -445,7 +445,7 @@ if __name__ == "__main__":
     assert done.returncode == 0, done.stderr
 
 
-# ---- the slot: --task alone, beside anyone's --user-dir, from any folder
+# ---- the slot: --task alone, next to anyone's --user-dir, from any folder
 
 THEIRS = '''
 """Somebody's own architecture, task and criterion."""
@@ -489,7 +489,7 @@ def theirs(tiny, tmp_path_factory) -> Path:
     return root
 
 
-def test_the_task_works_beside_a_users_own_directory_from_any_folder(tiny, theirs):
+def test_the_task_works_next_to_a_users_own_directory_from_any_folder(tiny, theirs):
     where = (
         tiny / "data",
         "--path",

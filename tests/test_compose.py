@@ -4,8 +4,10 @@ A strategy declares its examples and what it needs and denies (registry.py); whi
 follows from that. Every pair runs on the same random models and batch.
 """
 
+from dataclasses import replace
 from itertools import combinations_with_replacement
 
+import numpy as np
 import pytest
 import torch
 from models import (
@@ -15,10 +17,10 @@ from models import (
     dictionary,
     generators,
     is_search_of_fairseqs,
-    parted,
     refused,
     run,
     same,
+    separated,
     settings,
     with_files,
 )
@@ -27,6 +29,7 @@ from sizes import covering, drawn, part_of
 from fairseq_ext import UsageError
 from fairseq_ext.search.candidates import Candidates, best_of_sentences
 from fairseq_ext.search.phrases.sentence import SentenceConstraints, met
+from fairseq_ext.search.phrases.token_automaton import TokenAutomaton, minimal
 from fairseq_ext.search.protocols import Select
 from fairseq_ext.search.registry import STRATEGIES, flags_of
 from fairseq_ext.search.strategies.softmax.screened import Screened
@@ -87,7 +90,7 @@ def decode(
 @pytest.mark.parametrize("first, second", pairs())
 def test_pair_keeps_its_properties_or_is_refused(first, second, tmp_path):
     """What the declared needs do not refuse must work."""
-    flags, needed = parted(with_files(EXAMPLES[first] | EXAMPLES[second], tmp_path))
+    flags, needed = separated(with_files(EXAMPLES[first] | EXAMPLES[second], tmp_path))
     generation = {"beam": 4, "max_len_b": 10, **needed}
     models = [build("transformer", seed=2)]
     if refused(flags, generation) is not None or is_unused(flags):
@@ -100,16 +103,51 @@ def test_pair_keeps_its_properties_or_is_refused(first, second, tmp_path):
     complete(got)
     if constraints is not None and not ours.strategies.select.soft:
         meets(got)
-    for i in part_of(len(got), 3):  # no pair lets a sentence depend on those beside it
+    for i in part_of(len(got), 3):  # no pair lets a sentence depend on those next to it
         nbest = got[i]
         [single] = decode(ours, alone(sample, i), constraints and constraints[i : i + 1])
         assert single[0]["tokens"].tolist() == nbest[0]["tokens"].tolist()
         assert float(single[0]["score"]) == pytest.approx(float(nbest[0]["score"]), abs=1e-9)
 
 
+ALLOWED = [(5, 6), (5, 7, 7), (9, 10), (9, 10, 11, 12), (13,), (8, 11, 8), (12, 5), (20, 21, 22)]
+
+
+def automaton(outputs: list[tuple[int, ...]]) -> TokenAutomaton:
+    flat = np.array([token for each in outputs for token in each])
+    return minimal(flat, np.array(list(map(len, outputs))), len(dictionary()))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_setting_keeps_to_the_allowed_outputs_or_is_refused(name, tmp_path):
+    """What the registry does not refuse must work, alone and with required phrases."""
+    flags, needed = separated(with_files(EXAMPLES[name], tmp_path))
+    flags, generation = flags | {"allowed_file": "set.txt"}, {"beam": 4, "max_len_b": 10, **needed}
+    models, outputs = [build("transformer", seed=2)], automaton(ALLOWED)
+    if (said := refused(flags, generation)) is not None:
+        with pytest.raises(UsageError, match="--allowed-file") as error:
+            generators(models, flags, **generation)
+        assert str(error.value) == said
+        return
+    ours, sample = generators(models, flags, **generation).ours, batch(LENGTHS)
+    free = SentenceConstraints((), (), allowed=outputs)
+    given = [free, SentenceConstraints((), ()), free, free, free]
+    if flags.get("select") in TAKE_CONSTRAINTS:
+        given[0] = replace(CONSTRAINTS[0], allowed=outputs)
+    got = decode(ours, sample, given)
+    complete(got)
+    for i, nbest in enumerate(got):
+        found = [tuple(h["tokens"].tolist()[:-1]) for h in nbest]
+        assert i == 1 or set(found) <= set(ALLOWED)
+        if given[i].any_of and not ours.strategies.select.soft:
+            assert all((9, 10) == each[:2] for each in found)
+        [single] = decode(ours, alone(sample, i), given[i : i + 1])
+        assert single[0]["tokens"].tolist() == nbest[0]["tokens"].tolist()
+
+
 def is_unused(flags: dict) -> bool:
     """Whether one of the two sets a flag whose strategy the other replaces (--patience
-    beside --stop first)."""
+    next to --stop first)."""
     stop = flags.get("stop", "count")
     return any(
         name not in flags_of(STRATEGIES["stop"][stop])
@@ -135,7 +173,7 @@ def test_no_two_plug_points_rule_each_other_out(first, second):
     pairs of beam searches work."""
     beams = [e for e in EXAMPLES.values() if not is_search_of_fairseqs(e)]
     ours = [[e for e in beams if point in e] for point in (first, second)]
-    works = [refused(*parted(a | b)) is None for a in ours[0] for b in ours[1]]
+    works = [refused(*separated(a | b)) is None for a in ours[0] for b in ours[1]]
     assert len(works) >= 3
     assert sum(works) >= 0.8 * len(works)
 
@@ -199,8 +237,8 @@ class OfAllWords(Select):
 
 
 @pytest.mark.parametrize("softmax", SOFTMAXES)
-def test_a_neutral_setting_beside_a_softmax_is_that_softmax_alone(softmax, tmp_path, monkeypatch):
-    """Columns of shortlists are no words and inexact scores no scores, whoever reads them.
+def test_a_neutral_setting_next_to_a_softmax_is_that_softmax_alone(softmax, tmp_path, monkeypatch):
+    """Columns of shortlists are no words and inexact scores no scores, for any reader.
 
     In float32, which --softmax screened reads.
     """

@@ -1,4 +1,4 @@
-"""The doctor names what is wrong, says what to do, and its exit code tells a script."""
+"""The doctor names what is wrong, says what to do, and its exit code is for scripts."""
 
 import importlib.metadata
 import logging
@@ -47,19 +47,19 @@ def test_doctor_passes_here_and_decodes(hostile):
     assert "FAIL" not in found.values()
     assert found["tiny decode"] == "ok"
     assert f"--user-dir {Path(doctor.__file__).parent}" in done.stdout
-    told = [line for line in done.stdout.splitlines() if line.startswith("patch ")]
+    reported = [line for line in done.stdout.splitlines() if line.startswith("patch ")]
     for patch in patches.EVERYWHERE + patches.COMMANDS:
         # of a guest; ...
         if (
             patch.change not in ("repairs.set_up_no_log", "repairs.give_numpy_long")
             and "uncompiled" not in patch.change
         ):
-            assert any(line.startswith(f"patch {patch.what}: {patch.why}") for line in told), (
+            assert any(line.startswith(f"patch {patch.what}: {patch.why}") for line in reported), (
                 patch.what
             )
     # a log of fairseq_cli
     assert (
-        sum(line.endswith(" (in commands alone)") for line in told)
+        sum(line.endswith(" (in commands alone)") for line in reported)
         == len(patches.COMMANDS + patches.QUICK) - 1
     )
 
@@ -77,7 +77,7 @@ def test_what_interactive_makes_of_invalid_bytes_is_listed_where_it_is_in_force(
     assert doctor.main() == 0 and line in capsys.readouterr().out
 
 
-def test_another_fairseq_is_a_failing_item_with_its_cure(quick, monkeypatch, capsys):
+def test_another_fairseq_is_a_failing_item_with_its_remedy(quick, monkeypatch, capsys):
     version = importlib.metadata.version
     monkeypatch.setattr(
         importlib.metadata, "version", lambda name: "0.10.0" if name == "fairseq" else version(name)
@@ -104,7 +104,7 @@ def install_fairseq(python: Path, path: Path) -> subprocess.CompletedProcess:
 
 
 def test_in_an_environment_of_uv_fairseq_is_installed_by_uv(without_pip, tmp_path):
-    """The uv here notes what it is asked for, and fails."""
+    """The uv here notes its arguments, and fails."""
     uv = tmp_path / "bin" / "uv"
     uv.parent.mkdir()
     uv.write_text(f'#!/bin/sh\necho "$READTHEDOCS $*" > {tmp_path}/log\nexit 1\n')
@@ -152,7 +152,7 @@ def test_an_optional_item_fails_no_one(monkeypatch, capsys):
     )
 
 
-def test_a_dead_start_up_hook_is_noticed_and_its_cure_is_a_command(monkeypatch, tmp_path, capsys):
+def test_a_dead_start_up_hook_is_noticed_and_its_remedy_is_a_command(monkeypatch, tmp_path, capsys):
     (hook,) = (item for item in doctor.ITEMS if item.name == "start-up hook")
     monkeypatch.setattr(
         doctor.child, "python", lambda kind, code: [sys.executable, "-S", kind, code]

@@ -26,7 +26,7 @@ STAGE = (FOLDER / "Dockerfile").read_text().rpartition("\nFROM ")[2]  # the last
 KEY = "a key"
 
 
-def told(word: str) -> list[str]:
+def reported(word: str) -> list[str]:
     """What the lines of the last stage say that begin with a word."""
     return [line.partition(" ")[2] for line in STAGE.splitlines() if line.startswith(f"{word} ")]
 
@@ -34,18 +34,24 @@ def told(word: str) -> list[str]:
 def test_the_image_is_not_roots_and_its_parts_fit() -> None:
     service = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]["translate"]
     assert STAGE.startswith("debian:") and "g++" not in STAGE
-    assert told("USER") == ["translator"] and STAGE.index("\nUSER ") < STAGE.index("\nENTRYPOINT ")
-    # whatever a request can ask for
+    assert reported("USER") == ["translator"] and STAGE.index("\nUSER ") < STAGE.index(
+        "\nENTRYPOINT "
+    )
+    # whatever a request can hold
     assert set(re.findall(r"\[([a-z,]+)\]", STAGE)[0].split(",")) == {"serve", "text", "terms"}
-    (volume,), (port,), entry = told("VOLUME"), told("EXPOSE"), json.loads(told("ENTRYPOINT")[0])
+    (volume,), (port,), entry = (
+        reported("VOLUME"),
+        reported("EXPOSE"),
+        json.loads(reported("ENTRYPOINT")[0]),
+    )
     assert entry[entry.index("--data") + 1] == volume and entry[
         entry.index("--api-keys") + 1
     ].startswith(f"{volume}/")
-    assert f"localhost:{port}/ready" in told("HEALTHCHECK")[0]
+    assert f"localhost:{port}/ready" in reported("HEALTHCHECK")[0]
     assert service["ports"] == [f"127.0.0.1:{port}:{port}"] and service["volumes"][0].endswith(
         f":{volume}:ro"
     )
-    (user,), (home,) = re.findall(r"--uid (\d+)", STAGE), told("WORKDIR")
+    (user,), (home,) = re.findall(r"--uid (\d+)", STAGE), reported("WORKDIR")
     assert service["read_only"] and f"{home}:uid={user},gid={user}" in service["tmpfs"]
     assert (FOLDER / service["build"]["context"] / service["build"]["dockerfile"]).samefile(
         FOLDER / "Dockerfile"
@@ -88,7 +94,7 @@ def settings_of_pip(here: str) -> dict[str, str]:
 @pytest.fixture
 def root(tmp_path, wheel) -> Path:
     """A Debian on which the steps have run; torch is the one of this environment,
-    which may be at hand."""
+    which may be there."""
     made, here = tmp_path / "root", "/here"
     subprocess.run(
         ["mmdebstrap", "--mode=root", "--variant=minbase", "bookworm", made],
@@ -102,9 +108,9 @@ def root(tmp_path, wheel) -> Path:
         shutil.copy(f"/etc/{given}", made / "etc")
     (made / "torch.txt").write_text(f"torch=={version('torch')}\n")
     settings = {**os.environ, "TMPDIR": "/tmp", "PIP_RETRIES": "1", **settings_of_pip(here)}
-    settings |= dict(line.split("=", 1) for line in told("ARG"))
+    settings |= dict(line.split("=", 1) for line in reported("ARG"))
     settings["PIP_CONSTRAINT"] = f"{settings.get('PIP_CONSTRAINT', '')} /torch.txt"
-    for step in told("RUN"):
+    for step in reported("RUN"):
         done = subprocess.run(
             inside(made, ["sh", "-c", step], here=here),
             env=settings,
@@ -122,16 +128,18 @@ def root(tmp_path, wheel) -> Path:
 @pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("mmdebstrap") is None, reason="needs root and mmdebstrap"
 )
-def test_the_steps_make_a_server_that_becomes_healthy_and_asks_for_a_key(root) -> None:
+def test_the_steps_make_a_server_that_becomes_healthy_and_requests_a_key(root) -> None:
     shutil.copytree(DEMO, root / "model")
     (root / "model" / "api-keys").write_text(f"{hashlib.sha256(KEY.encode()).hexdigest()} test\n")
     assert not any((root / "usr" / "bin" / name).exists() for name in ("gcc", "g++", "c++", "cc"))
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
-    words = [*json.loads(told("ENTRYPOINT")[0]), "-s", "de", "-t", "en", "--port", port]
+    words = [*json.loads(reported("ENTRYPOINT")[0]), "-s", "de", "-t", "en", "--port", port]
     user = "--userspec=translator"
-    check = json.loads(told("HEALTHCHECK")[0].partition("CMD ")[2].replace(told("EXPOSE")[0], port))
+    check = json.loads(
+        reported("HEALTHCHECK")[0].partition("CMD ")[2].replace(reported("EXPOSE")[0], port)
+    )
     with subprocess.Popen(
         inside(root, words, user),
         stderr=subprocess.PIPE,
@@ -146,15 +154,15 @@ def test_the_steps_make_a_server_that_becomes_healthy_and_asks_for_a_key(root) -
                 assert time.monotonic() < end and server.poll() is None, server.stderr.read()
                 time.sleep(1)
             assert os.stat(f"/proc/{server.pid}").st_uid == 1000
-            asked = urllib.request.Request(
+            requested = urllib.request.Request(
                 f"http://localhost:{port}/translate",
                 b"q=Das Angebot wird morgen.&source=auto&target=en",
             )
             # as LibreTranslate's own server
             with pytest.raises(urllib.error.HTTPError, match="400") as refused:
-                urllib.request.urlopen(asked, timeout=60)
+                urllib.request.urlopen(requested, timeout=60)
             assert "to get an API key" in json.load(refused.value)["error"]
-            asked.add_header("Authorization", f"Bearer {KEY}")
-            assert json.load(urllib.request.urlopen(asked, timeout=60))["translatedText"]
+            requested.add_header("Authorization", f"Bearer {KEY}")
+            assert json.load(urllib.request.urlopen(requested, timeout=60))["translatedText"]
         finally:
             server.terminate()

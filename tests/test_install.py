@@ -94,7 +94,7 @@ def test_the_wheel_of_the_demo_holds_the_demo_model(tmp_path):
 
 @needs_all
 def test_the_installed_wheel_translates_as_the_clone_does(wheel, tmp_path):
-    """The page's commands; pip gets the torch of this environment, which may be at hand."""
+    """The page's commands; pip gets the torch of this environment, which may be there."""
     for line in ("pip install fairseq_ext-*.whl", "python -m fairseq_ext.doctor --install-fairseq"):
         assert line in (ROOT / "docs" / "install.md").read_text()
     tools, home = tmp_path / "tools", tmp_path / "here"
@@ -112,11 +112,11 @@ def test_the_installed_wheel_translates_as_the_clone_does(wheel, tmp_path):
     (home / "torch.txt").write_text(f"torch=={version('torch')}\n")
     python = home / ".venv" / "bin" / "python"
     run([python, "-m", "pip", "install", "-q", "-c", "torch.txt", wheel], home, **bare)
-    told = run([python, "-m", "fairseq_ext.doctor", "--install-fairseq"], home, **bare).stdout
-    assert "FAIL" not in told and "all that is required works" in told
+    reported = run([python, "-m", "fairseq_ext.doctor", "--install-fairseq"], home, **bare).stdout
+    assert "FAIL" not in reported and "all that is required works" in reported
     assert (
-        f"ok    compiled step: {home}" in told
-        and "fairseq was installed without a compiler" in told
+        f"ok    compiled step: {home}" in reported
+        and "fairseq was installed without a compiler" in reported
     )
     text = (ROOT / "data" / "demo" / "test.de").read_text("utf-8").splitlines(keepends=True)[:20]
     (home / "text.de").write_text("".join(text), "utf-8")

@@ -10,6 +10,7 @@ from argparse import Namespace
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from fairseq.dataclass.configs import GenerationConfig
@@ -23,18 +24,20 @@ from models import (
     dictionary,
     generators,
     language_model,
-    parted,
     plain_beam_search,
     refused,
     run,
     same,
     same_as_plain,
+    separated,
     settings,
     with_files,
 )
 from sizes import covering
 
 from fairseq_ext import UsageError
+from fairseq_ext.search.phrases.sentence import SentenceConstraints
+from fairseq_ext.search.phrases.token_automaton import trimmed
 from fairseq_ext.search.registry import STRATEGIES
 
 # settings at which nothing may differ from stock: those that the strategies declare, and fairseq's
@@ -75,7 +78,7 @@ class Case:
     def check(self, setting: dict, folder: Path, nbest: int | None = None) -> None:
         models = [build(name, seed=i + 1) for i, name in enumerate(self.models)]
         extra = {} if self.lm is None else {"lm_model": language_model(), "lm_weight": self.lm}
-        flags, needed = parted(with_files(setting, folder))
+        flags, needed = separated(with_files(setting, folder))
         generation = (
             {"max_len_b": 20}
             | self.flags
@@ -89,12 +92,12 @@ class Case:
         pair = generators(models, flags, extra, **generation)
         sample = batch(self.lengths)
         tolerance = 1e-5 if set(self.models) & set(MASKED_IN_FLOAT32) else 1e-9
-        asked = tuple(sorted(generation.items()))
-        if asked not in self.stock:
-            self.stock[asked] = run(pair.stock, sample, **self.arguments)
+        requested = tuple(sorted(generation.items()))
+        if requested not in self.stock:
+            self.stock[requested] = run(pair.stock, sample, **self.arguments)
         ours = run(pair.ours, sample, **self.arguments)
         same(
-            [found[:nbest] for found in self.stock[asked]],
+            [found[:nbest] for found in self.stock[requested]],
             [found[:nbest] for found in ours],
             tolerance,
         )
@@ -301,7 +304,7 @@ def test_a_model_with_sharing_switched_on_equals_one_without():
 )
 @pytest.mark.parametrize("architecture", ["fconv", "bart", "lightconv"])
 def test_models_made_ready_as_the_commands_do_equal_stock(architecture, beam, strategy, lengths):
-    """The commands tell a convolutional decoder that every sentence has `beam`
+    """The commands inform a convolutional decoder that every sentence has `beam`
     neighbouring rows."""
     flags = {"beam": beam, "max_len_b": 20}
     models = [build(architecture, seed=2) for _ in range(2)]
@@ -391,3 +394,15 @@ def test_plain_beam_search_equals_stock():
         for i in range(3):
             sample = alone(batch([3, 1, 7]), i)
             same_as_plain(plain_beam_search(model, sample, 4, 12), run(stock, sample)[0])
+
+
+@pytest.mark.parametrize("beam", [1, 5])
+@pytest.mark.parametrize("setting", [{}, {"schedule": "stream", "stream_width": 2}], ids=str)
+def test_a_set_of_all_outputs_changes_nothing(setting, beam):
+    """Allowed outputs of any tokens, as an automaton of one state."""
+    words = np.array([token for token in range(len(dictionary())) if token not in (PAD, EOS)])
+    loop = trimmed(np.zeros_like(words), words, np.zeros_like(words), np.array([True]))
+    pair = generators([build("transformer", seed=1)], setting, beam=beam, nbest=beam, max_len_b=20)
+    sample = batch(MIXED)
+    given = [SentenceConstraints((), (), allowed=loop)] * len(MIXED)
+    same(run(pair.stock, sample), run(pair.ours, {**sample, "sentence_constraints": given}))

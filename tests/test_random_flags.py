@@ -1,5 +1,5 @@
 """Random compositions of flags, on random models, sentences and phrases: a sentence has the n-best
-list that it has by itself, whatever stands beside it; and where the beam has room for every
+list that it has by itself, whatever stands next to it; and where the beam has room for every
 sequence, its best is the best of all that keep to the constraints, by brute force.
 
 `COMPOSITIONS=200 COMPOSITIONS_SEED=7 pytest tests/test_random_flags.py` tries others.
@@ -26,10 +26,10 @@ from models import (
     forced,
     generators,
     near_ties,
-    parted,
     piece,
     run,
     same,
+    separated,
     settings,
     with_files,
 )
@@ -127,7 +127,7 @@ def drawn_select(draw: random.Random, *selects: str) -> dict[str, Any]:
 def drawn_constraints(
     draw: random.Random, words: int, longest: int, cases: Sequence[str] = ("exact",)
 ) -> SentenceConstraints:
-    """Phrases of mixed lengths: alternatives, one that is asked for twice,
+    """Phrases of mixed lengths: alternatives, one that is requested twice,
     banned ones, a prefix."""
 
     def phrase(most: int) -> Phrase:
@@ -170,7 +170,7 @@ def model(architecture: str, seed: int, dtype: torch.dtype):
 
 def made(draw: random.Random, flags: dict[str, Any], folder: Path, models: list, **more):
     """Our generator with these flags; None where they rule each other out."""
-    strategy, generation = parted(with_files(flags, folder))
+    strategy, generation = separated(with_files(flags, folder))
     try:
         return generators(models, strategy, **generation, **more).ours
     except UsageError:
@@ -278,7 +278,7 @@ def reader(tokens: Phrase) -> str:
 
 def in_time(tokens: Phrase, given: SentenceConstraints, ordered: bool, boundaries: Any) -> bool:
     """Whether the sequence leaves room for what it lacks, at every place, as dba.py counts it:
-    phrases one behind the other, in the pieces in which they are given."""
+    phrases one after another, in the pieces in which they are given."""
     table = build_table([given.any_of], ordered, torch.device("cpu"), boundaries)
     place, count = (x[None] for x in table.begin(torch.tensor([0])))
     if int(table.total - table.bank_after([given.prefix])) + len(given.prefix) > LIMIT:

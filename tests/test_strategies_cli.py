@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from conftest import TINY, command
 from forked import generate
-from models import parted, settings
+from models import separated, settings
 from sizes import drawn
 
 from fairseq_ext.plugin.options import VERSION
@@ -50,7 +50,7 @@ def files(tiny, tmp_path_factory) -> dict[str, str]:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_example_runs_through_the_command(name, tiny, files):
     setting = {n: files.get(v, v) if isinstance(v, str) else v for n, v in EXAMPLES[name].items()}
-    ours, stock = parted(setting)
+    ours, stock = separated(setting)
     if STRATEGIES["select"].get(ours.get("select", "topk")).constrained:
         ours["constraints_file"] = files["{constraints}"]
     where = [
@@ -65,7 +65,7 @@ def test_example_runs_through_the_command(name, tiny, files):
         "--user-dir",
         "fairseq_ext",
     ]
-    stock |= {"nbest": 4} if "sampling" in stock else {}  # fairseq asks for that
+    stock |= {"nbest": 4} if "sampling" in stock else {}  # fairseq requires that
     command = [
         *where,
         "--task",
@@ -78,10 +78,10 @@ def test_example_runs_through_the_command(name, tiny, files):
     assert sorted(
         {int(line.split("\t")[0][2:]) for line in out.splitlines() if line.startswith("H-")}
     ) == list(range(11))
-    told = next(line for line in log.splitlines() if f"fairseq_ext:{VERSION}|" in line)
+    reported = next(line for line in log.splitlines() if f"fairseq_ext:{VERSION}|" in line)
     for point, value in ours.items():
         if point in STRATEGIES:
-            assert f"|{point}:{value}" in told
+            assert f"|{point}:{value}" in reported
 
 
 OUTSIDE = '''

@@ -29,7 +29,7 @@ LINES = [
     "Ein Ωж <unk>  Wort",
     "Ja" + " und ja" * 30,
 ]
-ASKED = ["--data", str(MODEL), "--cpu", "--beam", "4", "-s", "de", "-t", "en"]
+FLAGS_GIVEN = ["--data", str(MODEL), "--cpu", "--beam", "4", "-s", "de", "-t", "en"]
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def translate(
     given: bytes, *flags: str, python: tuple[str, ...] = ()
 ) -> subprocess.CompletedProcess:
     """The command on these lines."""
-    words = [sys.executable, *python, "-m", "fairseq_ext.translate", *ASKED, *flags]
+    words = [sys.executable, *python, "-m", "fairseq_ext.translate", *FLAGS_GIVEN, *flags]
     return subprocess.run(
         words,
         input=given,
@@ -77,7 +77,7 @@ def stock(lines: list[str]) -> list[str]:
 
 
 def test_both_starts_write_stocks_translations_and_the_second_one_without_torch(cache):
-    """A line that cannot be used costs no other one its translation, and is named; so is one with
+    """A line that cannot be used costs no other line its translation, and is named; so is one with
     two sentences."""
     *expected, last = stock([line for line in (*LINES, "Die Frau.") if line.strip()])
     # of empty lines, for which the stock command makes something up

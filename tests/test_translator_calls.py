@@ -1,4 +1,4 @@
-"""What a Translator offers beside the commands: calls of their own beam, lazy reading, scores of
+"""What a Translator offers next to the commands: calls of their own beam, lazy reading, scores of
 given translations, many threads."""
 
 import itertools
@@ -78,7 +78,7 @@ def test_numbers_of_hypotheses_that_cannot_be_are_refused(translator, arguments,
         translator.translate(["de1"], **arguments)
 
 
-def test_flags_that_ask_for_more_hypotheses_than_there_are_rows_are_refused(tiny):
+def test_flags_that_request_more_hypotheses_than_there_are_rows_are_refused(tiny):
     with pytest.raises(UsageError, match="nbest=5 is more than beam=4"):
         make(tiny, nbest=5)
 
@@ -114,7 +114,7 @@ def test_iterating_gives_the_same_in_order_and_reads_no_further_than_its_buffer(
     found = ours.translate_iter(
         (read.append(line) or line for line in itertools.cycle(lines)), buffer=7
     )
-    assert not read  # nothing before it is asked for
+    assert not read  # nothing before it is requested
     first = [next(found) for _ in range(20)]
     assert len(read) == 21
     assert texts(first) == texts(ours.translate(lines[:20]))

@@ -56,7 +56,7 @@ def test_constraints_avoid_and_prefixes_need_no_flags(translator):
 
 
 def test_flags_of_phrases_need_no_others(tiny, translator):
-    """Phrases come with the call, so a flag that shapes them asks for their search; a line without
+    """Phrases come with the call, so a flag that shapes them requires their search; a line without
     any is translated as before."""
     ours = make(tiny, constraint_bonus=1000.0)
     assert "select:bonus" in ours.signature
@@ -120,7 +120,7 @@ def test_hypotheses_that_cannot_meet_their_constraints_are_flagged_also_when_rea
     )
 
 
-def test_first_constraints_beside_a_results_file_are_refused(tiny, tmp_path):
+def test_first_constraints_next_to_a_results_file_are_refused(tiny, tmp_path):
     """The file's results would be of two searches."""
     translator = make(tiny, results_file=str(tmp_path / "results.jsonl"))
     with pytest.raises(UsageError, match='make the Translator with constraints="unordered"'):

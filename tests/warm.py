@@ -107,7 +107,7 @@ def serve(folder: Path) -> None:
     waiting.register(0, selectors.EVENT_READ)
     while True:
         if any(key.fd == 0 for key, _ in waiting.select()):
-            shutil.rmtree(folder, ignore_errors=True)  # whoever started this is gone
+            shutil.rmtree(folder, ignore_errors=True)  # the process that started this is gone
             return
         connection, _ = listener.accept()
         if os.fork() == 0:
@@ -117,16 +117,16 @@ def serve(folder: Path) -> None:
 
 
 def attend(connection: socket.socket, own: str) -> None:
-    """In a child of the server: start the command in a child of its own, and tell
-    its number and its end. Where who asked is killed, so is the command."""
+    """In a child of the server: start the command in a child of its own, and say
+    its number and its end. Where the caller is killed, so is the command."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     size, fds, *_ = socket.recv_fds(connection, 8, 64)
     with connection.makefile("rb") as stream:
-        asked = json.loads(stream.read(int.from_bytes(size, "little")))
+        requested = json.loads(stream.read(int.from_bytes(size, "little")))
     child = os.fork()
     if child == 0:
         connection.close()
-        live(own, *asked, fds)
+        live(own, *requested, fds)
     for fd in fds:
         os.close(fd)
     connection.sendall(f"{child}\n".encode())

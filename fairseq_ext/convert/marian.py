@@ -20,10 +20,8 @@ SIDES = ("source", "target")
 
 def convert(source: HuggingFaceFolder) -> Folder:
     """Return the folder of one model (raises UsageError)."""
-    joined, tokenizer = (
-        source.config.get("share_encoder_decoder_embeddings", True),
-        source.read_json("tokenizer_config.json", needed=False),
-    )
+    joined = source.config.get("share_encoder_decoder_embeddings", True)
+    tokenizer = source.read_json("tokenizer_config.json", needed=False)
     first = source.number("vocab_size")
     sizes = (first, first if joined else source.number("decoder_vocab_size", first))
     files = ("vocab.json", "vocab.json" if joined else "target_vocab.json")

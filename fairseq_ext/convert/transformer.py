@@ -126,10 +126,8 @@ def transformer(
 
 def settings_of(source: HuggingFaceFolder, kind: ModelFamily, joined: bool) -> dict[str, Any]:
     """Return fairseq's settings of the architecture."""
-    config, names = (
-        source.config,
-        {"layers": "layers", "attention_heads": "attention_heads", "ffn_embed_dim": "ffn_dim"},
-    )
+    config = source.config
+    names = {"layers": "layers", "attention_heads": "attention_heads", "ffn_embed_dim": "ffn_dim"}
     tied = joined or config.get("tie_word_embeddings", True)
     out: dict[str, Any] = dict(
         arch="transformer",
@@ -191,11 +189,9 @@ def positions(
 ) -> Tensor:
     """Return a position table (POSITION_OFFSET + P, d): the model's own, or Marian's, which is sin
     and cos of position / 10000^(2i / d). Errors: UsageError for a missing or wrong table."""
-    own, count, d = (
-        given.get(f"{side}.embed_positions.weight"),
-        source.number("max_position_embeddings"),
-        source.number("d_model"),
-    )
+    own = given.get(f"{side}.embed_positions.weight")
+    count = source.number("max_position_embeddings")
+    d = source.number("d_model")
     if kind.positions == "marian":
         # (P, d / 2)
         angles = np.arange(count)[:, None] / np.power(10000, 2 * np.arange((d + 1) // 2) / d)

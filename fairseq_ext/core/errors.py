@@ -111,6 +111,15 @@ def isolated(
     return [found for half in halves(items) for found in isolated(half, decode, kinds)]
 
 
+def is_valid_unicode(text: str) -> bool:
+    """Return whether text has no lone surrogate, which no encoding can write."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def cut(text: str) -> str:
     """Return a quotation for a message: on one line, cut at 80 characters."""
     plain = " ".join(text.split())

@@ -18,11 +18,9 @@ from lxml import etree
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.language_codes import language_of, two_letters
 
-CONCEPTS, SECTIONS, TERM_GROUPS = (
-    ("termEntry", "conceptEntry", "tu"),
-    ("langSet", "langSec", "tuv"),
-    ("tig", "ntig", "termSec", "seg"),
-)
+CONCEPTS = ("termEntry", "conceptEntry", "tu")
+SECTIONS = ("langSet", "langSec", "tuv")
+TERM_GROUPS = ("tig", "ntig", "termSec", "seg")
 
 
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"

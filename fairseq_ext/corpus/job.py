@@ -194,11 +194,9 @@ class Manifest:
             try:
                 found = verify_digest(self.path.read_bytes())
                 check(found)
-                self.arguments, self.signature, self.shards = (
-                    found["arguments"],
-                    found["signature"],
-                    found["shards"],
-                )
+                self.arguments = found["arguments"]
+                self.signature = found["signature"]
+                self.shards = found["shards"]
             except (OSError, ValueError) as error:
                 raise UsageError(
                     f"{self.path} cannot be read, because {error}: name another --output, or start "

@@ -195,10 +195,8 @@ class OutputFolder:
             for start, end in ranges:
                 path = self.parts_of(shard) / f"{start}-{end}"
                 with open(path, "rb") as part:
-                    recorded, part_digest = (
-                        verify_digest(part.readline()).get("payload"),
-                        hashlib.sha256(),
-                    )
+                    recorded = verify_digest(part.readline()).get("payload")
+                    part_digest = hashlib.sha256()
                     while block := part.read(COPY):
                         digest.update(block)
                         part_digest.update(block)

@@ -101,52 +101,27 @@ class Progress:
 
     def table(self) -> str:
         """Return the summary at the end of a run."""
+        unreadable = f", {len(self.unreadable)} unreadable" if self.unreadable else ""
+        earlier = f", {self.sentences_before} of them before this run"
         rows = [
-            (
-                "shards",
-                f"{self.shards_done} of {self.shards} done"
-                + (f", {len(self.unreadable)} unreadable" if self.unreadable else ""),
-            ),
+            ("shards", f"{self.shards_done} of {self.shards} done{unreadable}"),
             (
                 "sentences",
-                f"{self.sentences_before + self.sentences}"
-                + (
-                    f", {self.sentences_before} of them before this run"
-                    if self.sentences_before
-                    else ""
-                ),
+                f"{self.sentences_before + self.sentences}{earlier * bool(self.sentences_before)}",
             ),
             ("entries of errors.jsonl", str(self.errors)),
         ]
         if self.sentences:
+            speed, tokens = self.rate(self.sentences), self.rate(self.tokens)
+            whole_time = clock(time.monotonic() - self.started)
+            restarts, waiting = counted(self.restarts, "restart"), f"{100 * self.waiting:.2f}%"
             rows += [
-                (
-                    "decoding time",
-                    (
-                        f"{clock(self.seconds)} (with start-up "
-                        f"{clock(time.monotonic() - self.started)})"
-                    ),
-                ),
-                (
-                    "speed",
-                    (
-                        f"{self.rate(self.sentences):.1f} sentences and "
-                        f"{self.rate(self.tokens):.0f} tokens a second"
-                    ),
-                ),
-                (
-                    "a worker",
-                    (
-                        f"{3600 * self.rate(self.sentences) / max(self.workers, 1):.0f} "
-                        "sentences an hour"
-                    ),
-                ),
+                ("decoding time", f"{clock(self.seconds)} (with start-up {whole_time})"),
+                ("speed", f"{speed:.1f} sentences and {tokens:.0f} tokens a second"),
+                ("a worker", f"{3600 * speed / max(self.workers, 1):.0f} sentences an hour"),
                 (
                     "workers",
-                    (
-                        f"{self.workers}, {counted(self.restarts, 'restart')}, waited "
-                        f"{100 * self.waiting:.2f}% of the time for a unit"
-                    ),
+                    f"{self.workers}, {restarts}, waited {waiting} of the time for a unit",
                 ),
             ]
         rows.append(("made by", self.signature))

@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_ext.core.errors import UsageError, counted, cut
+from fairseq_ext.core.errors import UsageError, counted, cut, is_valid_unicode
 from fairseq_ext.core.files import Lines
 from fairseq_ext.search.constraints.lines import (
     KEYS,
@@ -357,12 +357,7 @@ class ShardReader:
             )
         except UnicodeEncodeError as error:  # a lone surrogate, from an escape in JSON
             reason = f"{self.where()} is not valid Unicode (character {error.start + 1})"
-            broken = any(
-                "\ud800" <= character <= "\udfff"
-                for text in texts_of(identity)
-                for character in text
-            )
-            identity = None if broken else identity
+            identity = identity if all(map(is_valid_unicode, texts_of(identity))) else None
             return self.bad_line(
                 source.encode("utf-8", "replace").decode(), identity, "invalid UTF-8", reason
             )

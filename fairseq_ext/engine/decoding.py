@@ -101,9 +101,10 @@ class Decoding(Intake):
         return self.scheduler.start(len(self.live), self.search.rows)
 
     def start(self, requests: list[JobRequest]) -> None:
-        """Put these requests into the search, in a batch for each of its searchers."""
+        """Put these requests into the search, in a batch for each of its searchers and for each
+        kind of constraints."""
         now = time.monotonic()
-        batches: dict[tuple[Searcher, Pair | None], list[JobRequest]] = {}
+        batches: dict[tuple[Searcher, bool, bool, Pair | None], list[JobRequest]] = {}
         for request in requests:
             request.started = request.started or now
             taker = next(
@@ -111,14 +112,15 @@ class Decoding(Intake):
                 for searcher in self.search.searchers
                 if searcher.supports_constraints(request.search_constraints)
             )
-            batches.setdefault((taker, request.job.languages), []).append(request)
-        for (_, languages), batch in batches.items():
+            given = request.search_constraints
+            is_free = given is None or given.is_free
+            has_outputs = given is not None and given.allowed is not None
+            key = (taker, is_free, has_outputs, request.job.languages)
+            batches.setdefault(key, []).append(request)
+        for (_, is_free, _, languages), batch in batches.items():
             tokens = [request.tokens for request in batch]
             with self.languages.selected(languages):
-                if all(
-                    request.search_constraints is None or request.search_constraints.is_free
-                    for request in batch
-                ):
+                if is_free:
                     pool = pool_without_constraints(self.translator, tokens)
                 else:
                     pool = make_pool(

@@ -120,7 +120,7 @@ class Dispatch:
         """Give waiting requests to workers that have room; return the actions to carry out."""
         self.end_if_done()
         if not self.is_over:
-            self.give_out()
+            self.assign_waiting()
         actions, self.actions = self.actions, []
         return actions
 
@@ -182,7 +182,7 @@ class Dispatch:
         ticket = worker.tickets.get(number)
         if ticket is None or answer is None and not ticket.is_cancelled:
             return
-        self.take_from(worker, ticket)
+        self.unassign(worker, ticket)
         worker.has_answered = True
         worker.on_answer()
         if not ticket.is_cancelled:
@@ -194,7 +194,7 @@ class Dispatch:
             return self.on_failed_start(worker, error, now)
         self.restarts += 1
         for ticket in list(worker.tickets.values()):
-            self.take_from(worker, ticket)
+            self.unassign(worker, ticket)
             ticket.deaths += 1
             if ticket.is_cancelled:
                 continue
@@ -273,18 +273,18 @@ class Dispatch:
         free = [w for w in ready if w not in alone]
         return [w for w in free if not w.is_outdated] or free
 
-    def give_out(self) -> None:
+    def assign_waiting(self) -> None:
         """Give waiting requests to workers that have room."""
         if not self.waiting and not self.suspects:
             return
         ready = [worker for worker in self.workers if worker.state is State.READY]
         while self.suspects and (idle := next((w for w in ready if not w.tickets), None)):
-            self.give(self.suspects.popitem(last=False)[1], idle)
+            self.assign(self.suspects.popitem(last=False)[1], idle)
         free = self.free_workers()
         while self.waiting and (room := [w for w in free if len(w.tickets) < FILL * self.width]):
-            self.give(self.waiting.popitem(last=False)[1], min(room, key=lambda w: w.load))
+            self.assign(self.waiting.popitem(last=False)[1], min(room, key=lambda w: w.load))
 
-    def give(self, ticket: Ticket, worker: Worker) -> None:
+    def assign(self, ticket: Ticket, worker: Worker) -> None:
         """Give a request to a worker."""
         if not worker.tickets:
             worker.on_message()  # it was idle: its time counts from here
@@ -293,7 +293,7 @@ class Dispatch:
         ticket.worker = worker
         self.actions.append(("send", worker, ticket))
 
-    def take_from(self, worker: Worker, ticket: Ticket) -> None:
+    def unassign(self, worker: Worker, ticket: Ticket) -> None:
         """Take a request from a worker."""
         del worker.tickets[ticket.number]
         worker.load -= ticket.size

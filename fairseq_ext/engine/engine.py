@@ -143,18 +143,20 @@ class Engine:
         languages: tuple[str, str] | None = None,
         seed: int | None = None,
         number: int = 0,
+        allowed: ListOf[str] | None = None,
     ) -> Future[Answer]:
         """Return a future of the translation of one sentence. If it is cancelled, its rows are free
         at the next step.
 
-        constraints, any_of, avoid, prefix: as in a line of a JSONL constraints file. glossaries:
-        files; terms: source term to target term (or a|b), for this request. nbest: hypotheses,
-        at most the beam. on_partial: called with the certain beginning of the translation when it
-        has grown. It and the future's callbacks run one after another in a thread of their own; its
-        error becomes the future's, and a slow one misses partial results. align: the `words` of the
-        hypotheses pair places in the source with places in the translation. languages: source and
-        target, for a model that has many (`wait().languages`). seed: of samples (default: that of
-        the flags); number: of the sentence in its text; samples depend on both.
+        constraints, any_of, avoid, prefix, allowed: as in a line of a JSONL constraints file.
+        glossaries: files; terms: source term to target term (or a|b), for this request. nbest:
+        hypotheses, at most the beam. on_partial: called with the certain beginning of the
+        translation when it has grown. It and the future's callbacks run one after another in a
+        thread of their own; its error becomes the future's, and a slow one misses partial results.
+        align: the `words` of the hypotheses pair places in the source with places in the
+        translation. languages: source and target, for a model that has many (`wait().languages`).
+        seed: of samples (default: that of the flags); number: of the sentence in its text; samples
+        depend on both.
         Errors: Busy if the queue is full, Closed, UsageError for phrases in a wrong form; errors
         that need the model are the future's.
         """
@@ -168,6 +170,8 @@ class Engine:
             "any_of": [items(each, "an entry of any_of") for each in items(any_of, "any_of")],
             "avoid": items(avoid, "avoid"),
         } | ({} if is_empty(prefix) else {"prefix": prefix})
+        if allowed is not None:
+            given["allowed"] = items(allowed, "allowed")
         check_request(
             dict(glossaries=glossaries, terms=terms, languages=languages, on_partial=on_partial)
             | dict(nbest=nbest, align=align, seed=seed, number=number)

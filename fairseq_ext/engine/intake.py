@@ -102,19 +102,15 @@ class Intake:
                 "shorten or split it"
             )
         constraints, terms = self.requirements.of_job(job, tokens)
-        search_constraints, searched = (
-            constraints,
-            nbest if self.generator.bayes_risk is None else spec.k,
-        )
+        search_constraints = constraints
+        searched = nbest if self.generator.bayes_risk is None else spec.k
         if (
             constraints is not None
             and constraints.terms
             and places_terms(translator.generator.options.flags)
         ):
-            search_constraints, searched = (
-                constraints.without_terms(),
-                min(spec.k, max(nbest, SEARCHED)),
-            )
+            search_constraints = constraints.without_terms()
+            searched = min(spec.k, max(nbest, SEARCHED))
         return JobRequest(
             number,
             searched,

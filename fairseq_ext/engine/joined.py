@@ -139,14 +139,16 @@ class Joined:
         """Return the translation so far."""
         return "".join(self.ranks[0].texts)
 
-    def answer(self, left: list[tuple[str, str]]) -> Answer:
-        """Return the answer, when all items are added. left: the untranslated segments of all
-        passes."""
+    def answer(self, untranslated: list[tuple[str, str]]) -> Answer:
+        """Return the answer, when all items are added. untranslated: the segments of
+        all passes that stay as they are."""
         if self.items == 1 and self.last is not None and self.text() == self.last.text:
             return self.last
         hypotheses = [rank.hypothesis() for rank in self.ranks]
         hypotheses[0].words = self.words
-        return Answer(hypotheses, self.constraints, self.gap, self.queued, self.decoded, left)
+        return Answer(
+            hypotheses, self.constraints, self.gap, self.queued, self.decoded, untranslated
+        )
 
 
 def rendered(slot: Slot, rank: int) -> tuple[str, Projection | None]:

@@ -82,9 +82,9 @@ class TextRequest:
         self.items: Iterator[Item] = self.passes.pop(0)(text)
         self.slots: deque[Slot] = deque()  # that are not joined
         self.joined = Joined(self.on_text is None or bool(self.passes))
-        # no segment yet: where none comes, an empty one is submitted, so that the engine
-        # checks the request
-        self.is_mute = not self.passes
+        # the last pass has no segment yet: if the text has none, an empty one is submitted, so
+        # that the engine checks the request
+        self.needs_segment = not self.passes
         self.go_on()
 
     def stop(self) -> None:
@@ -105,12 +105,12 @@ class TextRequest:
         while not self.waiting:
             with until(lambda: self.is_over):
                 item = next(self.items, None)
-            if item is None and not self.is_mute:
+            if item is None and not self.needs_segment:
                 return None
             slot = Slot(Segment("", "", [], [], []) if item is None else item)
             self.slots.append(slot)
             if slot.is_open:
-                self.is_mute = False
+                self.needs_segment = False
                 self.waiting.append(slot)
         return self.waiting.popleft()
 
@@ -206,11 +206,9 @@ class TextRequest:
         """Report the certain beginning of the text, in the last pass."""
         if self.on_partial is None or self.passes or time.monotonic() < self.rests_until:
             return
-        text, tokens, part = (
-            self.joined.text(),
-            self.joined_tokens,
-            self.slots[0].partial if self.slots else None,
-        )
+        text = self.joined.text()
+        tokens = self.joined_tokens
+        part = self.slots[0].partial if self.slots else None
         if part is not None:
             text, tokens = text + ended(part.text, ""), tokens + part.tokens
         if text.strip():
@@ -239,11 +237,9 @@ class ThroughEngine:
     """
 
     def __init__(self, submit: Callable[..., Future[Answer]], of_format: Callable[..., list[Pass]]):
-        self.submit, self.of_format, self.moved = (
-            submit,
-            partial(of_format, numbers=itertools.count()),
-            time.monotonic(),
-        )
+        self.submit = submit
+        self.of_format = partial(of_format, numbers=itertools.count())
+        self.moved = time.monotonic()
         self.running: Future[Answer] | None = None
         self.stopped = False
 

@@ -44,6 +44,11 @@ def load(flags: dict[str, Any], longest: int | None = None) -> Decoding:
     for name, why in refused_by_engine().items():
         if flags.get(name) not in (None, False, 0, "0"):
             raise UsageError(f"--{name.replace('_', '-')} {why}: leave it out")
+    if str(flags.get("constraint_compete")) == "search":
+        raise UsageError(
+            "--constraint-compete search searches a sentence twice, which an engine does not do: "
+            "use rows or off"
+        )
     decoding = decoding_of(flags)
     decoding.longest = longest
     return decoding

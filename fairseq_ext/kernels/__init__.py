@@ -4,8 +4,7 @@
 | --- | --- | --- |
 | transformer | a Transformer's layers on a CPU, and the | model/transformer/layers.py |
 | | reader of rows | |
-| beam | beam search without required phrases, all steps | search/loop.py |
-| constrained | beam search with required phrases, all steps | search/loop.py |
+| beam | beam search, all steps | search/loop.py |
 | banks | the selection of dynamic beam allocation | search/strategies/select/dba.py |
 | log_probs | log-softmax, top-k | search/log_probs.py |
 | log_probs | repeated n-grams, sampling | log_probs.py |

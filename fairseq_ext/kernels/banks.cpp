@@ -4,29 +4,52 @@
 
 namespace {
 
-// banks.py reads its fields from here
+// The n rows of S sentences; banks.py reads the fields of both structures from here
+struct Rows {
+    float* log_probs;     // (n, V) of the next word; EOS becomes impossible where constraints are unmet
+    const float* score;   // (n,) of the rows
+    const int64_t *state, *count;  // (n, G)
+    const int64_t* first;          // (S + 1,) each sentence's first row
+    const int64_t* sentence;       // (S,) its number in the tables
+    const int64_t* steps_left;     // (S,) tokens that may still come before EOS
+    const int64_t* slots;          // (S,) rows that the banks share
+    const bool *no_deadline, *infeasible;  // (S,) as in BankRows
+    int64_t S, V, eos, competing;
+    int64_t per_sentence, per_row, num_candidates;  // continuations considered of all rows, and of each row; candidates returned
+    int64_t even;
+};
+
 struct Selection {
     int64_t *row, *token, *group;  // (S, out)
+    int64_t* most;                 // (S,) largest number of rows
     float* score;
     int64_t *state, *count;  // (S, out, G)
 };
 
 void select_all(const Phrases& phrases, const Rows& rows, const Selection& found) {
     const int64_t G = phrases.G;
+    const std::vector<float> zeros(rows.first[rows.S]);  // log-probabilities are logits less 0
     Parallel sentences;
 #pragma omp parallel for schedule(dynamic) if (rows.first[rows.S] * rows.V > WORTH_THREADS / 8)
     for (int64_t s = 0; s < rows.S; ++s) sentences.run([&] {
         static thread_local Scratch m;
-        choose(phrases, rows, s, m);
+        const int64_t from = rows.first[s], n = rows.first[s + 1] - from;
+        const int64_t k = rows.slots[s], most = 2 * (k + (phrases.total[rows.sentence[s]] ? rows.competing : 0));
+        choose(phrases,
+               {rows.log_probs + from * rows.V, zeros.data(), zeros.data(), rows.score + from, rows.state + from * G,
+                rows.count + from * G, n, rows.V, rows.eos, k, rows.competing, std::min(most, rows.per_sentence), rows.per_row, rows.even, rows.sentence[s],
+                rows.steps_left[s], rows.no_deadline[s], rows.infeasible[s]},
+               m);
+        found.most[s] = m.most;
         for (int64_t i = 0; i < rows.num_candidates; ++i) {
             int64_t to = s * rows.num_candidates + i;
             if (i < static_cast<int64_t>(m.order.size())) {
                 const Candidate& c = m.candidate[m.order[i]];
-                found.row[to] = c.row, found.token[to] = c.token, found.group[to] = c.bank, found.score[to] = c.score;
+                found.row[to] = from + c.row, found.token[to] = c.token, found.group[to] = c.bank, found.score[to] = c.score;
                 std::copy_n(m.state.data() + m.order[i] * G, G, found.state + to * G);
                 std::copy_n(m.count.data() + m.order[i] * G, G, found.count + to * G);
             } else {
-                found.row[to] = rows.first[s], found.token[to] = 0, found.group[to] = 0, found.score[to] = -INFINITY;
+                found.row[to] = from, found.token[to] = 0, found.group[to] = 0, found.score[to] = -INFINITY;
                 std::fill_n(found.state + to * G, G, 0);
                 std::fill_n(found.count + to * G, G, 0);
             }

@@ -2,7 +2,7 @@
 //
 // search/strategies/select/dba.py and search/phrases/phrase_table.py are the definition and explain the terms.
 //
-// Shapes: N sentences in the tables, S live ones, n rows, V vocabulary, G constraints, M states of their automata, c candidates.
+// Shapes: N sentences in the tables, n rows, V vocabulary, G constraints.
 
 #pragma once
 
@@ -11,19 +11,21 @@
 
 namespace {
 
-// banks.py reads their fields from here
-struct Rows {
-    float* log_probs;     // (n, V) of the next word; EOS becomes impossible where constraints are unmet
-    const float* score;   // (n,) of the rows
-    const int64_t *state, *count;  // (n, G)
-    const int64_t* first;          // (S + 1,) each sentence's first row
-    const int64_t* sentence;       // (S,) its number in the tables
-    const int64_t* steps_left;     // (S,) tokens that may still come before EOS
-    const bool* no_deadline;       // (S,) the deadline for constraints does not apply: they cannot be met, or a prefix is being forced
-    const bool* infeasible;        // (S,)
-    int64_t S, V, eos, k;
-    int64_t per_sentence, per_row, num_candidates;  // continuations considered of all rows, and of each row; candidates returned
-    int64_t even;                     // division of slots: one a bank in turn, else by `allocate`
+// The n rows of one sentence, and the settings of the selection. Log-probabilities of the next word are (logit - highest) - log_total
+struct BankRows {
+    float* logits;                               // (n, V); EOS becomes impossible where constraints are unmet
+    const float *highest, *log_total, *before;   // (n,); before: scores of the rows
+    const int64_t *state, *count;                // (n, G)
+    int64_t n, V, eos;
+    int64_t k, competing;      // rows that the banks share; rows for the best in addition, whatever their bank, if there are phrases
+    int64_t most, per_row;     // continuations considered of all rows, and of each row
+    int64_t even;              // division of slots: one a bank in turn, else by `allocate`
+    int64_t sentence, steps_left;  // number in the tables; tokens that may still come before EOS
+    bool no_deadline, infeasible;  // the deadline for constraints does not apply: they cannot be met, or a prefix is being forced
+
+    float log_prob(int64_t row, float logit) const { return (logit - highest[row]) - log_total[row]; }  // rounded as in log_softmax
+    float total(int64_t row, float logit) const { return log_prob(row, logit) + before[row]; }
+    float logit(int64_t row, int64_t word) const { return logits[row * V + word]; }
 };
 
 struct Candidate {
@@ -86,16 +88,16 @@ struct Scratch {
     std::vector<int64_t> order, sizes, slots, rank, where;
     std::vector<std::pair<int64_t, int64_t>> turn;
     std::vector<float> best;
+    int64_t most;  // largest number of rows
 };
 
-// Collect the candidates of one sentence: the best of all rows, the best of each row, and the next tokens of unmet phrases
-void collect(const Table& table, const Rows& rows, int64_t s, Scratch& m) {
+// Collect the candidates: the best of all rows, the best of each row, and the next tokens of unmet phrases
+void collect(const Table& table, const BankRows& rows, Scratch& m) {
     const Phrases& p = table.p;
     static thread_local std::vector<int64_t> proposed;
-    static thread_local std::vector<float> ending;  // for a row with a pending phrase: scores of words that do not continue the last word
+    static thread_local std::vector<float> ending;  // for a row with a pending phrase: logits of words that do not continue the last word
     m.candidate.clear(), m.state.clear(), m.count.clear();
-    int64_t from = rows.first[s], to = rows.first[s + 1];
-    m.candidate_keys.clear(rows.per_sentence + (to - from) * (rows.per_row + p.G * p.W));
+    m.candidate_keys.clear(rows.most + rows.n * (rows.per_row + p.G * p.W));
     auto add = [&](int64_t row, int64_t token, float score) {
         if (!(score > -INFINITY)) return;
         if (!m.candidate_keys.add(row * rows.V + token)) return;
@@ -104,51 +106,56 @@ void collect(const Table& table, const Rows& rows, int64_t s, Scratch& m) {
         int64_t *state = m.state.data() + at * p.G, *count = m.count.data() + at * p.G;
         table.advance(rows.state + row * p.G, rows.count + row * p.G, token, state, count);
         int64_t bank = table.bank(state, count);
-        bool in_time = p.total[table.s] - bank <= rows.steps_left[s] - 1 || token == rows.eos || rows.no_deadline[s];
+        bool in_time = p.total[table.s] - bank <= rows.steps_left - 1 || token == rows.eos || rows.no_deadline;
         m.candidate.push_back({row, token, bank, in_time ? score : -INFINITY});
     };
-    scratch(m.best, std::max(rows.per_sentence, rows.per_row)), scratch(m.where, std::max(rows.per_sentence, rows.per_row));
+    scratch(m.best, std::max(rows.most, rows.per_row)), scratch(m.where, std::max(rows.most, rows.per_row));
     // the paper's candidates are the k best of all rows; without phrases it is plain beam search, which needs twice as many
-    const int64_t most = rows.even || !p.total[table.s] ? rows.per_sentence : std::min(rows.k, rows.per_sentence);
+    const int64_t most = rows.even || !p.total[table.s] ? rows.most : std::min(rows.k, rows.most);
     Best best{m.best.data(), m.where.data(), most, 0};
-    for (int64_t r = from; r < to; ++r)
-        if (rows.score[r] > -INFINITY) best.add_line(rows.log_probs + r * rows.V, rows.V, rows.score[r], r * rows.V);
+    for (int64_t r = 0; r < rows.n; ++r)
+        if (rows.before[r] > -INFINITY)
+            best.add_line(rows.logits + r * rows.V, rows.V, r * rows.V, [&](float logit) { return rows.total(r, logit); });
     for (int64_t i = 0; i < best.count; ++i) add(best.where[i] / rows.V, best.where[i] % rows.V, best.score[i]);
-    for (int64_t r = from; r < to; ++r) {
-        if (!(rows.score[r] > -INFINITY)) continue;
+    for (int64_t r = 0; r < rows.n; ++r) {
+        if (!(rows.before[r] > -INFINITY)) continue;
         best = {m.best.data(), m.where.data(), rows.per_row, 0};
-        const float* line = rows.log_probs + r * rows.V;
+        const float* line = rows.logits + r * rows.V;
         if (table.is_pending(rows.state + r * p.G, rows.count + r * p.G)) {
             scratch(ending, rows.V);
             for (int64_t i = 0; i < rows.V; ++i) ending[i] = p.continues_word[i] ? -INFINITY : line[i];
             line = ending.data();
         }
-        best.add_line(line, rows.V, 0.0f, 0);
-        for (int64_t i = 0; i < best.count; ++i) add(r, best.where[i], best.score[i] + rows.score[r]);
+        best.add_line(line, rows.V, 0, [&](float logit) { return rows.log_prob(r, logit); });
+        for (int64_t i = 0; i < best.count; ++i) add(r, best.where[i], best.score[i] + rows.before[r]);
         proposed.clear();
         int64_t *state, *count;
         table.read(rows.state + r * p.G, rows.count + r * p.G, state, count);
         for (int64_t g = 0; g < p.G; ++g)
             for (int64_t i = 0; table.active(count, g) && i < p.W && p.proposed[state[g] * p.W + i] >= 0; ++i)
                 proposed.push_back(p.proposed[state[g] * p.W + i]);
-        for (int64_t word : proposed) add(r, word, rows.log_probs[r * rows.V + word] + rows.score[r]);
+        for (int64_t word : proposed) add(r, word, rows.total(r, rows.logit(r, word)));
     }
 }
 
-// Order the candidates: first those that fill the banks' slots, best first; then each bank's next best ones in turn, from the highest bank
-// down
-void order_by_banks(int64_t top, int64_t k, bool even, Scratch& m) {
+// Order the candidates: first those that fill the banks' slots and those that compete, best first; then each bank's next best ones in turn,
+// from the highest bank down
+void order_by_banks(int64_t top, const BankRows& rows, Scratch& m) {
     m.order.clear(), m.turn.clear();
     m.sizes.assign(top + 1, 0), m.rank.assign(top + 1, 0), m.slots.assign(top + 1, 0);
     for (int64_t i = 0; i < static_cast<int64_t>(m.candidate.size()); ++i)
         if (m.candidate[i].score > -INFINITY) m.order.push_back(i), ++m.sizes[m.candidate[i].bank];
-    if (even) deal(k, top, m.sizes, m.slots);
-    else allocate(k, top, m.sizes, m.slots);
+    if (rows.even) deal(rows.k, top, m.sizes, m.slots);
+    else allocate(rows.k, top, m.sizes, m.slots);
     std::stable_sort(m.order.begin(), m.order.end(), [&](int64_t a, int64_t b) { return m.candidate[a].score > m.candidate[b].score; });
     size_t admitted = 0;
+    int64_t compete = top ? rows.competing : 0;
+    m.most = rows.k + (top < rows.k ? 0 : compete);
     for (int64_t i : m.order) {
         int64_t bank = m.candidate[i].bank, rank = m.rank[bank]++;
-        if (rank < m.slots[bank]) m.order[admitted++] = i;
+        const bool in_slot = rank < m.slots[bank], competes = compete && m.candidate[i].token != rows.eos;
+        compete -= competes, m.most += competes && !in_slot && top < rows.k;
+        if (in_slot || competes) m.order[admitted++] = i;
         else m.turn.push_back({rank * (top + 1) + top - bank, i});
     }
     m.order.resize(admitted);
@@ -156,20 +163,20 @@ void order_by_banks(int64_t top, int64_t k, bool even, Scratch& m) {
     for (auto& [_, i] : m.turn) m.order.push_back(i);
 }
 
-// Write the candidates of sentence s to m, and their order to m.order; log_probs are changed where EOS is impossible
-void choose(const Phrases& phrases, const Rows& rows, int64_t s, Scratch& m) {
-    Table table{phrases, rows.sentence[s]};
-    const int64_t G = phrases.G, top = phrases.total[table.s], from = rows.first[s];
-    int64_t ending = from;
+// Write the candidates to m, and their order to m.order; logits are changed where EOS is impossible
+void choose(const Phrases& phrases, const BankRows& rows, Scratch& m) {
+    Table table{phrases, rows.sentence};
+    const int64_t G = phrases.G, top = phrases.total[table.s];
+    int64_t ending = 0;
     float end_score = -INFINITY;
-    for (int64_t r = from; r < rows.first[s + 1]; ++r) {
-        float& eos = rows.log_probs[r * rows.V + rows.eos];
-        if (eos + rows.score[r] > end_score) end_score = eos + rows.score[r], ending = r;
+    for (int64_t r = 0; r < rows.n; ++r) {
+        float& eos = rows.logits[r * rows.V + rows.eos];
+        if (const float score = rows.total(r, eos); score > end_score) end_score = score, ending = r;
         bool open = table.bank(rows.state + r * G, rows.count + r * G) < top;
-        if (open && !(rows.infeasible[s] && rows.steps_left[s] <= 0)) eos = -INFINITY;
+        if (open && !(rows.infeasible && rows.steps_left <= 0)) eos = -INFINITY;
     }
-    collect(table, rows, s, m);
-    order_by_banks(top, rows.k, rows.even, m);
+    collect(table, rows, m);
+    order_by_banks(top, rows, m);
     if (m.order.empty() && end_score > -INFINITY) {  // no word is possible: the best row ends
         int64_t at = static_cast<int64_t>(m.candidate.size());
         m.state.resize((at + 1) * G), m.count.resize((at + 1) * G);

@@ -28,7 +28,7 @@ INT64_FIELDS = (
     "total",
 )
 PhrasesStruct = struct("phrases.hpp", "Phrases")
-RowsStruct = struct("banks.hpp", "Rows")
+RowsStruct = struct("banks.cpp", "Rows")
 SelectionStruct = struct("banks.cpp", "Selection")
 
 
@@ -48,12 +48,14 @@ class BankRows:
     steps_left: Tensor  # (S,) tokens that may still come before EOS
     no_deadline: Tensor  # (S,) bool: the deadline for constraints does not apply
     infeasible: Tensor  # (S,) bool
+    slots: Tensor  # (S,) rows that the banks share
+    # rows for the best continuations of a sentence with phrases in addition, whatever their bank
+    competing: int
     eos: int
-    k: int
     per_sentence: int  # continuations considered of all rows
     per_row: int  # continuations considered of each row
     num_candidates: int  # returned
-    even: bool  # division of slots: one a bank in turn
+    even: int  # division of slots: 1 a bank in turn
 
 
 def phrases_struct(
@@ -73,9 +75,10 @@ def phrases_struct(
 
 def select_by_banks(phrases: ctypes.Structure, rows: BankRows) -> tuple[Tensor, ...]:
     """Return row, token, bank and score (S, num_candidates), state and count (S, num_candidates, G)
-    of the candidates of each sentence, in the order of DBA.order."""
+    of the candidates of each sentence, in the order of DBA.order, and the largest number of rows
+    (S,) of each."""
     S, out = rows.sentence.numel(), rows.num_candidates
-    longs = (rows.state, rows.count, rows.first, rows.sentence, rows.steps_left)
+    longs = (rows.state, rows.count, rows.first, rows.sentence, rows.steps_left, rows.slots)
     given = RowsStruct(
         *(address(part, torch.float32) for part in (rows.log_probs, rows.score)),
         *(address(part, torch.long) for part in longs),
@@ -83,7 +86,7 @@ def select_by_banks(phrases: ctypes.Structure, rows: BankRows) -> tuple[Tensor, 
         S,
         rows.log_probs.size(1),
         rows.eos,
-        rows.k,
+        rows.competing,
         rows.per_sentence,
         rows.per_row,
         out,
@@ -94,11 +97,12 @@ def select_by_banks(phrases: ctypes.Structure, rows: BankRows) -> tuple[Tensor, 
     state, count = (
         torch.empty(S, out, t.size(1), dtype=torch.long) for t in (rows.state, rows.count)
     )
-    found = SelectionStruct(*(t.data_ptr() for t in (row, token, bank, score, state, count)))
+    most = torch.empty(S, dtype=torch.long)
+    found = SelectionStruct(*(t.data_ptr() for t in (row, token, bank, most, score, state, count)))
     loaded().select_by_banks(
         ctypes.addressof(phrases), ctypes.addressof(given), ctypes.addressof(found)
     )
-    return row, token, bank, score, state, count
+    return row, token, bank, score, state, count, most
 
 
 @dataclass
@@ -112,6 +116,15 @@ class Estimate:
     max_nats_per_token: float
     max_extra_tokens: int  # tokens that it may take in addition to the missing ones
 
+    def missing_cost(self, lacks: Tensor) -> Tensor:
+        """Return the cost of so many missing tokens (any shape, int64), in float32."""
+        return self.missing_token_cost * lacks
+
+    def extra_cost(self, device: torch.device | None = None) -> Tensor:
+        """Return the cost of EOS and 0, 1, ... other tokens (1 + max_extra_tokens,), in float32."""
+        more = torch.arange(1, self.max_extra_tokens + 2, device=device)
+        return (self.token_cost * more.double()).float()
+
 
 @dataclass
 class Banks:
@@ -119,8 +132,7 @@ class Banks:
 
     phrases: ctypes.Structure
     start: Tensor  # (N, G) the state of each constraint before the first token
-    infeasible: Tensor  # (N,) bool
-    highest: int  # largest number of constraint tokens of a sentence
-    even: bool  # division of slots: one a bank in turn
-    per_row: int  # continuations considered of each row
+    infeasible: list[bool]  # (N,)
+    total: list[int]  # (N,) constraint tokens
+    slots: list[int]  # (N,) rows that the banks of each sentence share
     keepalive: Any  # objects that the structure points to

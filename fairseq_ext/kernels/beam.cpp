@@ -1,10 +1,11 @@
-// The beam search of sentences that start and end at any step: --select topk or sampling,
-// --softmax full. The definition is search/loop.py with these files of search/strategies/select/,
-// with search/strategies/stop/ and search/strategies/prune.py. The results are the same bits.
+// The beam search of sentences that start and end at any step: --select topk, sampling or dba, --softmax full. The definition is
+// search/loop.py with these files of search/strategies/select/, with search/strategies/stop/ and search/strategies/prune.py. The results
+// are the same bits.
 //
 // Shapes: k beam, n live rows of a sentence (one before the first token, then at most k), c = 2k candidates, V vocabulary, T token capacity
-// of a row, N rows of all sentences.
+// of a row, N rows of all sentences, G constraints.
 
+#include "banks.hpp"
 #include "ngrams.hpp"
 #include "result.hpp"
 #include "stops.hpp"
@@ -51,19 +52,17 @@ bool forbid(const Sentence& s, int64_t row, float* line, int64_t V, float& highe
     return true;
 }
 
-// Add a row's continuations, or EOS only, as places `first` + word. total(logit): the score that is compared; it must be monotonous even
-// after rounding
+// Add a row's continuations, or EOS only, as places `first` + word; of allowed outputs, those of the automaton. total(logit): as in
+// Best::add_line
 template <typename Total>
-void add_words(const float* line, int64_t V, int64_t eos, bool at_limit, int64_t first, Best& best, Total total) {
-    auto look = [&](int64_t from, int64_t end) {
-        for (int64_t w = from; w < end; ++w)
-            if (const float value = total(line[w]); best.takes(value)) best.add(value, first + w);
+void add_words(const Sentence& s, int64_t row, const float* line, int64_t V, int64_t first, Best& best, Total total) {
+    auto look = [&](int64_t w) {
+        if (const float value = total(line[w]); best.takes(value)) best.add(value, first + w);
     };
-    if (at_limit) return look(eos, eos + 1);
-    int64_t w = 0;
-    for (; w + BLOCK <= V; w += BLOCK)
-        if (best.takes(total(block_max(line + w)))) look(w, w + BLOCK);
-    look(w, V);
+    const int64_t eos = s.rules->eos, left = s.limit - s.length;
+    if (s.allowed) s.outputs().each(s.allowed_state[row], left, eos, look);
+    else if (left > 0) best.add_line(line, V, first, total);
+    else look(eos);
 }
 
 // (4) to (6) Find the best continuations of a sentence's rows from their logits (n, V), as places row x V + word; return false for NaN
@@ -71,18 +70,17 @@ bool choose(const Sentence& s, float* logits, int64_t V, Best& best) {
     static thread_local std::vector<float> memory_score;
     static thread_local std::vector<int64_t> memory_where;
     const Rules& rules = *s.rules;
-    const bool at_limit = s.length >= s.limit;
     for (int64_t i = 0; i < s.rows; ++i) {
         float *line = logits + i * V, highest, log_total;
         if (!forbid(s, i, line, V, highest, log_total)) return false;
         const float before = s.score[i * s.T + s.length];
         auto log_prob = [&](float logit) { return (logit - highest) - log_total; };  // rounded as in log_softmax
         if (rules.children >= best.c) {
-            add_words(line, V, rules.eos, at_limit, i * V, best, [&](float logit) { return log_prob(logit) + before; });
+            add_words(s, i, line, V, i * V, best, [&](float logit) { return log_prob(logit) + before; });
             continue;
         }
         Best own{scratch(memory_score, rules.children), scratch(memory_where, rules.children), rules.children, 0};
-        add_words(line, V, rules.eos, at_limit, i * V, own, log_prob);
+        add_words(s, i, line, V, i * V, own, log_prob);
         for (int64_t j = 0; j < own.count; ++j)
             if (const float value = own.score[j] + before; best.takes(value)) best.add(value, own.where[j]);
     }
@@ -93,6 +91,7 @@ bool choose(const Sentence& s, float* logits, int64_t V, Best& best) {
 // a row
 Result draw(Sentence& s, float* logits, int64_t V) {
     static thread_local std::vector<int64_t> memory_word, memory_parent;
+    static thread_local std::vector<float> memory_kept;
     static thread_local DrawTable left;
     const Rules& rules = *s.rules;
     const int64_t k = rules.k, at = s.length + 1;
@@ -102,6 +101,10 @@ Result draw(Sentence& s, float* logits, int64_t V) {
         if (!forbid(s, i, line, V, highest, log_total)) return NOT_A_NUMBER;
         for (int64_t w = 0; w < V; ++w) line[w] = (line[w] - highest) - log_total;
         if (s.length >= s.limit) std::fill_n(line, rules.eos, -INFINITY), std::fill(line + rules.eos + 1, line + V, -INFINITY);
+        if (s.allowed) {
+            scratch(memory_kept, V), std::copy_n(line, V, memory_kept.data()), std::fill_n(line, V, -INFINITY);
+            s.outputs().each(s.allowed_state[i], s.limit - s.length, rules.eos, [&](int64_t w) { line[w] = memory_kept[w]; });
+        }
         const Draw word_of(line, V, rules.sampling_cut, left);
         for (int64_t sample = 0; sample < k; ++sample)
             if (s.row[sample] == i) word[sample] = word_of(uniform(s.seed, s.number, sample, s.length));
@@ -126,27 +129,83 @@ Result draw(Sentence& s, float* logits, int64_t V) {
     return GOES_ON;
 }
 
+// (8), (9) Finish hypotheses and write the rows of the next beam: the best candidates that continue. write(j, i): write the states of row j,
+// which continues the i-th candidate
+template <typename Write>
+Result continue_with(Sentence& s, const Candidates& all, Write write) {
+    static thread_local Places stays;
+    stays.clear();
+    if (decide(s, all, stays)) return FINISHED;
+    const int64_t n = std::min<int64_t>(stays.size(), all.most);
+    for (int64_t j = 0; j < n; ++j) s.continue_row(j, all.row(stays[j]), all.word(stays[j]), all.score[stays[j]]), write(j, stays[j]);
+    s.next(n);
+    return GOES_ON;
+}
+
 // Extend a sentence's rows by one token. Return TOO_FEW_CONTINUATIONS if fewer than 2k continuations are possible; then the Python loop
 // takes the sentence over
 Result advance(Sentence& s, float* logits, int64_t V) {
     static thread_local std::vector<float> memory_score;
     static thread_local std::vector<int64_t> memory_where;
-    static thread_local Places stays;
     const Rules& rules = *s.rules;
     const int64_t c = 2 * rules.k;
     Best best{scratch(memory_score, c), scratch(memory_where, c), c, 0};
     if (!choose(s, logits, V, best)) return NOT_A_NUMBER;
     while (best.count && best.score[best.count - 1] == -INFINITY) --best.count;
-    Candidates all{best.score, best.where, best.count, V, rules.eos, s.length >= s.limit};
-    if (!rules.variable && all.c < (all.at_limit ? s.rows : c)) return TOO_FEW_CONTINUATIONS;
+    Candidates all{best.score, best.where, nullptr, best.count, V, rules.eos, rules.k, s.length >= s.limit};
+    if (!rules.variable && !s.allowed && all.c < (all.at_limit ? s.rows : c)) return TOO_FEW_CONTINUATIONS;
     if (rules.variable) all.c = prune(s, all);
-    stays.clear();
-    if (decide(s, all, stays)) return FINISHED;
-    // (9) the k best candidates that continue form the next beam
-    const int64_t n = std::min<int64_t>(stays.size(), rules.k);
-    for (int64_t j = 0; j < n; ++j) s.continue_row(j, all.row(stays[j]), all.where[stays[j]] % V, all.score[stays[j]]);
-    s.next(n);
-    return GOES_ON;
+    return continue_with(s, all, [](int64_t, int64_t) {});
+}
+
+// Extend a sentence's rows by one token; its candidates are in banks
+Result advance_in_banks(Sentence& s, float* logits, int64_t V) {
+    static thread_local Scratch m;
+    static thread_local std::vector<float> highest, log_total, before, score;
+    static thread_local std::vector<int64_t> where, bank;
+    const Rules& rules = *s.rules;
+    const Phrases& phrases = *s.phrases;
+    const int64_t k = s.slots + (s.goal > 0 ? rules.competing : 0), n = s.rows, G = phrases.G, left = s.limit - s.length;
+    scratch(highest, n), scratch(log_total, n), scratch(before, n), scratch(score, 2 * k), scratch(where, 2 * k), scratch(bank, 2 * k);
+    for (int64_t i = 0; i < n; ++i) {
+        float* line = logits + i * V;
+        if (!forbid(s, i, line, V, highest[i], log_total[i])) return NOT_A_NUMBER;
+        before[i] = s.score[i * s.T + s.length];
+        if (left > 0) continue;
+        std::fill_n(line, rules.eos, -INFINITY), std::fill(line + rules.eos + 1, line + V, -INFINITY);
+    }
+    const bool infeasible = s.infeasible;
+    choose(phrases,
+           {logits, highest.data(), log_total.data(), before.data(), s.state, s.met, n, V, rules.eos, s.slots, rules.competing,
+            std::min(2 * k, n * V - 1), rules.per_row, rules.even, s.in_phrases, left, infeasible, infeasible},
+           m);
+    const int64_t c = std::min<int64_t>(2 * k, m.order.size());
+    for (int64_t i = 0; i < c; ++i) {
+        const Candidate& found = m.candidate[m.order[i]];
+        score[i] = found.score, where[i] = found.row * V + found.token, bank[i] = found.bank;
+    }
+    const Candidates all{score.data(), where.data(), bank.data(), c, V, rules.eos, m.most, left <= 0};
+    return continue_with(s, all, [&](int64_t j, int64_t i) {
+        std::copy_n(m.state.data() + m.order[i] * G, G, s.next_state + j * G);
+        std::copy_n(m.count.data() + m.order[i] * G, G, s.next_met + j * G);
+    });
+}
+
+Result extend(Sentence& s, float* logits, int64_t V) {
+    static Result (*const extensions[])(Sentence&, float*, int64_t) = {advance, draw, advance_in_banks};
+    return extensions[s.rules->selection](s, logits, V);
+}
+
+// Return whether each sentence has memory for the next step; compact the KV cache where it is full
+bool have_room(const Batch& batch, const Reader& reader, const Step& step) {
+    int64_t full = 0;
+    bool room = true;
+    for (int64_t b = 0; b < batch.sentences; ++b) full += batch.live[b]->cache_is_full(step);
+    Parallel sentences;
+#pragma omp parallel for schedule(dynamic) reduction(&& : room) if (full > 1)
+    for (int64_t b = 0; b < batch.sentences; ++b) sentences.run([&] { room = batch.live[b]->has_room(reader, step) && room; });
+    sentences.check();
+    return room;
 }
 
 Result search(Batch& batch, int64_t most, const Reader& reader, Step& step) {
@@ -155,17 +214,14 @@ Result search(Batch& batch, int64_t most, const Reader& reader, Step& step) {
     int64_t* first = scratch(memory_first, batch.sentences);
     for (; most > 0; --most) {
         int64_t rows = 0, live = 0;
-        for (int64_t b = 0; b < batch.sentences; ++b) {
-            if (!batch.live[b]->has_room(reader, step)) return NO_ROOM;
-            first[b] = rows, rows += batch.live[b]->rows;
-        }
-        if (rows > reader.width) return NO_ROOM;
+        for (int64_t b = 0; b < batch.sentences; ++b) first[b] = rows, rows += batch.live[b]->rows;
+        if (rows > reader.width || !have_room(batch, reader, step)) return NO_ROOM;
         decode_step(batch, rows, reader, step);
         Parallel sentences;
 #pragma omp parallel for schedule(static) reduction(+ : live) if (rows * V > WORTH_THREADS / 8)
         for (int64_t b = 0; b < batch.sentences; ++b) sentences.run([&] {
             Sentence& s = *batch.live[b];
-            s.result = (s.rules->samples ? draw : advance)(s, reader.logits + first[b] * V, V);
+            s.result = extend(s, reader.logits + first[b] * V, V);
             live += s.result == GOES_ON;
         });
         sentences.check();

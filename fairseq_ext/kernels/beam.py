@@ -15,13 +15,17 @@ from typing import Any
 
 import numpy as np
 
+from fairseq_ext.kernels.allowed import CompiledAutomata
+from fairseq_ext.kernels.banks import Banks
 from fairseq_ext.kernels.library import loaded, struct
 
 ROWS = {"tokens": np.int64, "next_tokens": np.int64, "score": np.float32, "next_score": np.float32}
 ROWS |= {"history": np.int32, "next_history": np.int32}
 STEPS = 16  # steps of one call: signals are handled between two calls
 FIRST_PLACES = 64  # initial token capacity: most sentences are far shorter than their limit
+ALLOWED_STATES = ("allowed_state", "next_allowed_state")
 HYPOTHESIS_ARRAYS = {"found_tokens": np.int64, "found_score": np.float32}
+STATES = ("state", "next_state", "met", "next_met")  # of each row's phrases
 
 
 class SearchResult(IntEnum):
@@ -34,6 +38,14 @@ class SearchResult(IntEnum):
     TOO_FEW_CONTINUATIONS = 4  # fewer continuations are possible than the search needs
 
 
+class Selection(IntEnum):
+    """The strategy of strategies/select that chooses continuations."""
+
+    TOP = 0
+    SAMPLES = 1
+    BANKS = 2
+
+
 class StopRule(IntEnum):
     """The strategy of strategies/stop that ends sentences."""
 
@@ -42,6 +54,7 @@ class StopRule(IntEnum):
     FIRST = 2
     SHRINK = 3
     OPTIMAL = 4
+    EARLY = 5
 
 
 Rules = struct("sentence.hpp", "Rules")
@@ -57,8 +70,13 @@ class StrategyRules:
     children: int | None = None
     threshold: float | None = None
     finished_threshold: float | None = None
-    samples: bool | None = None
+    selection: Selection | None = None
     sampling_cut: ctypes.Structure | None = None
+    even: bool | None = None
+    per_row: int | None = None
+    competing: int | None = None
+    max_extra_tokens: int | None = None
+    max_nats_per_token: float | None = None
 
     def fields(self) -> dict[str, Any]:
         """Return the fields that are set."""
@@ -71,21 +89,26 @@ BatchStruct = struct("beam.cpp", "Batch")
 
 
 class CompiledSentence:
-    """The search of one sentence; the object can be reused for another sentence (`start_`)."""
+    """The search of one sentence; the object can be reused for another sentence (`start_`).
 
-    def __init__(self, rules: ctypes.Structure):
-        self.rules, self.k = rules, rules.k
-        self.struct = SentenceStruct(rules=ctypes.addressof(rules))
+    k: largest number of rows; enough: number of hypotheses that there is room for, and that end the
+    search.
+    """
+
+    def __init__(self, rules: ctypes.Structure, k: int, enough: int):
+        self.rules, self.k, self.enough = rules, k, enough
+        self.struct = SentenceStruct(rules=ctypes.addressof(rules), enough=enough)
         self.address = ctypes.addressof(self.struct)
         self.arrays: dict[str, np.ndarray] = {}
         self.addresses: dict[str, int] = {}  # of the arrays
         self.order_arrays = {
-            name: np.zeros(self.k, np.int64)
-            for name in ("order", "unconfirmed", "found_length", "row")
+            name: np.zeros(enough, np.int64) for name in ("order", "unconfirmed", "found_length")
         }
-        self.order_arrays["best"] = np.zeros(self.k)
-        for name, array in self.order_arrays.items():
+        self.order_arrays["row"], self.best = np.zeros(k, np.int64), np.zeros(k)
+        for name, array in (*self.order_arrays.items(), ("best", self.best)):
             setattr(self.struct, name, array.ctypes.data)
+        self.states = np.zeros((len(STATES), 0), np.int64)  # (4, at least k x G)
+        self.keepalive: Any = None  # objects that the structure points to
         self.set_capacity_(FIRST_PLACES)
 
     def set_capacity_(self, T: int) -> None:
@@ -94,7 +117,8 @@ class CompiledSentence:
         # the library swaps the arrays of rows with those of the next rows
         at = {self.addresses[name]: array for name, array in self.arrays.items()}
         for name, dtype in (ROWS | HYPOTHESIS_ARRAYS).items():
-            after = np.zeros((self.k, T), dtype)
+            rows = self.enough if name in HYPOTHESIS_ARRAYS else self.k
+            after = np.zeros((rows, T), dtype)
             if struct.T:
                 after[:, : struct.T] = at[getattr(struct, name)]
             self.arrays[name], self.addresses[name] = after, after.ctypes.data
@@ -115,32 +139,58 @@ class CompiledSentence:
         slot: int,
         nbest: int,
         rewarded: float,
-        limit_divisor: float,
+        lenpen: float,
+        reward: float,
         seed: int,
         number: int,
+        phrases: tuple[Banks, int] | None = None,
     ) -> None:
         """Begin with a sentence of at most `limit` tokens before EOS, in a slot of the KV cache.
 
-        nbest: number of requested hypotheses; rewarded: target length up to which a reward counts;
-        limit_divisor: (limit + 1)^lenpen; seed, number: keys of the random numbers.
+        nbest: number of requested hypotheses; reward: of each token up to a target length of
+        `rewarded`, 0 for none; seed, number: keys of the random numbers; phrases: the required
+        phrases of a pool, and the number of the sentence there.
         """
         struct = self.struct
         for name, address in self.addresses.items():
             setattr(struct, name, address)
         struct.limit, struct.slot, struct.rows, struct.m = limit, slot, 1, nbest
-        struct.rewarded, struct.limit_divisor, struct.seed, struct.number = (
-            rewarded,
-            limit_divisor,
-            seed,
-            number,
-        )
+        struct.limit_divisor, struct.seed, struct.number = (limit + 1.0) ** lenpen, seed, number
+        self.rewarded, rewards = rewarded, reward * np.minimum(rewarded, np.arange(limit + 2))
+        struct.reward = rewards.ctypes.data if reward else None
+        struct.phrases, self.keepalive = None, (rewards, phrases)
+        if phrases is not None:
+            self.start_phrases_(*phrases)
         struct.result = struct.length = struct.used = struct.finished = struct.waiting = (
             struct.dropped
-        ) = struct.unused_rows = 0
+        ) = struct.unused_rows = struct.full = 0
         struct.best_total, struct.gap = -math.inf, 0.0
-        self.order_arrays["best"].fill(-math.inf)
+        self.best.fill(-math.inf)
         self.order_arrays["row"].fill(0)
         self.arrays["tokens"][0, 0], self.arrays["score"][0, 0] = bos, 0.0
+
+    def start_phrases_(self, banks: Banks, number: int) -> None:
+        """Set the state in which no phrase of sentence `number` of the pool has begun."""
+        struct, G = self.struct, banks.start.size(1)
+        if self.states.shape[1] < self.k * G:
+            self.states = np.zeros((len(STATES), self.k * G), np.int64)
+        for name, array in zip(STATES, self.states, strict=True):
+            setattr(struct, name, array.ctypes.data)
+        self.states[:, :G] = 0
+        self.states[STATES.index("state"), :G] = banks.start[number].numpy()
+        struct.phrases, struct.in_phrases = ctypes.addressof(banks.phrases), number
+        struct.goal, struct.infeasible = banks.total[number], banks.infeasible[number]
+        struct.slots = banks.slots[number]
+
+    def restrict_(self, automata: CompiledAutomata | None, base: int = 0) -> None:
+        """Keep to the allowed outputs whose automaton has its first state at `base`; None: to none.
+        Call it after `start_`."""
+        self.automata = automata  # the structure points to it
+        self.struct.allowed = None if automata is None else automata.address
+        if automata is not None:
+            self.struct.allowed_base, self.allowed_states = base, np.zeros((2, self.k), np.int64)
+            for name, array in zip(ALLOWED_STATES, self.allowed_states, strict=True):
+                setattr(self.struct, name, array.ctypes.data)
 
     @property
     def is_live(self) -> bool:

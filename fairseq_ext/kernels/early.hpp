@@ -1,75 +1,67 @@
-// The stop decision of search/strategies/stop/early.py for one sentence, and the state of the search (constrained.cpp).
+// The continuations of a sentence, and the stop rule of search/strategies/stop/early.py, its definition.
 //
-// Shapes: as in constrained.cpp.
+// Shapes: k beam, c candidates, G constraints.
 
 #pragma once
 
-#include "banks.hpp"
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "sentence.hpp"
 
 namespace {
 
-// A search; mirrored in constrained.py. The arrays are the caller's
-struct ConstrainedSearch {
-    int64_t k, m, min_len, eos, pad, ngram, T, even, per_row, max_extra_tokens;
-    float temperature;
-    double missing_token_cost, token_cost, max_nats_per_token;  // constants of the estimate, with max_extra_tokens
-    const float *divisor, *estimate_divisor;  // by length: what totals of finished hypotheses, and of estimates, are divided by
-    const Phrases* phrases;
-    // of each sentence (N,)
-    const int64_t *number, *limit;  // number in the tables of phrases; largest number of tokens before EOS
-    const bool* infeasible;
-    // state
-    // chosen tokens, live sentences, largest rows of a sentence, positions in use, ended sentences, pruned hypotheses, full lists
-    int64_t length, live, W, used, ended, dropped, full;
-    int64_t *slot, *first;                                // (N,) each live sentence's slot; (N + 1,) its first row
-    int64_t *tokens, *next_tokens;                        // (n, T) the first token, then those chosen
-    float *score, *next_score;                            // (n, T) sum of log-probabilities up to each token; 0 of the first
-    int32_t *history, *next_history;                      // (n, T) position of each token in the KV cache
-    int64_t *state, *next_state, *met, *next_met;         // (n, G) state and met counts of each row's phrases
-    double* best;                                         // (N, m) best scores, best first
-    // number of hypotheses of each sentence, their lengths with EOS, tokens and sums; sentences in the order in which they ended
-    int64_t *finished, *found_length, *found_tokens, *order;
-    float* found_score;
-    int64_t calls, decoder_rows;  // decoder calls; their rows, summed
+// The best continuations of a sentence's rows, best first
+struct Candidates {
+    const float* score;    // (c,) sums of log-probabilities
+    const int64_t* where;  // (c,) row x V + word
+    const int64_t* bank;   // (c,) BANKS: bank of each; else null
+    int64_t c, V, eos, most;  // most: largest number of rows of the next beam
+    bool at_limit;            // all of them end
 
-    int64_t rows() const { return first[live]; }
+    bool ends(int64_t i) const { return where[i] % V == eos; }
+    int64_t row(int64_t i) const { return where[i] / V; }
+    int64_t word(int64_t i) const { return where[i] % V; }
+    // Return whether the i-th is better than the j-th
+    bool better(int64_t i, int64_t j) const { return score[i] > score[j] || (score[i] == score[j] && i < j); }
 };
 
-// Result of one step for one sentence: the candidates that finish and those that continue (indices into `choice`)
-struct Outcome {
-    Scratch choice;
-    std::vector<int64_t> done, stays;
-    int64_t dropped;
-    bool full, final, broken;
-};
+using Places = std::vector<int64_t>;  // of candidates
+
+// Append an answer to the sentence's answers
+void answer(Sentence& s, const Candidates& all, int64_t i) {
+    s.order[s.finished] = s.finished;
+    s.finish(s.finished++, all.row(i), all.score[i]);
+}
 
 // Return the score that hypotheses are compared by. The part of the total below -max_nats_per_token per token is not divided by the length
-float ranking_score(const ConstrainedSearch& s, float total, int64_t length, float divisor) {
-    const float least = -static_cast<float>(s.max_nats_per_token) * static_cast<float>(length);
+float ranking_score(const Rules& rules, float total, int64_t length, float divisor) {
+    const float least = -static_cast<float>(rules.max_nats_per_token) * static_cast<float>(length);
     return std::max(total, least) / divisor + std::min(total - least, 0.0f);
 }
 
 // Return the best final score that is expected of a candidate
-float best_expected_score(const ConstrainedSearch& s, const Candidate& c, int64_t goal) {
-    const int64_t lacks = goal - c.bank, length = s.length + 1 + lacks;
-    const float total = c.score - static_cast<float>(s.missing_token_cost) * static_cast<float>(lacks);
+float best_expected_score(const Sentence& s, const Candidates& all, int64_t i) {
+    const Rules& rules = *s.rules;
+    const int64_t lacks = s.goal - all.bank[i], length = s.length + 1 + lacks;
+    const float total = all.score[i] - rules.missing_cost[lacks];
     float highest = -INFINITY;
-    for (int64_t more = 1; more <= s.max_extra_tokens + 1; ++more)
-        highest = std::max(highest, ranking_score(s, total - static_cast<float>(s.token_cost * more), length + more,
-                                                  s.estimate_divisor[length + more]));
+    for (int64_t more = 1; more <= rules.max_extra_tokens + 1; ++more)
+        highest = std::max(highest, ranking_score(rules, total - rules.extra_cost[more - 1], length + more,
+                                                  rules.estimate_divisor[length + more]));
     return highest;
 }
 
-// Keep at most `room` of the staying candidates: one per bank in turn, from the highest bank down
-void keep_by_bank_turns(const Scratch& m, std::vector<int64_t>& stays, int64_t room) {
+// Keep at most `room` of the staying candidates: the best ones that compete, then one per bank in turn, from the highest bank down
+void keep_by_bank_turns(const Candidates& all, Places& stays, int64_t competing, int64_t room) {
     static thread_local std::vector<std::pair<int64_t, int64_t>> turn;
     if (static_cast<int64_t>(stays.size()) <= room) return;
     turn.clear();
-    auto of = [&](int64_t i) -> const Candidate& { return m.candidate[m.order[i]]; };
     for (int64_t i : stays) {
-        int64_t rank = 0;
-        for (int64_t j : stays) rank += of(j).bank == of(i).bank && (of(j).score > of(i).score || (of(j).score == of(i).score && j < i));
-        turn.push_back({rank, -of(i).bank});
+        int64_t rank = 0, first = -competing;  // in its bank, and of all
+        for (int64_t j : stays) rank += all.bank[j] == all.bank[i] && all.better(j, i), first += all.better(j, i);
+        turn.push_back(first < 0 ? std::pair{int64_t{-1}, first} : std::pair{rank, -all.bank[i]});
     }
     size_t kept = 0;
     for (size_t i = 0; i < stays.size(); ++i) {
@@ -80,46 +72,33 @@ void keep_by_bank_turns(const Scratch& m, std::vector<int64_t>& stays, int64_t r
     stays.resize(kept);
 }
 
-// (8) Decide which candidates of the i-th live sentence finish and which continue
-void decide(ConstrainedSearch& s, int64_t i, const Rows& rows, Outcome& o) {
-    const Scratch& m = o.choice;
-    const int64_t slot = s.slot[i], goal = s.phrases->total[rows.sentence[i]], c = std::min<int64_t>(rows.num_candidates, m.order.size());
-    const int64_t enough = goal > 0 ? 2 * s.k : s.k;
-    const float divisor = s.divisor[s.length + 1];
-    double *best = s.best + slot * s.m, *last = best + s.m - 1;
+// (8) Finish hypotheses, fill `stays`, best first, and return whether the sentence is final
+bool early(Sentence& s, const Candidates& all, Places& stays) {
+    const float divisor = s.rules->divisor[s.length + 1];
+    double* last = s.best + s.m - 1;
     const double bound = *last;  // before this step
-    int64_t ends = 0, going = 0;
-    o.done.clear(), o.stays.clear(), o.dropped = 0;
-    for (int64_t j = 0; j < c; ++j) {
-        const Candidate& candidate = m.candidate[m.order[j]];
-        if (candidate.token != s.eos) {
-            o.stays.push_back(j);
+    const int64_t first_length = s.finished ? s.found_length[0] : INT32_MAX;
+    for (int64_t i = 0; i < all.c; ++i) {
+        if (!all.ends(i)) {
+            stays.push_back(i);
             continue;
         }
-        const float score = ranking_score(s, candidate.score, s.length + 1, divisor);
-        if ((goal > 0 && score <= bound) || j >= s.k) continue;
-        if (s.finished[slot] + ++ends > enough) continue;
-        o.done.push_back(j);
-        double value = score;
-        for (double* at = best; at <= last; ++at)
+        double value = ranking_score(*s.rules, all.score[i], s.length + 1, divisor);
+        if ((s.goal > 0 && value <= bound) || i >= all.most || s.finished == s.enough) continue;
+        answer(s, all, i);
+        for (double* at = s.best; at <= last; ++at)
             if (value > *at) std::swap(value, *at);
     }
-    o.full = goal > 0 && *last > -INFINITY;
-    if (o.full) {
-        size_t kept = 0;
-        for (int64_t j : o.stays)
-            if (++going <= s.k && best_expected_score(s, m.candidate[m.order[j]], goal) > *last) o.stays[kept++] = j;
-        o.stays.resize(kept);
-        going = std::min(going, s.k);
-        int64_t room = 0;
-        for (int64_t r = rows.first[i]; r < rows.first[i + 1]; ++r) room += rows.score[r] > -INFINITY;
-        keep_by_bank_turns(m, o.stays, room);
-        o.dropped = going - static_cast<int64_t>(o.stays.size());
-    }
-    const int64_t first_length = s.finished[slot] ? s.found_length[slot * 2 * s.k] : INT32_MAX;
-    const bool late = o.full && s.length + 1 > 2 * first_length + 16;
-    o.final = s.finished[slot] + static_cast<int64_t>(o.done.size()) >= enough || o.stays.empty() || s.length >= s.limit[slot] || late;
-    if (static_cast<int64_t>(o.stays.size()) > s.k) o.stays.resize(s.k);
+    if (s.goal == 0 || *last == -INFINITY) return s.finished == s.enough;
+    s.full = 1;
+    size_t kept = 0;
+    int64_t going = 0;
+    for (int64_t i : stays)
+        if (++going <= all.most && best_expected_score(s, all, i) > *last) stays[kept++] = i;
+    stays.resize(kept);
+    keep_by_bank_turns(all, stays, s.rules->competing, s.rows);
+    s.dropped += std::min(going, all.most) - static_cast<int64_t>(stays.size());
+    return s.finished == s.enough || s.length + 1 > 2 * first_length + 16;
 }
 
 }  // namespace

@@ -36,7 +36,10 @@ constexpr int AT_ONCE = R * PANEL >= 64 ? 1 : 64 / (R * PANEL);
 // their weights are not in a cache yet. They are prefetched, since with several lines the processor's own prefetching is not early enough
 template <int R, int P, bool FIRST, class Weight>
 inline void panel_float(const float* x, int64_t stride, const Weight* weight, int64_t in, floats sums[P][R][VECTORS]) {
-    floats total[P][R][VECTORS] = {};  // registers: the caller's array is in memory
+    floats total[P][R][VECTORS];  // registers: the caller's array is in memory
+    for (int p = 0; p < P; ++p)
+        for (int r = 0; r < R; ++r)
+            for (int v = 0; v < VECTORS; ++v) total[p][r][v] = floats{};
     for (int64_t k = 0; k < in; ++k, weight += PANEL)
         for (int p = 0; p < P; ++p) {
             const Weight* from = weight + p * in * PANEL;
@@ -88,7 +91,10 @@ inline ints dot4(ints sum, int32_t x, ints weight) {
 // The same with four inputs at a time: x unsigned, weights signed
 template <int R, int P>
 inline void panel_int8(const int32_t* x, int64_t stride, const int32_t* weight, int64_t fours, ints sums[P][R][VECTORS]) {
-    ints total[P][R][VECTORS] = {};
+    ints total[P][R][VECTORS];
+    for (int p = 0; p < P; ++p)
+        for (int r = 0; r < R; ++r)
+            for (int v = 0; v < VECTORS; ++v) total[p][r][v] = ints{};
     for (int64_t k = 0; k < fours; ++k, weight += PANEL)
         for (int p = 0; p < P; ++p) {
             ints w[VECTORS];

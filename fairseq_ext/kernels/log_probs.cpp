@@ -18,7 +18,7 @@ ENTRY void log_softmax(float* x, int64_t lines, int64_t V, float temperature) { 
 // Find the k best of each line of x (lines, V), best first, of equals the first: scores and columns (lines, k)
 ENTRY void topk(const float* x, int64_t lines, int64_t V, int64_t k, float* score, int64_t* column) {
 #pragma omp parallel for schedule(static) if (lines * V > WORTH_THREADS / 8)
-    for (int64_t i = 0; i < lines; ++i) Best{score + i * k, column + i * k, k, 0}.add_line(x + i * V, V, 0.0f, 0);
+    for (int64_t i = 0; i < lines; ++i) Best{score + i * k, column + i * k, k, 0}.add_line(x + i * V, V, 0);
 }
 
 // Find the c best continuations of each sentence. x (n, V): scores of each row's next word; before (n,): the rows' own scores; sentence s
@@ -30,7 +30,7 @@ ENTRY void best_of_sentences(const float* x, int64_t V, const float* before, con
     for (int64_t s = 0; s < sentences; ++s) {
         Best best{score + s * c, column + s * c, c, 0};
         for (int64_t r = first[s]; r < first[s + 1]; ++r)
-            if (before[r] > -INFINITY) best.add_line(x + r * V, V, before[r], r * V);
+            if (before[r] > -INFINITY) best.add_line(x + r * V, V, r * V, [&](float log_prob) { return log_prob + before[r]; });
         for (int64_t i = 0; i < c; ++i) {
             bool possible = i < best.count && best.score[i] > -INFINITY;
             row[s * c + i] = possible ? best.where[i] / V : first[s];

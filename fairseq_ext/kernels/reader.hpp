@@ -1,4 +1,4 @@
-// The compiled decoder, used by parallel.cpp, beam.cpp and constrained.cpp.
+// The compiled decoder, used by parallel.cpp and beam.cpp.
 #pragma once
 
 #include "norm.hpp"

@@ -1,4 +1,4 @@
-// Result of a call of beam.cpp or constrained.cpp, or of the search of a sentence; mirrored in beam.py.
+// Result of a call of beam.cpp, or of the search of a sentence; mirrored in beam.py.
 #pragma once
 
 #include <cstdint>

@@ -178,7 +178,7 @@ struct Row {
         thread_local std::vector<float> score_of;
         ids.resize(s.m);
         Best best{scratch(score_of, s.m), ids.data(), s.m, 0};
-        best.add_line(line, s.V, 0.0f, 0);
+        best.add_line(line, s.V, 0);
         float reach = best.score[s.m - 1];
         score(0);
         for (int64_t i = 0; i < s.num_always; ++i)

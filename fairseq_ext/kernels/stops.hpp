@@ -5,26 +5,9 @@
 
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <vector>
-
-#include "sentence.hpp"
+#include "early.hpp"
 
 namespace {
-
-// The best continuations of a sentence's rows, best first
-struct Candidates {
-    const float* score;    // (c,) sums of log-probabilities
-    const int64_t* where;  // (c,) row x V + word
-    int64_t c, V, eos;
-    bool at_limit;  // all of them end
-
-    bool ends(int64_t i) const { return where[i] % V == eos; }
-    int64_t row(int64_t i) const { return where[i] / V; }
-};
-
-using Places = std::vector<int64_t>;  // of candidates
 
 // (7) Return how many candidates pruning keeps. Dropped candidates are at the end
 int64_t prune(Sentence& s, const Candidates& all) {
@@ -36,12 +19,6 @@ int64_t prune(Sentence& s, const Candidates& all) {
     while (c && all.score[c - 1] < best) --c;
     s.dropped += std::min(all.c, rules.k) - std::min(c, rules.k);
     return c;
-}
-
-// Append an answer to the sentence's answers
-void answer(Sentence& s, const Candidates& all, int64_t i) {
-    s.order[s.finished] = s.finished;
-    s.finish(s.finished++, all.row(i), all.score[i]);
 }
 
 void all_that_go_on(const Candidates& all, Places& stays) {
@@ -112,16 +89,14 @@ bool ranked(Sentence& s, const Candidates& all, Places& stays) {
 
 // Return the score of a hypothesis of `length` tokens
 double final_score(const Sentence& s, float total, int64_t length) {
-    const Rules& rules = *s.rules;
-    if (rules.normalize) return total / static_cast<float>(std::pow(static_cast<double>(length), rules.lenpen));
-    return rules.reward ? total + rules.reward * std::min<double>(s.rewarded, length) : total;
+    if (s.rules->normalize) return total / s.rules->divisor[length];
+    return s.reward ? total + s.reward[length] : total;
 }
 
 // Return the best score that a live hypothesis can still get
 double reach(const Sentence& s, float total) {
-    const Rules& rules = *s.rules;
-    if (rules.normalize) return total / s.limit_divisor;
-    return rules.reward ? total + rules.reward * std::min<double>(s.rewarded, s.limit + 1) : total;
+    if (s.rules->normalize) return total / s.limit_divisor;
+    return s.reward ? total + s.reward[s.limit + 1] : total;
 }
 
 // Store a hypothesis if it is one of the m best
@@ -163,7 +138,7 @@ bool optimal(Sentence& s, const Candidates& all, Places& stays) {
 }
 
 bool decide(Sentence& s, const Candidates& all, Places& stays) {
-    static bool (*const stops[])(Sentence&, const Candidates&, Places&) = {count, ranked, first, shrink, optimal};
+    static bool (*const stops[])(Sentence&, const Candidates&, Places&) = {count, ranked, first, shrink, optimal, early};
     return stops[s.rules->stop](s, all, stays) || stays.empty() || all.at_limit;
 }
 

@@ -61,16 +61,22 @@ struct Best {
         for (; i > 0 && value > score[i - 1]; --i) score[i] = score[i - 1], where[i] = where[i - 1];
         score[i] = value, where[i] = place;
     }
-    // Add every column of a line of V scores, each plus `before`; its first column is place `first`
-    void add_line(const float* line, int64_t V, float before, int64_t first) {
+    // Add every column of a line of V columns without NaN, scored by total(value), which must be monotonous even after rounding; its first
+    // column is place `first`
+    template <typename Total>
+    void add_line(const float* line, int64_t V, int64_t first, Total total) {
+        auto look = [&](int64_t from, int64_t end) {
+            for (int64_t k = from; k < end; ++k)
+                if (const float value = total(line[k]); takes(value)) add(value, first + k);
+        };
         int64_t k = 0;
-        for (; k + BLOCK <= V; k += BLOCK) {
-            if (!takes(block_max(line + k) + before)) continue;  // true for most blocks
-            for (int64_t i = k; i < k + BLOCK; ++i)
-                if (takes(line[i] + before)) add(line[i] + before, first + i);
-        }
-        for (; k < V; ++k)
-            if (takes(line[k] + before)) add(line[k] + before, first + k);
+        for (; k + BLOCK <= V; k += BLOCK)
+            if (takes(total(block_max(line + k)))) look(k, k + BLOCK);  // false for most blocks
+        look(k, V);
+    }
+    // Add every column of a line of V scores
+    void add_line(const float* line, int64_t V, int64_t first) {
+        add_line(line, V, first, [](float score) { return score; });
     }
 };
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include <omp.h>
@@ -64,6 +65,36 @@ inline float across(Vector v, Reduce reduce) {
 
 inline float sum(floats v) {
     return across(v, [](auto a, auto b) { return a + b; });
+}
+
+// Lanes of two vectors, numbered one after the other
+template <int... LANE>
+inline floats pick(floats a, floats b, std::integer_sequence<int, LANE...>) {
+#if defined(__clang__)
+    return __builtin_shufflevector(a, b, LANE...);
+#else
+    return __builtin_shuffle(a, b, ints{LANE...});
+#endif
+}
+
+// Reduce every block of B lanes of both vectors to B / 2 lanes, as `across` does
+template <int B, int... LANE>
+inline floats halves(floats a, floats b, std::integer_sequence<int, LANE...>) {
+    constexpr int HALF = B / 2, NEXT = B > 4 ? 1 : 2, OTHER = B > 4 ? HALF : 1;
+    return pick(a, b, std::integer_sequence<int, (LANE / HALF * B + LANE % HALF * NEXT)...>()) +
+           pick(a, b, std::integer_sequence<int, (LANE / HALF * B + LANE % HALF * NEXT + OTHER)...>());
+}
+
+// Return sum(v[i]) in lane i, for LANES vectors at once
+template <int B = LANES>
+inline floats sums_of(const floats* v) {
+    if constexpr (B == 1) {
+        return v[0];
+    } else {
+        floats half[B / 2];
+        for (int i = 0; i < B / 2; ++i) half[i] = halves<B>(v[2 * i], v[2 * i + 1], std::make_integer_sequence<int, LANES>());
+        return sums_of<B / 2>(half);
+    }
 }
 
 // Return e^x to about 1e-7, for x <= 88; 0 below -87. Compilers can vectorise loops over it.

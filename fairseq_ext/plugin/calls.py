@@ -331,10 +331,8 @@ class SearchingModel(LoadedModel):
         Errors: SentenceError for a line that cannot be translated; with isolates_errors it takes
         the place of the line's n-best list.
         """
-        numbers, pad = (
-            range(len(tokens)) if numbers is None else numbers,
-            self.task.source_dictionary.pad(),
-        )
+        numbers = range(len(tokens)) if numbers is None else numbers
+        pad = self.task.source_dictionary.pad()
 
         def decode(given: tuple) -> list[Any]:
             return self.task.inference_step(self.generator, self.models, given[0])
@@ -361,10 +359,10 @@ class SearchingModel(LoadedModel):
                 places = [place for place, i in enumerate(here) if out[i] is None]
                 if not places:
                     continue
-                sample, here = (
-                    select_batch((batch, None, None), len(here), places, pad)[0],
-                    [here[place] for place in places],
-                )
+                sample = batch
+                if len(places) < len(here):
+                    sample = select_batch((batch, None, None), len(here), places, pad)[0]
+                    here = [here[place] for place in places]
                 sample["id"] = torch.tensor([numbers[i] for i in here])
                 if seed is not None:
                     sample["seeds"] = [seed] * len(here)

@@ -132,7 +132,9 @@ class EngineFlags(StockFlags, total=False):
     constraint_bonus: float | None
     constraint_boundary: Literal["none", "prefix", "word"] | None
     constraint_case: Literal["any", "exact", "initial"] | None
+    constraint_compete: Literal["off", "rows", "search"] | None
     constraint_end: bool | None
+    constraint_rows: int | None
     cuda_graphs: Literal["auto", "off"] | None
     dba_allocation: Literal["even", "paper"] | None
     decoder_backend: Literal["auto", "fairseq", "transformer"] | None
@@ -189,6 +191,7 @@ class EngineFlags(StockFlags, total=False):
     softmax: Literal["full", "lexical", "lsh", "screened", "top"] | None
     stop: Literal["count", "early", "first", "optimal", "ranked", "shrink"] | None
     stop_expansion: Literal["fairseq", "paper"] | None
+    stream_flush: int | None
     stream_order: Literal["fifo", "shortest"] | None
     stream_rows: int | None
     stream_width: int | None

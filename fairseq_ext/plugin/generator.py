@@ -27,6 +27,7 @@ from fairseq_ext.model.stock_model import model_of_pair
 from fairseq_ext.plugin.options import Context, Options, search_spec, signature, signature_versions
 from fairseq_ext.plugin.results import Progress, ResultsFile, checksum
 from fairseq_ext.plugin.search_setup import driver_of, may_read_models, setup_of
+from fairseq_ext.search.constraints.allowed_product import Products
 from fairseq_ext.search.constraints.glossary import places_terms
 from fairseq_ext.search.constraints.lines import from_packed
 from fairseq_ext.search.constraints.report import SentenceGoal, count_terms, report_constraints
@@ -76,6 +77,7 @@ class PoolBuilder:
         self.refills = refills(flags)
         self.source, self.target = source, target
         self.ends: EndsOfSources | None = None
+        self.made_products: Products | None = None
 
     def pool(
         self, sample: dict[str, Any], prefix_tokens: Tensor | None, bos_token: int | None
@@ -139,6 +141,16 @@ class PoolBuilder:
         if any(c.prefix for c in given):
             pool.extend_prefix_([c.prefix for c in given])
             pool.min_len_after_own_prefix = True
+        if any(c.allowed is not None for c in given):
+            self.products(text).use_(pool)
+
+    def products(self, text: TargetText) -> Products:
+        """Return the products of allowed outputs with other constraints."""
+        if self.made_products is None:
+            spec, unseen = self.spec, text.left_out
+            soft = self.flags.constraint_bonus is not None
+            self.made_products = Products(len(self.target), spec.eos, spec.min_len, unseen, soft)
+        return self.made_products
 
     def allowed_sentence_ends(self, text: TargetText) -> EndsOfSources:
         """Return the sentence ends that --constraint-end allows for each source."""
@@ -324,7 +336,7 @@ class BeamSearchGenerator(SequenceGenerator):
         shown = self.setup.refills and missing > 1 and self.on_answer is None
         progress = Progress(missing, self.stats, self.show_bar) if shown else None
 
-        def answer(sentence: int, found: list[Hypothesis]) -> None:
+        def store_results(sentence: int, found: list[Hypothesis]) -> None:
             if out[sentence]:  # from the results file of an earlier run
                 return
             out[sentence] = self.answer(pool, sentence, found)
@@ -338,7 +350,7 @@ class BeamSearchGenerator(SequenceGenerator):
 
         before = self.stats.mark()
         try:
-            self.driver(pool, answer)
+            self.driver(pool, store_results)
         except SentenceError:  # the other sentences are searched again
             self.stats.rollback(before)
             raise
@@ -355,11 +367,17 @@ class BeamSearchGenerator(SequenceGenerator):
             self.strategies.stop.count_ending(found[0].ending)
         if self.rescores:
             found = self.strategies.softmax.rescore(sentence, found, pool, self.spec.scoring)
+        given = pool.given or pool.constraints
+        if not found and given is not None and given[sentence].allowed is not None:
+            raise SentenceError(
+                "every allowed output is forbidden by another flag, such as "
+                "--no-repeat-ngram-size: leave it out"
+            )
         found = found or [self.empty_hypothesis(pool.length.device)]
-        if pool.constraints is not None:
+        if given is not None:
             lead = 0 if pool.lead is None else pool.lead[sentence]
             wanted = SentenceGoal(
-                int(pool.ids[sentence]), pool.constraints[sentence], pool.max_len[sentence], lead
+                int(pool.ids[sentence]), given[sentence], pool.max_len[sentence], lead
             )
             found = report_constraints(
                 wanted,
@@ -387,7 +405,8 @@ class BeamSearchGenerator(SequenceGenerator):
     def checksum(self, pool: Pool, sentence: int) -> str:
         """Return a checksum of all that a sentence's results depend on: source, constraints,
         prefix."""
-        constraints = pool.constraints[sentence] if pool.constraints is not None else None
+        given = pool.given or pool.constraints
+        constraints = given[sentence] if given is not None else None
         prefix = pool.prefix[sentence] if pool.prefix is not None else None
         return checksum(
             pool.source(sentence),

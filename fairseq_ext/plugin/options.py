@@ -34,6 +34,7 @@ from fairseq_ext.plugin.loading.settings import (
     shows_bar,
 )
 from fairseq_ext.search.checks import refuse_stock_search, stock_search, validate
+from fairseq_ext.search.constraints.allowed import restricts_outputs
 from fairseq_ext.search.constraints.glossary import check_glossary
 from fairseq_ext.search.constraints.placement_choice import choose_placement
 from fairseq_ext.search.constraints.required import expect_phrases
@@ -156,8 +157,10 @@ class Options:
 
     @property
     def constrained(self) -> bool:
-        """Whether sentences have constraints that our own search obeys."""
-        return constrained(self.flags, self.generation) and not stock_search(self.generation)
+        """Whether sentences have constraints, or allowed outputs, that our own search obeys."""
+        return (
+            constrained(self.flags, self.generation) or restricts_outputs(self.flags)
+        ) and not stock_search(self.generation)
 
 
 @dataclass(frozen=True)
@@ -274,7 +277,7 @@ def signature(options: Options, backend: str) -> str:
     ]
     parts += [f"seed:{options.settings.seed}"] if samples(flags) else []
     search = stock_search(generation)
-    if options.constrained:
+    if constrained(flags, generation) and not search:
         parts.append(f"constraints:{'ordered' if is_ordered(flags, generation) else 'unordered'}")
     own = (f.signature(flags, generation) for f in FEATURES.values() if f.signature is not None)
     parts += [part for part in own if part and not search]

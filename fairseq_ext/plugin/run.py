@@ -137,7 +137,7 @@ class Session:
         not affect the others (bad_sentences.py).
 
         step: the stock task's inference_step, which calls `generator.generate`. The calls are
-        `Command.decode` (statistics, workers), `call_stock`, `step`, `generator._generate`.
+        `Command.run_batch` (statistics, workers), `call_stock`, `step`, `generator._generate`.
         """
         decode = partial(self.call_stock, step, generator, models)
         if self.command is None or not isinstance(generator, BeamSearchGenerator):
@@ -146,7 +146,7 @@ class Session:
         if self.sentences.completes or batch[2] is not None:
             batch = self.sentences.add_sentence_data(batch, lines.carry_numbers)
             sample = batch[0]
-        run = partial(self.command.decode, generator, decode, models)
+        run = partial(self.command.run_batch, generator, decode, models)
         if lines.has_errors or self.sentences.batch_errors:
             found = lines.decode_usable(batch, run)
         else:
@@ -194,7 +194,7 @@ SENTENCES_BETWEEN_TRIMS = 4_000
 
 
 class Command:
-    """One run: batches go through `decode`, and `end` runs once, when the process ends.
+    """One run: batches go through `run_batch`, and `end` runs once, when the process ends.
 
     at_end: called at the end with the statistics, after they are written; it returns the status.
     No attribute keeps a generator or its models alive.
@@ -226,7 +226,7 @@ class Command:
             self.stats_file = StatsFile(self.stats_path, stats)
         self.stats = stats
 
-    def decode(
+    def run_batch(
         self,
         generator: BeamSearchGenerator,
         decode: Callable[..., list],

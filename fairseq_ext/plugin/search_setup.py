@@ -17,6 +17,7 @@ from fairseq_ext.search.compiled import without_constraints
 from fairseq_ext.search.constraints.drafts import SEARCHED
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
 from fairseq_ext.search.constraints.placement import Driver, GlossaryPlacement
+from fairseq_ext.search.constraints.two_searches import TwoSearches
 from fairseq_ext.search.outside import watched
 from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.phrases.sentence import Meets
@@ -110,7 +111,8 @@ def driver_of(
     """Return the driver: a function of a pool and of a callback for each sentence that is final.
 
     --decoding names it (BeamSearch in search/scheduler.py by default). Flags wrap it in others:
-    LengthRetry searches a sentence again that reached its length limit, GlossaryPlacement places
+    LengthRetry searches a sentence again that reached its length limit, TwoSearches searches it
+    without its phrases too, GlossaryPlacement places
     terms, GraphWriter writes graphs. meets: returns the function that counts the constraints that a
     hypothesis of a pool meets; decoded: returns target symbols as text; text: returns the
     generator's `target_text`, None if no terms are placed.
@@ -121,7 +123,11 @@ def driver_of(
 
     def search_with_phrases(of: SearchSetup) -> Any:
         is_cut_short = strategies == ["dba", "early", "beam"]
-        return LengthRetry(make(of), meets, of.spec.min_len) if is_cut_short else make(of)
+        search = make(of)
+        constrained = LengthRetry(search, meets, of.spec.min_len) if is_cut_short else search
+        if strategies[0] != "dba" or str(flags.constraint_compete) != "search":
+            return constrained
+        return TwoSearches(search, constrained, meets, of.spec.nbest)
 
     driver = search_with_phrases(setup)
     if text is not None:

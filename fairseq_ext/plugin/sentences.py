@@ -13,7 +13,7 @@ from fairseq.data import Dictionary
 from fairseq.utils import split_paths
 from torch import Tensor
 
-from fairseq_ext.core.errors import UsageError, counted, cut, explain
+from fairseq_ext.core.errors import UsageError, counted, cut, explain, is_valid_unicode
 from fairseq_ext.core.exit import at_process_end
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.core.words import LANGUAGE
@@ -21,6 +21,7 @@ from fairseq_ext.plugin.loading.data_folder import SegmentationCheck, warn_segme
 from fairseq_ext.plugin.options import Options, languages_of
 from fairseq_ext.plugin.stock import SentencepiecePair
 from fairseq_ext.plugin.target_dictionary import TargetDictionary, note_unknown_words
+from fairseq_ext.search.constraints.allowed import AllowedOutputs
 from fairseq_ext.search.constraints.documents import Documents
 from fairseq_ext.search.constraints.glossary import glossary_options, places_terms
 from fairseq_ext.search.constraints.lines import from_packed, keys_of
@@ -161,10 +162,8 @@ class Sentences:
         ) and "sentence_constraints" not in sample:
             sample, constraints = self.add_constraints(sample, constraints), None
         if self.documents is not None and "sentence_constraints" in sample:
-            given, narrowed = (
-                zip(numbers_of(sample), sample["sentence_constraints"], strict=False),
-                self.constraint_source().narrowed,
-            )
+            given = zip(numbers_of(sample), sample["sentence_constraints"], strict=False)
+            narrowed = self.constraint_source().narrowed
             of_line = [
                 narrowed(each, functools.partial(self.documents.forms, number))
                 for number, each in given
@@ -189,7 +188,11 @@ class Sentences:
             files = (flags.constraints_file, flags.avoid_file, glossary)
             boundaries = None if self.target_text is None else self.target_text.boundaries
             matching = Matching(case_of(flags), str(flags.avoid_case), boundaries)
-            self.source = ConstraintSource(*files, self.segmenter, self.source_dictionary, matching)
+            segmenter = self.segmenter
+            allowed = AllowedOutputs(flags, segmenter)
+            self.source = ConstraintSource(
+                *files, segmenter, self.source_dictionary, matching, allowed
+            )
             self.source.locates_terms = places_terms(flags) and not self.segmenter.takes_pieces
             try:
                 self.source.check_lines()
@@ -395,8 +398,4 @@ def numbers_of(sample: dict) -> list[int]:
 def encode_valid(encode: Callable[[str], str], text: str) -> str:
     """Return segmented text; invalid Unicode is returned unchanged, since segmentations fail on it
     in various ways; its line is reported."""
-    return (
-        text
-        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
-        else encode(text)
-    )
+    return encode(text) if is_valid_unicode(text) else text

@@ -79,10 +79,8 @@ NO_TWIN = {  # stock tasks without a twin, and the reason
 def refuse_unknown(name: str) -> None:
     """Refuse an unknown *_ext task: name the reason, or list the known tasks (raises
     UsageError)."""
-    ours, stock = (
-        sorted(task for task in TASK_REGISTRY if task.endswith("_ext")),
-        name.removesuffix("_ext"),
-    )
+    ours = sorted(task for task in TASK_REGISTRY if task.endswith("_ext"))
+    stock = name.removesuffix("_ext")
     if name not in ours and stock in NO_TWIN:
         raise UsageError(f"there is no --task {name}: {stock} {NO_TWIN[stock]}")
     own = TASK_REGISTRY[stock] if stock in TASK_REGISTRY else None
@@ -98,10 +96,8 @@ def refuse_unknown(name: str) -> None:
 def refuse_flags(name: str, words: Collection[str]) -> None:
     """Refuse flags of the twin of M2M-100's task in a command that names another task (raises
     UsageError)."""
-    wrong, task = (
-        next((flag for flag in MULTILINGUAL if flag in words), None),
-        TASK_REGISTRY.get(name),
-    )
+    wrong = next((flag for flag in MULTILINGUAL if flag in words), None)
+    task = TASK_REGISTRY.get(name)
     if wrong is not None and task is not None and not issubclass(task, MultiSimpleEpoch):
         raise UsageError(
             f"{wrong} is a flag of --task translation_multi_simple_epoch_ext, not of {name}: name "
@@ -383,10 +379,8 @@ def check_stock_settings(settings: DictConfig | Namespace) -> None:
             raise UsageError(
                 f"--{name.replace('_', '-')} ({meaning}) must be {least} to {most}, not {value}"
             )
-    workers, files = (
-        setting(settings, "dataset", "num_workers") or 0,
-        resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-    )
+    workers = setting(settings, "dataset", "num_workers") or 0
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if (
         workers
         and is_loaded("fairseq_cli.generate")

@@ -55,6 +55,7 @@ from fairseq_ext.plugin.stock import (
     check_stock_settings,
 )
 from fairseq_ext.search import checks
+from fairseq_ext.search.constraints.allowed import restricts_outputs
 from fairseq_ext.search.registry import OUTSIDE, POINTS, STRATEGIES, all_strategies, names_of
 
 # ---- How a stock task becomes its *_ext twin
@@ -172,10 +173,8 @@ class GeneratorClassHook(FairseqTask):
         prefix_allowed_tokens_fn=None,
     ):
         if self.generator_class is not None:
-            seq_gen_cls, extra_gen_cls_kwargs = (
-                self.generator_class,
-                {**self.generator_arguments, **(extra_gen_cls_kwargs or {})},
-            )
+            seq_gen_cls = self.generator_class
+            extra_gen_cls_kwargs = {**self.generator_arguments, **(extra_gen_cls_kwargs or {})}
         return super().build_generator(
             models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn
         )
@@ -252,10 +251,8 @@ class Extended(GeneratorBuilderMixin):
         target = None
         if issubclass(cls, TranslationTask):
             name_languages_(cfg, checkpoint_of(cfg))
-            target, cfg.target_lang = (
-                cfg.target_lang,
-                dictionary_language(cfg.data, checkpoint_of(cfg), cfg.target_lang),
-            )
+            target = cfg.target_lang
+            cfg.target_lang = dictionary_language(cfg.data, checkpoint_of(cfg), cfg.target_lang)
         check_languages(cls, cls.registered, cfg)
         task = super().setup_task(cfg, **kwargs)  # type: ignore[misc]
         if target is not None:
@@ -302,7 +299,9 @@ class Extended(GeneratorBuilderMixin):
     def build_bpe(self, args):
         sentences = self.session.sentences
         sentences.set_bpe(segmentation(super().build_bpe, args))  # type: ignore[misc]
-        if self.session.flags.glossary and sentences.target_text is not None:
+        flags = self.session.flags
+        early = flags.glossary or restricts_outputs(flags)
+        if early and sentences.target_text is not None:
             sentences.constraint_source()  # before a command reads its first line
         return sentences.bpe
 

@@ -189,10 +189,8 @@ class CpuWorkers:
                 if isinstance(answer, BaseException):
                     raise answer
             for index, answer in zip(shares, answers, strict=True):
-                hypotheses, stats = (
-                    convert_values(answer[0], np.ndarray, torch.from_numpy),
-                    answer[1],
-                )
+                hypotheses = convert_values(answer[0], np.ndarray, torch.from_numpy)
+                stats = answer[1]
                 self.stats.add(stats)
                 for place, found in zip(index, hypotheses, strict=True):
                     out[place] = found

@@ -4,7 +4,7 @@
 | --- | --- |
 | loop.py | the definition of beam search: numbered steps over a group of rows, and its state |
 | interpreted.py | the loop as a searcher that requests join and leave |
-| compiled.py, constrained.py | its compiled twins, without and with required phrases |
+| compiled.py | its compiled twin |
 | scheduler.py, pool.py | requests, their queue, the protocol of searchers; the |
 | | sentences of a call |
 | beam.py | the live rows, and their attention to the source |

@@ -33,8 +33,9 @@ class Candidates:
     group: Tensor | None = None
     aux: dict[str, Tensor] = field(default_factory=dict)  # (S, c, ...) row state after the token
     key: Tensor | None = None  # (S, c) values that candidates are ranked by, if not the score
-    # (S,) largest number of rows of each sentence, if some have fewer than the width (--select gbs)
+    # (S,) largest number of rows of each sentence, if some have fewer than the width
     slots: Tensor | None = None
+    competing: int = 0  # so many of the best that continue have rows whatever their bank
     # slots (S, B) of the banks for numbers of candidates (S, B); None: no rule of its own
     divide: Callable[[Tensor], Tensor] | None = None
 
@@ -42,6 +43,23 @@ class Candidates:
     def most(self) -> int | Tensor:
         """The largest number of rows of each sentence: an int for all, or (S, 1)."""
         return self.width if self.slots is None else self.slots[:, None]
+
+    def with_rows(self, slots: Tensor | None, competing: int, eos: int) -> Candidates:
+        """Return these candidates with the numbers of rows slots (S,), without those that are not
+        used then; None: every sentence has as many as the width."""
+        if slots is not None:
+            self.slots, self.competing = slots, competing
+            used = self.used(eos, slots[:, None])
+            self.score = self.score.masked_fill(~used, -torch.inf)
+        return self
+
+    def used(self, eos: int, most: int | Tensor) -> Tensor:
+        """Return (S, c): candidates that a beam of `most` rows, an int or (S, 1), would use: those
+        among the first that end, and as many that continue."""
+        ends = self.token == eos
+        return torch.where(
+            ends, numbers(ends.size(1), ends.device) < most, (~ends).cumsum(1) <= most
+        )
 
     def within_width(self) -> Tensor:
         """Return a mask (c,) or (S, c) of each sentence's `most` best candidates."""
@@ -120,6 +138,13 @@ def first_of_equals(key: Tensor) -> Tensor:
     return torch.empty_like(first).scatter_(1, order, first)
 
 
+def best_of_mask(most: int, mask: Tensor, score: Tensor) -> Tensor:
+    """Return (S, c): the `most` with the highest score of those in a mask; of equals the first."""
+    order = score.argsort(dim=1, descending=True, stable=True)
+    masked = mask.gather(1, order)
+    return torch.zeros_like(mask).scatter_(1, order, masked & (masked.cumsum(1) <= most))
+
+
 # ---- Candidates in banks
 #
 # A bank is a group of a sentence's hypotheses that share the beam's slots, such as those with
@@ -129,11 +154,11 @@ def first_of_equals(key: Tensor) -> Tensor:
 
 
 def order_by_banks(
-    slots: Tensor, bank: Tensor, score: Tensor, top: Tensor
+    slots: Tensor, bank: Tensor, score: Tensor, top: Tensor, competes: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the order (S, c) of candidates: first those in the banks' slots (S, B), best score
-    first; then the others, each bank's next best in turn from the highest bank top (S,) down;
-    impossible ones last. Also return how many are in slots (S,)."""
+    """Return the order (S, c) of candidates: first those in the banks' slots (S, B) and those in
+    `competes` (S, c), best score first; then the others, each bank's next best in turn from the
+    highest bank top (S,) down; impossible ones last. Also return how many are first (S,)."""
     c, B = bank.size(1), slots.size(1)
     bank = bank.masked_fill(score == -torch.inf, B)
     by_score = score.argsort(dim=1, descending=True, stable=True)
@@ -144,6 +169,8 @@ def order_by_banks(
     rank = numbers(c, bank.device) - torch.searchsorted(bank, bank)  # in its bank
     slots = torch.cat([slots, torch.zeros_like(slots[:, :1])], dim=1)
     admitted = rank < slots.gather(1, bank)
+    if competes is not None:
+        admitted |= competes.gather(1, order)
     turn = c + rank * (B + 1) + (top[:, None] - bank)
     key = torch.where(admitted, by_bank, torch.where(bank < B, turn, c * (B + 3)))
     return order.gather(1, key.argsort(dim=1, stable=True)), admitted.sum(1)
@@ -247,11 +274,12 @@ def next_beam(beam: Beam, rows: Survivors) -> Beam:
 # ---- How the slots of the beam are divided among banks
 
 
-def deal(k: int, candidates: Tensor) -> Tensor:
+def deal(k: int | Tensor, candidates: Tensor) -> Tensor:
     """Return slots (S, B) of each bank for numbers of candidates (S, B): one in turn, from the
-    highest bank down, until all k are used or all candidates have one."""
-    # (S, k): slots used after each number of full rounds
-    dealt = candidates[:, :, None].minimum(numbers(k + 1, candidates.device)[1:]).sum(1)
+    highest bank down, until all k (an int, or (S, 1)) are used or all candidates have one."""
+    most = k if isinstance(k, int) else int(k.max())
+    # (S, most): slots used after each number of full rounds
+    dealt = candidates[:, :, None].minimum(numbers(most + 1, candidates.device)[1:]).sum(1)
     full = (dealt <= k).sum(1, keepdim=True)  # (S, 1)
     slots = candidates.minimum(full)
     # the incomplete round: the highest banks that have more candidates
@@ -260,9 +288,9 @@ def deal(k: int, candidates: Tensor) -> Tensor:
     return slots + more * (more.flip(1).cumsum(1).flip(1) <= left)
 
 
-def allocate(k: int, candidates: Tensor, top: Tensor) -> Tensor:
-    """Return slots (S, B) of each bank, for numbers of candidates (S, B) and each sentence's
-    highest bank top (S,).
+def allocate(k: int | Tensor, candidates: Tensor, top: Tensor) -> Tensor:
+    """Return slots (S, B) of each bank, for k slots (an int, or (S, 1)), numbers of candidates
+    (S, B) and each sentence's highest bank top (S,).
 
     Every bank up to the highest has k // (top + 1) slots, the highest also the remainder; with more
     banks than slots these are all k. From the highest down, a bank that cannot fill its slots gives
@@ -270,9 +298,10 @@ def allocate(k: int, candidates: Tensor, top: Tensor) -> Tensor:
     """
     B = candidates.size(1)
     bank = torch.arange(B, device=candidates.device)
+    top = top[:, None]
     share = k // (top + 1)
-    slots = torch.where(bank <= top[:, None], share[:, None], 0)
-    slots = slots + torch.where(bank == top[:, None], (k - share * (top + 1))[:, None], 0)
+    slots = torch.where(bank <= top, share, 0)
+    slots = slots + torch.where(bank == top, k - share * (top + 1), 0)
     extra = (slots - candidates).clamp(min=0)
     slots = slots - extra
     lack = candidates - slots

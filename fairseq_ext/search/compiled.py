@@ -1,16 +1,16 @@
-"""The compiled twin of the loop, without required phrases (kernels/beam.cpp).
+"""The compiled twin of the loop (kernels/beam.cpp).
 
 Sentences are added and cancelled between any two steps, and a step is one call.
 
 The twin runs beam search of one model on a CPU, in float32 or with --int8: with the full softmax,
-fairseq's selection or sampling, every stopping criterion but that of required phrases, every
-pruning, and no logits processor but the length limits and --no-repeat-ngram-size. loop.py is the
-definition: hypotheses are equal, to the last bit.
+no logits processor but the length limits and --no-repeat-ngram-size, and fairseq's selection or
+sampling, every stopping criterion and every pruning; sentences with required phrases with dynamic
+beam allocation, --stop early and no pruning. Sentences with and without phrases share decoder
+calls. loop.py is the definition: hypotheses are equal, to the last bit.
 """
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import math
 from collections.abc import Collection, Sequence
@@ -20,13 +20,21 @@ from typing import Any
 import torch
 
 from fairseq_ext.core.errors import NotANumber
-from fairseq_ext.kernels.beam import CompiledBatch, CompiledSentence, Rules, SearchResult, StopRule
-from fairseq_ext.kernels.library import library
+from fairseq_ext.kernels.banks import Banks
+from fairseq_ext.kernels.beam import (
+    CompiledBatch,
+    CompiledSentence,
+    Rules,
+    SearchResult,
+    Selection,
+    StopRule,
+)
+from fairseq_ext.kernels.library import address, library
 from fairseq_ext.kernels.transformer import CompiledRows
 from fairseq_ext.search.finished import Ending, Hypothesis, n_best
 from fairseq_ext.search.log_probs import MANY
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
-from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.pool import PerPoolCache, Pool
 from fairseq_ext.search.protocols import SearchSetup
 from fairseq_ext.search.scheduler import CompiledSearcher, Request, common_prefix
 
@@ -34,13 +42,18 @@ FIRST_POSITIONS, FIRST_STEPS = 32, 8  # initial cache positions: shared, and for
 
 
 class CompiledSearch(CompiledSearcher):
-    """Beam search of sentences without constraints."""
+    """Beam search of sentences without constraints, or with required phrases only."""
 
     def __init__(self, setup: SearchSetup):
-        self.setup = setup = without_constraints(setup)
-        self.rules = rules_of(setup)
-        self.proves = self.rules.stop == StopRule.OPTIMAL  # hypotheses get certificates
-        self.drops = bool(setup.strategies.prune or self.rules.prune_bound)  # rows are pruned
+        self.setup, free = setup, without_constraints(setup)
+        # those of sentences without constraints, and of pools with required phrases; None: the loop
+        # searches them
+        self.rules = SearchRules(free) if supports_free(setup) else None
+        self.phrase_rules = SearchRules(setup) if supports_phrases(setup) else None
+        self.drops = bool(free.strategies.prune) or (
+            self.rules is not None and bool(self.rules.struct.prune_bound)
+        )
+        self.banks = PerPoolCache(setup.strategies.select.banks)
         self.spare: list[CompiledSentence] = []
         self.batch = CompiledBatch()
         self.clear()
@@ -55,19 +68,9 @@ class CompiledSearch(CompiledSearcher):
 
     @staticmethod
     def supports(setup: SearchSetup) -> bool:
-        """Whether kernels/beam.cpp supports a generator's search; the decoder (`is_compiled`) is
-        checked later."""
-        strategies, scoring = without_constraints(setup).strategies, setup.spec.scoring
-        return (
-            library() is not None
-            and None not in strategies.rules()
-            and strategies.softmax.is_full
-            and setup.processors.is_plain
-            and (scoring.bounded or not scoring.reward)
-            # with a lower one, the best score that a row can reach depends on its length
-            and scoring.lenpen >= 0
-            and 2 * setup.spec.k <= MANY
-        )
+        """Whether kernels/beam.cpp supports a generator's search; decoder (`is_compiled`) and
+        phrases are checked later."""
+        return supports_free(setup) or supports_phrases(setup)
 
     @property
     def live(self) -> int:
@@ -78,13 +81,33 @@ class CompiledSearch(CompiledSearcher):
         return self.batch.rows
 
     def supports_constraints(self, constraints: SentenceConstraints | None) -> bool:
-        return self.setup.decoder.is_compiled and (constraints is None or constraints.is_free)
+        if not self.setup.decoder.is_compiled:  # this changes with the models' weights
+            return False
+        # where outputs are given, phrases are a part of the product
+        is_restricted = constraints is not None and constraints.allowed is not None
+        if constraints is None or constraints.is_free:
+            return self.rules is not None
+        if is_restricted:
+            return self.rules is not None and not constraints.prefix
+        has_others = constraints.banned or constraints.prefix
+        return self.phrase_rules is not None and bool(constraints.any_of) and not has_others
 
     def supports_pool(self, pool: Pool) -> bool:
-        is_known = (
-            pool.prefix is None and pool.constraints is None and pool.length.device.type == "cpu"
+        if (
+            pool.prefix is not None
+            or pool.length.device.type != "cpu"
+            or not self.setup.decoder.is_compiled
+        ):
+            return False
+        if is_free(pool):
+            return self.rules is not None
+        return (
+            self.phrase_rules is not None
+            and pool.rule is None
+            and not pool.encodes_separately
+            and any(given.any_of for given in pool.constraints or ())
+            and self.banks(pool) is not None
         )
-        return is_known and self.setup.decoder.is_compiled  # this changes with the models' weights
 
     @torch.no_grad()
     def admit(self, requests: Sequence[Request]) -> None:
@@ -101,27 +124,48 @@ class CompiledSearch(CompiledSearcher):
             self.reader = decoder.batch_reader(FIRST_POSITIONS + FIRST_STEPS * spec.k)
             decoder.set_aside()  # from now on the reader has the rows
         self.setup.stats.encoder_calls += 1
-        rewarded = (
-            spec.scoring.rewarded(pool, torch.tensor(sentences)).tolist()
-            if spec.scoring.reward
-            else itertools.repeat(0.0)
-        )
-        seeds = ((pool.seeds[i] if pool.seeds else 0, int(pool.ids[i])) for i in sentences)
-        for request, slot, length, keys in zip(requests, slots, rewarded, seeds, strict=False):
-            self.sentences[request] = (
-                self.spare.pop() if self.spare else CompiledSentence(self.rules)
-            )
-            limit = pool.max_len[request.sentence]
-            self.sentences[request].start_(
+        banks = None if is_free(pool) else self.banks(pool)
+        rules = self.rules if banks is None else self.phrase_rules
+        assert rules is not None
+        highest = 0 if banks is None else max(banks.total)
+        rules.reserve_(max(pool.max_len[i] for i in sentences), highest)
+        rewarded = spec.scoring.rewarded(pool, torch.tensor(sentences)).tolist()
+        for request, slot, length in zip(requests, slots, rewarded, strict=True):
+            i = request.sentence
+            limit = pool.max_len[i]
+            self.sentences[request] = sentence = self.new_sentence(rules, banks, i)
+            sentence.start_(
                 pool.bos,
                 limit,
                 slot,
                 request.nbest,
                 length,
-                (limit + 1.0) ** spec.scoring.lenpen,
-                *keys,
+                spec.scoring.lenpen,
+                spec.scoring.reward,
+                pool.seeds[i] if pool.seeds else 0,
+                int(pool.ids[i]),
+                None if banks is None else (banks, i),
             )
+            automata = None if pool.rule is None else pool.rule.compiled(pool, request.sentence)
+            self.sentences[request].restrict_(*(automata or (None,)))
         self.refresh_running()
+
+    def new_sentence(
+        self, rules: SearchRules, banks: Banks | None, number: int
+    ) -> CompiledSentence:
+        """Return a sentence that can start: one that is not used any more, if it has the arrays.
+
+        banks: the phrases of its pool, None for none; number: its number there.
+        """
+        k = enough = rules.struct.k
+        if banks is not None:
+            k = enough = banks.slots[number]
+            if banks.total[number]:
+                k, enough = k + rules.struct.competing, 2 * k
+        for i, sentence in enumerate(self.spare):
+            if (sentence.rules, sentence.k, sentence.enough) == (rules.struct, k, enough):
+                return self.spare.pop(i)
+        return CompiledSentence(rules.struct, k, enough)
 
     def refresh_running(self) -> None:
         """Continue with the sentences that are live."""
@@ -143,7 +187,12 @@ class CompiledSearch(CompiledSearcher):
                 if sentence.struct.length == shortest
             }
             most = min(most, above - shortest)
-        if schedule.most_rows is not None and len(running) * self.setup.spec.k > schedule.most_rows:
+        most_rows = sum(sentence.k for sentence in running.values())
+        if schedule.most_rows is not None and most_rows > schedule.most_rows:
+            if schedule.longest_first:
+                running = dict(
+                    sorted(running.items(), key=lambda each: each[1].struct.length, reverse=True)
+                )
             rows = itertools.accumulate(sentence.struct.rows for sentence in running.values())
             n = sum(1 for so_far in rows if so_far <= schedule.most_rows)
             # sentences that have waited longest, at least one
@@ -194,14 +243,18 @@ class CompiledSearch(CompiledSearcher):
         sentence, found = self.sentences[request], None
         state, stats = sentence.struct, self.setup.stats
         if sentence.result == SearchResult.FINISHED:
-            ending = None
-            if self.proves:
+            ending, most = None, request.most if state.phrases is None else None
+            if sentence.rules.stop == StopRule.OPTIMAL:
                 steps = state.limit - state.length
-                ending = Ending(state.gap, steps, steps * self.rules.k + state.unused_rows)
+                ending = Ending(state.gap, steps, steps * sentence.k + state.unused_rows)
             found = n_best(
-                sentence.hypotheses(), self.setup.spec.scoring, request.most, state.rewarded, ending
+                sentence.hypotheses(),
+                self.setup.spec.scoring,
+                most,
+                sentence.rewarded,
+                ending,
             )
-        if self.drops:
+        if state.full or (state.phrases is None and self.drops):
             stats.drop(torch.tensor(state.dropped))
         self.cancel([request])
         if sentence.result == SearchResult.NOT_A_NUMBER:
@@ -229,6 +282,13 @@ class CompiledSearch(CompiledSearcher):
         )
 
 
+def is_free(pool: Pool) -> bool:
+    """Whether no sentence of a pool has constraints but its allowed outputs."""
+    return pool.constraints is None or (
+        pool.rule is not None and all(each.is_restricted for each in pool.constraints)
+    )
+
+
 def without_constraints(setup: SearchSetup) -> SearchSetup:
     """Return the setup of the same search, for sentences without constraints."""
     strategies = replace(
@@ -239,27 +299,88 @@ def without_constraints(setup: SearchSetup) -> SearchSetup:
     return replace(setup, strategies=strategies)
 
 
-def rules_of(setup: SearchSetup) -> ctypes.Structure:
-    """Return the rules of a search that `supports` accepts, as kernels/beam.cpp reads them."""
-    spec, strategies, known = setup.spec, setup.strategies, setup.processors
+def is_supported(setup: SearchSetup) -> bool:
+    """Whether kernels/beam.cpp supports each of the strategies of a search."""
+    strategies = setup.strategies
+    return (
+        library() is not None
+        and None not in strategies.rules()
+        and strategies.softmax.is_full
+        and setup.processors.is_plain
+        and 2 * setup.spec.k <= MANY
+    )
+
+
+def supports_free(setup: SearchSetup) -> bool:
+    """Whether kernels/beam.cpp can search sentences without constraints."""
+    setup = without_constraints(setup)
+    scoring = setup.spec.scoring
+    return (
+        is_supported(setup)
+        and (scoring.bounded or not scoring.reward)
+        # with a lower one, the best score that a row can reach depends on its length
+        and scoring.lenpen >= 0
+    )
+
+
+def supports_phrases(setup: SearchSetup) -> bool:
+    """Whether kernels/beam.cpp can search sentences with required phrases."""
+    strategies = setup.strategies
+    return (
+        is_supported(setup)
+        and not strategies.prune
+        and not setup.spec.scoring.reward
+        and fields_of(setup)["selection"] == Selection.BANKS
+        and fields_of(setup)["stop"] == StopRule.EARLY
+    )
+
+
+def fields_of(setup: SearchSetup) -> dict[str, Any]:
+    """Return the fields of the rules that strategies set."""
     fields: dict[str, Any] = {
-        "children": 2 * spec.k,
+        "selection": Selection.TOP,
+        "children": 2 * setup.spec.k,
         "threshold": math.inf,
         "finished_threshold": math.inf,
     }
-    for rules in strategies.rules():
+    for rules in setup.strategies.rules():
         assert rules is not None
         fields |= rules.fields()
-    return Rules(
-        k=spec.k,
-        min_len=known.min_len,
-        eos=known.eos,
-        pad=known.pad,
-        ngram=known.no_repeat_ngram,
-        variable=strategies.variable,
-        temperature=strategies.softmax.temperature,
-        normalize=spec.scoring.normalize,
-        lenpen=spec.scoring.lenpen,
-        reward=spec.scoring.reward,
-        **fields,
-    )
+    return fields
+
+
+class SearchRules:
+    """The rules of a search as kernels/beam.cpp reads them (`struct`), and the tables that they
+    point to."""
+
+    def __init__(self, setup: SearchSetup):
+        spec, strategies, known = setup.spec, setup.strategies, setup.processors
+        self.scoring, self.estimate = spec.scoring, strategies.stop.estimate
+        self.struct = Rules(
+            k=spec.k,
+            min_len=known.min_len,
+            eos=known.eos,
+            pad=known.pad,
+            ngram=known.no_repeat_ngram,
+            variable=strategies.variable,
+            temperature=strategies.softmax.temperature,
+            normalize=spec.scoring.normalize,
+            **fields_of(setup),
+        )
+        self.lengths = self.highest = 0
+
+    def reserve_(self, limit: int, highest: int) -> None:
+        """Make the tables long enough for sentences of at most `limit` tokens before EOS and
+        `highest` required tokens."""
+        extra = 0 if self.estimate is None else self.estimate.max_extra_tokens
+        lengths = limit + highest + extra + 3
+        if lengths <= self.lengths and highest <= self.highest:
+            return
+        self.lengths, self.highest = 2 * lengths, 2 * highest
+        divisor, estimate_divisor = self.scoring.divisors(self.lengths)
+        self.tables = {"divisor": divisor, "estimate_divisor": estimate_divisor}
+        if self.estimate is not None:
+            self.tables["missing_cost"] = self.estimate.missing_cost(torch.arange(self.highest + 1))
+            self.tables["extra_cost"] = self.estimate.extra_cost()
+        for name, table in self.tables.items():
+            setattr(self.struct, name, address(table, torch.float32))

@@ -72,7 +72,8 @@ def n_best(
         scored.append((float(total), tokens, cumulative))
     out = []
     for score, tokens, cumulative in sorted(scored, key=lambda each: -each[0])[:most]:
-        positional = np.concatenate([cumulative[:1], np.diff(cumulative)])
+        positional = cumulative.copy()
+        positional[1:] -= cumulative[:-1]
         out.append(
             Hypothesis(
                 torch.from_numpy(tokens.copy()), score, torch.from_numpy(positional), ending=ending

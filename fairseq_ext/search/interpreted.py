@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from fairseq_ext.search.finished import Finished, Hypothesis
-from fairseq_ext.search.loop import Search, advance_group, start
+from fairseq_ext.search.loop import Search, advance_group, required_ids, start
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
-from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.pool import STATE, Pool
 from fairseq_ext.search.protocols import SearchSetup
 from fairseq_ext.search.scheduler import Request, Searcher, common_prefix
 
@@ -60,7 +60,7 @@ class LoopSearch(Searcher):
             for place, request in zip(places, requests, strict=True):
                 search.finished.start_(place, request.nbest)
             if not search.strategies.softmax.is_full:
-                self.pool.required = search.strategies.select.required_ids(self.pool)
+                self.pool.required = required_ids(search.strategies.select, self.pool)
         self.request_of_sentence |= zip(places, requests, strict=True)
         self.place |= zip(requests, places, strict=True)
         start(search, places)
@@ -72,11 +72,9 @@ class LoopSearch(Searcher):
         While no sentence of the pool has constraints, `Select.unconstrained` selects, which is
         faster.
         """
-        strategies, beams, places = (
-            self.search.strategies,
-            [group.beam for group in self.search.groups.groups],
-            [],
-        )
+        strategies = self.search.strategies
+        beams = [group.beam for group in self.search.groups.groups]
+        places = []
 
         def change() -> None:
             places.extend(pool.put_(arrivals, sentences))
@@ -88,10 +86,15 @@ class LoopSearch(Searcher):
             if any(given is not EMPTY for given in pool.constraints_of_place)
             else select.unconstrained()
         )
-        for beam in beams if strategies.select is not before else ():
-            beam.aux.clear()
-            # no phrase has begun in such a sentence
-            strategies.select.start(beam, pool)
+        for beam in beams:
+            if strategies.select is not before:
+                state = beam.aux.get(STATE)
+                beam.aux.clear()
+                # no phrase has begun in such a sentence
+                strategies.select.start(beam, pool)
+                beam.aux |= {} if state is None else {STATE: state}
+            if pool.rule is not None and STATE not in beam.aux:
+                pool.rule.start(beam, pool)  # it does not apply to any of these sentences
         return places
 
     def step(self, most: int = 1) -> list[Request]:
@@ -194,12 +197,11 @@ class OpenPool(Pool):
         self.lead = self.leads
         self.bos = arrivals.bos
         if arrivals.constraints is not None:  # else live sentences keep theirs
-            self.constraints, self.ordered, self.boundaries = (
-                self.constraints_of_place,
-                arrivals.ordered,
-                arrivals.boundaries,
-            )
+            self.constraints = self.constraints_of_place
+            self.ordered = arrivals.ordered
+            self.boundaries = arrivals.boundaries
             self.banned_in_any_case = arrivals.banned_in_any_case
+        self.rule = arrivals.rule or self.rule
         if arrivals.ends is not None:
             self.ends = replace(arrivals.ends, allowed=torch.tensor(self.ends_allowed))
         self.arrivals = arrivals, list(sentences)

@@ -214,6 +214,21 @@ class LogProbs:
         alone = torch.full_like(self._value, -torch.inf).scatter_reduce_(1, column, kept, "amax")
         self._value = torch.where(rows[:, None], alone, self._value)
 
+    def only_each_(self, row: Tensor, token: Tensor, rows: Tensor) -> None:
+        """Make all but the tokens (P,) of rows (P,), by number, impossible where the mask rows
+        (n,) is true; pairs of other rows are ignored."""
+        column = token
+        if self._ids is not None:
+            ids = self._ids if self._ids.dim() == 1 else self._ids[row]
+            column = torch.searchsorted(ids, token if ids.dim() == 1 else token[:, None])
+            column = column.view(-1).clamp_(max=ids.size(-1) - 1)
+            known = self._ids[column] if ids.dim() == 1 else ids.gather(1, column[:, None])[:, 0]
+            row, column = row[known == token], column[known == token]
+        alone = torch.full_like(self._value, -torch.inf)
+        alone[row, column] = self._value[row, column]
+        is_all = rows.device.type == "cpu" and bool(rows.all())
+        self._value = alone if is_all else torch.where(rows[:, None], alone, self._value)
+
 
 def is_compiled(value: Tensor) -> bool:
     """Whether the compiled library can read a tensor: contiguous, on a CPU, and the library is

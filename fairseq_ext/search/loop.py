@@ -20,7 +20,7 @@ from fairseq_ext.search.beam import Attention, Beam, upload
 from fairseq_ext.search.candidates import StopDecision, next_beam, rows_per_sentence, survivors
 from fairseq_ext.search.finished import Finished
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Schedule, SearchSetup
+from fairseq_ext.search.protocols import Schedule, SearchSetup, Select
 
 
 def advance_group(search: Search) -> list[int]:
@@ -51,19 +51,19 @@ def start(search: Search, sentences: list[int]) -> None:
         )
     search.strategies.select.start(beam, pool)
     search.strategies.stop.start(beam, pool)
+    if pool.rule is not None:
+        pool.rule.start(beam, pool)
     search.groups.add(beam)
 
 
 def advance(search: Search, beam: Beam) -> Beam:
     """Return the beam with one more token in every row. Finished hypotheses go to
     `search.finished`; final sentences are removed."""
-    decoder, pool, strategies, stats, finished = (
-        search.decoder,
-        search.pool,
-        search.strategies,
-        search.stats,
-        search.finished,
-    )
+    decoder = search.decoder
+    pool = search.pool
+    strategies = search.strategies
+    stats = search.stats
+    finished = search.finished
     # (2) sentences at their length limit may only end
     limits = [pool.max_len[s] <= length for s, length in zip(beam.live, beam.steps(), strict=True)]
     at_limit = upload(limits, beam.device) if any(limits) else None
@@ -164,6 +164,7 @@ class Groups:
         self.decoder = decoder
         self.level = schedule.level
         self.most_rows = schedule.most_rows
+        self.longest_first = schedule.longest_first
         self.joins_any_step = joins_any_step and decoder.joins_any_step and not schedule.level
         self.groups: list[Group] = []
 
@@ -204,13 +205,20 @@ class Groups:
             and not self.too_wide(self.groups[0].beam)
         ):
             return self.groups[0].beam
-        # the group with the fewest tokens, or the next in turn
-        chosen = min(self.groups, key=lambda g: g.beam.longest) if self.level else self.groups[-1]
+        # the group with the fewest tokens, with the most, or the next in turn
+        if self.level:
+            chosen = min(self.groups, key=lambda g: g.beam.longest)
+        elif self.longest_first:
+            chosen = max(self.groups, key=lambda g: g.beam.longest)
+        else:
+            chosen = self.groups[-1]
         if chosen.rows is not None:
             self.set_aside()
             self.decoder.resume(chosen.rows)
             chosen.rows = None
         others = [group for group in self.groups if group is not chosen]
+        if self.longest_first:
+            others.sort(key=lambda g: g.beam.longest, reverse=True)
         if self.too_wide(chosen.beam):
             others.insert(0, self.divide(chosen))
         self.groups = [chosen]
@@ -265,14 +273,16 @@ class Groups:
         others."""
         beam = group.beam
         counts = [beam.width] * len(beam.live) if beam.counts is None else beam.counts.tolist()
-        taken, rows = 1, counts[0]
-        while self.has_room(rows + counts[taken]):
-            rows += counts[taken]
+        steps = beam.steps()
+        order = sorted(range(len(counts)), key=lambda i: -steps[i] if self.longest_first else 0)
+        taken, rows = 1, counts[order[0]]
+        while self.has_room(rows + counts[order[taken]]):
+            rows += counts[order[taken]]
             taken += 1
         halves = []
-        for places in (range(taken), range(taken, len(counts))):
-            part, row = beam.part(list(places))
-            sentence = torch.tensor(list(places), device=beam.device)
+        for places in (sorted(order[:taken]), sorted(order[taken:])):
+            part, row = beam.part(places)
+            sentence = torch.tensor(places, device=beam.device)
             halves.append(
                 (
                     part,
@@ -294,6 +304,16 @@ class Groups:
 # ---- The state of a search
 
 
+def required_ids(select: Select, pool: Pool) -> list[Collection[int]] | None:
+    """Return ids that every softmax must score for each sentence of a pool, in addition to EOS;
+    None: no others."""
+    found = select.required_ids(pool)
+    if pool.rule is None:
+        return found
+    own = pool.rule.required_ids(pool)
+    return own if found is None else [{*a, *b} for a, b in zip(found, own, strict=True)]
+
+
 class Search:
     """One search over a pool, between two steps."""
 
@@ -308,7 +328,7 @@ class Search:
             setup.decoder, setup.strategies.schedule, joins_any_step=setup.processors.lm is None
         )
         if not setup.strategies.softmax.is_full:
-            pool.required = setup.strategies.select.required_ids(pool)
+            pool.required = required_ids(setup.strategies.select, pool)
 
     @property
     def variable(self) -> bool:

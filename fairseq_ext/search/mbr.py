@@ -40,11 +40,9 @@ class BayesRisk:
 
     def __init__(self, flags: Any, text: Callable[[Any], str]):
         self.text, self.utility = text, utility_of(flags)
-        self.candidates, self.references, self.prune_confidence = (
-            flags.mbr_candidates,
-            flags.mbr_references,
-            flags.mbr_prune,
-        )
+        self.candidates = flags.mbr_candidates
+        self.references = flags.mbr_references
+        self.prune_confidence = flags.mbr_prune
         self.by_probability = str(flags.mbr_weights) == "prob"
         self.aggregates = flags.mbr_aggregate
 
@@ -112,11 +110,9 @@ class BayesRisk:
             return utilities @ (weights / weights.sum())
         chance, seen = np.random.default_rng(0), 0
         order = chance.permutation(len(references))
-        out, left, known = (
-            np.full(len(candidates), -np.inf),
-            np.arange(len(candidates)),
-            np.zeros((len(candidates), 0)),
-        )
+        out = np.full(len(candidates), -np.inf)
+        left = np.arange(len(candidates))
+        known = np.zeros((len(candidates), 0))
         while seen < len(order):
             new = order[seen : max(PRUNE_FIRST_REFERENCES, 2 * seen)]
             utilities = self.utility(

@@ -7,6 +7,7 @@ features of a speech frame.
 from __future__ import annotations
 
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -15,6 +16,9 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
+    from fairseq_ext.kernels.allowed import CompiledAutomata
+    from fairseq_ext.search.beam import Beam
+    from fairseq_ext.search.log_probs import LogProbs
     from fairseq_ext.search.phrases.pieces import Boundaries
     from fairseq_ext.search.phrases.sentence import SentenceConstraints
     from fairseq_ext.search.phrases.sentence_ends import SentenceEnds
@@ -48,6 +52,9 @@ class Pool:
     # sentence ends that are allowed (--constraint-end)
     ends: SentenceEnds | None = None
     ordered: bool = False  # required phrases must appear in the given order
+    # the same as given, for reports, where `constraints` has a product of automata in their place
+    given: list[SentenceConstraints] | None = None
+    rule: RowRule | None = None  # forbids tokens by a state of each row
     # ids that each sentence's shortlist must contain, from `Select.required_ids`
     required: Sequence[Collection[int]] | None = None
     # line of the draft file of each sentence, -1 for none; None: its number
@@ -148,6 +155,34 @@ class Pool:
             if source.dim() == 2
             else source[source != self.pad]
         )
+
+
+# ---- What is kept for a pool
+
+
+STATE = "rule"  # the key of its state in `Beam.aux`
+
+
+class RowRule(ABC):
+    """Forbids tokens in the rows of a beam by a state of each row, with every strategy; a pool has
+    it in `rule`. It may not forbid all tokens of a row that can meet it."""
+
+    @abstractmethod
+    def start(self, beam: Beam, pool: Pool) -> None:
+        """Add the state to rows of sentences that start now."""
+
+    @abstractmethod
+    def required_ids(self, pool: Pool) -> list[Collection[int]]:
+        """Return the tokens that it may allow for each of the N sentences."""
+
+    @abstractmethod
+    def compiled(self, pool: Pool, sentence: int) -> tuple[CompiledAutomata, int] | None:
+        """Return the rule of a sentence as the compiled search reads it: automata, and the state
+        where its own starts; None: it has none."""
+
+    @abstractmethod
+    def __call__(self, log_probs: LogProbs, beam: Beam, pool: Pool) -> None:
+        """Forbid tokens, in place, and store the rows' states."""
 
 
 class PerPoolCache(Generic[T]):

@@ -78,6 +78,8 @@ class LogitsProcessors:
                 beam,
                 (at.forced == self.eos) if limit is None else (at.forced == self.eos) & ~limit,
             )
+        if pool.rule is not None:
+            pool.rule(log_probs, beam, pool)
         return log_probs
 
     def positions(

@@ -3,7 +3,7 @@
 Each of the five has one abstract method, and defaults for what few strategies need. A strategy is a
 subclass of one of them; search/strategies/ has the strategies, fairseq's own behaviour included
 (topk, count, batch, full). The sixth point, the driver (`--decoding`), is a function of a pool and
-a callback: by default `BeamSearch` of scheduler.py, which runs the loop or its compiled twins.
+a callback: by default `BeamSearch` of scheduler.py, which runs the loop or its compiled twin.
 
 Shapes: N sentences in the pool, S live sentences, n live rows, c candidates a sentence.
 """
@@ -36,6 +36,10 @@ class Schedule(ABC):
     # turn
     level: bool = True
     most_rows: int | None = None  # of one decoder call; None: no limit
+    # where not all rows fit into a call, the sentences with the most tokens are in it
+    longest_first: bool = False
+    # after N sentences have started, all live ones are finished before others start; None: no
+    flush: int | None = None
 
     @abstractmethod
     def __call__(self, waiting: int, live: int, rows: int, since: int) -> int:
@@ -112,8 +116,8 @@ class Select(Replaceable, ABC):
         return None
 
     def banks(self, pool: Pool) -> Banks | None:
-        """Return the data with which kernels/constrained.cpp selects as this strategy does; None
-        (the default): it cannot."""
+        """Return the required phrases of a pool as kernels/beam.cpp reads them; None (the default):
+        it cannot search with them."""
         return None
 
     @abstractmethod
@@ -139,8 +143,7 @@ class Stop(Replaceable, ABC):
     """Decides when a sentence is final (`--stop`)."""
 
     variable: bool = False  # a sentence may continue with fewer rows than the beam
-    # the constants with which kernels/constrained.cpp decides as this strategy; None: it cannot
-    estimate: Estimate | None = None
+    estimate: Estimate | None = None  # of the final scores of live hypotheses, if it makes one
 
     def start(self, beam: Beam, pool: Pool) -> None:  # noqa: B027  most keep no state of their own
         """Prepare the strategy's state for the sentences of a beam that start now; nothing by

@@ -45,6 +45,8 @@ FOLDERS = ("constraints", "strategies")
 FILES = ("mbr",)  # other files of this folder that do
 # selections that fairseq's flags choose
 STOCKS = {"sampling": "--sampling", "diverse": "--diverse-beam-groups"}
+# what flags give that restrict the whole output, and not phrases of it, with every selection
+OUTPUTS = "allowed outputs"
 OUTSIDE = "FAIRSEQ_EXT_STRATEGIES"
 OUTSIDE_MODULE = "fairseq_ext_outside_"  # prefix of the names of their modules
 # names of fairseq's own flags, which a file from outside may not use (plugin/flags_dataclass.py)
@@ -365,8 +367,9 @@ def declared(key: str, flags: Any = None) -> dict[str, Any]:
 
 
 def gives_constraints(flags: Any) -> str | None:
-    """Return our first flag by which the command gives constraints; None if there is none."""
-    return next((typed(name) for name in declared("gives", flags)), None)
+    """Return our first flag by which the command gives phrases; None if there is none."""
+    given = declared("gives", flags).items()
+    return next((typed(name) for name, kind in given if kind != OUTPUTS), None)
 
 
 def constraint_flag(flags: Any, generation: Any) -> str | None:
@@ -383,7 +386,11 @@ def constrained(flags: Any, generation: Any) -> bool:
 def ways(flag: str) -> str:
     """Return the way out for a flag that has no phrases to shape."""
     shapes = all_fields()[flag[2:].replace("-", "_")].metadata.get("shapes", "phrases")
-    files = [typed(name) for name, kind in declared("gives").items() if shapes in ("phrases", kind)]
+    files = [
+        typed(name)
+        for name, kind in declared("gives").items()
+        if shapes == kind or (shapes == "phrases" and kind != OUTPUTS)
+    ]
     return (
         f"add {' or '.join(filter(None, (', '.join(files[:-1]), files[-1])))}, or leave {flag} out"
     )
@@ -399,8 +406,7 @@ CAPABILITIES = {
     "beam": "{needer} belongs to beam search, and {denier} has no beam",
     "greedy": "{needer} gives greedy decoding's output (--beam 1 --nbest 1), and {denier} asks for "
     "more than one hypothesis",
-    "rows of a beam": "{needer} scores what the rows of a beam search need, and {denier} "
-    "reads drafts",
+    "rows of a beam": "{needer} works on the rows of a beam search, and {denier} reads drafts",
     "one order": "{needer} compares all hypotheses of a sentence, and {denier} has banks, whose "
     "scores cannot be compared",
     "scores of at most 0": "{denier} can make a token's score positive, so {needer} proves nothing",
@@ -416,6 +422,7 @@ CAPABILITIES = {
     "source sentence": "{needer} works from the words of a source sentence, and {denier} has none",
     "source tokens": "{needer} works from source tokens, and {denier} has none",
     "divisible batches": "{needer} divides batches, and the results of {denier} depend on them",
+    "free ends": "{needer} says where a free translation ends, and {denier} gives whole outputs",
     "no constraints": "{needer} takes no constraints (--select dba does), and {denier} gives some",
 }
 

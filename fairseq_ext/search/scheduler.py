@@ -56,6 +56,7 @@ class Scheduler(Generic[R]):
         self.schedule = schedule
         self.waiting: OrderedDict[int, R] = OrderedDict()
         self.since = 0  # steps since requests started
+        self.begun = 0  # requests started since none was live
 
     def __len__(self) -> int:
         return len(self.waiting)
@@ -74,9 +75,15 @@ class Scheduler(Generic[R]):
         """Remove and return the requests that start now; live, rows: of the sentences that are
         being decoded. Call it before each step."""
         self.since += 1
+        if not live:
+            self.begun = 0
         n = self.schedule(len(self.waiting), live, rows, self.since) if self.waiting else 0
+        flush = self.schedule.flush
+        if flush is not None:
+            n = min(n, flush - self.begun)
         if n:
             self.since = 0
+        self.begun += n
         return [self.waiting.popitem(last=False)[1] for _ in range(n)]
 
     def steps(self, live: int, rows: int) -> int:
@@ -117,10 +124,10 @@ def search_all(
 
 # ---- The protocol of all searchers: requests go in, steps are made, hypotheses come out
 #
-# The loop (interpreted.py) is the definition of beam search; compiled.py and constrained.py are its
-# compiled twins, and the driver of parallel decoding (search/parallel/driver.py) is the fourth. A
-# command adds all sentences of a batch and steps until none is live; a worker of an engine adds and
-# cancels requests between any two steps.
+# The loop (interpreted.py) is the definition of beam search; compiled.py is its compiled twin, and
+# the driver of parallel decoding (search/parallel/driver.py) is the third. A command adds all
+# sentences of a batch and steps until none is live; a worker of an engine adds and cancels requests
+# between any two steps.
 
 
 class Searcher(ABC):

@@ -43,7 +43,7 @@ class Settings:
     glossary_folder: Path | None = None  # None: `default_folder`
     max_body: int = 1 << 20  # bytes
     max_lines: int = 128  # records of a request
-    max_tokens_a_line: int | None = None  # source tokens; None: as many as the model takes
+    max_line_tokens: int | None = None  # source tokens; None: as many as the model takes
     max_queue: int = 1000  # requests that wait
     deadline: float = 60.0  # seconds from a request's arrival to its answer
     grace: float = 10.0  # seconds for running requests after SIGTERM

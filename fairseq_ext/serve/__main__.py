@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
 import re
 import signal
@@ -26,7 +27,23 @@ if TYPE_CHECKING:
     from fairseq_ext.serve.models import Models
 
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[\w.-]+|\[[0-9a-fA-F:.]+\])(?::\d{1,5})?", re.ASCII)
-EXIT_CODES = "exit codes: 0 ended by SIGTERM or Ctrl-C; 1 an error, which is told in one sentence"
+NUMBERS = (  # flags with a number, whose default is that of Settings: name, unit, help
+    ("max_body", "BYTES", "most bytes of a request"),
+    ("max_lines", "N", "most sentences of a request"),
+    ("max_queue", "N", "most sentences that wait"),
+    ("deadline", "SECONDS", "most for a request"),
+    ("read_timeout", "SECONDS", "most for the header of a request, and for its body"),
+    ("keep_alive", "SECONDS", "an idle connection is closed after this time"),
+    (
+        "max_unpacked",
+        "BYTES",
+        "most bytes to which the text of a docx, pptx, odt or epub may unpack",
+    ),
+    ("grace", "SECONDS", "for open requests at SIGTERM"),
+)
+EXIT_CODES = (
+    "exit codes: 0 ended by SIGTERM or Ctrl-C; 1 an error, which is reported in one sentence"
+)
 
 
 def parser(name: str = "python -m fairseq_ext.serve") -> ArgumentParser:
@@ -101,49 +118,23 @@ def parser(name: str = "python -m fairseq_ext.serve") -> ArgumentParser:
         help=f"where glossaries are kept (default: {default_folder()}/SOURCE-TARGET)",
     )
     add(
-        "--max-body",
-        type=int,
-        default=default.max_body,
-        metavar="BYTES",
-        help=f"most bytes of a request (default: {default.max_body})",
-    )
-    add(
-        "--max-lines",
-        type=int,
-        default=default.max_lines,
-        metavar="N",
-        help=f"most sentences of a request (default: {default.max_lines})",
-    )
-    add(
         "--max-line-tokens",
         type=int,
         metavar="N",
         help="most source tokens of a sentence (default: as many as the model takes)",
     )
     add(
-        "--max-queue",
-        type=int,
-        default=default.max_queue,
-        metavar="N",
-        help=f"most sentences that wait (default: {default.max_queue})",
-    )
-    add(
-        "--deadline",
-        type=float,
-        default=default.deadline,
-        metavar="SECONDS",
-        help=f"most for a request (default: {default.deadline:g})",
-    )
-    add(
         "--allowed-hosts",
         type=names,
+        default=(),
         metavar="NAMES",
-        help="names that the server answers to beside localhost and --host, joined by commas "
+        help="names that the server answers to, next to localhost and --host, joined by commas "
         "(default: none; with --api-keys: any)",
     )
     add(
         "--allowed-origins",
         type=names,
+        default=(),
         metavar="ORIGINS",
         help="origins whose pages may use it through a browser, such as https://example.org, "
         "joined by commas; *: any (default: none)",
@@ -154,36 +145,16 @@ def parser(name: str = "python -m fairseq_ext.serve") -> ArgumentParser:
         metavar="N",
         help="most connections at once (default: 1000, or as the limit of open files allows)",
     )
-    add(
-        "--read-timeout",
-        type=float,
-        default=default.read_timeout,
-        metavar="SECONDS",
-        help="most for the header of a request, and for its body (default: "
-        f"{default.read_timeout:g})",
-    )
-    add(
-        "--keep-alive",
-        type=int,
-        default=default.keep_alive,
-        metavar="SECONDS",
-        help=f"an idle connection is closed after so long (default: {default.keep_alive})",
-    )
-    add(
-        "--max-unpacked",
-        type=int,
-        default=default.max_unpacked,
-        metavar="BYTES",
-        help="most bytes to which the text of a docx, pptx, odt or epub may unpack (default: "
-        f"{default.max_unpacked})",
-    )
-    add(
-        "--grace",
-        type=float,
-        default=default.grace,
-        metavar="SECONDS",
-        help=f"for open requests at SIGTERM (default: {default.grace:g})",
-    )
+    for name, unit, text in NUMBERS:
+        value = getattr(default, name)
+        shown = f"{value:g}" if isinstance(value, float) else value
+        add(
+            "--" + name.replace("_", "-"),
+            type=type(value),
+            default=value,
+            metavar=unit,
+            help=f"{text} (default: {shown})",
+        )
     return parse
 
 
@@ -196,25 +167,14 @@ def settings_of(args: Any) -> Settings:
     """Return the server's own flags (raises UsageError)."""
     from fairseq_ext.serve.guard import Keys, is_loopback
 
-    above_0 = (
-        "max_body",
-        "max_unpacked",
-        "max_lines",
-        "max_line_tokens",
-        "max_queue",
-        "deadline",
-        "cpu_workers",
-        "max_connections",
-        "read_timeout",
-        "worker_timeout",
-    )
-    for name in (*above_0, "keep_alive", "max_models"):
+    optional = ("max_line_tokens", "max_connections", "max_models", "cpu_workers", "worker_timeout")
+    for name in [*(name for name, *_ in NUMBERS if name != "grace"), *optional]:
         value = getattr(args, name)
         if value is not None and not value > 0:
             raise UsageError(
                 f"--{name.replace('_', '-')} {value:g} allows nothing: use a number above 0"
             )
-    for each in args.allowed_origins or ():
+    for each in args.allowed_origins:
         if each != "*" and not ORIGIN.fullmatch(each):
             raise UsageError(
                 "--allowed-origins must be * or scheme://host[:port], such as https://example.org, "
@@ -250,24 +210,7 @@ def settings_of(args: Any) -> Settings:
             "FILE, or leave --host out"
         )
     Keys(args.api_keys)
-    return Settings(
-        args.host,
-        args.port,
-        args.api_keys,
-        args.glossary_folder,
-        args.max_body,
-        args.max_lines,
-        args.max_line_tokens,
-        args.max_queue,
-        args.deadline,
-        args.grace,
-        args.allowed_hosts or (),
-        args.allowed_origins or (),
-        args.max_connections,
-        args.read_timeout,
-        args.keep_alive,
-        args.max_unpacked,
-    )
+    return Settings(**{each.name: vars(args)[each.name] for each in dataclasses.fields(Settings)})
 
 
 def needed(*names: str) -> None:

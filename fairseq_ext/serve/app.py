@@ -150,10 +150,8 @@ class Server(Service):
     async def get_model(self, request: Request) -> Any:
         """Return what is loaded, and how translations are made."""
         self.check(request.headers)
-        pair, others = (
-            self.pair_of(request) if request.query_params else self.pairs()[0],
-            self.pairs(),
-        )
+        pair = self.pair_of(request) if request.query_params else self.pairs()[0]
+        others = self.pairs()
         async with self.using(request, pair) as loaded:
             model = loaded.description
         return {
@@ -164,7 +162,7 @@ class Server(Service):
             "nbest": model.nbest,
             "pairs": others,
             "constraints": model.no_constraints or True,
-            "max_tokens": self.settings.max_tokens_a_line or model.longest,
+            "max_tokens": self.settings.max_line_tokens or model.longest,
         }
 
     async def health(self) -> Any:
@@ -285,7 +283,7 @@ class GlossaryRoutes:
 
     def read_file(self, name: str, content: bytes, pair: Pair) -> dict[str, Any]:
         """Return the same for a file of this name."""
-        errors, terms = LineErrors(), dict[str, list[str]]()
+        errors, terms, cases = LineErrors(), dict[str, list[str]](), dict[str, str]()
         suffix = PurePath(name).suffix.lower()
         with tempfile.NamedTemporaryFile(suffix=suffix if suffix in READERS else "") as file:
             file.write(content)
@@ -294,11 +292,14 @@ class GlossaryRoutes:
                 for entry in read(file.name, "--glossary", Languages(*pair), errors):
                     known = terms.setdefault(entry.source, [])
                     known += [target for target in entry.targets if target not in known]
+                    if entry.case:
+                        cases.setdefault(entry.source, entry.case)
                 errors.raise_first()
                 wrong = {}
             except UsageError as error:
                 wrong = {"error": str(error).replace(file.name, name).replace("--glossary: ", "")}
-        return {"terms": {source: "|".join(targets) for source, targets in terms.items()}, **wrong}
+        found = {source: "|".join(targets) for source, targets in terms.items()}
+        return {"terms": found, **({"cases": cases} if cases else {}), **wrong}
 
     async def put(self, name: str, request: Request) -> Any:
         """Keep a glossary, one term a line: source term, tab, target term (or a|b).
@@ -314,10 +315,13 @@ class GlossaryRoutes:
             found = await run_in_threadpool(self.read_file, file_name(given), body, pair)
             if "error" in found:
                 raise UsageError(found["error"])
+            cases = found.get("cases", {})
             body = "".join(
-                f"{' '.join(source.split())}\t{target}\n"
+                f"{' '.join(source.split())}\t{target}"
+                + (f"\t{cases.get(source, '')}\n" if cases else "\n")
                 for source, target in found["terms"].items()
             ).encode()
+            body = (b"source\ttarget\tcase\n" if cases else b"") + body
         kept.folder.mkdir(parents=True, exist_ok=True)
         # subtle: in this folder, which workers on other machines see as well; one of them knows
         # what the model can write
@@ -372,9 +376,9 @@ class SameSite:
 
     def __init__(self, app: ASGIApp, hosts: Sequence[str] | None, origins: Sequence[str] = ()):
         self.origins = origins
-        self.app, self.hosts = (
-            app,
-            None if hosts is None else {name.lower().strip("[]") for name in (*LOOPBACK, *hosts)},
+        self.app = app
+        self.hosts = (
+            None if hosts is None else {name.lower().strip("[]") for name in (*LOOPBACK, *hosts)}
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,7 +1,7 @@
 """Requests as JSON, in the form of the records of a JSONL corpus, and answers.
 
 {"source": "Guten Morgen.", "constraints": ["morning"], "any_of": [["a", "b"]],
-    "avoid": ["day"], "prefix": "Good",
+    "avoid": ["day"], "prefix": "Good", "allowed": ["Good morning.", "Good evening."],
  "glossary": "NAME" | ["NAME", ...] | {"Morgen": "morning|dawn"}, "nbest": 3, "seed": 1,
      "detail": true, "id": 7}
 """
@@ -72,6 +72,9 @@ class Fields(BaseModel):
     any_of: list[list[Phrase]] | None = Field(None, description="of each list one must appear")
     avoid: list[Phrase] | None = Field(None, description="phrases that must not appear")
     prefix: Phrase | None = Field(None, description="what the translation starts with")
+    allowed: list[Phrase] | None = Field(
+        None, description="strings, of which the translation is one"
+    )
     glossary: str | Names | dict[str, str] | None = Field(
         None,
         description="the name of a glossary that is kept here, a list of names, or terms: "

@@ -120,10 +120,8 @@ def read_text(files: Files) -> tuple[list[Sentence], str | None]:
             "--format text has its sources and terms in files of their own: add --sources and "
             "--terms-file, a glossary"
         )
-    sources, references = (
-        text_lines(files.sources, "--sources"),
-        text_lines(files.references, "--references"),
-    )
+    sources = text_lines(files.sources, "--sources")
+    references = text_lines(files.references, "--references")
     same_length({"--references": len(references), "--sources": len(sources)})
     errors = LineErrors()
     entries = read_glossary(
@@ -357,10 +355,8 @@ def read_wmt25(files: Files) -> tuple[list[Sentence], str | None]:
                 f"{where} has no dictionary '{name}': --terms names one of "
                 f"{', '.join(map(repr, record))}"
             )
-        source, reference = (
-            text_field(record, source_lang, where),
-            text_field(record, files.target_lang, where),
-        )
+        source = text_field(record, source_lang, where)
+        reference = text_field(record, files.target_lang, where)
         found.append(Sentence(source, reference, terms_of(pairs.items(), where)))
     return found, source_lang
 

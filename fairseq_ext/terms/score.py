@@ -44,10 +44,8 @@ class EvaluationSet:
         """Return the lines of a system (raises UsageError for another number of lines than the test
         set's)."""
         if len(hypotheses) != len(self.sentences):
-            found, lines = (
-                counted(len(hypotheses), "translation"),
-                counted(len(self.sentences), "line"),
-            )
+            found = counted(len(hypotheses), "translation")
+            lines = counted(len(self.sentences), "line")
             raise UsageError(
                 f"{flag} has {found} and --references has {lines}: name files of the same test set"
             )
@@ -172,10 +170,8 @@ def compare(
         name: row(second.score, first.score, second.p_value)
         for name, (first, second) in zip(metrics, of_metrics, strict=True)
     }
-    ours, theirs = (
-        test_set.cases(hypotheses, "--hypotheses"),
-        test_set.cases(baseline, "--baseline"),
-    )
+    ours = test_set.cases(hypotheses, "--hypotheses")
+    theirs = test_set.cases(baseline, "--baseline")
     for name, count in SHARES.items():
         of_system, of_baseline = count(ours), count(theirs)
         found[name] = row(

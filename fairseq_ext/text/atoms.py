@@ -165,12 +165,10 @@ class Reader:
         at = len(self.plain)
         mark = Mark(at, at, atom.raw, near=near, half=half, name=atom.name)
         if half == CLOSING:  # around all before it
-            mark.start, mark.opening, mark.closing, mark.inside = (
-                self.stack[-1].start if self.stack else 0,
-                "",
-                atom.raw,
-                marks[:],
-            )
+            mark.start = self.stack[-1].start if self.stack else 0
+            mark.opening = ""
+            mark.closing = atom.raw
+            mark.inside = marks[:]
             marks.clear()
         marks.append(mark)
         kind = half or (OPENING if atom.kind == OPENING else POINT)

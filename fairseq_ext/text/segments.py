@@ -257,10 +257,8 @@ def trimmed(atoms: list[Atom], escape: Callable[[str], str]) -> Iterator[Item]:
     if core and is_plain(core[-1]):
         stripped = core[-1].text.rstrip()
         space = core[-1].text[len(stripped) :]
-        core, trail = (
-            [*core[:-1], Atom(TEXT, stripped, stripped)],
-            [Atom(TEXT, space, space), *trail],
-        )
+        core = [*core[:-1], Atom(TEXT, stripped, stripped)]
+        trail = [Atom(TEXT, space, space), *trail]
     opening, core, closing = without_brackets(core)
     lead, trail = [*lead, *opening], [*closing, *trail]
     if kept := raw(lead):

@@ -308,10 +308,8 @@ def text_width(text: str, size: int, bold: bool = False) -> float:
     from matplotlib.backends.backend_agg import RendererAgg
     from matplotlib.font_manager import FontProperties
 
-    font, renderer = (
-        FontProperties(size=size, weight="bold" if bold else "normal"),
-        RendererAgg(1, 1, dpi=72),
-    )
+    font = FontProperties(size=size, weight="bold" if bold else "normal")
+    renderer = RendererAgg(1, 1, dpi=72)
     return renderer.get_text_width_height_descent(text, font, ismath=False)[0] / 72
 
 

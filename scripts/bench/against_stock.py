@@ -37,8 +37,8 @@ def stock_constrained(
     fairseq-interactive makes them.
 
     pieces: a phrase as symbols of the target dictionary. The contender's run raises StockFailed
-    where fairseq's search stops at an assertion, as it does when a batch comes to the length
-    limit with words unmet.
+    where fairseq's search stops at an assertion, as it does when a batch reaches the length limit
+     with words unmet.
     """
     flags = [*flags, "--constraints", "unordered"]
     loaded = load([*text.flags, *flags])

@@ -1,4 +1,4 @@
-"""The command lines of the scripts that measure: what several of them ask for, and how they end."""
+"""The command lines of the scripts that measure: what several of them request, and how they end."""
 
 import argparse
 import sys

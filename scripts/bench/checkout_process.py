@@ -30,8 +30,8 @@ class Apart:
     """The process. Called, it decodes all batches; what its results take to travel is not in the
     time that the call returns."""
 
-    def __init__(self, checkout: Checkout, asked: dict[str, Any], clock: str):
-        self.name, self.clock = asked["name"], clock
+    def __init__(self, checkout: Checkout, requested: dict[str, Any], clock: str):
+        self.name, self.clock = requested["name"], clock
         self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
             [checkout.python, __file__],
@@ -42,9 +42,9 @@ class Apart:
             encoding="utf-8",
             env=checkout.environment(),
         )
-        self.signature = self.ask(json.dumps(asked))["signature"]
+        self.signature = self.query(json.dumps(requested))["signature"]
 
-    def ask(self, line: str) -> dict[str, Any]:
+    def query(self, line: str) -> dict[str, Any]:
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
             print(line, file=self.process.stdin, flush=True)
@@ -62,11 +62,11 @@ class Apart:
 
     def __call__(self) -> float:
         """Decode; returns seconds."""
-        return self.ask("decode")[self.clock]
+        return self.query("decode")[self.clock]
 
     def results(self) -> tuple[Outputs, dict[str, Any]]:
         """Hypotheses of the last run, and what it has counted."""
-        found = self.ask("results")
+        found = self.query("results")
         outputs = [[(tokens, score) for tokens, score in each] for each in found["outputs"]]
         return outputs, found["stats"]
 
@@ -132,12 +132,12 @@ def memory_command(
     checkout: Checkout, text: Text, flags: Sequence[str], name: str, threads: int
 ) -> list[str]:
     """A command that decodes once and ends with its peak memory."""
-    asked = json.dumps(request("ours", text, flags, name, threads))
-    return checkout.script(__file__, "--peak", asked)
+    requested = json.dumps(request("ours", text, flags, name, threads))
+    return checkout.script(__file__, "--peak", requested)
 
 
 def request(kind: str, text: Text, flags: Sequence[str], name: str, threads: int) -> dict[str, Any]:
-    """What the process is told first."""
+    """The first message to the process."""
     return {
         "kind": kind,
         "text": text.flags,
@@ -147,38 +147,38 @@ def request(kind: str, text: Text, flags: Sequence[str], name: str, threads: int
     }
 
 
-def made(asked: dict[str, Any]) -> tuple[Contender, Callable[[], dict[str, Any]]]:
-    """In the process: the contender that is asked for, and what its last run has counted."""
-    fix_threads(asked["threads"])
+def made(requested: dict[str, Any]) -> tuple[Contender, Callable[[], dict[str, Any]]]:
+    """In the process: the contender that is requested, and what its last run has counted."""
+    fix_threads(requested["threads"])
     import fairseq_ext  # noqa: F401  before fairseq, which it prepares
 
-    text = Text(Path(), asked["text"], Path(), "", "", [])
-    if asked["kind"] == "ours":
+    text = Text(Path(), requested["text"], Path(), "", "", [])
+    if requested["kind"] == "ours":
         from contenders import ours
 
-        return ours(text, asked["flags"], asked["name"]), dict
+        return ours(text, requested["flags"], requested["name"]), dict
     from counted import searching
 
-    counted = searching(text, asked["flags"], asked["name"])
+    counted = searching(text, requested["flags"], requested["name"])
     return counted.contender, lambda: counted.stats
 
 
-def answers(asked: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> None:
+def answers(requested: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
     """Answer each line of standard input with one line."""
     import gc
     import time
 
-    contender, stats = made(asked)
-    tell({"signature": contender.signature})
+    contender, stats = made(requested)
+    say({"signature": contender.signature})
     found: Any = None
     for line in sys.stdin:
         if line.strip() == "results":
-            tell({"outputs": contender.read(found), "stats": stats()})
+            say({"outputs": contender.read(found), "stats": stats()})
             continue
         gc.collect()
         wall, cpu = time.perf_counter(), time.process_time()
         found = contender.run()
-        tell({"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu})
+        say({"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu})
 
 
 def main() -> None:
@@ -188,13 +188,13 @@ def main() -> None:
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what others print is no answer
 
-    def tell(answer: dict[str, Any]) -> None:
+    def say(answer: dict[str, Any]) -> None:
         print(json.dumps(answer), file=channel, flush=True)
 
     try:
-        answers(json.loads(sys.stdin.readline()), tell)
+        answers(json.loads(sys.stdin.readline()), say)
     except BenchError as error:
-        tell({"error": str(error)})
+        say({"error": str(error)})
 
 
 if __name__ == "__main__":

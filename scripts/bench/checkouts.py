@@ -1,4 +1,4 @@
-"""Another checkout of this project, measured beside this one: the option --before CHECKOUT PYTHON.
+"""Another checkout of this project, measured next to this one: the option --before CHECKOUT PYTHON.
 
 The other checkout runs with the Python of its own environment, in processes of its own: what is
 installed there names files of the package, which move between versions. So that both are measured
@@ -54,7 +54,7 @@ class Checkout:
         return {**os.environ, "PYTHONPATH": self.search_path(), **more}
 
     def command(self, name: str, *arguments: str) -> list[str]:
-        """A command installed beside its Python, with this checkout's modules."""
+        """A command installed next to its Python, with this checkout's modules."""
         program = str(Path(self.python).with_name(name))
         return ["env", f"PYTHONPATH={self.search_path()}", program, *arguments]
 
@@ -133,7 +133,7 @@ class Before(argparse.Action):
 
 def before_argument(parse: argparse.ArgumentParser) -> None:
     """--before CHECKOUT PYTHON; `args.before` is a Checkout, or None."""
-    told = "another checkout of this project and the Python of its environment, to compare with"
+    reported = "another checkout of this project and the Python of its environment, to compare with"
     parse.add_argument(
-        "--before", nargs=2, action=Before, metavar=("CHECKOUT", "PYTHON"), help=told
+        "--before", nargs=2, action=Before, metavar=("CHECKOUT", "PYTHON"), help=reported
     )

@@ -19,7 +19,7 @@ quality, speed: fairseq's own constrained search against DBA on rand1..rand4 and
 of --beams: mean scores of the best hypotheses, sentences with a better and with a worse one; how
 many times as fast (constrained_stock.py). With --out a finished cell is kept in OUT.cells and not
 measured again: an interrupted run goes on, and --stock-sets and --beams make short pieces of a long
-one. fairseq's search stops at an assertion when a batch comes to the length limit with words unmet.
+one. fairseq's search stops at an assertion when a batch reaches the length limit with words unmet.
 Such a cell is named above the table; a larger --max-len-b holds for all searches.
 
 --before CHECKOUT PYTHON: each search of ours and the same one of another checkout of this project
@@ -243,13 +243,13 @@ class Bench:
         ]
 
     def quality(self) -> list[tuple[str, str, list[Row]]]:
-        """Scores beside those of fairseq's own constrained search."""
+        """Scores next to those of fairseq's own constrained search."""
         return self.against_stock(
             "quality", self.text, lambda searches: quality(searches, self.text)
         )
 
     def speed(self) -> list[tuple[str, str, list[Row]]]:
-        """Times beside those of fairseq's own constrained search."""
+        """Times next to those of fairseq's own constrained search."""
         text = (
             self.text
             if self.args.speed_limit is None
@@ -364,11 +364,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(args, Path(folder))
         made = ((part, *table) for part in args.parts for table in getattr(bench, part)())
-        told = f" (before: commit {args.before.commit})" if args.before else ""
+        reported = f" (before: commit {args.before.commit})" if args.before else ""
         print_tables(
             (
                 (
-                    title.replace("\n", f"{told}\n", 1) if "\n" in title else title + told,
+                    title.replace("\n", f"{reported}\n", 1) if "\n" in title else title + reported,
                     head(columns, bool(args.before)),
                     rows,
                 )

@@ -61,9 +61,9 @@ def row(
     ]
     whole, changed = unchanged(text, phrases, counted[0].outputs, counted[1].outputs)
     default, glossary = times
-    told = f"{default.median:.3f} ({default.low:.3f}-{default.high:.3f})"
+    reported = f"{default.median:.3f} ({default.low:.3f}-{default.high:.3f})"
     verdict = "yes" if default.median <= MOST else "no"
-    shown = [name, f"{Spread.of(inside.seconds).median:.2f}", told, verdict]
+    shown = [name, f"{Spread.of(inside.seconds).median:.2f}", reported, verdict]
     shown += [f"{glossary.median:.3f}", str(whole), str(changed)]
     if before is not None:
         shown.append(before_over_ours(results[2].seconds, results[1].seconds))

@@ -7,7 +7,7 @@ of the sentences. bleu: BLEU and length of the outputs of the same searches, wit
 (intervals.py); a difference is one of BLEU on the same resamples; long, repeats: outputs, as in
 rambling.py. speed: interleaved rounds; accepted from 5 times as fast.
 fairseq meets phrases inside words too, so the two compare under --constraint-boundary none;
-whole words stand beside it.
+whole words stand next to it.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def speed(searches: Searches, repeats: int, threads: int) -> dict[str, Any]:
 def row(part: str, name: str, beam: int, facts: dict[str, Any]) -> Row:
     """A cell as a row of its part's table."""
     inside, whole = facts["inside"], facts["whole"]
-    before = [told for each in (inside, whole) for told in each.get("before", {}).values()]
+    before = [reported for each in (inside, whole) for reported in each.get("before", {}).values()]
     if part == "speed":
         median, low, high = inside["fast"]
         verdict = "yes" if median >= SPEED else "no"
@@ -255,7 +255,7 @@ class Cells:
     """The measured cells of a part, kept in a folder where there is one; what it holds
     is not measured again.
 
-    key: what the figures depend on beside set and beam; cells of another key are left alone and
+    key: what the figures depend on besides set and beam; cells of another key are left alone and
     not shown. failed: why fairseq's search has no figures for a set and a beam; it is not kept,
     so the next run tries again.
     """

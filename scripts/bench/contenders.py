@@ -86,7 +86,7 @@ def ours(
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without what fairseq, hydra and the data loader tell while they load: the tables are
+    """Without what fairseq, hydra and the data loader say while they load: the tables are
     read on the same screen."""
     for name in ("fairseq", "fairseq_ext"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -6,10 +6,10 @@ process on the same text.
 Contenders: one process with one thread and one with --cores threads, each given the whole text
 at once; Ray with one worker of one thread, and with --cores of them. Everyone has the same
 flags, and must give the same translations, or no speed is shown. Times are from the first
-unit's start to the last one's end; loading the model and starting Ray are told apart from them
+unit's start to the last one's end; loading the model and starting Ray are distinguished from them
 (they are paid once a run).
 
-Ray's own share is told in three ways: how long its workers waited between two units, as they saw
+Ray's own share is shown in three ways: how long its workers waited between two units, as they saw
 it; the processor time of the starting process and of all of Ray's processes that are no workers,
 over that of one process of one thread for the same text (a measure that other jobs on the machine
 hardly disturb); and how much longer one worker took than one process of one thread.
@@ -31,7 +31,7 @@ from report import cores, markdown, write
 
 
 class Stopwatch:
-    """Time that passes only while somebody decodes."""
+    """Time that passes only while a user decodes."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -64,7 +64,7 @@ def decode(lines: list[str]) -> tuple[float, float, list]:
     )
 
 
-def processor_time_beside_workers() -> dict[int, float]:
+def processor_time_next_to_workers() -> dict[int, float]:
     """Seconds of this process and of those below it that translate nothing: the driver, and
     Ray's servers and agents."""
     parents, seconds, names = {}, {}, {}
@@ -116,7 +116,7 @@ def on_ray(
     costs: list[tuple],
 ) -> Contender:
     """A whole run of fairseq_ext.corpus; `costs` gets the share of time that workers waited, and
-    the processor's seconds beside them."""
+    the processor's seconds next to them."""
     from fairseq_ext.corpus import run as corpus
     from fairseq_ext.corpus.job import CorpusJob
     from fairseq_ext.corpus.run import translate
@@ -128,7 +128,7 @@ def on_ray(
 
         def sign(self, answer: dict[str, str]) -> None:
             super().sign(answer)
-            loaded.append(processor_time_beside_workers())
+            loaded.append(processor_time_next_to_workers())
 
     def run() -> list:
         with tempfile.TemporaryDirectory() as out:
@@ -147,9 +147,9 @@ def on_ray(
                 )
             )
             watch.seconds += done.seconds
-            now = processor_time_beside_workers()
-            beside = sum(now[pid] - seconds for pid, seconds in loaded[-1].items() if pid in now)
-            costs.append((done.waiting, beside, done.processor))
+            now = processor_time_next_to_workers()
+            extra = sum(now[pid] - seconds for pid, seconds in loaded[-1].items() if pid in now)
+            costs.append((done.waiting, extra, done.processor))
             records = [
                 json.loads(line)
                 for line in next(Path(out).glob("text.jsonl"))
@@ -209,7 +209,7 @@ def main(argv: list[str] | None = None) -> int:
         ray.shutdown()
     print(markdown(comparison, [contenders[0].name, contenders[-2].name]))
     answers = "\n".join(
-        told(
+        reported(
             comparison,
             used[args.warmup :],
             {n: costs[n][args.warmup :] for n in costs},
@@ -223,7 +223,7 @@ def main(argv: list[str] | None = None) -> int:
     return 1 if comparison.refused else 0
 
 
-def told(
+def reported(
     comparison: Comparison,
     used: list[float],
     costs: dict[int, list[tuple]],
@@ -238,7 +238,7 @@ def told(
         return f"{found.median:.2f}x ({found.low:.2f}-{found.high:.2f})" if found else "-"
 
     share = Spread.of([100 * wait for wait, _, _ in costs[workers]])
-    beside = Spread.of(
+    extra = Spread.of(
         [100 * cost / one for (_, cost, _), one in zip(costs[workers], used, strict=True)]
     )
     work = [Spread.of([lines / seconds for _, _, seconds in costs[n]]) for n in (1, workers)]
@@ -262,8 +262,8 @@ def told(
             f"{workers} workers {work[1].median:.1f}"
         ),
         (
-            f"- processor time beside the workers, over that of one process: {beside.median:.1f}% "
-            f"({beside.low:.1f}-{beside.high:.1f})"
+            f"- processor time beside the workers, over that of one process: {extra.median:.1f}% "
+            f"({extra.low:.1f}-{extra.high:.1f})"
         ),
         (
             f"- time that workers waited between two units: {share.median:.2f}% "

@@ -4,7 +4,7 @@ of the run, prints a table.
     python scripts/bench/corpus_memory.py --lines 100000 --beam 1
 
 Memory is what is resident and not shared with other processes (RssAnon), so Ray's object store
-is told apart (RssShmem of the process that has most of it). Flat means: the medians of the run's
+is distinguished (RssShmem of the process that has most of it). Flat means: the medians of the run's
 second and last fifth differ by little; the run says by how much.
 """
 

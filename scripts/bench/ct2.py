@@ -106,8 +106,8 @@ def ctranslate2(
             sampling_topk=max(0, generation.sampling_topk),
             sampling_topp=min(1.0, abs(generation.sampling_topp)),
         )
-    asked = dict(folder=str(directory), made=made, decoding=decoding, batches=batches)
-    translator = Apart(asked, settings) if settings else Here(asked)
+    requested = dict(folder=str(directory), made=made, decoding=decoding, batches=batches)
+    translator = Apart(requested, settings) if settings else Here(requested)
 
     def read(_: None) -> Outputs:
         found = dict(zip(numbers, translator.results(), strict=True))
@@ -121,9 +121,9 @@ def ctranslate2(
         ]
 
     name = name or f"CTranslate2 {compute_type}, {workers}x{threads}"
-    told = "".join(f"|{key}={value}" for key, value in (settings or {}).items())
+    reported = "".join(f"|{key}={value}" for key, value in (settings or {}).items())
     signature = (
         f"ctranslate2:{version('ctranslate2')}|{compute_type}|workers={workers},threads={threads}"
-        f"{told} ({' '.join(flags)})"
+        f"{reported} ({' '.join(flags)})"
     )
     return Contender(name, translator, read, exact=False, signature=signature)

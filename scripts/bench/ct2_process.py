@@ -20,19 +20,19 @@ Found = list[list[tuple[list[str], float]]]  # of each sentence the hypotheses' 
 
 
 class Here:
-    """Called, it decodes all batches; `results` gives what came of it."""
+    """Called, it decodes all batches; `results` gives the result of it."""
 
-    def __init__(self, asked: Mapping[str, Any]):
+    def __init__(self, requested: Mapping[str, Any]):
         import ctranslate2 as engine
 
-        self.asked, self.found = asked, []
-        self.translator = engine.Translator(asked["folder"], **asked["made"])
+        self.requested, self.found = requested, []
+        self.translator = engine.Translator(requested["folder"], **requested["made"])
 
     def __call__(self) -> None:
-        decoding = self.asked["decoding"]
+        decoding = self.requested["decoding"]
         waiting = [
             self.translator.translate_batch(batch, asynchronous=True, **decoding)
-            for batch in self.asked["batches"]
+            for batch in self.requested["batches"]
         ]
         self.found = [result.result() for batch in waiting for result in batch]
 
@@ -43,7 +43,7 @@ class Here:
 class Apart:
     """The same in a process with settings; what its results take to travel is not in the call."""
 
-    def __init__(self, asked: Mapping[str, Any], settings: Mapping[str, str]):
+    def __init__(self, requested: Mapping[str, Any], settings: Mapping[str, str]):
         self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
             [sys.executable, __file__],
@@ -53,9 +53,9 @@ class Apart:
             text=True,
             env={**os.environ, **settings},
         )
-        self.ask(json.dumps(asked))
+        self.query(json.dumps(requested))
 
-    def ask(self, line: str) -> str:
+    def query(self, line: str) -> str:
         assert self.process.stdin is not None and self.process.stdout is not None
         print(line, file=self.process.stdin, flush=True)
         answer = self.process.stdout.readline()
@@ -68,10 +68,10 @@ class Apart:
         return answer
 
     def __call__(self) -> None:
-        self.ask("decode")
+        self.query("decode")
 
     def results(self) -> Found:
-        return json.loads(self.ask("results"))
+        return json.loads(self.query("results"))
 
     def __del__(self) -> None:
         self.process.kill()

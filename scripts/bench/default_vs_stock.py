@@ -75,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def refuse_other_processes(args: argparse.Namespace) -> None:
-    """Refuse settings of CTranslate2 beside --clock cpu (raises BenchError)."""
+    """Refuse settings of CTranslate2 with --clock cpu (raises BenchError)."""
     if args.clock == "cpu" and any(
         "=" in name.partition("ctranslate2")[2] for name in args.contenders
     ):
@@ -92,9 +92,9 @@ def decode_only(
     comparisons: list[Comparison] = []
     for mode in args.modes:
         for beam in args.beams:
-            asked = with_before(args.contenders) if args.before else args.contenders
+            requested = with_before(args.contenders) if args.before else args.contenders
             # at beam 1 that switch does nothing
-            names = [name for name in asked if beam > 1 or name != "set_beam_size"]
+            names = [name for name in requested if beam > 1 or name != "set_beam_size"]
             contenders = [build(args, text[mode], mode, beam, name) for name in names]
             title = f"beam {beam}, {TITLES[mode]}"
             comparisons.append(
@@ -125,9 +125,9 @@ def build(args: argparse.Namespace, text: Text, mode: str, beam: int, name: str)
     kind, *rest = shlex.split(name)
     flags = ["--cpu", "--beam", str(beam), *MODES[mode], *shlex.split(args.flags)]
     if kind in ("ours", "before") and args.before:
-        asked = (versions(args.before)[kind], text, flags + rest, name, args.threads)
-        contender = apart(*asked, not CHANGING & set(rest), args.clock)
-        contender.memory_command = () if args.no_memory else memory_apart(*asked)
+        requested = (versions(args.before)[kind], text, flags + rest, name, args.threads)
+        contender = apart(*requested, not CHANGING & set(rest), args.clock)
+        contender.memory_command = () if args.no_memory else memory_apart(*requested)
         return contender
     if kind == "ours":
         contender = ours(text, flags + rest, name, exact=not CHANGING & set(rest))

@@ -4,7 +4,7 @@
         [--buffer-size 2000] [-- FAIRSEQ-INTERACTIVE FLAGS]
 
 Lines made of parts of the demo's sentences go through fairseq-interactive with the demo model, by
-default streamed; its resident memory is read from /proc after every so many translated lines.
+default streamed; its resident memory is read from /proc after every N translated lines.
 The first --settle lines are not judged: by then every shape has been seen. The exit status is 1 if
 a later reading is higher than the one at --settle by more than --allowed per cent.
 """
@@ -52,7 +52,7 @@ def feed(source: Path, into: IO[bytes]) -> None:
             for line in lines:
                 into.write(line)
         except BrokenPipeError:
-            pass  # the command has ended; its status tells why
+            pass  # the command has ended; its status says why
 
 
 def run(source: Path, every: int, buffer_size: int, flags: list[str]) -> tuple[int, list[float]]:

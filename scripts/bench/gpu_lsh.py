@@ -108,7 +108,7 @@ def layer(V, d, dtype, rows_list):
 
 @torch.no_grad()
 def parts(V, d, rows):
-    """Each kernel beside torch's function of the same name."""
+    """Each kernel next to torch's function of the same name."""
     g = torch.Generator().manual_seed(1)
     weight = (torch.randn(V, d, generator=g) * d**-0.5).to(there)
     x = states(weight.cpu(), rows).to(there)

@@ -62,7 +62,7 @@ def calls_of(act):
 
 
 def searching(model, flags, words, lengths, beam):
-    """What makes a search of so many steps: a function, and its generator (None: stock's)."""
+    """What makes a search of a number of steps: a function, and its generator (None: stock's)."""
     sample, named, stock = batch(lengths, words=words), {}, isinstance(flags, str)
     sample = on_device(sample, there)
     of_stock = {"constraints": flags or None} if stock else {}

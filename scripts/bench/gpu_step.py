@@ -1,5 +1,5 @@
 """One decoder step on a GPU: fairseq's own, ours operation by operation, ours as one CUDA graph,
-beside the least it could take.
+next to the least it could take.
 
     python scripts/bench/gpu_step.py [--dtype float16 bfloat16 float32]
         [--shapes 1x1 1x5 16x5 64x5 128x5] [--layers 6] [--out FILE.json]
@@ -40,7 +40,7 @@ BIG = "transformer_vaswani_wmt_en_de_big"
 
 
 def random_model(words: int, layers: int, dtype: torch.dtype, device: str, **sizes: int) -> Any:
-    """A model nobody has trained; sizes: fairseq's flags, where they differ from
+    """A model no one has trained; sizes: fairseq's flags, where they differ from
     Transformer-big's."""
     torch.manual_seed(1)
     dictionary = Dictionary()

@@ -86,7 +86,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def model_of(words: int, folder: Path) -> Path:
-    """The folder of the model with so many words, made where it is not there."""
+    """The folder of the model with this number of words, made where it is not there."""
     made = folder / f"{words}"
     if not (made / "text.en").exists():
         shapes.SHAPES[f"growth {words}"] = (words, shapes.SMALL)
@@ -96,7 +96,7 @@ def model_of(words: int, folder: Path) -> Path:
 
 
 def lines_of(size: dict[str, int], model: Path, folder: Path, sentences: int) -> Text:
-    """So many lines of so many tokens, prepared for fairseq-generate; EOS is one
+    """Lines of the same number of tokens, prepared for fairseq-generate; EOS is one
     of a line's tokens."""
     words = size["vocabulary"] - 4
     for language in ("de", "en"):
@@ -206,7 +206,7 @@ def of_workers(what: str, value: int, args: argparse.Namespace) -> dict[str, flo
 
 
 def of_glossary(what: str, value: int, args: argparse.Namespace) -> dict[str, float]:
-    """CPU milliseconds to load a glossary of so many entries, and to match a sentence of 20 words
+    """CPU milliseconds to load a glossary of N entries, and to match a sentence of 20 words
     (glossary.py, the best of its rounds)."""
     with tempfile.TemporaryDirectory() as temporary:
         script = [sys.executable, str(ROOT / "scripts" / "bench" / "glossary.py")]

@@ -1,4 +1,4 @@
-"""How fast is a converted OPUS-MT or NLLB-200 beside CTranslate2 and `transformers`, which read
+"""How fast is a converted OPUS-MT or NLLB-200 next to CTranslate2 and `transformers`, which read
 the same Hugging Face folder?
 
     python scripts/bench/hugging_face.py --shape opus-mt --out results/hugging_face

@@ -120,7 +120,7 @@ class Talk:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def ask(self, line: str) -> None:
+    def query(self, line: str) -> None:
         """Give a line and wait for its answer."""
         assert self.process.stdin is not None and self.process.stdout is not None
         before = time.perf_counter()
@@ -163,11 +163,11 @@ def main(argv: list[str] | None = None) -> int:
             talks = []
             # one after the other: each first answer is timed alone
             for talk in contenders(args, text, beam):
-                talk.ask(lines[0])
+                talk.query(lines[0])
                 talks.append(talk)
             for i, line in enumerate(lines[1:]):
                 for talk in talks[:: -1 if args.before and i % 2 else 1]:
-                    talk.ask(line)
+                    talk.query(line)
             for talk in talks:
                 talk.end()
             tables.append(table(beam, talks))
@@ -197,11 +197,11 @@ def contenders(args: argparse.Namespace, text: Text, beam: int):
     ours, this = ["--task", "translation_ext"], this_checkout()
     compile_modules(ROOT)
     all_flags = {"stock": [], "ours": ours, "ours --int8": [*ours, "--int8"]}
-    asked = {name: (this, more) for name, more in all_flags.items()}
+    requested = {name: (this, more) for name, more in all_flags.items()}
     if args.before:
         for kind in ("", " --int8"):
-            asked[f"before{kind}"] = (args.before, all_flags[f"ours{kind}"])
-    for i, (name, (checkout, more)) in enumerate(asked.items()):
+            requested[f"before{kind}"] = (args.before, all_flags[f"ours{kind}"])
+    for i, (name, (checkout, more)) in enumerate(requested.items()):
         out = text.folder / f"parts-{beam}-{i}.json"
         yield Talk(name, [checkout.python, "-c", COMMAND, str(out), *flags, *more], checkout, out)
     try:

@@ -5,7 +5,7 @@ criterion (`--stop count`)?
     python scripts/bench/optimal_ending.py --model DIR --text PREFIX --limit 200 --repeats 5
         --threads 1 --beams 5 20
 
-raw: --unnormalized, with and without --prune-bound, stock fairseq beside them. normalised:
+raw: --unnormalized, with and without --prune-bound, stock fairseq next to them. normalised:
 length-normalised scores, where the exact certificate is loose and --patience is the rival; with
 a length limit for each sentence (--max-len-a, --max-len-b) and without. Ratios are over the table's
 first search, ours with fairseq's criterion, to show the criterion and not the decoder; "rows /

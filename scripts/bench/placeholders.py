@@ -6,7 +6,7 @@
 put back: taken out of the sentence and put back by alignment, as fairseq_ext does. copied: a token
 stands in the sentence, and the model copies it. required: the token stands there, and the search
 must write it (DBA). once each: sentences with every placeholder exactly once. rest: BLEU without
-the placeholders, beside that of the sentences without any.
+the placeholders, next to that of the sentences without any.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ and the placement; loading is not in them. "glossary / none" is the quotient of 
 median over the rounds. "a line" is what the glossary adds to a line with a term, in milliseconds:
 the glossary's seconds less the others, over the number of lines with a term.
 
---before: another checkout of this project does the same. Its quotient stands beside ours, and
+--before: another checkout of this project does the same. Its quotient stands next to ours, and
 "before / ours" is the glossary's seconds there over those here.
 """
 

@@ -1,4 +1,4 @@
-"""Do constrained outputs ramble? BLEU, scores and lengths of searches with required phrases, beside
+"""Do constrained outputs ramble? BLEU, scores and lengths of searches with required phrases, and of
 fairseq's own constrained search.
 
     python scripts/bench/rambling.py --model DIR --text PREFIX --limit 300 --sets rand3 rand4
@@ -160,14 +160,16 @@ def main() -> None:
                     made = partial(searching, bench.text, [*given, *more.split()], search)
                     all_found[search] = ran(made, file(f"{search}.{name}"))
                 for search, found in all_found.items():
-                    told = [name, str(beam), search]
+                    reported = [name, str(beam), search]
                     if "failed" in found:
-                        rows.append([*told, found["failed"], *[""] * (len(HEAD) - 4)])
+                        rows.append([*reported, found["failed"], *[""] * (len(HEAD) - 4)])
                         continue
                     base = theirs["outputs"] if theirs is not None and "outputs" in theirs else None
                     cells = row(bench, found["outputs"], free["outputs"], base, required)
                     share = "" if found["rows"] is None else f"{found['rows'] / free['rows']:.3f}"
-                    rows.append([*told, *cells[:5], share, f"{found['seconds']:.1f}", *cells[5:]])
+                    rows.append(
+                        [*reported, *cells[:5], share, f"{found['seconds']:.1f}", *cells[5:]]
+                    )
                     print(" | ".join(rows[-1]), flush=True)
         print(markdown(f"Rambling: {len(bench.text.references)} sentences", HEAD, rows))
 

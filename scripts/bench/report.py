@@ -92,10 +92,10 @@ def before_table(
     head = ["before / ours", *measures, "outputs of before and ours"]
     lines = ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * len(measures) + " --- |"]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
-    told = "before / ours: what the other checkout takes over what this one takes, "
-    told += "the median of the ratios within rounds; above 1, this one takes less."
-    told += f" The other checkout is at commit {commit}." if commit else ""
-    return [*lines, "", told]
+    reported = "before / ours: what the other checkout takes over what this one takes, "
+    reported += "the median of the ratios within rounds; above 1, this one takes less."
+    reported += f" The other checkout is at commit {commit}." if commit else ""
+    return [*lines, "", reported]
 
 
 def before_over_ours(before: Sequence[float], ours: Sequence[float]) -> str:
@@ -208,7 +208,7 @@ def machine() -> dict[str, Any]:
 
 
 def named(path: str | Path) -> str:
-    """The last two names of a path, for tables: "europarl/test" tells more than "test"."""
+    """The last two names of a path, for tables: "europarl/test" says more than "test"."""
     return last_two(Path(os.path.abspath(path)).parts[1:])
 
 

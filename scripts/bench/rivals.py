@@ -6,7 +6,7 @@ what is the least it could take?
     python scripts/bench/rivals.py --before CHECKOUT PYTHON --contenders stock ours "ours --int8"
 
 Three parts: decoding only (in bulk and one sentence at a time, beam 1, 5 and 20), whole commands
-(start-up, loading, printing), and the profile of a step beside the time that reading its weights
+(start-up, loading, printing), and the profile of a step next to the time that reading its weights
 once takes. Outputs are compared first, as in default_vs_stock.py, whose flags and contenders
 these are; CTranslate2 gets the same beam and length penalty, and runs with each of its settings
 for matrix products (SETTINGS): a line names the best. Contenders that are not exact (CTranslate2,
@@ -91,7 +91,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def best_rivals(comparison: Comparison) -> str:
     """Which settings of CTranslate2 were the best, and how many times as fast ours is."""
-    told = []
+    reported = []
     for kind, ours in (("float32", "ours"), ("int8", "ours --int8")):
         rivals = [
             result
@@ -106,11 +106,11 @@ def best_rivals(comparison: Comparison) -> str:
             if ours in [result.contender.name for result in comparison.results]
             else None
         )
-        told.append(
+        reported.append(
             f"{best.signature.partition(' ')[0]}"
             + (f" (`{ours}` is {gain.median:.2f}x as fast)" if gain else "")
         )
-    return f"Best of CTranslate2, {comparison.title}: " + "; ".join(told) + "."
+    return f"Best of CTranslate2, {comparison.title}: " + "; ".join(reported) + "."
 
 
 def whole_commands(args: argparse.Namespace, text: Text) -> Comparison:
@@ -226,12 +226,14 @@ def profile(args: argparse.Namespace, text: Text, mode: str, flags: tuple[str, .
         if getattr(part.packed, "weight", None) is not None
     )
     floor = size / bandwidth()
-    told = ", ".join(f"{label} {1e3 * parts.seconds[label] / steps:.3f}" for label in parts.seconds)
+    reported = ", ".join(
+        f"{label} {1e3 * parts.seconds[label] / steps:.3f}" for label in parts.seconds
+    )
     rest = 1e3 * (total - sum(parts.seconds.values())) / steps
     return (
         f"Profile, beam 5, {TITLES[mode]}, {' '.join(('ours in the loop', *flags))}: "
-        f"{1e3 * total / steps:.3f} ms a step of {rows / steps:.0f} rows on average: {told}, rest "
-        f"of the search {rest:.3f}. "
+        f"{1e3 * total / steps:.3f} ms a step of {rows / steps:.0f} rows on average: {reported}, "
+        f"rest of the search {rest:.3f}. "
         f"Floor: {size / 2**20:.1f} MiB of weights read once take {1e3 * floor:.3f} ms."
     )
 

@@ -87,15 +87,15 @@ def main() -> None:
                             )
                             for n in (1, 2, 4)
                         }
-                        told = ", ".join(
+                        reported = ", ".join(
                             f"{count} distinct {n}-grams" for n, count in grams.items()
                         )
                         print(
                             f"{contender.name}: {len(every)} samples, {means[0]:.2f} tokens, score "
-                            f"{means[1]:.3f}, {told}"
+                            f"{means[1]:.3f}, {reported}"
                         )
             middle = [statistics.median(took) for took in seconds]
-            told = ", ".join(
+            reported = ", ".join(
                 f"{c.name} {m:.2f} s ({min(t):.2f}-{max(t):.2f})"
                 for c, m, t in zip(contenders, middle, seconds, strict=True)
             )
@@ -104,7 +104,7 @@ def main() -> None:
                 f"{middle[0] / own:.2f}x stock, {other / own:.2f}x CTranslate2"
                 for own, other in pairs
             )
-            print(f"{n} samples, {args.cut or 'all words'}: {told}; {ratios}")
+            print(f"{n} samples, {args.cut or 'all words'}: {reported}; {ratios}")
 
 
 if __name__ == "__main__":

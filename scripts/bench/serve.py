@@ -61,14 +61,14 @@ async def load(
     async with aiohttp.ClientSession(url, **limits) as client:
         start = time.perf_counter()
 
-        async def ask(at: float, line: str) -> None:
+        async def query(at: float, line: str) -> None:
             await asyncio.sleep(max(0.0, start + at - time.perf_counter()))
             async with client.post("/v1/translate", json={"source": line}) as response:
                 if response.status == 200 and "text" in (said := await response.json()):
                     latencies.append(time.perf_counter() - start - at)
                     answers[line] = said["text"]
 
-        await asyncio.gather(*(ask(*each) for each in arrivals), return_exceptions=True)
+        await asyncio.gather(*(query(*each) for each in arrivals), return_exceptions=True)
     found = np.percentile(latencies, [50, 95, 99]) if latencies else np.full(3, np.inf)
     return Load(rate, len(latencies), len(arrivals) - len(latencies), *(float(x) for x in found))
 
@@ -84,7 +84,7 @@ def warm_up(url: str, lines: list[str]) -> None:
 def measure(
     args: argparse.Namespace, name: str, lines: list[str], folder: Path, answers: dict[str, str]
 ) -> list[Load]:
-    """One server at the rates that it is asked for; what it answers is put in `answers`."""
+    """One server at the given rates; what it answers is put in `answers`."""
     found: list[Load] = []
     with running(args, name, folder) as server:
         warm_up(server.url, lines)

@@ -7,14 +7,14 @@ with the right text?
 Requests of every kind go to `python -m fairseq_ext.serve` with the demo model, `--connections` at
 a time: records, required phrases, terms that no other request has, glossaries that are replaced,
 n-best lists, event streams (a third of them given up after the first event), LibreTranslate's form,
-and requests that are wrong. Lines of the demo test set are asked for over and over, so that each
-translation can be compared with the offline run's. After every so many requests none is sent until
+and requests that are wrong. Lines of the demo test set are requested over and over, so that each
+translation can be compared with the offline run's. After every N requests none is sent until
 all have their answers and the workers have given back what their steps left in pieces: then the
 memory of the server and of all its processes is read, which is what it keeps. It is read under load
 as well, in the middle of every round; those readings go up and down with what is searched at the
 moment. Idle ones are compared, the median of the first `--readings` from `--settle` requests on
 with that of the last: status 1 if memory grows by more than `--allowed` per cent, if a request has
-a wrong answer or none, or if one is still in the server when nobody waits for it.
+a wrong answer or none, or if one is still in the server when no one waits for it.
 """
 
 import argparse
@@ -49,11 +49,11 @@ KINDS = ("plain",) * 10 + (
 HEAD = "| requests | MiB idle | MiB busy | requests/s so far |\n| ---: | ---: | ---: | ---: |"
 JSON, TSV = ({"Content-Type": kind} for kind in ("application/json", "text/tab-separated-values"))
 IDLE = 2.5  # seconds without a request before a reading: a worker gives memory back after one
-LEFT = 60.0  # seconds in which a request that nobody waits for must have ended
+LEFT = 60.0  # seconds in which a request that no one waits for must have ended
 
 
 class Reading(NamedTuple):
-    """Memory after so many requests."""
+    """Memory after a number of requests."""
 
     requests: int
     idle: float  # MiB
@@ -66,7 +66,7 @@ class Reading(NamedTuple):
 
 
 class Traffic:
-    """Requests by number, what came of them, and the translations that plain ones must have."""
+    """Requests by number, the result of them, and the translations that plain ones must have."""
 
     def __init__(self, lines: list[str], expected: list[str], args: argparse.Namespace):
         self.lines, self.expected, self.args = lines, expected, args
@@ -77,7 +77,7 @@ class Traffic:
         """The kind of a request."""
         return KINDS[number % len(KINDS)]
 
-    async def ask(self, client: httpx.AsyncClient, number: int) -> None:
+    async def query(self, client: httpx.AsyncClient, number: int) -> None:
         """Send one request and look at its answer."""
         kind, place = self.kind_of(number), number // len(KINDS) * 7 + number
         line, expected = self.lines[place % len(self.lines)], self.expected[place % len(self.lines)]
@@ -112,7 +112,7 @@ class Traffic:
         return None if met["met"] else "without its phrase"
 
     async def terms(self, client: httpx.AsyncClient, line: str, number: int) -> str | None:
-        """The first word's translation is `very`; a term of this request alone is beside it."""
+        """The first word's translation is `very`; a term of this request alone is next to it."""
         word = line.split()[0]
         answer = (
             await client.post(
@@ -184,7 +184,7 @@ class Traffic:
         async def work() -> None:
             nonlocal busy
             for number in left:
-                await self.ask(client, number)
+                await self.query(client, number)
                 if self.done.total() == (numbers.start + numbers.stop) // 2:
                     busy = memory(processes(server.pid))
 

@@ -9,7 +9,7 @@ glossary has 300 KB, and clients that close their connection while the request r
 `--trouble` seconds a worker is killed, a worker is stopped (SIGSTOP), or the process that forks
 them is killed. `/health` is requested ten times a second, and memory is read every half minute.
 
-Status 1 if a request has a wrong answer or none, if one is still in the server when nobody waits
+Status 1 if a request has a wrong answer or none, if one is still in the server when no one waits
 for it, if memory (the median of the last `--readings`) is more than `--allowed` per cent above that
 from the tenth minute on (a sixth of a shorter run), or if /health took 100 ms or more in more than
 0.1% of the requests or 1 s once. The load of the machine is printed, since others run there too.
@@ -70,7 +70,7 @@ class Traffic(serve_memory.Traffic):
         async with httpx.AsyncClient(base_url=server.url, timeout=600, limits=limits) as client:
             while (at := at + draw.expovariate(self.args.rate)) < seconds and len(self.bad) < 20:
                 await asyncio.sleep(max(0.0, start + at - time.monotonic()))
-                task = asyncio.create_task(self.ask(client, number))
+                task = asyncio.create_task(self.query(client, number))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
                 number += 1

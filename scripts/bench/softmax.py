@@ -13,7 +13,7 @@ embedding, so hits and recall say nothing here: what is timed is LSH at its defa
 T = 6,000 (half of the words, if they are fewer than 12,000) and the t whose list is nearest to
 --list words. Ways are timed in turns, medians of --times; seconds of the process (--clock cpu, with
 one thread) where the machine does other work. Then the memory: of the weights, and what each way
-has beside them, by the process's resident pages before and after it is made.
+has next to them, by the process's resident pages before and after it is made.
 """
 
 import argparse
@@ -98,7 +98,7 @@ class OutputLayer:
 
         self.decoder: Any = SimpleNamespace(log_probs=log_probs)
         before = resident()
-        self.mib = {"weights": V * d * 4 / 2**20}  # and what each way holds beside them
+        self.mib = {"weights": V * d * 4 / 2**20}  # and what each way holds next to them
         self.screen = Screen(
             self.weight, None, 1.0, words_scored_again(BEST // 2), [2, 3], TOLERANCE
         )
@@ -152,7 +152,7 @@ class OutputLayer:
 
 
 def one_sentence(rows: int) -> tuple[Beam, Pool]:
-    """A beam of so many rows before their first token, of a sentence that needs no words."""
+    """A beam of `rows` rows before their first token, of a sentence that needs no words."""
     beam = Beam([0], rows, None, torch.zeros(rows, 1, dtype=torch.long), torch.zeros(rows, 0))
     return beam, Pool({}, torch.ones(1, dtype=torch.long), [1], torch.zeros(1, dtype=torch.long), 2)
 

@@ -8,7 +8,7 @@ Every contender runs as a command of its own, in turns, and its user CPU time is
 other work on the machine disturbs little. The table's parts are measured in the process by
 functions of fairseq that are wrapped: importing torch, importing fairseq and the tasks, flags and
 configuration, reading checkpoint and data, making the generator (weights, self-check), decoding,
-and the rest (printing and the end of the process). Start-up is all but decoding. Beside them:
+and the rest (printing and the end of the process). Start-up is all but decoding. Next to them:
 the peak of resident memory.
 --before adds another checkout of this project, run by its own Python; a round before the first one
 then warms up, and every other round runs backwards.
@@ -187,12 +187,12 @@ def versions_table(runs: list[Run], commit: str) -> str:
     ours, before = named["ours"], named["before"]
     pairs = ((before.startup, ours.startup), (before.seconds, ours.seconds))
     ratios = [before_over_ours(*pair) for pair in pairs]
-    told = "not compared"  # the doctor describes its environment
+    reported = "not compared"  # the doctor describes its environment
     if ours.child:
         same = sum(a == b for a, b in zip(ours.answers, before.answers, strict=False))
-        told = f"{same} of {max(len(ours.answers), len(before.answers))} equal"
+        reported = f"{same} of {max(len(ours.answers), len(before.answers))} equal"
     measures = ["start-up (min-max)", "whole (min-max)"]
-    return "\n".join([*before_table(measures, [["ours", *ratios, told]], commit), ""])
+    return "\n".join([*before_table(measures, [["ours", *ratios, reported]], commit), ""])
 
 
 def contenders(args: argparse.Namespace, text: Text, command: str) -> list[Run]:

@@ -46,7 +46,7 @@ def even_lengths(
         of_length[len(sides[0][place].split())].append(place)
 
     def take(words: int) -> int:
-        """An unused line of about so many words."""
+        """An unused line of about this number of words."""
         nearest = min(
             (n for n in of_length if of_length[n]), key=lambda n: abs(n - words), default=None
         )

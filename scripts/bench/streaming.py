@@ -8,7 +8,7 @@ fixed: our own fixed-width search, batch against stream, same output, on a lengt
 (1 to 8 sentences a line).
 stock: fairseq's search against streamed variable width, delta 1.5 and M 5, on the text itself; BLEU
 must not move by more than 0.3. variable: VAR-BATCH against VAR-STREAM, same output, on both texts.
-All have as many sentences a batch. A table is followed by what was asked for and what came out;
+All have as many sentences a batch. A table is followed by what was requested and what came out;
 the exit status is 1 when outputs that must be equal are not.
 """
 
@@ -33,7 +33,7 @@ BLEU = 0.3  # that pruning may cost
 
 @dataclass
 class Claim:
-    """`fast` must be so many times faster than `slow`."""
+    """`fast` must be N times faster than `slow`."""
 
     part: str
     text: str
@@ -79,7 +79,7 @@ def race(claim: Claim, text: Text, args: argparse.Namespace) -> tuple[Comparison
 
 
 def verdict(claim: Claim, done: Comparison, fast: Decoding) -> str:
-    """What was asked for, and what came out."""
+    """What was requested, and what came out."""
     ratio = done.speed_up(claim.fast, claim.slow)
     if ratio is None:
         return "**The outputs differ.**\n"

@@ -1,4 +1,4 @@
-"""Where tags come to stand, by what the model attends to: around a noun of the demo's text,
+"""Where tags are put, by what the model attends to: around a noun of the demo's text,
 is the tag around its translation?
 
     python scripts/bench/tags.py [--limit N]

@@ -133,11 +133,11 @@ def main(argv: list[str] | None = None) -> int:
             for some in (lines[:1], lines):
                 for command in commands[:: -1 if turn % 2 else 1]:
                     command(some)
-            told = table(commands, len(lines))
+            reported = table(commands, len(lines))
             if args.before:
-                told += "\n" + versions_table(commands, len(lines), args.before.commit)
-            print(told, flush=True)
-            write_page(args.out, [told])
+                reported += "\n" + versions_table(commands, len(lines), args.before.commit)
+            print(reported, flush=True)
+            write_page(args.out, [reported])
     return 0
 
 

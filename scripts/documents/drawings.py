@@ -199,7 +199,7 @@ def bands() -> None:
     d.text(
         20,
         290,
-        "t = 2 hits are asked for (--lsh-hits); the T most frequent words are always "
+        "t = 2 hits are required (--lsh-hits); the T most frequent words are always "
         "scored (--lsh-top).",
         SOFT,
     )

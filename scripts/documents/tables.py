@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def fill(text: str) -> str:
-    """Return a page's text with every generated part made anew; a part whose function returns None
+    """Return a page's text with every generated part made again; a part whose function returns None
     stays. Errors: KeyError for a part that nothing makes."""
 
     def made(m: re.Match[str]) -> str:
@@ -135,7 +135,7 @@ IMAGE = re.compile(r"(!\[[^\]]*\]\()(?!\w+:)([^)]+\))")
 
 def results(path: str) -> str:
     """Return a results file as the script that measured it wrote it, below the page's own title;
-    its pictures, and those beside it, are linked from docs/results."""
+    its pictures, and those next to it, are linked from docs/results."""
     file = ROOT / path
     folder = f"../../{file.parent.relative_to(ROOT).as_posix()}"
     text = IMAGE.sub(lambda m: f"{m[1]}{folder}/{m[2]}", file.read_text().strip())

@@ -39,7 +39,7 @@ from matplotlib.transforms import Bbox  # noqa: E402
 COLUMN, FULL = 5.2, 7.4  # inches
 HEIGHT = 3.4
 GAP = 1.25  # lines of text between the baselines of two labels
-# Okabe and Ito's colours, which readers with colour blindness tell apart; black is fairseq itself
+# Okabe and Ito's colours, which readers with colour blindness distinguish; black is fairseq itself
 BLACK, GREY, NAVY = "#000000", "#767676", "#00407A"
 BLUE, ORANGE, GREEN, RED, SKY, PURPLE, YELLOW = (
     "#0072B2",
@@ -143,7 +143,7 @@ plt.rcParams.update(SHEET)
 def panel(
     rows: int = 1, columns: int = 1, width: float = COLUMN, height: float = HEIGHT, **grid: Any
 ) -> tuple[Figure, Any]:
-    """A figure of so many panels and its axes."""
+    """A figure of several panels and its axes."""
     return plt.subplots(rows, columns, figsize=(width, height), layout="constrained", **grid)
 
 
@@ -282,8 +282,8 @@ def label_bars(axes: Axes, lines: Mapping[str, Sequence[Bar]]) -> None:
 
 
 def label_points(axes: Axes, points: Sequence[tuple[str, float, float, str]]) -> None:
-    """Write the name of each point (name, x, y, colour) beside it, where it covers no line or bar
-    of the figure; a thin line leads from a point to a name that found no place beside it."""
+    """Write the name of each point (name, x, y, colour) next to it, where it covers no line or bar
+    of the figure; a thin line leads from a point to a name that found no place next to it."""
     axes.figure.canvas.draw()
     taken: list[Bbox] = []
     paths = [line.get_xydata() for line in axes.get_lines()]

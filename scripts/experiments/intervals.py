@@ -67,7 +67,7 @@ def bleu(counts: Counts) -> np.ndarray:
 
 def resampled(counts: Counts, resamples: int = RESAMPLES, seed: int = SEED) -> np.ndarray:
     """BLEU (resamples,) of resamples of the sentences, the same ones for every search
-    over a text of so many."""
+    over a text of this length."""
     sentences = len(counts)
     draw = np.random.default_rng(seed)
     times = draw.multinomial(sentences, np.full(sentences, 1 / sentences), size=resamples)

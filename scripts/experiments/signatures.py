@@ -1,5 +1,5 @@
 """The signatures of a results file as a short list: what all of them share stands once, and what
-only the beam tells apart is one line."""
+differ in the beam alone are one line."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any

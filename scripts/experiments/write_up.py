@@ -1,5 +1,5 @@
 """What tables.py and figures.py of every experiment share: they read one JSON file of results
-and write beside it."""
+and write next to it."""
 
 import argparse
 import json

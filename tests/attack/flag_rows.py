@@ -8,7 +8,7 @@ SHAPES = {
     "--dba-allocation": ["--dba-allocation", "paper"],
     "--avoid-case": ["--avoid-case", "exact"],
 }  # what shapes phrases, as typed
-BESIDE = (
+NEXT_TO = (
     ["--beam", 1, "--decoding", "window"],
     ["--beam", 1, "--decoding", "jacobi"],
     ["--stop", "optimal"],
@@ -19,7 +19,7 @@ NONE = "shapes phrases, and the command has none: add"
 PHRASES = ["--constraints-file", "{phrases}"]
 REFERENCE = "--score-reference scores given translations, so"
 FLAGS: dict[str, tuple[list, str]] = {
-    # without phrases: alone, with a search for phrases, beside a search that takes none
+    # without phrases: alone, with a search for phrases, next to a search that takes none
     **{f"{flag} of no phrases": (typed, f"{flag} {NONE}") for flag, typed in SHAPES.items()},
     **{
         f"{flag} and dba of no phrases": (["--select", "dba", *typed], f"{flag} {NONE}")
@@ -27,13 +27,13 @@ FLAGS: dict[str, tuple[list, str]] = {
     },
     **{
         f"{flag} beside {search[-1]}": ([*search, *typed], f"{flag} {NONE}")
-        for (flag, typed), search in zip(SHAPES.items(), BESIDE, strict=True)
+        for (flag, typed), search in zip(SHAPES.items(), NEXT_TO, strict=True)
     },
     "bonus of no phrases": (
         ["--constraint-bonus", 1],
         f"--constraint-bonus {NONE} --constraints-file or --glossary, or leave",
     ),
-    "bonus and window": ([*BESIDE[0], "--constraint-bonus", 1], f"--constraint-bonus {NONE}"),
+    "bonus and window": ([*NEXT_TO[0], "--constraint-bonus", 1], f"--constraint-bonus {NONE}"),
     "soft search of no phrases": (
         ["--select", "bonus", "--constraint-bonus", 1],
         f"--constraint-bonus {NONE}",
@@ -79,7 +79,7 @@ FLAGS: dict[str, tuple[list, str]] = {
     ),
     # phrases and what takes none
     "phrases and window": (
-        [*BESIDE[0], *PHRASES],
+        [*NEXT_TO[0], *PHRASES],
         "--constraints-file belongs to beam search, and --decoding window has no beam",
     ),
     "bonus and proof": (

@@ -11,7 +11,7 @@ import torch
 from fairseq.data import Dictionary
 from forked import Done, generate, interactive
 from sizes import drawn
-from test_lines import told
+from test_lines import reported
 
 from fairseq_ext import SentenceError, Translator, UsageError
 from fairseq_ext.kernels.library import library
@@ -87,7 +87,7 @@ def test_bad_constraints_cost_no_other_sentence_in_generate(tiny, tmp_path, how)
         and "Traceback" not in done.stderr
         and "error: " not in done.stderr
     ), done.stderr
-    reasons = told(done)
+    reasons = reported(done)
     assert reasons.keys() == BAD_LINES.keys() and all(
         REASONS[i] in reason for i, reason in reasons.items()
     )
@@ -106,8 +106,8 @@ def test_sentences_that_are_too_long_cost_no_other_in_generate(tiny):
     done, right = generate(*limit), generate(*command(tiny, tiny / "model.pt", "--batch-size", 3))
     long = {i for i, line in enumerate(sources(tiny)) if len(line) + 1 > 6}
     assert 0 < len(long) < SENTENCES and done.status == 3
-    assert told(done).keys() == long and all(
-        "tokens, and the model takes (6, 30)" in reason for reason in told(done).values()
+    assert reported(done).keys() == long and all(
+        "tokens, and the model takes (6, 30)" in reason for reason in reported(done).values()
     )
     assert texts(done) == {i: "" if i in long else text for i, text in texts(right).items()}
     assert sorted(name for name in lines(done) if name[0] == "S") == sorted(
@@ -116,7 +116,7 @@ def test_sentences_that_are_too_long_cost_no_other_in_generate(tiny):
     skipped = generate(*limit, "--skip-invalid-size-inputs-valid-test")
     assert (
         skipped.status == 0
-        and not told(skipped)
+        and not reported(skipped)
         and texts(skipped).keys() == set(range(SENTENCES)) - long
     )
     stock = generate(
@@ -126,10 +126,10 @@ def test_sentences_that_are_too_long_cost_no_other_in_generate(tiny):
     assert texts(stock) == texts(skipped) and lines(stock).keys() == lines(skipped).keys()
     narrow = generate(*command(tiny, tiny / "model.pt", "--max-tokens", 6))
     assert narrow.status == 3 and all(
-        "--max-tokens takes 6" in reason for reason in told(narrow).values()
+        "--max-tokens takes 6" in reason for reason in reported(narrow).values()
     )
     assert {i: text for i, text in texts(narrow).items() if text} == {
-        i: texts(right)[i] for i in texts(right) if i not in told(narrow)
+        i: texts(right)[i] for i in texts(right) if i not in reported(narrow)
     }
 
 
@@ -152,10 +152,10 @@ def test_nan_in_some_sentences_costs_no_other_in_generate(tiny, nan, tmp_path, h
     files += [] if "--cpu-workers" in how else ["--results-file", tmp_path / "results.jsonl"]
     done = generate(*command(tiny, nan, *how, *files))
     right = generate(*command(tiny, tiny / "model.pt", *how))
-    assert done.status == 3 and told(done).keys() == poisoned, done.stderr
+    assert done.status == 3 and reported(done).keys() == poisoned, done.stderr
     assert all(
         reason.startswith("the model gives NaN at target position")
-        for reason in told(done).values()
+        for reason in reported(done).values()
     )
     assert texts(done) == {i: "" if i in poisoned else text for i, text in texts(right).items()}
     assert json.loads((tmp_path / "stats.json").read_text())["sentences"] == SENTENCES - len(
@@ -170,7 +170,9 @@ def test_nan_in_some_sentences_costs_no_other_in_generate(tiny, nan, tmp_path, h
         again = generate(
             *command(tiny, nan, *how, "--results-file", tmp_path / "results.jsonl", "--resume")
         )
-        assert again.status == 3 and told(again) == told(done) and texts(again) == texts(done)
+        assert (
+            again.status == 3 and reported(again) == reported(done) and texts(again) == texts(done)
+        )
 
 
 @drawn(1)
@@ -190,13 +192,13 @@ def test_strict_ends_generate_at_the_first_behind_what_came_before(tiny, nan, tm
     order = [
         int(line[2:].split("\t")[0]) for line in free.stdout.splitlines() if line.startswith("H-")
     ]
-    first = next(i for i in order if i in told(free))
+    first = next(i for i in order if i in reported(free))
     printed = [
         int(line[2:].split("\t")[0]) for line in strict.stdout.splitlines() if line.startswith("H-")
     ]
-    assert strict.status == 1 and printed == order[: order.index(first)] and not told(strict)
+    assert strict.status == 1 and printed == order[: order.index(first)] and not reported(strict)
     said = [line for line in strict.stderr.splitlines() if line.startswith("error: ")]
-    assert said == [f"error: {told(free)[first]}"]
+    assert said == [f"error: {reported(free)[first]}"]
 
 
 def test_nan_in_a_line_costs_no_other_in_interactive(tiny, nan):
@@ -213,7 +215,7 @@ def test_nan_in_a_line_costs_no_other_in_interactive(tiny, nan):
             for model in (nan, tiny / "model.pt")
         )
         poisoned = {i for i, line in enumerate(text) if POISON in line.split()}
-        assert done.status == 3 and told(done).keys() == poisoned and "NaN" in told(done)[3]
+        assert done.status == 3 and reported(done).keys() == poisoned and "NaN" in reported(done)[3]
         assert texts(done) == {i: "" if i in poisoned else line for i, line in texts(right).items()}
 
 
@@ -251,13 +253,13 @@ def test_strict_prints_all_lines_before_one_with_nan_and_none_behind_it(tiny, na
     free = interactive(*command(tiny, nan, *flags), stdin="\n".join(text).encode())
     assert (
         strict.status == 1
-        and not told(strict)
+        and not reported(strict)
         and free.status == 3
-        and told(free).keys() == {3, 7, 8}
+        and reported(free).keys() == {3, 7, 8}
     )
     assert texts(strict) == {number: line for number, line in texts(free).items() if number < 3}
     assert [line for line in strict.stderr.splitlines() if line.startswith("error: ")] == [
-        f"error: {told(free)[3]}"
+        f"error: {reported(free)[3]}"
     ]
     assert "Traceback" not in strict.stderr and (tmp_path / "report.jsonl").stat().st_size
 
@@ -303,7 +305,7 @@ def test_an_empty_line_that_match_source_len_leaves_no_room_costs_no_other(tiny)
     assert done.status == 3 and texts(done)[0] and texts(done)[2] and texts(done)[1] == "", (
         done.stderr
     )
-    assert told(done) == {
+    assert reported(done) == {
         1: "--min-len 1 is above the length limit of a sentence: lower it, or leave "
         "--match-source-len out"
     }

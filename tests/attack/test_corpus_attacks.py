@@ -175,7 +175,7 @@ def test_the_run_of_bad_lines_is_whole(run_of_lines):
 
 
 @pytest.mark.parametrize("name", OBJECTS)
-def test_a_bad_line_is_told(run_of_lines, name):
+def test_a_bad_line_is_reported(run_of_lines, name):
     _, kind, reason = OBJECTS[name]
     entry = records(run_of_lines[1] / "errors.jsonl")[list(OBJECTS).index(name)]
     assert entry["line"] == 2 * list(OBJECTS).index(name) + 2 and entry["kind"] == kind

@@ -1,4 +1,4 @@
-"""How commands end: at Ctrl-C, when nobody reads their output any more, when it takes no more.
+"""How commands end: at Ctrl-C, when no one reads their output any more, when it takes no more.
 
 Quietly, with the status of a shell.
 """
@@ -124,7 +124,7 @@ def test_a_closed_output_is_one_sentence_and_no_success(commands, name):
 
 
 @pytest.mark.parametrize("name", ["interactive", "terms"])
-def test_a_mistake_shows_its_traceback_where_it_is_asked_for(commands, name, tmp_path):
+def test_a_mistake_shows_its_traceback_where_it_is_requested(commands, name, tmp_path):
     main, argv, _ = commands[name]
     argv = [str(tmp_path / "absent") if word.endswith((".pt", ".tsv")) else word for word in argv]
     quiet, loud = Child(main, argv).wait(), Child(main, [*argv, "--verbose"]).wait()

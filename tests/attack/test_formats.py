@@ -1,5 +1,5 @@
 """Files that commands read back, changed by hand with right digests: each is refused, or
-made anew, in one sentence."""
+made again, in one sentence."""
 
 import json
 

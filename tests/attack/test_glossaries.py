@@ -45,12 +45,12 @@ def test_a_glossary_that_cannot_be_used(tmp_path, suffix, name, content, sentenc
         and "root:" not in done.stderr
         and time.monotonic() - begun < 30
     )
-    # fairseq, which this process has imported, asks for what a command of its own does not tell
-    told = "".join(
+    # fairseq, which this process has imported, has what a command of its own does not say
+    reported = "".join(
         line for line in done.stderr.splitlines(keepends=True) if not line.startswith("INFO:")
     )
-    assert told.startswith("error: ") and told.count("\n") == 1 and len(told) < 500
-    assert sentence.format(path=path) in told
+    assert reported.startswith("error: ") and reported.count("\n") == 1 and len(reported) < 500
+    assert sentence.format(path=path) in reported
 
 
 def test_nothing_is_fetched_for_a_glossary(tmp_path):

@@ -23,7 +23,7 @@ def texts(done: Done) -> dict[int, str]:
     return {int(name[2:]): text for name, _, text in found}
 
 
-def told(done: Done) -> dict[int, str]:
+def reported(done: Done) -> dict[int, str]:
     """number -> reason of each E- line."""
     lines = [line.split("\t", 1) for line in done.stderr.splitlines() if line.startswith("E-")]
     assert len({name for name, _ in lines}) == len(lines)
@@ -59,7 +59,7 @@ def session(request, tiny, tmp_path_factory) -> Done:
 def expect(done: Done, number: int, sentence: str | None, good: str) -> None:
     """The line has this in its E- line and an empty hypothesis, or neither; so have
     not its neighbours."""
-    found, reasons = texts(done), told(done)
+    found, reasons = texts(done), reported(done)
     assert found[number - 1] == good and (number + 1 not in found or found[number + 1] == good)
     assert number - 1 not in reasons and number + 1 not in reasons
     if sentence is None:
@@ -69,9 +69,9 @@ def expect(done: Done, number: int, sentence: str | None, good: str) -> None:
 
 
 def whole(done: Done, rows: int, bad: int) -> None:
-    """Every line is answered, in order, and the status tells of the bad ones."""
+    """Every line is answered, in order, and the status says whether any is bad."""
     assert done.status == 3 and "Traceback" not in done.stderr and "error: " not in done.stderr
-    assert list(texts(done)) == list(range(2 * rows)) and len(told(done)) == bad
+    assert list(texts(done)) == list(range(2 * rows)) and len(reported(done)) == bad
 
 
 def test_the_session_is_whole(session):
@@ -104,7 +104,8 @@ def test_bytes_in_a_phrase_that_is_segmented():
     done = interactive(*words, "--constraints", stdin=between([b"Ja.\tyes\xff"]) + GOOD)
     assert done.status == 3 and "Traceback" not in done.stderr, done.stderr
     assert (
-        told(done).keys() == {1} and "the phrase 'yes\\udcff' contains the piece" in told(done)[1]
+        reported(done).keys() == {1}
+        and "the phrase 'yes\\udcff' contains the piece" in reported(done)[1]
     )
     assert texts(done)[0] == texts(done)[2] != "" and texts(done)[1] == ""
 

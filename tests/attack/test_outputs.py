@@ -29,7 +29,7 @@ def glossary(tmp_path) -> list:
 # ---- --glossary-report
 
 
-def test_a_glossary_report_follows_links_and_tells_of_a_full_disk(tiny, tmp_path, glossary):
+def test_a_glossary_report_follows_links_and_says_of_a_full_disk(tiny, tmp_path, glossary):
     (tmp_path / "there").write_text("old\n")
     (tmp_path / "link").symlink_to(tmp_path / "there")
     assert generate(*model(tiny), *glossary, "--glossary-report", tmp_path / "link").status == 0

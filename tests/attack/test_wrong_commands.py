@@ -215,7 +215,7 @@ WRONG = {
     ),
     "window with a softmax": (
         [*WINDOW, "--softmax", "top"],
-        "--softmax top scores what the rows of a beam search need",
+        "--softmax top works on the rows of a beam search",
     ),
     "ranked banks": (
         ["--stop", "ranked", "--select", "cbs"],

@@ -79,7 +79,7 @@ class Made:
     out: Path
     source: str  # languages, as fairseq's flags name them
     target: str
-    generation: dict[str, Any]  # how generate() is told the target language
+    generation: dict[str, Any]  # how generate() gets the target language
 
     def translator(self, **flags: Any) -> Translator:
         """Of the converted folder."""

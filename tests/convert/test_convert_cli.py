@@ -259,7 +259,7 @@ def test_what_cannot_be_converted_is_refused_by_its_field(opus, tmp_path, capsys
         json.dumps(json.loads((opus.folder / "config.json").read_text()) | change)
     )
     assert main(["hf", str(tmp_path), str(tmp_path / "out")]) == 1
-    assert said in (told := capsys.readouterr().err) and told.count("\n") == 1
+    assert said in (reported := capsys.readouterr().err) and reported.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -288,41 +288,41 @@ class Runs:
         return os.mkdir, (self.place,)
 
 
-def test_a_wrong_folder_is_told_in_a_sentence(opus, tmp_path, capsys):
+def test_a_wrong_folder_is_reported_in_a_sentence(opus, tmp_path, capsys):
     good = tmp_path / "good"
     good.mkdir()
     for path in opus.folder.iterdir():
         (good / path.name).symlink_to(path)
 
-    def told(*arguments) -> str:
+    def reported(*arguments) -> str:
         assert main(["hf", *map(str, arguments)]) == 1
         said = capsys.readouterr().err
         assert said.startswith("error: ") and said.count("\n") == 1, said
         return said
 
-    assert "is not a folder" in told(tmp_path / "none", tmp_path / "out")
+    assert "is not a folder" in reported(tmp_path / "none", tmp_path / "out")
     (tmp_path / "empty").mkdir()
-    assert "has no config.json" in told(tmp_path / "empty", tmp_path / "out")
+    assert "has no config.json" in reported(tmp_path / "empty", tmp_path / "out")
     # without config.json, as adapters are kept
     (tmp_path / "empty" / "adapter_config.json").write_text("{}")
-    assert "adapter_config.json" in told(tmp_path / "empty", tmp_path / "out")
-    assert "is not an empty folder" in told(good, opus.out) and "is not an empty folder" in told(
-        good, opus.folder / "config.json"
-    )
+    assert "adapter_config.json" in reported(tmp_path / "empty", tmp_path / "out")
+    assert "is not an empty folder" in reported(
+        good, opus.out
+    ) and "is not an empty folder" in reported(good, opus.folder / "config.json")
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     for size in (100, 300_000):  # of files: a copy does not fit, and the weights
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, limit[1]))
         try:
-            assert f"cannot write {tmp_path / str(size)} (" in told(good, tmp_path / str(size))
+            assert f"cannot write {tmp_path / str(size)} (" in reported(good, tmp_path / str(size))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     (good / "adapter_config.json").write_text("{}")
-    assert "adapter_config.json" in told(good, tmp_path / "out")
+    assert "adapter_config.json" in reported(good, tmp_path / "out")
     (good / "adapter_config.json").unlink()
     (good / "source.spm").unlink()
-    assert "has no source.spm" in told(good, tmp_path / "out")
+    assert "has no source.spm" in reported(good, tmp_path / "out")
     (good / "source.spm").write_bytes(b"no pieces")
-    assert "source.spm is not a SentencePiece model" in told(good, tmp_path / "out")
+    assert "source.spm is not a SentencePiece model" in reported(good, tmp_path / "out")
     (good / "source.spm").unlink()
     (good / "source.spm").symlink_to(opus.folder / "source.spm")
     weights = safetensors.torch.load_file(opus.folder / "model.safetensors")
@@ -331,35 +331,35 @@ def test_a_wrong_folder_is_told_in_a_sentence(opus, tmp_path, capsys):
         {**weights, "model.encoder.layers.0.fc1.lora_A.weight": torch.ones(2)},
         good / "model.safetensors",
     )
-    assert "fc1.lora_A.weight" in told(good, tmp_path / "out")
+    assert "fc1.lora_A.weight" in reported(good, tmp_path / "out")
     # with tie_word_embeddings=False a file has them besides
     for name in ("lm_head.weight", "model.encoder.embed_tokens.weight"):
         table = weights["model.shared.weight"]
         safetensors.torch.save_file({**weights, name: table.clone()}, good / "model.safetensors")
         assert main(["hf", str(good), str(tmp_path / f"same {name}")]) == 0
         safetensors.torch.save_file({**weights, name: table + 1}, good / "model.safetensors")
-        assert f"has the weight {name.removeprefix('model.')} and another word table" in told(
+        assert f"has the weight {name.removeprefix('model.')} and another word table" in reported(
             good, tmp_path / "out"
         )
     whole = (opus.folder / "model.safetensors").read_bytes()
     for damaged in (b"no weights", whole[:100], whole[:-100]):
         (good / "model.safetensors").write_bytes(damaged)
-        assert "model.safetensors cannot be read" in told(good, tmp_path / "out")
+        assert "model.safetensors cannot be read" in reported(good, tmp_path / "out")
     (good / "model.safetensors").unlink()
-    assert "has no model.safetensors or pytorch_model.bin" in told(good, tmp_path / "out")
+    assert "has no model.safetensors or pytorch_model.bin" in reported(good, tmp_path / "out")
     for listed, said in (
         ('{"weight_map": 3}', "has no weight_map"),
         ('{"weight_map": {"a": "second"}}', "has no second: copy"),
     ):
         (good / "model.safetensors.index.json").write_text(listed)
-        assert said in told(good, tmp_path / "out")
+        assert said in reported(good, tmp_path / "out")
     (good / "model.safetensors.index.json").unlink()
     torch.save({"x": Runs(str(tmp_path / "run"))}, good / "pytorch_model.bin")
     assert (
-        "pytorch_model.bin holds more than weights" in told(good, tmp_path / "out")
+        "pytorch_model.bin holds more than weights" in reported(good, tmp_path / "out")
         and not (tmp_path / "run").exists()
     )
     (good / "vocab.json").unlink()
     (good / "vocab.json").write_text('{"</s>": 0, "<unk>": 0, "<pad>": 1}')
-    assert "the same number" in told(good, tmp_path / "out")
+    assert "the same number" in reported(good, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -26,7 +26,7 @@ from fairseq_ext.core.errors import UsageError  # noqa: E402
 
 
 def lines(count: int, seed: int) -> list[str]:
-    """Made-up lines; none repeats a stretch of characters thrice, since that has two segmentations
+    """Made-up lines; none repeats a stretch of characters three times: that has two segmentations
     of one score, and which of the two a tokenizer takes is its own affair."""
     unclear = re.compile(r"(.+)\1\1")
     return [line for line in hf_models.lines(2 * count, seed) if not unclear.search(line)][:count]
@@ -315,7 +315,7 @@ def test_a_folder_may_have_several_files_of_weights_or_a_pickled_one(made, tmp_p
 
 
 def test_a_table_is_found_under_its_sides_names_alone(made, tmp_path):
-    """Both tables of this model have one size, so that nothing else tells them apart."""
+    """Both tables of this model have one size, so that nothing else distinguishes them."""
     import safetensors.torch
 
     from fairseq_ext.convert.__main__ import convert

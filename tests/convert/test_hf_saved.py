@@ -133,8 +133,8 @@ def test_a_tokenizer_that_sentencepiece_cannot_equal_is_refused(made, tmp_path, 
     path = of.folder / "tokenizer.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     assert main(["hf", str(of.folder), str(tmp_path / "again")]) == 1
-    told = capsys.readouterr().err
-    assert said in told and told.count("\n") == 1 and not (tmp_path / "again").exists()
+    reported = capsys.readouterr().err
+    assert said in reported and reported.count("\n") == 1 and not (tmp_path / "again").exists()
 
 
 def test_merges_that_leave_one_out_are_refused(made, tmp_path, capsys):

@@ -72,10 +72,10 @@ def test_requests_of_several_pairs_get_what_a_translator_of_each_gives(
             assert [each["score"] for each in found] == pytest.approx(
                 [each[0].score for each in expected], abs=1e-4
             )
-            asked = client.post(
+            requested = client.post(
                 "/translate", json={"q": text, "source": source[:2], "target": target[:2]}
             )
-            assert asked.json()["translatedText"] == [
+            assert requested.json()["translatedText"] == [
                 each[0].text for each in expected[len(text) :]
             ]
         for path, given, sentence in (
@@ -110,7 +110,7 @@ def test_a_target_of_opus_mt_is_named_by_the_request_or_in_front_of_its_text(
     text, both = " ".join(sentences), {"source": "de", "target": "fra"}
     with httpx.Client(base_url=url, timeout=120) as client:
 
-        def asked(source: str, query: str = "", **more) -> dict:
+        def requested(source: str, query: str = "", **more) -> dict:
             return (
                 client.post(f"/v1/translate{query}", json={"source": source, **more})
                 .raise_for_status()
@@ -122,10 +122,10 @@ def test_a_target_of_opus_mt_is_named_by_the_request_or_in_front_of_its_text(
             "fra": [],
             "deu": [],
         }
-        assert asked(f">>fra<< {text}")["text"] == expected("fra", "fra")
-        assert asked(text, "?source=de&target=fra")["text"] == expected("fra", "fra")
-        assert asked(f">>deu<< {text}", "?target=fra")["text"] == expected("deu", "deu")
-        assert asked(f">>deu<<{sentences[0]}\n>>fra<< {sentences[1]}")["text"] == expected(
+        assert requested(f">>fra<< {text}")["text"] == expected("fra", "fra")
+        assert requested(text, "?source=de&target=fra")["text"] == expected("fra", "fra")
+        assert requested(f">>deu<< {text}", "?target=fra")["text"] == expected("deu", "deu")
+        assert requested(f">>deu<<{sentences[0]}\n>>fra<< {sentences[1]}")["text"] == expected(
             "deu", "fra", between="\n"
         )
         short = client.post("/translate", json={"q": text, "source": "de", "target": "fr"}).json()
@@ -140,7 +140,7 @@ def test_a_target_of_opus_mt_is_named_by_the_request_or_in_front_of_its_text(
             ).raise_for_status()
             assert client.get(found.json()["translatedFileUrl"]).text == wanted
         for source, query in ((sentences[0], "?target=fra"), (f">>fra<< {sentences[0]}", "")):
-            met = asked(
+            met = requested(
                 source, query, constraints=["мост"], glossary={"Verband": "Brücke"}, detail=True
             )
             assert "мост" in met["text"] and "Brücke" in met["text"]

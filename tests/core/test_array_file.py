@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sizes import examples
 
 from fairseq_ext.core import array_file
 from fairseq_ext.core.array_file import DamagedFile
@@ -65,7 +66,7 @@ def about(members: dict[str, bytes], **changes) -> None:
 
 
 def header(shape: str) -> bytes:
-    """An .npy file of 4 bytes whose header tells another shape."""
+    """An .npy file of 4 bytes whose header says another shape."""
     text = (
         f"{{'descr': '<i4', 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117)
         + b"\n"
@@ -154,7 +155,9 @@ CONTENT: dict[bool, bytes] = {}
 
 
 @settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(300),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     st.booleans(),
@@ -182,7 +185,9 @@ def test_whatever_is_done_to_its_bytes(tmp_path, compress, harms, end):
 
 
 @settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(100),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.binary(max_size=400))
 def test_whatever_else_a_file_holds(tmp_path, content):

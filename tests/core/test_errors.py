@@ -118,14 +118,14 @@ def test_an_unknown_error_keeps_its_traceback(capsys):
     assert said.startswith("Traceback") and "error: " not in said
 
 
-def test_the_traceback_can_be_asked_for(capsys, monkeypatch):
+def test_the_traceback_can_be_requested(capsys, monkeypatch):
     monkeypatch.setenv("FAIRSEQ_EXT_TRACEBACK", "1")
     report(*raised(UsageError("leave --a out")))
     said = capsys.readouterr().err
     assert said.startswith("Traceback") and said.endswith("error: leave --a out\n")
 
 
-def test_somebody_elses_hook_stays(monkeypatch):
+def test_another_programs_hook_stays(monkeypatch):
     theirs = lambda *a: None  # noqa: E731
     monkeypatch.setattr(sys, "excepthook", theirs)
     install_hook()

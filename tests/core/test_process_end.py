@@ -1,4 +1,4 @@
-"""What runs when a process ends: all of it, once, in the process that asked for it, with
+"""What runs when a process ends: all of it, once, in the process that requested it, with
 the highest status."""
 
 import atexit
@@ -19,7 +19,7 @@ def saying(status: int):
     return function
 
 
-def test_every_function_is_called_the_last_one_first_and_the_highest_status_is_told():
+def test_every_function_is_called_the_last_one_first_and_the_highest_status_is_reported():
     def run() -> None:
         for status in (0, 3, 1):
             at_process_end(saying(status))

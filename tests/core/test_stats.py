@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 from json_counts import close
-from models import WORDS, batch, build, dictionary, generators, parted, run
+from models import WORDS, batch, build, dictionary, generators, run, separated
 from sizes import drawn
 
 from fairseq_ext.core.stats import Items, Mean, Ratio, Section, Setting, Stats
@@ -139,7 +139,7 @@ def test_means_have_their_weights_and_ratios_their_sums():
     assert a.as_dict() == {"words": 20.0, "rate": 0.8}
 
 
-def test_parts_that_tell_different_things_are_no_parts_of_one_run():
+def test_parts_that_say_different_things_are_no_parts_of_one_run():
     for name, one, other in (("signature", "a", "b"), ("margin", Setting(0.3), Setting(0.6))):
         a, b = Section(), Section()
         setattr(a, name, one), setattr(b, name, other)
@@ -147,7 +147,7 @@ def test_parts_that_tell_different_things_are_no_parts_of_one_run():
             a.add(b)
 
 
-def test_what_is_no_counter_is_told():
+def test_what_is_no_counter_is_reported():
     section = Section()
     section.fast = True
     with pytest.raises(TypeError, match="fast"):
@@ -236,7 +236,7 @@ def named() -> set[tuple[str, str]]:
 def examples(strategy: Strategy) -> list[tuple[dict, dict, dict]]:
     """A strategy's examples as runs."""
     found = []
-    for ours, stock in map(parted, map(dict, strategy.example)):
+    for ours, stock in map(separated, map(dict, strategy.example)):
         strategies = {point: ours.pop(point) for point in POINTS if point in ours} | {
             strategy.point: strategy.name
         }

@@ -37,7 +37,7 @@ def echo(monkeypatch):
         yield worker
 
 
-def test_a_note_of_the_workers_is_told_once(tmp_path, echo, caplog):
+def test_a_note_of_the_workers_is_reported_once(tmp_path, echo, caplog):
     done = run.Run(
         job(text_shards(tmp_path), tmp_path / "out"),
         OutputFolder(str(tmp_path / "out"), ".jsonl"),
@@ -139,7 +139,7 @@ def test_a_finished_file_that_has_gone_is_made_again(tmp_path, echo):
 
 
 def test_a_finished_file_that_was_changed_is_made_again(tmp_path, echo):
-    """Of the same size: its digest tells."""
+    """Of the same size: its digest says."""
     inputs, out = text_shards(tmp_path), tmp_path / "out"
     translate(job(inputs, out))
     before = finals(out)

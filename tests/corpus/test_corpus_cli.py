@@ -58,7 +58,7 @@ def test_unknown_flags_are_as_keywords():
     "content, code, last",
     [(b"x\n", 0, "1 sentence, no errors"), (b"\xff\n", 3, "1 entry in errors.jsonl")],
 )
-def test_exit_code_and_last_line_tell_of_errors(tmp_path, echo, capsys, content, code, last):
+def test_exit_code_and_last_line_say_of_errors(tmp_path, echo, capsys, content, code, last):
     (tmp_path / "a.txt").write_bytes(content)
     words = [
         "translate",
@@ -116,7 +116,7 @@ def test_a_parquet_file_without_the_column_is_refused_with_those_it_has_and_the_
 def test_a_jsonl_file_without_the_key_is_refused_with_those_it_has_and_the_folder_stays_free(
     tmp_path, echo, capsys
 ):
-    """One line that has the key is enough: what the others lack is told line by line."""
+    """One line that has the key is enough: what the others lack is reported line by line."""
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(
         gzip.compress(b'Haus\n\xff\n{"german": "eins", "id": 7}\n{"english": "one"}\n')
@@ -188,5 +188,5 @@ def test_overwrite_removes_nothing_outside_the_folder(tmp_path):
 )
 def test_absurd_counts_are_refused(tmp_path, echo, capsys, flags, said):
     assert main(words_of(tmp_path, write_text(tmp_path / "a.txt", ["x"]), *flags)) == 1
-    told = capsys.readouterr().err
-    assert said in told and len(told) < 300 and not (tmp_path / "out").exists()
+    reported = capsys.readouterr().err
+    assert said in reported and len(reported) < 300 and not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""What a run reads: shards of every kind, line by line, and which lines are told instead."""
+"""What a run reads: shards of every kind, line by line, and which lines are reported instead."""
 
 import bz2
 import json
@@ -105,7 +105,7 @@ def test_units_leave_out_what_is_done(tmp_path, size, done):
     )
 
 
-def test_a_bad_line_is_told_by_its_number_and_costs_no_other(tmp_path, monkeypatch):
+def test_a_bad_line_is_reported_by_its_number_and_costs_no_other(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "MAX_LINE", 50)
     (tmp_path / "a").write_bytes(b"eins\nzw\xffei\n" + b"x" * 51 + b"\n" + b"y" * 500 + b"\nvier\n")
     for block in (7, 1 << 20):

@@ -129,7 +129,7 @@ def test_every_sentence_once_whatever_dies(monkeypatch, seed):
 
 
 @pytest.mark.parametrize("poison", [{5}, {0, 39}, {8, 9, 10, 17}])
-def test_sentences_that_kill_are_cornered_and_only_they_are_lost(monkeypatch, poison):
+def test_sentences_that_kill_are_isolated_and_only_they_are_lost(monkeypatch, poison):
     deaths = []
 
     def dies(chance, method, sentences):
@@ -142,7 +142,7 @@ def test_sentences_that_kill_are_cornered_and_only_they_are_lost(monkeypatch, po
     assert lost == Counter(poison) and taken == Counter(set(range(40)) - poison)
     assert made.restarts == len(deaths)
     assert deaths.count(1) == ATTEMPTS * len(poison)
-    # units of 8: thrice, then halves of 4 and 2, then thrice by itself
+    # units of 8: three times, then halves of 4 and 2, then three times by itself
     assert len(deaths) <= (2 * ATTEMPTS + 2) * len(poison)
 
 
@@ -160,7 +160,7 @@ def test_a_process_that_fails_at_everything_is_replaced(monkeypatch):
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_sentence_that_breaks_every_process_is_cornered_once_another_unit_is_translated(
+def test_a_sentence_that_breaks_every_process_is_isolated_once_another_unit_is_translated(
     monkeypatch, seed
 ):
     def dies(chance, method, sentences):
@@ -203,7 +203,7 @@ def test_workers_that_never_come_up_are_given_up(monkeypatch, method):
         )
 
 
-def test_one_node_without_the_model_stops_nobody_else(monkeypatch):
+def test_one_node_without_the_model_stops_no_other(monkeypatch):
     answers = iter([False, False, {"error": "no such file"}])
 
     def dies(chance, method, sentences):

@@ -81,7 +81,7 @@ class Picky:
         return self.demo.search(tokens, wanted, nbest, numbers=numbers)
 
 
-def test_what_only_the_search_finds_out_is_cornered(tmp_path, demo):
+def test_what_only_the_search_finds_out_is_isolated(tmp_path, demo):
     path = write_text(tmp_path / "a", source_lines(0, 9))
     sentences = read(path)
     bad = [
@@ -197,7 +197,7 @@ def test_answers_of_a_search_that_fails_are_counted_once(tmp_path, demo):
     assert found["encoder_calls"] > 4  # the work of the failed searches is work
 
 
-def test_a_schedule_that_does_not_fit_is_told_and_the_model_is_loaded_once(monkeypatch):
+def test_a_schedule_that_does_not_fit_is_reported_and_the_model_is_loaded_once(monkeypatch):
     from fairseq import checkpoint_utils
 
     loads, load = [], checkpoint_utils.load_model_ensemble

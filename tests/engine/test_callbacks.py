@@ -1,4 +1,4 @@
-"""Code of users in an engine: what it raises is its own request's, what it waits for delays nobody
+"""Code of users in an engine: what it raises is its own request's, what it waits for delays no one
 else, and no listener dies of it."""
 
 import os
@@ -54,13 +54,13 @@ def test_what_a_callback_raises_is_the_error_of_its_own_request(engine, expected
     assert engine.ready and engine.pending == 0 and engine.restarts == restarts
 
 
-def test_callbacks_that_wait_delay_nobody_and_are_called_in_order(engine, expected):
+def test_callbacks_that_wait_delay_no_one_and_are_called_in_order(engine, expected):
     """More of them than the engine decodes at once; each is in a callback until all
     others are answered."""
-    go, heard = threading.Event(), []
+    go, received = threading.Event(), []
 
     def waiting(part: Partial) -> None:
-        heard.append(part)
+        received.append(part)
         assert go.wait(PATIENCE)
 
     slow = [engine.submit(**STREAMED, on_partial=waiting) for _ in range(6)]
@@ -74,24 +74,26 @@ def test_callbacks_that_wait_delay_nobody_and_are_called_in_order(engine, expect
     assert [future.result(PATIENCE).text for future in held] == expected[:6], (
         "a future is done before its callbacks are called"
     )
-    assert len(heard) == 6 and not order and not any(future.done() for future in slow)
+    assert len(received) == 6 and not order and not any(future.done() for future in slow)
     go.set()
     assert len({future.result(PATIENCE).text for future in slow}) == 1
     until(lambda: len(order) == 2)
     assert order == ["second", "third"] and engine.pending == 0
 
 
-def test_a_callback_may_ask_the_engine(engine, expected):
+def test_a_callback_may_call_the_engine(engine, expected):
     """It holds no lock, and the thread that hears the worker is free."""
-    asked: list[str] = []
+    requested: list[str] = []
     future = engine.submit(
         **STREAMED,
-        on_partial=lambda part: asked.extend(answers(engine, LINES[:1])) if not asked else None,
+        on_partial=lambda part: (
+            requested.extend(answers(engine, LINES[:1])) if not requested else None
+        ),
     )
-    assert future.result(PATIENCE).text and asked == expected[:1]
+    assert future.result(PATIENCE).text and requested == expected[:1]
 
 
-def test_a_done_callback_that_raises_costs_nobody_anything(engine, expected, caplog):
+def test_a_done_callback_that_raises_costs_no_one_anything(engine, expected, caplog):
     def leaving(future) -> None:
         raise SystemExit(1)
 
@@ -107,14 +109,14 @@ def test_a_done_callback_that_raises_costs_nobody_anything(engine, expected, cap
 
 
 def test_partial_results_end_with_the_future(engine):
-    heard: list[Partial] = []
+    received: list[Partial] = []
     future = engine.submit(
-        **STREAMED, on_partial=lambda part: (heard.append(part), future.cancel())
+        **STREAMED, on_partial=lambda part: (received.append(part), future.cancel())
     )
     with pytest.raises((Exception, BaseException)):
         future.result(PATIENCE)
     until(lambda: engine.pending == 0)
-    assert len(heard) == 1
+    assert len(received) == 1
 
 
 def test_a_listener_that_fails_reports_its_worker_as_lost(engine, expected, caplog, monkeypatch):

@@ -19,7 +19,6 @@ from fairseq_ext.kernels.beam import SearchResult
 from fairseq_ext.kernels.library import library
 from fairseq_ext.plugin.calls import Translation, make_pool, pool_without_constraints
 from fairseq_ext.search.compiled import CompiledSearch
-from fairseq_ext.search.constrained import ConstrainedSearch
 from fairseq_ext.search.interpreted import LoopSearch
 from fairseq_ext.search.scheduler import Request, Searchers
 from fairseq_ext.search.strategies.stop.early import LengthRetry
@@ -71,7 +70,7 @@ def job(source: str, streams: bool = False, nbest: int | None = None, **fields) 
 
 
 def answers(decoding: Decoding, jobs: list[Job]) -> list:
-    """What comes of jobs that arrive together."""
+    """The result of jobs that arrive together."""
     for number, each in enumerate(jobs):
         decoding.add(number, each)
     while decoding.busy:
@@ -108,7 +107,7 @@ def same_as_alone(translator: Translator, each: Job, answer: Answer) -> None:
     ],
 )
 def test_terms_stand_where_they_do_offline(flags, tmp_path):
-    """The glossary of a request against --glossary, beside other phrases, as
+    """The glossary of a request against --glossary, next to other phrases, as
     requests come together."""
     terms = (
         ("der", "moonlight"),
@@ -268,7 +267,7 @@ def test_phrases_of_live_requests_outlast_others_that_leave_and_start(translator
     ],
     ids=str,
 )
-def test_requests_beside_others_get_their_own_answers_under_other_flags(flags):
+def test_requests_next_to_others_get_their_own_answers_under_other_flags(flags):
     decoding, translator = load({**FLAGS, **flags}), Translator(**FLAGS | flags)
     jobs = [*map(job, LINES[:8]), job(LINES[0], nbest=1), job(LINES[1], streams=True)]
     jobs += [
@@ -319,16 +318,12 @@ def test_requests_with_phrases_get_the_answers_of_the_loop_to_the_last_bit_as_th
             if number not in gone
         }
 
-    in_groups = found(1)
-    compiled = decoding.search.searchers
-    assert [type(searcher) for searcher in compiled] == [
-        CompiledSearch,
-        ConstrainedSearch,
-        LoopSearch,
-    ]
-    decoding.search = Searchers([compiled[0], compiled[2]])
+    in_compiled = found(1)
+    compiled, loop = decoding.search.searchers
+    assert isinstance(compiled, CompiledSearch) and isinstance(loop, LoopSearch)
+    decoding.search = Searchers([loop])
     in_loop = found(2)
-    assert len(in_loop) == 18 and in_groups == in_loop
+    assert len(in_loop) == 18 and in_compiled == in_loop
 
 
 @pytest.mark.skipif(library() is None, reason="there is no compiled library")
@@ -349,7 +344,7 @@ def test_a_request_that_the_compiled_search_cannot_decode_goes_to_the_loop(monke
 
 
 @pytest.mark.skipif(library() is None, reason="there is no compiled library")
-def test_what_a_model_cannot_score_is_told_to_the_one_who_asked(monkeypatch):
+def test_what_a_model_cannot_score_is_reported_to_the_caller(monkeypatch):
     decoding = load(FLAGS)
     take = CompiledSearch.take
 
@@ -367,10 +362,10 @@ def test_what_a_model_cannot_score_is_told_to_the_one_who_asked(monkeypatch):
 
 
 @drawn(2)
-@pytest.mark.parametrize("beside", [[], LINES[1:3]], ids=["alone", "beside others"])
+@pytest.mark.parametrize("next_to", [[], LINES[1:3]], ids=["alone", "beside others"])
 @pytest.mark.parametrize("fields", [{}, {"avoid": ["very"]}], ids=str)
-def test_a_translation_that_cannot_be_made_text_is_told_to_the_one_who_asked(
-    fields, beside, monkeypatch
+def test_a_translation_that_cannot_be_made_text_is_reported_to_the_caller(
+    fields, next_to, monkeypatch
 ):
     decoding = load(FLAGS)
     (wrong,) = answers(decoding, [job(LINES[0], **fields)])
@@ -384,7 +379,7 @@ def test_a_translation_that_cannot_be_made_text_is_told_to_the_one_who_asked(
         return made
 
     monkeypatch.setattr(Translator, "translation", broken)
-    error, *others = answers(decoding, [job(line, **fields) for line in [LINES[0], *beside]])
+    error, *others = answers(decoding, [job(line, **fields) for line in [LINES[0], *next_to]])
     assert str(error).startswith(
         "the sentence could not be translated: ValueError: invalid literal"
     )
@@ -394,22 +389,22 @@ def test_a_translation_that_cannot_be_made_text_is_told_to_the_one_who_asked(
 @pytest.mark.skipif(library() is None, reason="there is no compiled library")
 def test_a_request_that_is_given_up_in_a_step_that_then_fails_is_answered_once():
     decoding = load(FLAGS)
-    plain, phrases, _ = decoding.search.searchers
+    compiled, loop = decoding.search.searchers
 
     def broken(most: int) -> list[Request]:
         raise RuntimeError("out of order")
 
     # the first one ends with no result: it is for the loop
-    plain.step, phrases.step = lambda most: list(plain.sentences), broken
+    compiled.step, loop.step = lambda most: list(compiled.sentences), broken
     decoding.add(0, job(LINES[0]))
-    decoding.add(1, job(LINES[1], constraints=["very"]))
+    decoding.add(1, job(LINES[1], avoid=["very"]))
     while decoding.busy:
         decoding.work()
     assert sorted(number for number, _ in decoding.events) == [0, 1]
     assert all(isinstance(what, Answer) for _, what in decoding.events)  # each has run again, alone
 
 
-def test_a_certificate_is_given_to_a_request_that_finds_nobody():
+def test_a_certificate_is_given_to_a_request_that_finds_no_one():
     decoding = load({**FLAGS, "stop": "optimal", "unnormalized": True})
     (answer,) = answers(decoding, [job(LINES[0])])
     assert answer.gap == 0.0
@@ -417,7 +412,7 @@ def test_a_certificate_is_given_to_a_request_that_finds_nobody():
 
 @drawn(1)
 @pytest.mark.parametrize("method", ["window", "jacobi"])
-def test_parallel_decoding_gives_greedy_translations_and_tells_what_is_verified(method):
+def test_parallel_decoding_gives_greedy_translations_and_says_what_is_verified(method):
     decoding, greedy = (
         load({**FLAGS, "beam": 1, "decoding": method}),
         Translator(**FLAGS | {"beam": 1}),
@@ -445,7 +440,7 @@ def test_parallel_decoding_gives_greedy_translations_and_tells_what_is_verified(
     ) and "--decoding" in str(error)
 
 
-def test_newcomers_start_together_after_some_steps(decoding):
+def test_arrivals_start_together_after_some_steps(decoding):
     stats, steps = decoding.generator.stats, STEPS
     before = stats.encoder_calls
     # the first starts at once, the two that come behind it together
@@ -525,9 +520,9 @@ def test_equal_phrases_have_places_of_their_own(decoding):
 
 @pytest.mark.parametrize("target", ["port", "house|port"])
 def test_a_phrase_that_is_a_term_of_the_request_is_required_once(decoding, target):
-    asked = job("Der Patient hat einen Port.", constraints=["port"])
-    (alone,) = answers(decoding, [replace(asked, fields=None, terms=(("Port", "port"),))])
-    (both,) = answers(decoding, [replace(asked, terms=(("Port", target),))])
+    requested = job("Der Patient hat einen Port.", constraints=["port"])
+    (alone,) = answers(decoding, [replace(requested, fields=None, terms=(("Port", "port"),))])
+    (both,) = answers(decoding, [replace(requested, terms=(("Port", target),))])
     assert both.text == alone.text and both.text.count("port") == 1
     (constraint,) = both.constraints
     assert constraint.met and constraint.term == "Port" and constraint.phrase == "port"
@@ -547,10 +542,10 @@ def test_a_phrase_that_is_a_term_of_the_request_is_required_once(decoding, targe
 def test_a_place_serves_one_of_equal_terms(decoding, terms, held):
     """The text is given, so that what a search makes of these terms is of no account."""
     text = {"house": "The house has a port."}.get(held[0], "The patient has a port.")
-    asked = Job("Der Patient hat einen Port.", None, terms=tuple(terms.items()))
+    requested = Job("Der Patient hat einen Port.", None, terms=tuple(terms.items()))
     requirements = decoding.requirements
-    wanted, found = requirements.of_job(asked, decoding.translator.encode(asked.source))
-    reported = requirements.report(asked, wanted, found, Translation(text, [], 0.0, []))
+    wanted, found = requirements.of_job(requested, decoding.translator.encode(requested.source))
+    reported = requirements.report(requested, wanted, found, Translation(text, [], 0.0, []))
     assert [c.term for c in reported] == list(terms)
     assert [text[slice(*c.spans[0])] if c.spans else None for c in reported] == held
 
@@ -572,7 +567,7 @@ def test_a_form_that_meets_two_different_terms_is_the_place_of_each_that_has_no_
     assert len(spans) == 2 and len(set(spans)) == min(2, len(free)) and set(spans) <= set(free)
 
 
-def test_what_conflicts_is_told(decoding):
+def test_what_conflicts_is_reported(decoding):
     (answer,) = answers(decoding, [job(LINES[0], constraints=["the"], avoid=["the"])])
     (constraint,) = answer.constraints
     assert (

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from sizes import examples
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.supervision import LONGEST, MUCH, STARTS, State
@@ -276,7 +277,9 @@ class Engine(RuleBasedStateMachine):
 
 
 TestRandomEvents = Engine.TestCase
-TestRandomEvents.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestRandomEvents.settings = settings(
+    max_examples=examples(60), stateful_step_count=40, deadline=None
+)
 
 
 # ---- rules that random events seldom reach

@@ -56,7 +56,7 @@ sys.modules["of_the_caller"] = SimpleNamespace(OfTheCaller=OfTheCaller)
 
 
 def of_tokens(translator: Translator, tokens: int) -> str:
-    """A source of so many tokens, EOS included."""
+    """A source of `tokens` tokens, EOS included."""
     parts = (" ".join(line.split()[:n]) for line in LINES for n in range(1, 8))
     return next(part for part in parts if translator.encode(part).numel() == tokens)
 
@@ -82,11 +82,11 @@ def test_threads_get_what_the_translator_gives(engine, translator, sources):
     expected = dict(zip(sources, texts(translator, sources), strict=True))
     found: list[tuple[str, Answer]] = []
 
-    def ask(lines: list[str]) -> None:
+    def query(lines: list[str]) -> None:
         for line in lines:
             found.append((line, engine.submit(line).result(PATIENCE)))
 
-    threads = [threading.Thread(target=ask, args=(sources[i::3] * 2,)) for i in range(3)]
+    threads = [threading.Thread(target=query, args=(sources[i::3] * 2,)) for i in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -104,7 +104,7 @@ def test_a_stream_grows_to_the_answer(engine, translator, sources):
     assert [part.tokens for part in parts] == sorted({part.tokens for part in parts})
 
 
-def is_answered_beside(
+def is_answered_next_to(
     engine, translator, sources: list[str], bad: str, error: type[Exception], says: str
 ) -> None:
     """A request among others has an error, and the others have their answers."""
@@ -121,7 +121,7 @@ def test_a_request_that_kills_its_worker_twice_has_an_error_and_others_an_answer
     engine, translator, sources
 ):
     before, bad = engine.restarts, of_tokens(translator, 4)
-    is_answered_beside(
+    is_answered_next_to(
         engine, translator, sources[:8], bad, WorkerDied, "two worker processes died over it"
     )
     assert engine.restarts == before + 2
@@ -131,7 +131,7 @@ def test_a_request_that_kills_its_worker_twice_has_an_error_and_others_an_answer
 def test_a_step_that_fails_is_the_fault_of_one_request(engine, translator, sources):
     """The others of the step run again, each alone; no worker dies."""
     before, bad = engine.restarts, of_tokens(translator, 5)
-    is_answered_beside(
+    is_answered_next_to(
         engine, translator, sources[:6], bad, RuntimeError, "LookupError: no room for this one"
     )
     assert engine.restarts == before
@@ -155,7 +155,7 @@ def test_workers_that_are_killed_under_load_lose_nothing(engine, translator, sou
     assert engine.submit(sources[0]).result(PATIENCE).text == expected[0]
 
 
-def test_a_nursery_that_is_killed_is_replaced_as_well(engine, translator, sources):
+def test_a_fork_server_that_is_killed_is_replaced_as_well(engine, translator, sources):
     children = workers_of(engine)
     engine.fork_server.process.kill()
     os.kill(children[0], signal.SIGKILL)
@@ -178,7 +178,7 @@ def test_cancelled_requests_make_room(engine, sources):
     assert time.monotonic() - start < 20
 
 
-def test_a_full_queue_says_when_to_ask_again(engine, sources):
+def test_a_full_queue_says_when_to_try_again(engine, sources):
     engine.max_queue = 3
     try:
         futures = []
@@ -221,7 +221,7 @@ def test_counts(engine, sources):
     assert all(getattr(after, name) > getattr(before, name) for name in ("steps", "rows", "tokens"))
 
 
-def test_what_cannot_be_loaded_is_told_to_all(warm_processes):
+def test_what_cannot_be_loaded_is_reported_to_all(warm_processes):
     with pytest.raises(UsageError, match="^nbest is <function .*: give text or a path, a number"):
         Engine(**FLAGS, nbest=lambda: 1)  # type: ignore[arg-type]
     with Engine(**(FLAGS | {"path": FLAGS["path"] + ".none"})) as engine:
@@ -234,7 +234,7 @@ def test_what_cannot_be_loaded_is_told_to_all(warm_processes):
             engine.submit("Ja.")
 
 
-def test_closing_with_grace_finishes_what_runs_and_without_it_tells_the_rest(
+def test_closing_with_grace_finishes_what_runs_and_without_it_says_the_rest(
     warm_processes, translator, sources
 ):
     engine = Engine(**FLAGS)
@@ -261,7 +261,7 @@ def test_no_process_is_left_behind():
     assert not any(Path(f"/proc/{pid}").exists() for pid in processes)
 
 
-def test_processes_that_cannot_start_are_told(monkeypatch):
+def test_processes_that_cannot_start_are_reported(monkeypatch):
     monkeypatch.setenv("FAIRSEQ_EXT_STRATEGIES", "/nowhere/none.py")
     with (
         Engine(**FLAGS) as engine,

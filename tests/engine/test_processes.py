@@ -256,7 +256,7 @@ def test_old_workers_are_outdated_whichever_message_of_a_new_one_comes_first(
 
 
 def test_a_worker_that_answers_before_its_fork_server_has_named_it_loses_no_request(pretended):
-    """The fork server is killed between the two; nothing tells the worker's process id."""
+    """The fork server is killed between the two; the worker's process id is not known."""
     worker, _ = pretended.dispatch.workers
     is_loaded(pretended, worker)
     future = pretended.submit(lambda number: b"", 1, None, None)

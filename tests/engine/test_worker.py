@@ -126,7 +126,7 @@ def test_a_worker_without_requests_gives_memory_back_once(decoding, monkeypatch)
             ours.send(pickle.dumps(("add", number, job(LINES[0]))))
             until_answered(ours)
             answered = time.monotonic()
-            # a collection takes seconds beside other tests' objects
+            # a collection takes seconds next to other tests' objects
             while len(given_back) == number and time.monotonic() < answered + 60:
                 time.sleep(0.02)
             time.sleep(0.5)  # and not again

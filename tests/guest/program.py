@@ -1,7 +1,7 @@
-"""A program of somebody else that uses fairseq_ext: `python -I program.py FOLDER MODEL`. It prints
+"""A program by another author that uses fairseq_ext: `python -I program.py FOLDER MODEL`. It prints
 a JSON object, and ends with status 7.
 
-Each of its ends is that of a forked child, which raises an error that nobody catches.
+Each of its ends is that of a forked child, which raises an error that no one catches.
 """
 
 import atexit
@@ -45,7 +45,7 @@ ENDS = {
 }
 
 
-def told(name: str) -> dict:
+def reported(name: str) -> dict:
     """How a child ends: its status, and standard error. In the child: its name."""
     path = FOLDER / "stderr"
     child = os.fork()
@@ -59,7 +59,7 @@ def told(name: str) -> dict:
 
 found: dict = {}
 before = state()
-import fairseq  # noqa: E402, F401  the plug-in is installed beside it
+import fairseq  # noqa: E402, F401  the plug-in is installed next to it
 
 found["changed by import fairseq"] = changed(before)
 sys.excepthook = theirs
@@ -70,7 +70,7 @@ found["changed by import fairseq_ext"] = changed(before)
 sys.excepthook = sys.__excepthook__
 found["ends"] = {}
 for end in ENDS:
-    found["ends"][end] = told(end)
+    found["ends"][end] = reported(end)
     if "child" in found["ends"][end]:
         ENDS[end]()
         sys.exit(0)

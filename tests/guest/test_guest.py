@@ -1,4 +1,4 @@
-"""fairseq_ext in somebody else's process: an import changes nothing, and what goes wrong
+"""fairseq_ext in another program's process: an import changes nothing, and what goes wrong
 there ends as in any Python."""
 
 import json
@@ -16,7 +16,7 @@ DEMO = HERE.parents[1] / "checkpoints" / "demo"
 
 @pytest.fixture(scope="module")
 def program(hostile, tmp_path_factory) -> dict:
-    """What program.py found, started in a folder of modules that nobody means to
+    """What program.py found, started in a folder of modules that no one means to
     run, and how it ended."""
     folder = tmp_path_factory.mktemp("program")
     words = [sys.executable, "-I", str(HERE / "program.py"), str(folder), str(DEMO)]

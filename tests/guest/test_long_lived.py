@@ -43,7 +43,7 @@ def test_two_threads_of_a_child_share_a_translator(found):
     assert found["forks"]["two threads of a child"][0] == [TEXTS, TEXTS]
 
 
-def test_a_child_that_was_forked_during_a_call_is_told_at_once(found):
+def test_a_child_that_was_forked_during_a_call_is_reported_at_once(found):
     forks = found["forks"]
     (kind, said), seconds = forks["during a call"]
     assert kind == "UsageError" and seconds < 20

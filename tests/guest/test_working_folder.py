@@ -26,7 +26,7 @@ needs_library = pytest.mark.skipif(library() is None, reason="there is no C++ co
 
 @pytest.fixture
 def compiling(tmp_path) -> dict[str, str]:
-    """An environment in which the kernels are compiled anew, by a compiler that gives what
+    """An environment in which the kernels are compiled again, by a compiler that gives what
     was compiled before."""
     compiler = tmp_path / "c++"
     compiler.write_text(
@@ -107,7 +107,7 @@ def test_the_server_and_its_workers(hostile):
 
 @drawn(0)  # long
 def test_a_folder_that_pythonpath_names_is_searched(tmp_path):
-    """So is the folder in which the package lies, as for somebody who works on it."""
+    """So is the folder in which the package lies, as for a user who works on it."""
     (tmp_path / "theirs.py").write_text("print('theirs')\n")
     code = "from fairseq_ext import doctor; print(doctor.probe('import theirs'))"
     done = run(

@@ -70,7 +70,7 @@ void enter() {
     fibers[current].state = DONE;
 }
 
-// Wait until the threads from..to of the mask (0: all) have all come to this site; the last one calls `done` before the others go on.
+// Wait until the threads from..to of the mask (0: all) have all reached this site; the last one calls `done` before the others go on.
 template <class Done> void meet(int from, int to, unsigned mask, int site, Done done) {
     Fiber& mine = fibers[current];
     mine.site = site, mine.mask = mask, mine.state = WAITING;
@@ -141,18 +141,18 @@ void access(const void* address, int size, int kind) {
     auto region = std::find_if(regions.begin(), regions.end(), holds);
     if (region == regions.end()) fail(std::string(VERB[kind]) + " out of bounds");
     bool shared = region->shared;
-    auto told = [&](const std::string& end) { return VERB[kind] + std::string(shared ? " shared memory " : " a tensor's word ") + end; };
+    auto message = [&](const std::string& end) { return VERB[kind] + std::string(shared ? " shared memory " : " a tensor's word ") + end; };
     int block = at.block.y * at.blocks.x + at.block.x;
     for (size_t word = size_t(p) / 4; word <= (size_t(p) + size - 1) / 4; word++) {
         auto& by = words[word];
         for (Seen& of : by)
             if (shared && of.block != block) of.block = -1;  // another block's memory
-        if (shared && kind != WRITE && by[WRITE].block < 0) fail(told("that its block has not written"));
+        if (shared && kind != WRITE && by[WRITE].block < 0) fail(message("that its block has not written"));
         for (int other : {READ, ATOMIC, WRITE}) {
             const Seen& of = by[other];
             bool ordered = of.block < 0 || (of.block == block && (of.epoch != epoch || of.thread == int(current)));
             if (ordered || (other == kind && (kind != WRITE || !shared))) continue;
-            fail(told(std::string("that another thread ") + VERB[other] + ", with no barrier between"));
+            fail(message(std::string("that another thread ") + VERB[other] + ", with no barrier between"));
         }
         Seen& mine = by[kind];
         mine.thread = mine.block >= 0 && mine.epoch == epoch && mine.thread != int(current) ? -1 : current;

@@ -1,4 +1,4 @@
-// Runs on its own, without Python, as on a processor that is not at hand (test_levels.py): kernels of one level against loops in double
+// Runs on its own, without Python, as on a processor that is not there (test_levels.py): kernels of one level against loops in double
 // precision, 8-bit products against their sum of whole numbers. Prints what differs; its status is the number of that.
 //
 //     level_driver LEVEL      fails as well where the processor does not have that level
@@ -131,6 +131,7 @@ int main(int count, char** given) {
     if (!works()) std::printf("works() says no\n"), ++failures;
     linear_layers();
     normalisers();
-    for (int64_t h : {3, 4, 8, 16, 64}) attention(2, h, 21);
+    for (int64_t h : {3, 4, 8, 16, 48, 64, 80, 128})
+        for (int64_t heads : {1, 2, 3}) attention(heads, h, 21);
     return std::min(failures, 99);
 }

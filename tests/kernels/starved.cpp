@@ -1,4 +1,4 @@
-// An operator new that fails when it is told to.
+// An operator new that fails when it is reported to.
 
 #include <atomic>
 #include <cstdlib>
@@ -22,5 +22,5 @@ void* operator new(std::size_t size) {
 void operator delete(void* made) noexcept { std::free(made); }
 void operator delete(void* made, std::size_t) noexcept { std::free(made); }
 
-// The allocation after so many more ones fails; returns how many were left to be made since the last time
+// The allocation after `count` more ones fails; returns how many were left to be made since the last time
 ENTRY int64_t starve(int64_t after) { return left.exchange(after); }

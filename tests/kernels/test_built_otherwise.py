@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.skipif(building.compiler() is None, reason="there is no C++ compiler"),
     pytest.mark.timeout(3000),
 ]
-RANDOM = [  # of beam, constrained, transformer and parallel
+RANDOM = [  # of beam, transformer and parallel
     "kernels/test_kernels.py",
     "kernels/test_ngrams.py",
     "search/test_beam_alone.py",

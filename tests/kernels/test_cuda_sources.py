@@ -49,7 +49,7 @@ def launches(executor, monkeypatch) -> list[str]:
 
 
 def near(chance: random.Random, most: int) -> int:
-    """A size at or beside a limit of warps and blocks, or any up to `most`."""
+    """A size at or next to a limit of warps and blocks, or any up to `most`."""
     return chance.choice([*(edge for edge in EDGES if edge <= most), chance.randint(1, most)])
 
 
@@ -61,10 +61,10 @@ def index(chance: random.Random, most_words: int = 600, most_bits: int = 30):
     bits = chance.choice([bits for bits in (1, 2, 5, 9, 30) if bits <= most_bits])
     codes = torch.randint(1 << bits, (V, W), dtype=torch.int32)
     there = codes[torch.randint(V, (n,))]  # codes that words have, and some that none has
-    asked = torch.where(
+    requested = torch.where(
         torch.rand(n, W) < 0.7, there, torch.randint(1 << bits, (n, W), dtype=torch.int32)
     )
-    return n, V, lsh_torch.sort_words(codes), 1 << bits, asked
+    return n, V, lsh_torch.sort_words(codes), 1 << bits, requested
 
 
 def wta_hash(chance: random.Random) -> None:
@@ -99,20 +99,20 @@ def cuckoo_insert(chance: random.Random) -> None:
 
 
 def lookup_cuckoo(chance: random.Random) -> None:
-    _, V, spans, _, asked = index(chance)
+    _, V, spans, _, requested = index(chance)
     table = lsh_torch.build_cuckoo(spans, chance.randrange(99))
-    same(lsh_cuda.lookup_cuckoo(asked, table, V), lsh_torch.lookup_cuckoo(asked, table, V))
+    same(lsh_cuda.lookup_cuckoo(requested, table, V), lsh_torch.lookup_cuckoo(requested, table, V))
 
 
 def lookup_direct(chance: random.Random) -> None:
-    _, _, spans, many, asked = index(chance, most_bits=9)
+    _, _, spans, many, requested = index(chance, most_bits=9)
     offsets = lsh_torch.build_direct(spans, many)
-    same(lsh_cuda.lookup_direct(asked, offsets), lsh_torch.lookup_direct(asked, offsets))
+    same(lsh_cuda.lookup_direct(requested, offsets), lsh_torch.lookup_direct(requested, offsets))
 
 
 def count_hits(chance: random.Random, warp: bool = True) -> None:
-    _, V, spans, _, asked = index(chance)
-    found = lsh_torch.lookup_cuckoo(asked, lsh_torch.build_cuckoo(spans), V)
+    _, V, spans, _, requested = index(chance)
+    found = lsh_torch.lookup_cuckoo(requested, lsh_torch.build_cuckoo(spans), V)
     same(
         [lsh_cuda.count_hits(*found, spans.words.view(-1), V, warp)],
         [lsh_torch.count_hits(*found, spans.words.view(-1), V).int()],
@@ -238,7 +238,7 @@ def test_indices_beyond_32_bits_are_counted():
 
 ROW = "row[i] = x[(long long)blockIdx.y * D + i];\n    __syncthreads();"
 BAND = "    int band = blockIdx.x * blockDim.x + threadIdx.x;\n    if (band >= W) return;"
-PLANTED = {  # what is replaced by what, in which kernel, and what is told
+PLANTED = {  # what is replaced by what, in which kernel, and what is reported
     "a missing barrier": (
         ROW,
         ROW.split("\n")[0],
@@ -308,14 +308,14 @@ PLANTED = {  # what is replaced by what, in which kernel, and what is told
 @drawn(6)
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_error_is_caught(name, folder, monkeypatch):
-    right, wrong, kernel, told = PLANTED[name]
+    right, wrong, kernel, reported = PLANTED[name]
     source = SOURCE.read_text()
     assert right in source
     broken = Executor(source.replace(right, wrong), folder, SANITIZED in os.environ)
     monkeypatch.setattr(lsh_cuda, "launch", broken.launch)
     if not right:
         monkeypatch.setattr(lsh_cuda, "blocks", lambda items: max(1, items // lsh_cuda.BLOCK))
-    with pytest.raises(KernelError if told else (KernelError, AssertionError), match=told):
+    with pytest.raises(KernelError if reported else (KernelError, AssertionError), match=reported):
         for seed in range(40):
             run(kernel, seed)
 

@@ -187,7 +187,7 @@ def test_of_equal_continuations_the_first_come_first():
 
 @covering(1)
 @needs_library
-@pytest.mark.parametrize("h", [16, 32, 64, 128])
+@pytest.mark.parametrize("h", [16, 32, 48, 64, 128])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_heads_of_whole_vectors_equal_teacher_forcing(h, activation):
     width = {f"{side}_embed_dim": 2 * h for side in ("encoder", "decoder")}
@@ -351,6 +351,6 @@ def test_int8_is_refused_in_one_sentence_where_it_cannot_be(monkeypatch):
 
 
 @needs_library
-def test_int8_is_off_unless_asked_for():
+def test_int8_is_off_unless_requested():
     decoder, _ = make_decoder([build("transformer", dtype=torch.float32)])
     assert decoder.name == "transformer" and not decoder.int8

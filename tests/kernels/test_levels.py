@@ -142,7 +142,7 @@ def test_a_level_that_is_unknown_or_that_the_processor_lacks_is_refused(level, m
         building.library.__wrapped__()
 
 
-# of x86-64-v3, beyond AVX2: the leaf that tells of it, and its bit
+# of x86-64-v3, beyond AVX2: the leaf that describes it, and its bit
 PARTS_OF_V3 = {"MOVBE": (1, 22), "F16C": (1, 29), "LZCNT": (0x80000001, 5)}
 # in the place of the compiler's own
 CPUID = """#include_next <cpuid.h>
@@ -261,8 +261,8 @@ def test_a_processor_with_avx2_alone_finds_the_same_hypotheses():
     qemu = of_command("qemu-x86_64-static")
     # compiled here, which is sooner
     run([sys.executable, "-m", "fairseq_ext.kernels"], FAIRSEQ_EXT_KERNELS="avx2")
-    told = run([*qemu, "-cpu", "Haswell", sys.executable, "-m", "fairseq_ext.kernels"]).stdout
-    assert Path(told).name.startswith("avx2-")
+    reported = run([*qemu, "-cpu", "Haswell", sys.executable, "-m", "fairseq_ext.kernels"]).stdout
+    assert Path(reported).name.startswith("avx2-")
     equal(translations(*qemu, "-cpu", "Haswell"), translations())
 
 

@@ -21,7 +21,7 @@ from sizes import drawn
 
 from fairseq_ext.core import command_line
 from fairseq_ext.core.files import untrusted_reason
-from fairseq_ext.kernels import banks, beam, constrained, lsh, parallel, shortlist, transformer
+from fairseq_ext.kernels import banks, beam, lsh, parallel, shortlist, transformer
 from fairseq_ext.kernels import library as building
 from fairseq_ext.kernels.compiling import FLAGS, FOLDER
 from fairseq_ext.kernels.library import signatures
@@ -36,7 +36,6 @@ LOAD = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
 LAYOUTS = {
     "banks.cpp": [banks.PhrasesStruct, banks.RowsStruct, banks.SelectionStruct],
     "beam.cpp": [beam.Rules, beam.SentenceStruct, beam.BatchStruct, transformer.ReaderStruct],
-    "constrained.cpp": [constrained.ConstrainedSearchStruct],
     "parallel.cpp": [
         parallel.TrajectoryStruct,
         parallel.PreviousStruct,
@@ -63,13 +62,13 @@ LAYOUTS = {
 def layout(kind: type[ctypes.Structure]) -> str:
     """What holds for a structure of C++ if ctypes lays it out alike."""
     name = kind.__name__.removesuffix("Struct")
-    told = [f"sizeof({name}) == {ctypes.sizeof(kind)}"]
+    reported = [f"sizeof({name}) == {ctypes.sizeof(kind)}"]
     for field, of in kind._fields_:
-        told += [
+        reported += [
             f"offsetof({name}, {field}) == {getattr(kind, field).offset}",
             f"sizeof({name}::{field}) == {ctypes.sizeof(of)}",
         ]
-    return "".join(f"static_assert({each}, {json.dumps(each)});\n" for each in told)
+    return "".join(f"static_assert({each}, {json.dumps(each)});\n" for each in reported)
 
 
 def refused(file: str, kinds: list[type[ctypes.Structure]], folder: Path) -> str:
@@ -129,7 +128,7 @@ def small(monkeypatch, tmp_path) -> Path:
     source.write_text(WORKS)
     monkeypatch.setattr(building, "SOURCES", [source])
     monkeypatch.setattr(building, "HEADERS", [])
-    # nothing is compiled that asks the processor
+    # nothing is compiled that queries the processor
     monkeypatch.setenv("FAIRSEQ_EXT_KERNELS", "native")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "fairseq_ext"
@@ -175,7 +174,7 @@ def test_a_built_library_is_private_and_used_again(small, caplog, capsys, monkey
 @drawn(3)
 @needs_compiler
 @pytest.mark.parametrize("harm", ["half", "bit", "other", "digest", "no digest", "empty digest"])
-def test_anything_else_than_what_was_built_is_built_anew(small, tmp_path, caplog, harm):
+def test_anything_else_than_what_was_built_is_built_again(small, tmp_path, caplog, harm):
     library = building.build()
     content, digest, mark = library.read_bytes(), library.with_suffix(".sha256"), tmp_path / "mark"
     if harm == "half":

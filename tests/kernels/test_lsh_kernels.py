@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from search.counted_steps import use_kernels
-from sizes import drawn
+from sizes import drawn, examples
 
 from fairseq_ext.kernels import lsh as lsh_compiled
 from fairseq_ext.kernels import lsh_cuda, lsh_torch
@@ -197,7 +197,7 @@ def test_insertion_that_never_settles_ends(kernels, device, monkeypatch):
         kernels.build_cuckoo(lsh_torch.sort_words(codes))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(n=st.integers(1, 4), V=st.integers(1, 700), t=st.integers(0, 4), seed=st.integers(0, 99))
 def test_compaction_equals_a_filter(device, n, V, t, seed):
     kernels = lsh_cuda if device.type == "cuda" else lsh_torch
@@ -214,7 +214,7 @@ def test_compaction_equals_a_filter(device, n, V, t, seed):
         assert lsh_cuda.compact(hits, t, always, optimised=False).tolist() == expected
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(
     n=st.integers(1, 6),
     V=st.integers(1, 900),
@@ -308,7 +308,7 @@ def test_the_cuda_source_compiles(architecture, tmp_path):
     )
 
 
-def test_without_a_gpu_the_reason_is_told():
+def test_without_a_gpu_the_reason_is_reported():
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     assert lsh_cuda.unavailable_reason() == "there is no CUDA device"

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from fairseq_ext.kernels import banks, beam, lsh, parallel, shortlist, transformer
-from fairseq_ext.kernels.constrained import ConstrainedSearchStruct
 from fairseq_ext.kernels.library import address, c_library, library, loaded
 from fairseq_ext.kernels.log_probs import (
     SamplingCut,
@@ -216,11 +215,6 @@ def search_sentences(at: Given) -> object:
     return loaded().search_sentences(many, 1, at.reader(), at.step())
 
 
-def search_constrained(at: Given) -> object:
-    search = ConstrainedSearchStruct(live=1, T=9, first=at.numbers(0, HUGE), slot=at.numbers(0))
-    return loaded().search_constrained(at(search), at.reader(), at.step(), 1)
-
-
 def select_by_banks(at: Given) -> object:
     zeros = at.numbers(0, 0)
     phrases = banks.PhrasesStruct(G=0, W=0, total=zeros)
@@ -228,6 +222,9 @@ def select_by_banks(at: Given) -> object:
         first=zeros,
         sentence=zeros,
         steps_left=zeros,
+        slots=at.numbers(4 * HUGE),
+        no_deadline=zeros,
+        infeasible=zeros,
         S=1,
         V=1,
         per_sentence=4 * HUGE,
@@ -275,7 +272,6 @@ def screen(at: Given) -> object:
         encode,
         decode,
         search_sentences,
-        search_constrained,
         select_by_banks,
         draft_row,
         wta_hash,

@@ -1,4 +1,4 @@
-"""Rows of tokens beside a decoder of the transformer backend: every step is compared with
+"""Rows of tokens next to a decoder of the transformer backend: every step is compared with
 fairseq's teacher forcing."""
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def model_of(
 
 
 class Rows:
-    """Rows of tokens beside a decoder; every step is compared with teacher forcing,
+    """Rows of tokens next to a decoder; every step is compared with teacher forcing,
     one sentence at a time."""
 
     def __init__(
@@ -211,7 +211,7 @@ class Rows:
             self.select(uniform=not ragged, may_drop=step > 2)
 
     def long_rows(self, steps: int, width: int) -> Iterator[None]:
-        """So many steps of all sentences, of which every eighth is compared, and with
+        """Steps of all sentences, of which every eighth is compared, and with
         a sentence alone each."""
         self.start(list(range(len(self.pool))))
         for step in range(steps):
@@ -223,7 +223,7 @@ class Rows:
             self.select(uniform=True, may_drop=step > 30, width=width)
 
     def groups(self, uniform: bool, *started: tuple[list[int], int]) -> list[tuple]:
-        """Groups of sentences that have gone so many steps, with their tokens."""
+        """Groups of sentences after the same number of steps, with their tokens."""
         out = []
         for sentences, steps in started:
             self.start(sentences)
@@ -254,14 +254,14 @@ class Rows:
             self.decoder.step(torch.full((self.decoder.rows, 1), EOS, device=self.device))
 
     def go_on(self, steps: int) -> None:
-        """So many steps of all sentences, two rows each."""
+        """Steps of all sentences, two rows each."""
         self.start(list(range(len(self.pool))))
         for _ in range(steps):
             self.step()
             self.select(uniform=True, may_drop=False, width=2)
 
     def train_further(self) -> None:
-        """Every weight changes, without a version counter that tells, as under an optimiser."""
+        """Every weight changes, without a version counter that says, as under an optimiser."""
         for weight in self.models[0].parameters():
             weight.data.add_(torch.randn_like(weight), alpha=0.1)
 

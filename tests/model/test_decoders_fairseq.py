@@ -154,7 +154,7 @@ def test_attention_is_the_ensembles_mean():
         torch.testing.assert_close(weights, expected.to(weights.dtype), rtol=0, atol=1e-6)
 
 
-def test_attention_is_not_collected_unless_asked_for():
+def test_attention_is_not_collected_unless_requested():
     storm = Storm([build("transformer")], [3], 0)
     storm.start([0])
     storm.decoder.step(tensor([[EOS]]))

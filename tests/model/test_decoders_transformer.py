@@ -56,7 +56,7 @@ def test_long_rows_equal_teacher_forcing_while_the_cache_is_compacted_many_times
     )
     for _ in rows.long_rows(40, width):
         pass
-    # positions that nobody needs have been used again
+    # positions that no one needs have been used again
     assert rows.decoder.group.cache.capacity < max(65, 40 * width)
 
 
@@ -244,7 +244,7 @@ def test_attention_equals_the_reference_backends(ragged, device):
     torch.testing.assert_close(got[0].float(), got[1].float(), rtol=0, atol=1e-6)
 
 
-def test_attention_is_not_collected_unless_asked_for():
+def test_attention_is_not_collected_unless_requested():
     rows = Rows([model_of()], [3])
     rows.start([0])
     rows.step()

@@ -110,7 +110,7 @@ def test_a_step_too_wide_for_a_graph_runs_eagerly_between_recorded_ones(device):
         rows.step()
 
 
-def test_a_recording_that_fails_is_told_and_steps_go_on(device, caplog):
+def test_a_recording_that_fails_is_reported_and_steps_go_on(device, caplog):
     rows = Graphed([model_of(device=device)], [3, 5, 2], capture=fails, patience=1)
     rows.start([0, 1, 2])
     for step in range(6):
@@ -216,7 +216,7 @@ def as_on_a_gpu(monkeypatch):
     return settings
 
 
-def test_steps_are_recorded_unless_the_flag_says_off_or_attention_is_asked_for(as_on_a_gpu):
+def test_steps_are_recorded_unless_the_flag_says_off_or_attention_is_requested(as_on_a_gpu):
     models = [build("transformer")]
     assert generators(models).ours.decoder.graphs is not None
     assert generators(models, {"cuda_graphs": "off"}).ours.decoder.graphs is None

@@ -149,7 +149,7 @@ def test_a_copied_part_and_the_rows_it_was_taken_from_both_go_on(device):
     rows.step()
 
 
-def test_what_an_earlier_group_left_in_the_buffers_harms_nobody(device):
+def test_what_an_earlier_group_left_in_the_buffers_harms_no_one(device):
     rows = Graphed([model_of(device=device)], [3, 5, 2])
     rows.start([0, 1, 2])
     rows.step()

@@ -1,4 +1,4 @@
-"""Sources of 1,024 tokens, as BART's models read them, beside short ones."""
+"""Sources of 1,024 tokens, as BART's models read them, next to short ones."""
 
 import pytest
 import torch

@@ -88,7 +88,7 @@ PROGRAMS = [  # what python was started with, and the command that it is
     PROGRAMS,
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_process_is_a_commands_own_or_somebody_elses(words, module, monkeypatch):
+def test_a_process_is_a_commands_own_or_another_programs(words, module, monkeypatch):
     monkeypatch.setattr(sys, "orig_argv", ["python", "-u", *words])
     monkeypatch.setattr(sys, "argv", [words[0], *words[2:]] if words[0] in ("-m", "-c") else words)
     assert command_line.command() == module

@@ -11,7 +11,7 @@ from fairseq_ext.plugin.input import SingleBatchIterator
 
 
 def batches(lines: list[torch.Tensor], **more):
-    """An *_ext task's batches of these lines, as fairseq-interactive asks for them; and stock's."""
+    """An *_ext task's batches of these lines, as fairseq-interactive requests them; and stock's."""
     both = []
     for name in ("translation_ext", "translation"):
         found = task(name)

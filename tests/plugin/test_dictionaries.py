@@ -1,4 +1,4 @@
-"""A dictionary of the right size with other words: nothing fails, so it is told."""
+"""A dictionary of the right size with other words: nothing fails, so it is reported."""
 
 import random
 import shutil
@@ -28,7 +28,7 @@ def warnings(log: str) -> list[str]:
     ]
 
 
-def test_a_dictionary_beside_the_checkpoint_or_of_its_training_is_compared(tiny, tmp_path):
+def test_a_dictionary_next_to_the_checkpoint_or_of_its_training_is_compared(tiny, tmp_path):
     """The checkpoint's folder shows its dictionaries; where it has none, the data folder of the
     training does, while it is there."""
     shutil.copytree(tiny / "data", tmp_path / "data")
@@ -88,11 +88,11 @@ def test_what_differs_is_counted_over_the_ids_that_both_have():
 
 
 def test_a_results_file_and_an_index_remember_the_dictionary(tiny, tmp_path):
-    """Another order of the words is refused by the first and told for the second."""
+    """Another order of the words is refused by the first and reported for the second."""
     shutil.copytree(tiny / "data", tmp_path / "data")
     shutil.copy(tiny / "model.pt", tmp_path)
     state = torch.load(tmp_path / "model.pt", weights_only=False)
-    state["cfg"]["model"].data = ""  # nothing tells where it was trained
+    state["cfg"]["model"].data = ""  # nothing says where it was trained
     torch.save(state, tmp_path / "model.pt")
     lsh = ["--softmax", "lsh", "--lsh-k", 4, "--lsh-u", 2, "--lsh-bands", 8, "--lsh-top", 8]
     runs = [["--results-file", tmp_path / "r.jsonl"], lsh]

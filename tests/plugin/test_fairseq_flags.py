@@ -97,8 +97,8 @@ def test_plain_flags_are_read_as_fairseqs_own_are():
     actions = {a.dest: a for a in parser_of(ours)._actions}
     assert (actions["shape"].choices, actions["mode"].choices) == (["flat", "deep"], ["one", "two"])
     assert isinstance(actions["loud"], _StoreTrueAction)
-    told = [each.metadata for each in fields(ours) if each.name != "_name"]
-    assert told == [each.metadata for each in fields(Special)]
+    reported = [each.metadata for each in fields(ours) if each.name != "_name"]
+    assert reported == [each.metadata for each in fields(Special)]
 
 
 def test_plain_flags_are_configured_as_fairseqs_own_are():
@@ -154,11 +154,11 @@ class NotThere:
 
 
 @pytest.mark.parametrize("kind", [TwoKinds, Numbers, NotThere], ids=lambda kind: kind.__name__)
-def test_a_type_that_fairseq_has_no_form_for_is_told(kind):
-    told = (
+def test_a_type_that_fairseq_has_no_form_for_is_reported(kind):
+    reported = (
         f"test_fairseq_flags.py: fairseq cannot read a type of {kind.__name__} .*: use int, float"
     )
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=reported):
         fairseq_dataclass(kind)
 
 

@@ -1,4 +1,4 @@
-"""`python -m fairseq_ext` and `python -m fairseq_ext flags NAME`: every flag is told
+"""`python -m fairseq_ext` and `python -m fairseq_ext flags NAME`: every flag is reported
 once, with what it does."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def test_the_help_prints_every_flag_under_its_group(capsys: pytest.CaptureFixtur
     )
 
 
-def test_the_help_says_beside_each_route_in_which_order_phrases_come(
+def test_the_help_says_next_to_each_route_in_which_order_phrases_come(
     capsys: pytest.CaptureFixture,
 ) -> None:
     main([])
@@ -98,6 +98,7 @@ def test_every_help_line_says_its_default_and_a_number_its_unit() -> None:
 
 
 PARSERS = {
+    "allowed": "fairseq_ext.allowed:parser",
     "corpus": "fairseq_ext.corpus.__main__:parser",
     "serve": "fairseq_ext.serve.__main__:parser",
     "terms": "fairseq_ext.terms.__main__:parser",
@@ -114,14 +115,14 @@ def test_every_flag_of_the_other_commands_says_what_it_is_and_its_default(comman
         for action in top._actions
         for p in (action.choices.values() if isinstance(action, _SubParsersAction) else ())
     ]
-    told = [
+    reported = [
         action
         for p in inner or [top]
         for action in p._actions
         if not isinstance(action, (_SubParsersAction, _HelpAction))
     ]
-    assert told
-    for action in told:
+    assert reported
+    for action in reported:
         said = action.help or ""
         assert len(said) > 8, action.dest
         assert action.required or "default: " in said, action.dest

@@ -1,5 +1,5 @@
 """Flags: each once, with fairseq's own behaviour as default; wrong combinations refused; the
-signature tells what differs."""
+signature says what differs."""
 
 import re
 from argparse import ArgumentParser, Namespace
@@ -101,18 +101,18 @@ def test_every_flag_has_a_help_text():
         assert f.name in stock or f.metadata["help"]
 
 
-def test_every_flag_of_ours_tells_its_default():
+def test_every_flag_of_ours_says_its_default():
     """As argparse shows it: "(default: x)", or "default x: what that is"."""
     parser = ArgumentParser(add_help=False)
     gen_parser_from_dataclass(parser, Flags())
     assert len(parser._actions) > 40
     for action in parser._actions:
-        told = re.findall(r"\bdefault:? ([^;)]*)", action.help)
-        assert told, action.dest
+        reported = re.findall(r"\bdefault:? ([^;)]*)", action.help)
+        assert reported, action.dest
         if action.default in (None, False):  # off, or none, or what stands in for it
             continue
-        values = {word for text in told for word in re.split(r"[\s,:]+", text)}
-        # fairseq's own flag of that name has the default -1, which nobody may type
+        values = {word for text in reported for word in re.split(r"[\s,:]+", text)}
+        # fairseq's own flag of that name has the default -1, which no one may type
         if action.dest == "patience":
             assert action.default == -1 and "1" in values
             continue
@@ -122,7 +122,7 @@ def test_every_flag_of_ours_tells_its_default():
         assert str(action.default) in values or action.default in numbers, (
             action.dest,
             action.default,
-            told,
+            reported,
         )
 
 
@@ -214,15 +214,15 @@ def test_stock_searches_alone_are_let_through(stock):
     checks.validate(flags(), GenerationConfig(**stock))
 
 
-def test_signature_tells_every_plug_point_and_what_differs(made_up):
+def test_signature_says_every_plug_point_and_what_differs(made_up):
     plain = options.signature(options.Options(flags(), GenerationConfig()), "fairseq")
     assert plain == (
         f"fairseq_ext:{options.VERSION}|select:topk|stop:count|schedule:batch|softmax:full|"
         "backend:fairseq"
     )
     changed = flags(stop="patient", patient_steps=5, trim_below=0.1)
-    told = options.signature(options.Options(changed, GenerationConfig()), "fairseq")
-    assert "|stop:patient,patient_steps=5|" in told and "|prune:trim_below=0.1|" in told
+    reported = options.signature(options.Options(changed, GenerationConfig()), "fairseq")
+    assert "|stop:patient,patient_steps=5|" in reported and "|prune:trim_below=0.1|" in reported
 
 
 @dataclass

@@ -145,7 +145,7 @@ FILES = {
         ),
     ],
 )
-def test_what_a_task_must_know_is_asked_for_in_one_sentence(tmp_path, task, flags, sentence):
+def test_what_a_task_must_know_is_requested_in_one_sentence(tmp_path, task, flags, sentence):
     """In both commands, before any checkpoint is read."""
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
@@ -197,7 +197,7 @@ def test_a_user_directory_under_a_name_that_is_taken_is_refused(tmp_path):
     )
 
 
-def test_a_task_of_ones_own_that_nobody_has_extended_is_told_the_line_to_add(tmp_path):
+def test_a_task_of_ones_own_that_no_one_has_extended_is_reported_the_line_to_add(tmp_path):
     (tmp_path / "forgetful").mkdir()
     (tmp_path / "forgetful" / "__init__.py").write_text(
         "from fairseq.tasks import register_task\n"

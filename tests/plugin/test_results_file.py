@@ -156,7 +156,7 @@ def test_killed_and_resumed_gives_the_same_file(tiny, tmp_path):
         without = {"hypotheses": None, "sha256": None}  # scores are in both
         assert a | without == b | without  # number, checksum of the source, text
         assert [h["tokens"] for h in a["hypotheses"]] == [h["tokens"] for h in b["hypotheses"]]
-        # beside other sentences: single precision rounds otherwise
+        # next to other sentences: single precision rounds otherwise
         for h, g in zip(a["hypotheses"], b["hypotheses"], strict=True):
             assert [g["score"], *g["positional_scores"]] == pytest.approx(
                 [h["score"], *h["positional_scores"]], abs=1e-4
@@ -230,7 +230,7 @@ def test_files_that_cannot_be_continued_are_refused(tmp_path):
         opened(tmp_path / "nowhere" / "x")
 
 
-def test_a_disk_that_is_full_is_told_in_a_sentence(tmp_path):
+def test_a_disk_that_is_full_is_reported_in_a_sentence(tmp_path):
     """The sentences before are on disk, and the same command goes on with them."""
     path, device = tmp_path / "results.jsonl", torch.device("cpu")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

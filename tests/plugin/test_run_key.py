@@ -13,7 +13,7 @@ FLAGS = ["--user-dir", "fairseq_ext", "--task", "translation_ext", "--cpu", "--n
 COUNTS = "".join(f"en{i} {n}\n" for i, n in enumerate(range(100, 70, -1)))
 TABLE = "".join(f"de{i} en{i} 0.5\n" for i in range(30))
 LEXICAL = ["--softmax", "lexical", "--shortlist-top", 10, "--shortlist-words", 1]
-NAMED = {  # flag -> content, another content, flags beside it
+NAMED = {  # flag -> content, another content, flags next to it
     "--avoid-file": ("en3\n", "en4\n", []),
     "--glossary": ("de3\ten3\n", "de3\ten4\n", []),
     "--constraints-file": ("\n" * 10 + "en1\n", "\n" * 10 + "en2\n", []),
@@ -56,21 +56,21 @@ def refused(tiny, path, *flags, data=None) -> str:
 @drawn(1)
 @pytest.mark.parametrize("flag", NAMED)
 def test_a_file_with_another_content_is_refused_by_its_flag(tiny, tmp_path, flag):
-    content, other, beside = NAMED[flag]
+    content, other, next_to = NAMED[flag]
     path, file, copy = tmp_path / "results.jsonl", tmp_path / "named", tmp_path / "copy"
     file.write_text(content)
-    generate_forked(*arguments(tiny, path, *beside, flag, file))
+    generate_forked(*arguments(tiny, path, *next_to, flag, file))
     before = path.read_bytes()
     file.write_text(other)
-    said = refused(tiny, path, *beside, flag, file)
+    said = refused(tiny, path, *next_to, flag, file)
     assert f"has results of another search, which differs in {flag} (" in said
     assert path.read_bytes() == before
     copy.write_text(content)  # the name is nothing
-    generate_forked(*arguments(tiny, path, *beside, flag, copy, "--resume"))
+    generate_forked(*arguments(tiny, path, *next_to, flag, copy, "--resume"))
     assert path.read_bytes() == before
 
 
-def test_another_beam_and_another_dictionary_are_told(tiny, tmp_path):
+def test_another_beam_and_another_dictionary_are_reported(tiny, tmp_path):
     path, data = tmp_path / "results.jsonl", tmp_path / "data"
     generate_forked(*arguments(tiny, path))
     assert "differs in --beam (5 there, 4 now): use" in refused(tiny, path, "--beam", 4)
@@ -97,7 +97,7 @@ def test_another_beam_and_another_dictionary_are_told(tiny, tmp_path):
     ],
     ids=["changed", "foreign", "deep", "another file"],
 )
-def test_a_line_that_was_changed_is_told_by_its_number(tiny, tmp_path, line, change, said):
+def test_a_line_that_was_changed_is_reported_by_its_number(tiny, tmp_path, line, change, said):
     path = tmp_path / "results.jsonl"
     generate_forked(*arguments(tiny, path))
     lines = path.read_bytes().splitlines(keepends=True)

@@ -168,7 +168,7 @@ def test_a_line_that_names_no_file_is_one_sentence(plain):
     assert done.status == 1 and "'nowhere.npy' of the input is not a file" in done.stderr
 
 
-def test_a_model_whose_translations_begin_with_a_tag_asks_for_it(tagged):
+def test_a_model_whose_translations_begin_with_a_tag_requests_it(tagged):
     done = generate(*tagged.arguments("speech_to_text_ext"), "--prefix-size", 0)
     (said,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert (

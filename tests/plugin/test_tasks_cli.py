@@ -21,7 +21,7 @@ from fairseq_ext.engine.jobs import Answer, Job
 from fairseq_ext.engine.worker import description, load
 
 LINES = ["w1 w2 w3", "w4", "w5 w6 w7 w8 w9", "w10 w11"]
-# what no folder tells
+# what no folder says
 GIVEN = ["source_lang", "target_lang", "add_data_source_prefix_tags", "max_len_b", "cpu"]
 # for what differs little from task to task
 FEW = [
@@ -166,7 +166,7 @@ def test_a_folder_in_python_an_engine_and_the_corpus_command_give_what_the_comma
 ):
     """At beam 1, as the interactive command does.
 
-    The folder and the checkpoint tell what the task must know of its languages.
+    The folder and the checkpoint say what the task must know of its languages.
     """
     text, search = "".join(line + "\n" for line in LINES), ["--beam", 1, "--buffer-size", 4]
     out = interactive_forked(text, *made.stock, *search).stdout

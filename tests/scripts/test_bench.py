@@ -312,6 +312,19 @@ def test_shapes_are_saved_as_checkpoints_and_measured(tmp_path):
     assert "stock" not in again.stdout, "what is there is not measured again"
 
 
+@pytest.mark.skipif(library() is None, reason="there is no compiled library")
+def test_the_linear_maps_of_the_demo_reach_less_than_the_processors_own_rates():
+    flags = ["--limit", "2", "--repeats", "1", "--beam", "2"]
+    done = subprocess.run(
+        [warm.python(), BENCH / "limit.py", *flags], check=True, capture_output=True, text=True
+    )
+    rows = [line.strip("|").split("|") for line in done.stdout.splitlines()[-4:]]
+    assert [row[0].split() + row[1].split()[:1] for row in rows] == [
+        [weights, run] for weights in ("float32", "int8") for run in ("bulk", "one")
+    ]
+    assert all(0 < float(row[-1].strip().rstrip("%")) < 100 for row in rows)
+
+
 def test_the_glossary_script_times_every_way_to_match(tmp_path, monkeypatch):
     for name, least in (("MOST_LOAD", 0.0), ("MOST_MATCH", 9.0)):
         monkeypatch.setattr(glossary, name, least)
@@ -383,7 +396,7 @@ def test_before_refuses_in_one_sentence(root, python, sentence, monkeypatch):
     ],
     ids=["decoding", "constraints", "glossary"],
 )
-def test_a_checkout_is_measured_beside_another(script, flags, contender, tmp_path):
+def test_a_checkout_is_measured_next_to_another(script, flags, contender, tmp_path):
     before = ["--before", str(BENCH.parents[1]), sys.executable]
     small = ["--repeats", "1", "--threads", "1", "--beams", "2", "--out", str(tmp_path / "out")]
     subprocess.run(
@@ -443,7 +456,7 @@ def test_a_soak_compares_readings_of_which_none_is_in_both_medians():
     assert all(callable(getattr(soak.Traffic, kind)) for kind in kinds - {"gone"})
 
 
-def test_whole_words_are_timed_beside_phrases_inside_words(tmp_path):
+def test_whole_words_are_timed_next_to_phrases_inside_words(tmp_path):
     small = [
         "--limit",
         "3",

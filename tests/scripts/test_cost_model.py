@@ -1,4 +1,4 @@
-"""scripts/experiments/streaming/cost_model.py: the fit, what its clocks tell apart, and its
+"""scripts/experiments/streaming/cost_model.py: the fit, what its clocks distinguish, and its
 tables on a few lines."""
 
 import json
@@ -40,7 +40,7 @@ def test_the_plane_goes_through_points_on_a_plane():
     assert plane.of(10, 300, 5000) == pytest.approx(10 * 0.002 + 300 * 0.0001 + 5000 * 3e-7)
 
 
-def test_steps_changes_and_the_encoder_are_told_apart():
+def test_steps_changes_and_the_encoder_are_distinguished():
     """A step of r rows takes 2 + r ticks, the encoder 7, joining 3; a row attends to 4 positions
     of the cache and 6 of the source."""
 

@@ -40,8 +40,8 @@ def printed() -> str:
     return "".join(printed)
 
 
-def test_each_example_shows_what_was_asked(printed: str) -> None:
-    """Stock beside the same sentence with a required phrase, a term base and a banned phrase:
+def test_each_example_shows_what_was_requested(printed: str) -> None:
+    """Stock next to the same sentence with a required phrase, a term base and a banned phrase:
     held, and not by chance."""
     shown = demo_examples.examples()[: demo_examples.BEST]
     assert len(shown) == 6
@@ -65,8 +65,8 @@ def test_the_messages_of_a_program_have_the_terms(printed: str) -> None:
     """Each line that the term base changes has another of its forms than before."""
     rows = re.findall(r"  without {8}(.*)\n  term base {6}(.*)\n", printed)
     forms = [f for line in lines("terms.handbook.tsv") for f in line.split("\t")[1].split("|")]
-    told = re.search(r"terms\.handbook\.tsv changes (\d+) of 12 messages", printed)
-    assert told is not None and int(told[1]) == len(rows) > 3
+    reported = re.search(r"terms\.handbook\.tsv changes (\d+) of 12 messages", printed)
+    assert reported is not None and int(reported[1]) == len(rows) > 3
     for old, new in rows:
         assert any(f in new and f not in old for f in forms)
 

@@ -18,7 +18,7 @@ from sizes import drawn
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from documents import blocks, drawings, links, notebook, site, tables  # noqa: E402
+from documents import blocks, columns, drawings, links, notebook, site, tables  # noqa: E402
 
 import docs  # noqa: E402
 
@@ -84,27 +84,39 @@ def test_every_word_of_needs_and_denies_is_explained() -> None:
 
 
 def test_the_readme_can_be_read_in_one_sitting() -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 130
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 100
+
+
+def test_wide_paragraphs_are_wrapped_and_nothing_else() -> None:
+    """Code is not divided, and no line begins with what would begin an item."""
+    words = " ".join(["word"] * 19)
+    assert columns.narrow(f"- {words} - `two  words` end\n  next") == (
+        f"- {words} -\n  `two  words` end next"
+    )
+    wide = f"{words} {words}"
+    for text in (f"| {wide} |", f"```text\n{wide}\n```", f"# {wide}", "short\nlines", "x" * 120):
+        assert columns.narrow(text) == text
+    assert len(columns.narrow(wide).split("\n")) == 2
 
 
 METHODS = ("constraints", "optimal-ending", "streaming", "large-vocabularies", "parallel-decoding")
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_method_page_says_what_a_reader_asks_in_this_order(name: str) -> None:
+def test_a_method_page_says_what_a_reader_wants_to_know_in_this_order(name: str) -> None:
     """What it is for and its real output come before how it works; there is a drawing, a link to
     figures, the code and the paper."""
     text = (ROOT / "docs" / f"{name}.md").read_text()
-    asked = [
+    requested = [
         "What it does for you",
         "A command",
         "When it helps, and when not",
         "How it works",
         "Flags",
     ]
-    asked += ["How equality is tested", "The paper"]
+    requested += ["How equality is tested", "The paper"]
     headings = [line[3:] for line in text.splitlines() if line.startswith("## ")]
-    assert [heading for heading in headings if heading in asked] == asked
+    assert [heading for heading in headings if heading in requested] == requested
     parts = {part.partition("\n")[0]: part for part in text.split("\n## ")}
     assert "<!-- run -->" in parts["A command"] and "<!-- output -->" in parts["A command"]
     assert (

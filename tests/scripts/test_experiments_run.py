@@ -47,6 +47,24 @@ def test_one_paper_is_run_and_published(tmp_path):
         "1",
         "--rounds",
         "2",
+        "--max-len",
+        "1",
+        "5",
+        "--sets",
+        "rand1",
+        "rand2",
+        "rand3",
+        "phr3",
+        "--figure4-beams",
+        "2",
+        "--figure4-least",
+        "1",
+        "--example",
+        "2",
+        "--example-words",
+        "banana; red house",
+        "--trace",
+        "1",
     ]
     wanted = [
         *DEMO,
@@ -88,6 +106,14 @@ def test_one_paper_is_run_and_published(tmp_path):
         re.search(r"^\| DBA, k = 2 \| \d+ \(\d+-\d+\)", text, re.MULTILINE)
         and "Median of 2 alternating round(s)" in text
     )
+    assert re.search(
+        r"^\| DBA of the paper, k = 2 \| [\d.]+ ±[\d.]+ \|  \| \d+ \|", text, re.MULTILINE
+    )
+    assert re.search(r"^\| GBS, b = 1 \| [\d.]+ ±[\d.]+ \| [+-]", text, re.MULTILINE)
+    assert re.search(r"^\| rand1 \| first complete \| [\d.]+ ±", text, re.MULTILINE)
+    assert re.search(r"^\| banana, red house \| -\d", text, re.MULTILINE)
+    assert re.search(r"^\| references \|  \|  \| -\d+ \|", text, re.MULTILINE)
+    assert "| finished |" in text and "select:dba,dba_allocation=paper|stop:ranked" in text
     assert str(tmp_path) not in text and str(ROOT) not in text
     page = (tmp_path / "docs/results/dba.md").read_text()
     assert (
@@ -101,7 +127,7 @@ def test_one_paper_is_run_and_published(tmp_path):
 
 
 @drawn(0)  # long
-def test_fairseqs_constrained_search_is_run_beside_ours(tmp_path):
+def test_fairseqs_constrained_search_is_run_next_to_ours(tmp_path):
     small = [
         "--only",
         "constrained",
@@ -280,7 +306,7 @@ def test_a_table_older_than_its_code_says_so(history, tmp_path):
     history(file, f"528 MiB after 800 requests (commit {first})")  # figures in sentences
     assert f"all figures (commit {first[:7]})" in ages.age(file, tmp_path)
     history(file, f"commit {'0' * 40}\n\n{table}")
-    assert "Older than the code" in ages.age(file, tmp_path)  # a commit that nobody knows
+    assert "Older than the code" in ages.age(file, tmp_path)  # a commit that no one knows
 
 
 def test_a_page_keeps_what_it_says_where_there_is_no_history(tmp_path, monkeypatch):

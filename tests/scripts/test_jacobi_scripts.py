@@ -41,18 +41,25 @@ def test_a_run_on_a_few_lines_has_tables_by_length(tmp_path):
         "--models",
         ROOT / "checkpoints" / "demo",
         "--train",
-        demo / "dev",
+        demo / "test",
         "--text",
         demo / "test",
         "--out",
         tmp_path,
     ]
-    flags += ["--limit", "12", "--repeats", "1", "--only", "PGJ b=3"]
+    flags += ["--limit", "12", "--repeats", "1", "--only", "PGJ b=3", "--graphs", "2"]
     environment = os.environ | {"PYTHON": warm.python(), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [str(HERE / "run.sh"), *map(str, flags)], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+    # one sentence with the output of each method, which is greedy's
+    tables = (tmp_path / "tables.md").read_text(encoding="utf-8")
+    assert "## Table 4: data" in tables and (tmp_path / "graph2.png").exists()
+    shown = re.findall(
+        r"^\| (?:our greedy|PGJ b=3) \| (.*) \| [\d.]+ \| [\d.]+ \|$", tables, re.MULTILINE
+    )
+    assert len(shown) == 2 and len(set(shown)) == 1
     text = (tmp_path / "by_length.md").read_text(encoding="utf-8")
     calls, time = re.findall(r"^\| PGJ b=3 \| (.*) \|$", text, re.MULTILINE)
     assert len(calls.split("|")) == len(time.split("|")) == text.splitlines()[4].count("|") - 2

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 import sacrebleu
+import torch
 import warm
+from models import batch, build, generators, run, same
+from table_model import EOS
 
 LSH = Path(__file__).resolve().parents[2] / "scripts" / "experiments" / "lsh"
 
@@ -118,6 +121,55 @@ def test_figures_are_drawn_from_what_is_there(folder):
     for name in ("figure6", "figure7", "figure8"):
         assert (folder / f"{name}.svg").stat().st_size > 1000 and (folder / f"{name}.png").exists()
     assert "LSH, t = 2" in (folder / "figure6.svg").read_text()
+
+
+def per_row(most: int):
+    """A tiny model's search with the baseline of one shortlist a row."""
+    flags = {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_bands": 20, "lsh_top": 0}
+    ours = generators([build("transformer", 2, torch.float32)], flags, beam=3, max_len_b=8).ours
+    softmax = ours.strategies.softmax
+    softmax.__class__ = RUNS.PerRow
+    softmax.most, softmax.eos = most, EOS
+    return ours, softmax
+
+
+def test_the_baseline_scores_the_words_with_the_most_collisions_of_each_row(monkeypatch):
+    ours, softmax = per_row(4)
+    seen = []
+    call = RUNS.PerRow.__call__
+
+    def watched(self, decoder, features, *rest):
+        found = call(self, decoder, features, *rest)
+        seen.append((self.hits(features[0]), found.dense().clone()))
+        return found
+
+    monkeypatch.setattr(RUNS.PerRow, "__call__", watched)
+    run(ours, batch([5, 3, 2]))
+    assert seen
+    for hits, dense in seen:
+        listed = dense > -torch.inf
+        assert (listed.sum(1) == 4).all() and listed[:, EOS].all()
+        assert torch.allclose(dense.exp().sum(1), torch.ones(len(dense)))
+        for row, words in zip(hits, listed, strict=True):
+            others = words.clone()
+            others[EOS] = False
+            left = ~words
+            assert row[others].min() >= row[left].max()
+
+
+def test_the_baseline_with_all_words_is_the_full_softmax():
+    ours, _ = per_row(10**6)
+    full = generators([build("transformer", 2, torch.float32)], {}, beam=3, max_len_b=8).ours
+    same(run(full, batch([5, 3, 2])), run(ours, batch([5, 3, 2])), 1e-4)
+
+
+def test_the_grid_has_the_settings_that_the_paper_recommends():
+    labels = RUNS.settings()
+    for K in (8, 16):
+        flags, which = labels[f"lsh K={K} u=3 W=500 T=6000 t=4"]
+        assert (flags["lsh_k"], flags["lsh_u"], flags["lsh_bands"]) == (K, 3, 500)
+        assert which == "many"
+    assert labels["lsh --int8"][0]["int8"] and labels["full --int8"][0]["softmax"] == "full"
 
 
 def test_sentences_are_spread_over_the_text():

@@ -91,15 +91,15 @@ def test_marian_gives_the_same_translations_and_scores(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "reported"),
     [
         ({"encoder_normalize_before": True}, "in front of its layers"),
         ({"share_all_embeddings": False}, "one table of embeddings"),
         ({"decoder_attention_heads": 4}, "heads or feed-forward width"),
     ],
 )
-def test_what_marian_cannot_hold_is_refused(changed, told):
+def test_what_marian_cannot_hold_is_refused(changed, reported):
     plain = dict(encoder_normalize_before=False, decoder_normalize_before=False)
     assert settings(Namespace(**shapes.BASE | plain), 60)["dim-vocabs"] == [60, 60]
-    with pytest.raises(BenchError, match=told):
+    with pytest.raises(BenchError, match=reported):
         settings(Namespace(**shapes.BASE | plain | changed), 60)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -205,7 +206,7 @@ def test_each_reward_that_the_script_tries_is_a_search_of_its_own(interactive):
 
 
 @drawn(0)  # long
-def test_a_sweep_searches_anew_for_each_reward_and_counts_what_a_command_does(
+def test_a_sweep_searches_again_for_each_reward_and_counts_what_a_command_does(
     interactive, tmp_path
 ):
     script = [
@@ -226,6 +227,8 @@ def test_a_sweep_searches_anew_for_each_reward_and_counts_what_a_command_does(
     assert plain["dev"]["bleu"] == pytest.approx(bleu)
     # of a command that prints the best hypothesis alone
     assert found["costs"]["optimal, unnormalised scores"]["2"]["decoder_rows"] == rows
+    # Theorem 2 of the paper: no later than first
+    assert found["steps"]["optimal"]["2"] <= found["steps"]["first"]["2"]
     assert set(found["tuned"]) == {"reward", "ratio", "offset"}
     assert any(f"r = {found['tuned']['reward']:g}," in name for name in found["costs"])
     assert [choice["over_stock"] for choice in found["best"] if choice["method"] == "count"] == [
@@ -279,6 +282,35 @@ def test_a_search_that_is_there_is_not_repeated(tmp_path, monkeypatch):
     assert searches.cached(tmp_path / "file.json", ["a b"], beam=5) == FOUND
 
 
+@pytest.mark.parametrize("peak, last", [(0.5, 1.0), (1.0, 1.5), (1.9, 2.5), (99.0, 5.0)])
+def test_the_grid_of_rewards_brackets_its_best(peak, last):
+    """Rewards are added until the best is not the largest, eight at most."""
+    sweep = object.__new__(sweep_script.Sweep)
+    sweep.args = SimpleNamespace(rewards=[0.0, 0.5, 1.0])
+    sweep.ratio, sweep.line = Wanted(0.9), Wanted(0.7, 3.0)
+    sweep.decoders = sweep_script.decoders(sweep.args.rewards, sweep.ratio, sweep.line)
+
+    def choices():
+        return [
+            sweep_script.Choice(
+                d.name, d.method, 5, x.what, x.value, Measure(30 - abs(x.value - peak), 0.9, -5.0)
+            )
+            for d in sweep.decoders
+            for x in d.settings
+        ]
+
+    sweep.choices = choices
+    tried = {c.value for c in sweep.bracketed() if c.what == "r"}
+    assert max(tried) == last
+    best = {c.value for c in sweep_script.best_of(sweep.bracketed()) if c.what == "r"}
+    assert peak == 99.0 or max(best) < last
+
+
+def test_steps_are_shown_with_how_many_fewer_than_first():
+    found = {"cost_sentences": 3, "steps": {"first": {"5": 14.0}, "optimal": {"5": 11.5}}}
+    assert "| optimal | 11.5 (+2.5) |" in tables.steps(found)
+
+
 def test_best_settings_prefer_the_smaller_beam_and_tables_show_them(tmp_path):
     quality = Measure(30.0, 0.9, -5.0, low=28.5, high=31.5)
     decoders = sweep_script.decoders([0.0, 1.0], Wanted(0.9), Wanted(0.7, 3.0))
@@ -291,7 +323,7 @@ def test_best_settings_prefer_the_smaller_beam_and_tables_show_them(tmp_path):
     choices[-1].dev = Measure(31.0, 0.95, -6.0, low=30.0, high=32.5)  # the line, at beam 10
     best = sweep_script.best_of(choices)
     assert [c.decoder for c in best] == [d.name for d in decoders]
-    assert [c.beam for c in best] == [5, 5, 5, 5, 5, 5, 10]
+    assert [c.beam for c in best] == [5, 5, 5, 5, 5, 5, 5, 10]
     for choice in best:
         choice.test, choice.over_stock = quality, (0.5, -0.2, 1.1)
     stats = {"decoder_rows": 60, "decoder_calls": 9, "bleu": 30.0, "model_score": -5.0}
@@ -423,12 +455,12 @@ def test_times_are_of_searches_that_find_no_worse_scores_with_fewer_rows(tmp_pat
         == "1.00x (1.00-1.00)"
         != stock[2]
     )
-    asked = [
+    requested = [
         row["signature"]
         for row in json.loads((tmp_path / "times.json").read_text())
         if row["search"] == "optimal, r = 0.5, pruned"
     ]
-    assert "length_reward=0.5,length_ratio=1.2,length_offset=-1.5" in asked[0]
+    assert "length_reward=0.5,length_ratio=1.2,length_offset=-1.5" in requested[0]
     assert (
         optimal[8].startswith("8 of 8")
         and len(rows) == 9

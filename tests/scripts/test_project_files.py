@@ -1,4 +1,4 @@
-"""The files that tell others about the project agree: version, papers, the Pythons that are claimed
+"""The files that describe the project agree: version, papers, the Pythons that are claimed
 and tested, what is installed."""
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def test_the_licence_is_the_one_that_is_named() -> None:
 
 
 def test_a_second_set_up_does_nothing_and_another_start_up_file_is_noticed(tmp_path: Path) -> None:
-    """Which environment fits is told by a digest of files, the start-up file among
+    """Which environment fits is determined by a digest of files, the start-up file among
     them, wherever it lies."""
     files = (
         "scripts/setup.sh",

@@ -148,7 +148,7 @@ def test_set_up_clears_what_it_made_where_that_is_broken(tmp_path):
 def test_set_up_leaves_fairseqs_compiled_parts_out_where_they_cannot_be_built(
     tmp_path, has_compiler, has_headers, has_wheel
 ):
-    """As the doctor does; the environment's Python only notes what it is asked for."""
+    """As the doctor does; the environment's Python only notes its arguments."""
     fake = tmp_path / "venv" / "bin" / "python"
     fake.parent.mkdir(parents=True)
     fake.write_text(
@@ -168,10 +168,12 @@ def test_set_up_leaves_fairseqs_compiled_parts_out_where_they_cannot_be_built(
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    asked = [each for each in (tmp_path / "log").read_text().splitlines() if " pip install" in each]
+    requested = [
+        each for each in (tmp_path / "log").read_text().splitlines() if " pip install" in each
+    ]
     builds = has_compiler and has_headers
-    assert len(asked) == (1 if builds or has_wheel else 2)
-    assert asked[-1].startswith("1 ") == (not builds and not has_wheel)  # READTHEDOCS
+    assert len(requested) == (1 if builds or has_wheel else 2)
+    assert requested[-1].startswith("1 ") == (not builds and not has_wheel)  # READTHEDOCS
     assert ("without fairseq's compiled parts" in done.stderr) == (not builds and not has_wheel)
 
 
@@ -304,10 +306,10 @@ def test_prepare_multi30k_refuses_damaged_text(raw, tmp_path, text, sentence):
 
 
 class Files(http.server.BaseHTTPRequestHandler):
-    """Serves `content`, ranges included, and notes what was asked."""
+    """Serves `content`, ranges included, and notes what was requested."""
 
     content: dict[str, bytes] = {}
-    asked: list[str] = []
+    requested: list[str] = []
 
     def answer(self, body: bool) -> None:
         data = self.content.get(self.path)
@@ -316,7 +318,7 @@ class Files(http.server.BaseHTTPRequestHandler):
             return
         found = re.match(r"bytes=(\d+)-", self.headers.get("Range", ""))
         start = int(found[1]) if found else 0
-        self.asked.append(f"{self.command} {start}")
+        self.requested.append(f"{self.command} {start}")
         self.send_response(206 if found else 200)
         if found:
             self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
@@ -337,7 +339,7 @@ class Files(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server():
-    Files.content, Files.asked = {}, []
+    Files.content, Files.requested = {}, []
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Files) as http_server:
         threading.Thread(target=http_server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{http_server.server_port}"
@@ -358,10 +360,12 @@ def test_fetch_says_what_and_how_large_then_fetches_once(server, tmp_path):
     )
     assert fetch("--to", tmp_path, f"{server}/a.gz").returncode == 0
     assert (tmp_path / "a.gz").read_bytes() == Files.content["/a.gz"]
-    before = len(Files.asked)
+    before = len(Files.requested)
     again = fetch("--to", tmp_path, f"{server}/a.gz")
     assert (
-        again.returncode == 0 and len(Files.asked) == before and "SHA256SUMS says" in again.stdout
+        again.returncode == 0
+        and len(Files.requested) == before
+        and "SHA256SUMS says" in again.stdout
     )
 
 
@@ -369,7 +373,7 @@ def test_fetch_resumes_where_it_stopped(server, tmp_path):
     Files.content["/a.gz"] = bytes(range(256)) * 100
     (tmp_path / "a.gz.part").write_bytes(Files.content["/a.gz"][:1000])
     assert fetch("--to", tmp_path, f"{server}/a.gz").returncode == 0
-    assert "GET 1000" in Files.asked
+    assert "GET 1000" in Files.requested
     assert (tmp_path / "a.gz").read_bytes() == Files.content["/a.gz"]
 
 

@@ -259,7 +259,7 @@ def test_the_figure_is_drawn(tmp_path):
 
 
 @drawn(0)  # long
-def test_tables_are_written_where_the_figure_is_not_asked_for(tmp_path):
+def test_tables_are_written_where_the_figure_is_not_requested(tmp_path):
     flags = [
         "--limit",
         "3",

@@ -126,7 +126,7 @@ def test_a_cell_is_measured_once_and_its_row_says_who_wins(tmp_path):
     assert [row("speed", "rand1", 5, facts(0, 0, fast))[3] for fast in (4.99, 5.0)] == ["no", "yes"]
 
 
-def test_bleu_beside_fairseqs_is_sacrebleus_and_has_an_interval():
+def test_bleu_next_to_fairseqs_is_sacrebleus_and_has_an_interval():
     references = [
         f"the {colour} dog runs over the green field of number {i}"
         for i, colour in enumerate(["red", "old", "big"] * 4)

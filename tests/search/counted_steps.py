@@ -1,4 +1,4 @@
-"""What a decoder step asks of host and device on the pretended GPU: waits, launches, bytes.
+"""What a decoder step requests of host and device on the pretended GPU: waits, launches, bytes.
 
 `python tests/search/counted_steps.py [WAY ...]` prints the table of docs/gpu.md; -v: the waits with
 their places; -vv: the commonest launches too."""
@@ -122,8 +122,8 @@ if __name__ == "__main__":
             f"{' | '.join(BANDWIDTH)} |"
         )
         print((4 + len(BANDWIDTH)) * "|---" + "|")
-        asked = [word for word in sys.argv[1:] if word in WAYS] or WAYS
-        for name, flags in ((name, WAYS[name]) for name in asked):
+        requested = [word for word in sys.argv[1:] if word in WAYS] or WAYS
+        for name, flags in ((name, WAYS[name]) for name in requested):
             if name == "LSH, CUDA kernels":
                 use_kernels(Path(folder) / "kernels", patch)
             step = counted(flags, there, (16, 48))

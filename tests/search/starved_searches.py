@@ -14,7 +14,7 @@ from fairseq_ext.kernels.library import loaded
 
 
 def hypotheses(searching: Any, search: str, after: int) -> list:
-    """Its tokens. after: so many allocations are made before one fails; -1: none fails."""
+    """Its tokens. after: this number of allocations is made before one fails; -1: none fails."""
     sample = sample_of(search)
     loaded().starve(after)
     try:

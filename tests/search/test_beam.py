@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import examples
 
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.finished import Finished, FinishedStep
@@ -14,7 +15,7 @@ INF = torch.inf
 SHORTLIST = torch.tensor([2, 3, 5, 9])  # of a vocabulary of 12
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     rows=st.integers(1, 4),
     columns=st.integers(1, 1200),

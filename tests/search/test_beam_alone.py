@@ -93,7 +93,7 @@ def both(ours, sample: dict, calls: bool = True) -> tuple[list, list, bool]:
 
 
 def equal_bits(alone: list, loop: list, nbest: int | None = None) -> None:
-    """nbest: how many were asked for, where the loop keeps others too (--stop optimal)."""
+    """nbest: how many were requested, where the loop keeps others too (--stop optimal)."""
     for found, expected in zip(alone[0], loop[0][:nbest], strict=True):
         assert all(torch.equal(found[name], expected[name]) for name in PLAIN)
         assert float(found["score"]) == float(expected["score"])
@@ -135,7 +135,7 @@ def test_random_searches_give_the_loops_bits():
 
 
 def other_width(draw: random.Random, unnormalized: bool) -> dict:
-    """A stopping criterion, and what prunes beside it."""
+    """A stopping criterion, and what prunes next to it."""
     strategy = dict(draw.choice(ENDINGS))
     if draw.random() < 0.5:
         strategy["prune_threshold"] = draw.choice([0.5, 2.5, 10.0])
@@ -177,7 +177,7 @@ def test_sentences_that_come_and_go_get_the_loops_bits(strategy):
         ours.driver = functools.partial(beam_search, ours.setup)
         search, expected, waiting, steps = CompiledSearch(ours.setup), {}, list(range(15)), []
         most = draw.choice([2, 5])
-        told: dict[Request, list[int]] = {}  # its latest common prefix
+        reported: dict[Request, list[int]] = {}  # its latest common prefix
         while waiting or expected:
             room = min(most - search.live, len(waiting), draw.choice([0, 1, 3]))
             if room:
@@ -193,14 +193,14 @@ def test_sentences_that_come_and_go_get_the_loops_bits(strategy):
                 requests = [Request(i, ours.spec.nbest, pool=pool, sentence=i) for i in range(room)]
                 search.admit(requests)
                 for place, sample in zip(requests, samples, strict=True):
-                    expected[place], told[place] = sample, []
+                    expected[place], reported[place] = sample, []
             for place in search.step(draw.choice([1, 1, 7])):
                 found, sample = search.take(place), expected.pop(place)
                 if found is None:
                     unsuitable += 1
                     continue
                 ended += 1
-                assert found[0].tokens[: len(told[place])].tolist() == told[place]
+                assert found[0].tokens[: len(reported[place])].tolist() == reported[place]
                 for h, e in zip(found, run(ours, sample)[0][: len(found)], strict=True):
                     assert torch.equal(h.tokens, e["tokens"]) and torch.equal(
                         h.positional_scores, e["positional_scores"]
@@ -210,7 +210,7 @@ def test_sentences_that_come_and_go_get_the_loops_bits(strategy):
                 place = draw.choice(list(expected))
                 search.cancel([place])
                 del expected[place]
-            told = {place: search.common_prefix(place) for place in expected}
+            reported = {place: search.common_prefix(place) for place in expected}
             steps.append(len(expected))
         assert max(steps) > 1 and search.live == 0 and search.reader is None
     assert ended > 100 and ended > 5 * unsuitable
@@ -352,7 +352,7 @@ def test_a_limit_on_rows_holds_and_changes_no_result(order, ending, monkeypatch)
     [(TopK, (5,)), (Count, (2,)), (First, (2,)), (Shrink, (5, 2)), (Ranked, (5, 2))],
     ids=str,
 )
-def test_who_derives_from_a_strategy_is_asked_itself(kind, arguments):
+def test_who_derives_from_a_strategy_is_called_itself(kind, arguments):
     derived = type("Mine", (kind,), {"__call__": kind.__call__})
     assert kind(*arguments).rules is not None and derived(*arguments).rules is None
 
@@ -379,7 +379,7 @@ def test_sentences_that_the_compiled_search_cannot_decode_are_left_to_the_loop(m
         equal_bits([some], [others])
 
 
-def test_nan_is_told_as_by_the_loop():
+def test_nan_is_reported_as_by_the_loop():
     poisoned = build("transformer", 5, dtype=torch.float32)
     ours = generators([poisoned], beam=3, max_len_b=8).ours
     with torch.no_grad():

@@ -1,5 +1,5 @@
 """Batches with required phrases are searched in compiled calls, and get the loop's hypotheses to
-the last bit (search/constrained.py)."""
+the last bit (search/compiled.py)."""
 
 import functools
 import os
@@ -11,7 +11,7 @@ from models import batch, build, dictionary, generators, run, same
 from sizes import covering
 
 from fairseq_ext.kernels.library import library
-from fairseq_ext.search.constrained import ConstrainedSearch
+from fairseq_ext.search.compiled import supports_phrases
 from fairseq_ext.search.interpreted import LoopSearch
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
 from fairseq_ext.search.strategies.decoding.beam import beam_search
@@ -64,10 +64,15 @@ def make_pool(ours, sample: dict):
 
 
 def both(
-    ours, sample: dict, monkeypatch, wanted: list[int] | None = None, counted: tuple = COUNTS
+    ours,
+    sample: dict,
+    monkeypatch,
+    wanted: list[int] | None = None,
+    in_order: bool = True,
+    counted: tuple = COUNTS,
 ) -> bool:
     """Whether the driver has searched without the loop; its hypotheses and its counts must be the
-    loop's, and their order where calls are counted."""
+    loop's, and their order if it is compared."""
     called: list = []
     admit = LoopSearch.admit
     monkeypatch.setattr(
@@ -84,7 +89,7 @@ def both(
         )
         found.append(answers)
         counts.append({name: vars(ours.stats.since(before)).get(name) for name in counted})
-    compiled, loop = found if counted is COUNTS else map(sorted, found)
+    compiled, loop = found if in_order else map(sorted, found)
     assert [sentence for sentence, _ in compiled] == [sentence for sentence, _ in loop]
     for (_, some), (_, others) in zip(compiled, loop, strict=True):
         assert [h.score for h in some] == [h.score for h in others]
@@ -113,7 +118,12 @@ def test_random_batches_give_the_loops_bits(monkeypatch):
             )
             generation["min_len"] = draw.choice([1, 1, 0, draw.randint(1, generation["max_len_b"])])
             generation["nbest"] = draw.randint(1, generation["beam"])
-            strategy = {"select": "dba", "dba_allocation": draw.choice(["even", "even", "paper"])}
+            strategy = {
+                "select": "dba",
+                "dba_allocation": draw.choice(["even", "even", "paper"]),
+                "constraint_compete": draw.choice(["rows", "rows", "off"]),
+                "constraint_rows": draw.choice([0, 0, 1, 3]),
+            }
             architecture = draw.choice(
                 ["transformer", "transformer-pre-norm", "transformer-tied", "bart"]
             )
@@ -132,7 +142,7 @@ def test_random_batches_give_the_loops_bits(monkeypatch):
 @pytest.mark.parametrize("places", [2, 9, 64])
 @pytest.mark.parametrize("beam", [1, 4, 12])
 def test_long_sentences_outgrow_the_cache_and_the_places_for_tokens(beam, places, monkeypatch):
-    monkeypatch.setattr("fairseq_ext.kernels.constrained.FIRST_PLACES", places)
+    monkeypatch.setattr("fairseq_ext.kernels.beam.FIRST_PLACES", places)
     draw = random.Random(beam)
     ours = generators(
         [model("transformer", 3)],
@@ -159,14 +169,16 @@ def test_some_sentences_of_a_batch_in_another_order(monkeypatch):
         assert both(ours, sample, monkeypatch, wanted)
 
 
-def test_a_stream_gives_the_loops_bits(monkeypatch):
+@pytest.mark.parametrize("width", [{"stream_width": 3}, {"stream_rows": 9}], ids=str)
+def test_a_stream_gives_the_loops_bits(width, monkeypatch):
     draw = random.Random(6)
-    flags = {"select": "dba", "schedule": "stream", "stream_width": 3, "refill_threshold": 0.5}
+    flags = {"select": "dba", "schedule": "stream", "refill_threshold": 0.5, **width}
     ours = generators([model("transformer", 3)], flags, beam=4, max_len_b=15).ours
     sample = batch([9, 7, 6, 5, 5, 3, 2, 1])
     given = {**sample, "sentence_constraints": [phrases(draw, 3) for _ in range(8)]}
-    # groups take turns otherwise
-    assert both(ours, given, monkeypatch, counted=("decoder_rows", "expansions"))
+    # calls of at most so many rows are divided in two ways
+    counted = COUNTS[2:] if "stream_rows" in width else COUNTS
+    assert both(ours, given, monkeypatch, in_order=False, counted=counted)
     assert ours.stats.refills
 
 
@@ -181,7 +193,7 @@ def test_int8_gives_the_loops_bits(monkeypatch):
     )
 
 
-def test_sentences_without_phrases_equal_stock_beside_others():
+def test_sentences_without_phrases_equal_stock_next_to_others():
     draw = random.Random(3)
     pair = generators([model("transformer", 2)], {"select": "dba"}, beam=5, max_len_b=12)
     sample = batch([8, 5, 3, 2])
@@ -199,7 +211,6 @@ FLAGS: list[dict] = [
     {"patience": 2},
     {"prune_finished": 5.0},
     {"prune_children": 2},
-    {"schedule": "stream", "stream_rows": 6},
     {"select": "gbs"},
     {"decoder_backend": "fairseq"},
     {"softmax": "screened"},
@@ -210,7 +221,7 @@ def test_beams_of_more_candidates_than_compiled_code_ranks_go_through_the_loop()
     wide = build("transformer", dtype=torch.float32, words=300)
     for beam, knows in ((128, True), (129, False)):  # twice as many candidates
         ours = generators([wide], {"select": "dba"}, beam=beam, words=300).ours
-        assert ConstrainedSearch.supports(ours.setup) == knows
+        assert supports_phrases(ours.setup) == knows
 
 
 @pytest.mark.parametrize("strategy", FLAGS, ids=str)
@@ -231,13 +242,13 @@ def test_banned_phrases_go_through_the_loop(monkeypatch):
     assert not both(ours, {**batch([5]), "sentence_constraints": [given]}, monkeypatch)
 
 
-def test_nan_is_told_as_by_the_loop():
+def test_nan_is_an_error_of_its_sentence():
     poisoned = build("transformer", 5, dtype=torch.float32)
     ours = generators([poisoned], {"select": "dba"}, beam=3, max_len_b=8).ours
     with torch.no_grad():
         poisoned.decoder.layers[0].final_layer_norm.weight[0] = float("nan")
     given = [SentenceConstraints((((WORD,),),), ("a",))] * 2
     with pytest.raises(
-        FloatingPointError, match="the model gives NaN at target position 0 of one of the sentences"
+        FloatingPointError, match="the model gives NaN at target position 0 of the sentence"
     ):
         run(ours, {**batch([5, 3]), "sentence_constraints": given})

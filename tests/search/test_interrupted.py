@@ -64,13 +64,13 @@ def found(translator: Translator, lines: list[str], arguments: dict[str, Any]) -
 
 def in_another_thread(function: Callable[[], list]) -> list:
     """What it returns there: the thread that was interrupted may have left a lock taken, which it
-    can take again, and no other one (raises Empty where it waits for ever)."""
+    can take again, and no other thread (raises Empty where it waits for ever)."""
     out: SimpleQueue = SimpleQueue()
     threading.Thread(target=lambda: out.put(function()), daemon=True).start()
     return out.get(timeout=60)
 
 
-# in generators that nobody waits for, Python ignores it
+# in generators that no one waits for, Python ignores it
 @covering(1)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("lines", [LINES, LINES[:1]], ids=["many", "alone"])

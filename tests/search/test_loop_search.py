@@ -1,5 +1,5 @@
 """Sentences that come and go while the search runs: each gets what the search gives it alone,
-whatever is beside it."""
+whatever is next to it."""
 
 import random
 
@@ -87,7 +87,7 @@ def interleaved(
     waiting = list(range(len(arriving.sample["id"])))
     draw.shuffle(waiting)
     here: set[Request] = set()
-    told: dict[Request, list[int]] = {}  # the prefix that was told
+    reported: dict[Request, list[int]] = {}  # the prefix that was reported
     got: list[tuple[int, int, list[dict], list[int]]] = []
     while waiting or here:
         room = places - search.live
@@ -111,20 +111,20 @@ def interleaved(
             assert search.rows <= rows - len(leaves), "rows of cancelled sentences are free at once"
             for request in leaves:
                 here.remove(request)
-                told.pop(request, None)
+                reported.pop(request, None)
         final = search.step()
         for request in here:
             if request not in final:
                 prefix = search.common_prefix(request)
-                before = told.get(request, [])
+                before = reported.get(request, [])
                 assert prefix[: len(before)] == before, "what has been told stays"
-                told[request] = prefix
+                reported[request] = prefix
         for request in final:
             here.remove(request)
             found = generator.answer(request.pool, request.sentence, search.take(request))[
                 : request.nbest
             ]
-            got.append((request.number, request.nbest, found, told.pop(request, [])))
+            got.append((request.number, request.nbest, found, reported.pop(request, [])))
     assert search.live == 0 and search.rows == 0
     # subtle: afterwards, as a generator that is made changes BART's model
     for number, nbest, found, prefix in got:
@@ -226,7 +226,7 @@ def test_each_architecture(architecture):
     ids=str,
 )
 def test_constraints_of_each_sentence(flags, order):
-    """Different phrases, alternatives, avoided phrases and prefixes beside each other; the tables
+    """Different phrases, alternatives, avoided phrases and prefixes next to each other; the tables
     change while rows are live."""
     for seed in part_of(2, 1):
         draw = random.Random(seed)

@@ -1,4 +1,4 @@
-"""A model that gives NaN is told of, and does not translate to something wrong: in every search, in
+"""A model that gives NaN is reported, and gives no wrong translation: in every search, in
 float32 and with --int8."""
 
 import math
@@ -51,7 +51,7 @@ def generator(model, search: str, **flags):
 @pytest.mark.parametrize("numbers", NUMBERS)
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
-def test_nan_in_a_layer_is_told(side, search, numbers):
+def test_nan_in_a_layer_is_reported(side, search, numbers):
     """It comes after the model was loaded, as weights that are NaN from the start are refused."""
     model = build("transformer", 5, dtype=torch.float32)
     ours = generator(model, search, **NUMBERS[numbers])
@@ -85,7 +85,7 @@ WEIGHTS = [
 @pytest.mark.parametrize("numbers", NUMBERS)
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("architecture, weight", WEIGHTS)
-def test_finite_weights_that_overflow_are_told_where_fairseqs_modules_give_nan(
+def test_finite_weights_that_overflow_are_reported_where_fairseqs_modules_give_nan(
     architecture, weight, search, numbers
 ):
     """They are so large from then on: a model that overflows everywhere is refused at its start."""

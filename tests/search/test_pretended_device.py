@@ -1,5 +1,5 @@
 """Every strategy gives on a GPU, here a pretended one (pretended_device.py), what it gives on the
-CPU; what a step asks for is counted."""
+CPU; what a step requests is counted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from forked import interactive_forked
-from models import batch, build, generators, on_device, parted, run, same, with_files
+from models import batch, build, generators, on_device, run, same, separated, with_files
 from pretended_device import RECORDING, counting
 from search.counted_steps import WAYS, counted, use_kernels
 from sizes import drawn, part_of
@@ -45,7 +45,7 @@ def on_both(flags: dict, device: torch.device, **generation) -> list:
 @drawn(4)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_strategy_gives_on_the_device_what_it_gives_on_the_cpu(name, pretended, tmp_path):
-    flags, needed = parted(with_files(EXAMPLES[name], tmp_path))
+    flags, needed = separated(with_files(EXAMPLES[name], tmp_path))
     same(*on_both(flags, pretended, **needed))
 
 
@@ -188,9 +188,9 @@ def test_lines_in_half_precision_score_as_in_float32(half, tolerance, pretended,
             {"path": tiny / "model.pt", "task": "translation_ext", "buffer_size": 3} | flags | half
         )
         out = interactive_forked("\n".join(lines) + "\n", tiny / "data", *arguments).stdout
-        told = [line.split("\t")[1:] for line in out.splitlines() if line.startswith("H-")]
-        assert [text for _, text in told] == [h.text for h in best[1]]
-        assert [float(score) * math.log(2) for score, _ in told] == pytest.approx(
+        reported = [line.split("\t")[1:] for line in out.splitlines() if line.startswith("H-")]
+        assert [text for _, text in reported] == [h.text for h in best[1]]
+        assert [float(score) * math.log(2) for score, _ in reported] == pytest.approx(
             [h.score for h in best[1]], abs=1e-4
         )
 
@@ -209,7 +209,7 @@ def test_sums_of_log_probabilities_beyond_half_precision_stay_finite(pretended):
         assert -torch.inf < float(nbest[0]["positional_scores"].sum()) < -65504
 
 
-def test_logits_beyond_half_precision_are_told(pretended):
+def test_logits_beyond_half_precision_are_reported(pretended):
     model = build("transformer", seed=2, dtype=torch.float16)
     model.decoder.output_projection.weight.data[4:20] = 6e4 * torch.eye(16)
     model = model.to(pretended)
@@ -217,7 +217,7 @@ def test_logits_beyond_half_precision_are_told(pretended):
         run(generators([model], beam=4, max_len_b=10).ours, on_device(batch(LENGTHS), pretended))
 
 
-# ---- what a step asks for
+# ---- what a step requests
 
 # at most
 WAITS = {
@@ -240,7 +240,7 @@ def on_page(way: str) -> tuple[float, int]:
 
 @drawn(2)
 @pytest.mark.parametrize("way", WAITS)
-def test_a_step_waits_no_more_than_it_must_and_asks_for_what_the_page_says(
+def test_a_step_waits_no_more_than_it_must_and_requests_what_the_page_says(
     way, pretended, simulated, monkeypatch, tmp_path
 ):
     if way == "LSH, CUDA kernels":

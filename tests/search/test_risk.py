@@ -1,4 +1,4 @@
-"""--mbr: expected utilities against brute force over pairs, by every door, and what is refused."""
+"""--mbr: expected utilities against brute force over pairs, by every command, and refusals."""
 
 import json
 import math
@@ -203,12 +203,12 @@ def test_aggregated_references_are_scored_as_their_authors_do():
 
 
 def test_pruning_drops_the_hopeless_and_keeps_the_best(monkeypatch):
-    rng, asked = np.random.default_rng(1), []
+    rng, requested = np.random.default_rng(1), []
     quality, noise = np.linspace(0, 1, 20), rng.normal(0, 0.3, (20, 64))
     texts = [f"t{i}" for i in range(64)]
 
     def metric(candidates, references, source):
-        asked.append((len(candidates), len(references)))
+        requested.append((len(candidates), len(references)))
         rows, columns = ([int(text[1:]) for text in texts] for texts in (candidates, references))
         return quality[rows, None] + noise[rows][:, columns]
 
@@ -218,7 +218,7 @@ def test_pruning_drops_the_hopeless_and_keeps_the_best(monkeypatch):
     exact = (quality[:, None] + noise).mean(1)
     kept = found > -np.inf
     assert found[kept] == pytest.approx(exact[kept]) and np.argmax(found) == np.argmax(exact)
-    assert sum(c * r for c, r in asked) < 20 * 64 / 2 and asked[0] == (20, 8)
+    assert sum(c * r for c, r in requested) < 20 * 64 / 2 and requested[0] == (20, 8)
 
 
 def test_comet_is_given_source_candidate_and_reference(monkeypatch, tmp_path):
@@ -247,7 +247,7 @@ def test_comet_is_given_source_candidate_and_reference(monkeypatch, tmp_path):
         utility_of(Flags(mbr="comet", mbr_model=str(tmp_path / "model")))
 
 
-# ---- by every door
+# ---- by every entry point
 
 
 def tokens_alike(candidates, references, source):

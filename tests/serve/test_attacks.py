@@ -343,10 +343,10 @@ def test_a_wrong_key_costs_no_reading(serving, tmp_path, monkeypatch):
                 assert response.status_code in (400, 401, 403) and not parsed
         whole = brackets % b'"r\\u0069ght"' + b"[]]}"
         assert client.post("/translate", content=whole, headers=JSON).status_code == 200
-        asked = "q=a&source=de&target=de"
+        requested = "q=a&source=de&target=de"
         for found in (
-            client.post("/translate", content=f"{asked}&api_key=right", headers=FORM),
-            client.post("/translate?api_key=right", content=asked, headers=FORM),
+            client.post("/translate", content=f"{requested}&api_key=right", headers=FORM),
+            client.post("/translate?api_key=right", content=requested, headers=FORM),
         ):
             assert found.json() == {"translatedText": "a"}
         nested = b'{"q": "a", "source": "de", "target": "de", "x": {"api_key": "right"}}'

@@ -78,12 +78,12 @@ def test_it_says_where_it_listens_and_ends_at_sigterm_when_what_runs_is_answered
     ] == ["de", "en"]
     answers = []
 
-    def ask() -> None:
+    def query() -> None:
         with httpx.Client(base_url=url, timeout=120) as client:
             answers.append(client.post("/v1/translate", json=[{"source": SOURCE}] * 60))
 
-    asking = threading.Thread(target=ask)
-    asking.start()
+    querying = threading.Thread(target=query)
+    querying.start()
     end = time.monotonic() + 60
     while time.monotonic() < end:
         pending = next(
@@ -94,7 +94,7 @@ def test_it_says_where_it_listens_and_ends_at_sigterm_when_what_runs_is_answered
         if float(pending.split()[1]) > 0 or answers:
             break
     process.send_signal(signal.SIGTERM)
-    asking.join()
+    querying.join()
     assert (
         answers[0].status_code == 200
         and [each["text"] for each in answers[0].json()] == [one["text"]] * 60
@@ -194,7 +194,7 @@ def test_what_cannot_be_is_refused_in_one_sentence(tmp_path):
             ), (arguments, done)
 
 
-def test_a_port_that_is_taken_is_told_before_a_worker_is_started(monkeypatch, capsys):
+def test_a_port_that_is_taken_is_reported_before_a_worker_is_started(monkeypatch, capsys):
     monkeypatch.setattr(
         "fairseq_ext.serve.__main__.Engine", lambda **flags: pytest.fail("a worker was started")
     )
@@ -219,7 +219,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_server_with_its_sentence():
     assert done.status == 1 and "error: Model file not found: /nowhere.pt" in done.stderr
 
 
-def test_a_folder_without_a_checkpoint_is_told(tmp_path):
+def test_a_folder_without_a_checkpoint_is_reported(tmp_path):
     done = forked(main, "serve", "--data", str(tmp_path))
     assert (
         done.status == 1
@@ -236,9 +236,11 @@ def test_a_key_is_made_with_the_line_for_its_file():
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     key, line = (text.split()[1:] for text in done.stdout.splitlines())
     assert line == [hashlib.sha256(key[0].encode()).hexdigest(), "me"] and len(key[0]) > 40
-    asked = subprocess.run(
+    requested = subprocess.run(
         [*command[:-1], "--help"], capture_output=True, text=True, env=environment
     )
     assert (
-        asked.returncode == 0 and asked.stdout.startswith("usage: ") and "key:" not in asked.stdout
+        requested.returncode == 0
+        and requested.stdout.startswith("usage: ")
+        and "key:" not in requested.stdout
     )

@@ -124,7 +124,7 @@ def test_a_client_that_hangs_up_inside_its_body_is_cancelled_and_no_fault(client
     assert "Traceback" not in caplog.text
 
 
-def test_a_stream_of_no_record_is_told_in_our_form(client):
+def test_a_stream_of_no_record_is_reported_in_our_form(client):
     found = client.post("/v1/translate/stream", content=b"[]", headers=JSON)
     assert (found.status_code, found.json()) == (
         400,
@@ -144,7 +144,7 @@ def test_keys_are_read_before_the_body(serving, tmp_path):
                 assert sock.recv(1000).startswith(b"HTTP/1.1 403 ")
 
 
-def test_slow_clients_are_told_and_hung_up(serving):
+def test_slow_clients_get_an_error_and_are_disconnected(serving):
     with serving(read_timeout=0.3) as client:
         with raw(client) as sock:
             sock.sendall(head("/v1/translate", b"x" * 1000) + b"{")
@@ -167,7 +167,7 @@ def test_slow_clients_are_told_and_hung_up(serving):
             assert b"HTTP/1.1 408 " in b"".join(iter(lambda: sock.recv(1000), b""))
 
 
-def test_connections_that_ask_nothing_make_room(serving):
+def test_connections_that_send_nothing_make_room(serving):
     with serving(max_connections=4) as client:
         held = [raw(client) for _ in range(12)]
         for sock in held:
@@ -309,7 +309,7 @@ def test_few_open_files_are_enough_and_no_request_is_lost_at_the_end(
     started,  # noqa: F811
     monkeypatch,
 ):
-    """300 unfinished headers lock nobody out; at SIGTERM every request on a connection that
+    """300 unfinished headers lock no one out; at SIGTERM every request on a connection that
     is kept gets an answer."""
     import resource
 
@@ -329,7 +329,7 @@ def test_few_open_files_are_enough_and_no_request_is_lost_at_the_end(
     statuses: list[int] = []
     failures: list[Exception] = []
 
-    def ask() -> None:
+    def query() -> None:
         connection = http.client.HTTPConnection(host, int(port), timeout=60)
         try:
             closes = False
@@ -343,7 +343,7 @@ def test_few_open_files_are_enough_and_no_request_is_lost_at_the_end(
         except Exception as error:
             failures.append(error)
 
-    threads = [threading.Thread(target=ask) for _ in range(20)]
+    threads = [threading.Thread(target=query) for _ in range(20)]
     for thread in threads:
         thread.start()
     assert until(lambda: len(statuses) > 100 or failures)

@@ -35,7 +35,7 @@ from deepl.api_data import MultilingualGlossaryDictionaryEntries as Dictionary  
 SOURCE = "Der Patient hat einen Port."
 PAIR = {"source_lang": "DE", "target_lang": "EN-GB"}
 TERMS = {"Patient": "moonlight"}
-NOBODY = "96ab91fd-e715-41a1-adeb-5d701f84a483"
+NO_CALLER = "96ab91fd-e715-41a1-adeb-5d701f84a483"
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +206,7 @@ def test_what_is_added_to_tags_is_taken_out_again(text, names, kind):
         ({"ignore_tags": {"a": 1}}, "'ignore_tags' not supported"),
         ({"outline_detection": "maybe"}, "'outline_detection' not supported"),
         ({"glossary_id": "x"}, "no identifier of a glossary"),
-        ({"glossary_id": NOBODY, "source_lang": None}, "add source_lang"),
+        ({"glossary_id": NO_CALLER, "source_lang": None}, "add source_lang"),
     ],
 )
 def test_wrong_texts_get_deepl_s_error_form(client, wrong, said):
@@ -249,7 +249,7 @@ def routes_of(client):
 # a value of each kind of JSON, texts that some field may hold, and marks of the formats
 VALUES = (
     *(None, True, 0, -1, 1.5, 10**30, "", " ", "\0", "\u2028", "x" * 2000, "..", "*", "a(b", "<"),
-    *("DE", "EN-XX", "en", "xml", "html", "tsv", "csv", "more", "nonewlines", "1", NOBODY),
+    *("DE", "EN-XX", "en", "xml", "html", "tsv", "csv", "more", "nonewlines", "1", NO_CALLER),
     *("a\tb", "a\tb\tc", '"a', "a,b,c,d", "<a>", "</a>", "<a/>", "&x;", "<!DOCTYPE a [<!ENTITY x"),
     *([], {}, [None], ["a"], [[]], [{}], {"a": 1}, [5], ["a", 5], ["a"] * 400, [[[[["x"]]]]]),
     *([{"source_lang": "de"}], [{"source_lang": "de", "target_lang": "en", "entries": ["a"]}]),
@@ -289,21 +289,21 @@ def malformed(random, fields, path):
 @pytest.mark.parametrize("seed", range(4))
 def test_malformed_requests_of_all_routes_get_deepl_s_error_form(client, api, seed):
     chosen, statuses = random.Random(seed), Counter()
-    identifiers = [NOBODY, "x", "%00", "%2e%2e", "%ff", "a" * 3000, "{" + NOBODY + "}"]
+    identifiers = [NO_CALLER, "x", "%00", "%2e%2e", "%ff", "a" * 3000, "{" + NO_CALLER + "}"]
     glossary = api.create_glossary("kept", "DE", "EN", TERMS)
     identifiers += [glossary.glossary_id] * 4
     fields = sorted({*TextRequest.model_fields, *DocumentRequest.model_fields, *OTHER_FIELDS})
     for method, path in routes_of(client) * 3:
         for name in ("{glossary_id}", "{document_id}"):
             path = path.replace(name, chosen.choice(identifiers))
-        asked = malformed(chosen, fields, path)
-        answer = client.request(method, path, **asked)
+        requested = malformed(chosen, fields, path)
+        answer = client.request(method, path, **requested)
         statuses[answer.status_code] += 1
         if answer.is_error:
-            assert answer.status_code < 500, (method, path, asked, answer.text)
+            assert answer.status_code < 500, (method, path, requested, answer.text)
             ((field, said),) = answer.json().items()
-            assert field == "message" and said.strip() and "\n" not in said, (path, asked, said)
-            assert "Traceback" not in said and "pydantic" not in said, (path, asked, said)
+            assert field == "message" and said.strip() and "\n" not in said, (path, requested, said)
+            assert "Traceback" not in said and "pydantic" not in said, (path, requested, said)
     assert sum(statuses.values()) > 60 and statuses[400] > 15, statuses
     for each in api.list_multilingual_glossaries():
         api.delete_multilingual_glossary(each)
@@ -441,20 +441,22 @@ def test_wrong_glossaries(client, wrong, said):
 
 def test_glossaries_that_are_not_there(api, client):
     for missing in (
-        lambda: api.get_glossary(NOBODY),
-        lambda: api.get_glossary_entries(NOBODY),
-        lambda: api.delete_glossary(NOBODY),
-        lambda: api.get_multilingual_glossary(NOBODY),
-        lambda: api.get_multilingual_glossary_entries(NOBODY, "DE", "EN"),
-        lambda: api.update_multilingual_glossary_name(NOBODY, "x"),
-        lambda: api.replace_multilingual_glossary_dictionary(NOBODY, Dictionary("DE", "EN", TERMS)),
-        lambda: api.delete_multilingual_glossary_dictionary(
-            NOBODY, source_lang="DE", target_lang="EN"
+        lambda: api.get_glossary(NO_CALLER),
+        lambda: api.get_glossary_entries(NO_CALLER),
+        lambda: api.delete_glossary(NO_CALLER),
+        lambda: api.get_multilingual_glossary(NO_CALLER),
+        lambda: api.get_multilingual_glossary_entries(NO_CALLER, "DE", "EN"),
+        lambda: api.update_multilingual_glossary_name(NO_CALLER, "x"),
+        lambda: api.replace_multilingual_glossary_dictionary(
+            NO_CALLER, Dictionary("DE", "EN", TERMS)
         ),
-        lambda: api.delete_multilingual_glossary(NOBODY),
+        lambda: api.delete_multilingual_glossary_dictionary(
+            NO_CALLER, source_lang="DE", target_lang="EN"
+        ),
+        lambda: api.delete_multilingual_glossary(NO_CALLER),
     ):
         refused(missing, deepl.GlossaryNotFoundException)
-    assert "Not found" in refused(lambda: api.translate_text(SOURCE, glossary=NOBODY, **PAIR))
+    assert "Not found" in refused(lambda: api.translate_text(SOURCE, glossary=NO_CALLER, **PAIR))
     assert "identifier" in refused(lambda: api.get_glossary("invalid"))
     assert (
         client.delete("/v2/glossaries/..%2F..", headers={"Authorization": "x"}).status_code == 404
@@ -597,7 +599,7 @@ def test_wrong_documents(api, client):
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.docx"])  # a translated one, and a wrong one
-def test_a_document_that_nobody_fetches_is_deleted(api, monkeypatch, name):
+def test_a_document_that_no_one_fetches_is_deleted(api, monkeypatch, name):
     """At its time, not at the next request."""
     made = []
     new = documents.Documents.new
@@ -649,17 +651,17 @@ def test_each_key_has_glossaries_and_documents_of_its_own(serving, tmp_path):
         for method, path in routes_of(guarded):
             answer = guarded.request(method, path, headers={"Authorization": "DeepL-Auth-Key x"})
             assert answer.status_code == 403 and list(answer.json()) == ["message"], path
-        # the second key asks for what the first one has
+        # the second key requests what the first one has
         fields = {"document_key": handle.document_key, "name": "mine", **PAIR, "entries": "a\tb"}
         ids = {"{glossary_id}": made.glossary_id, "{document_id}": handle.document_id}
         other = {"Authorization": "DeepL-Auth-Key two"}
-        asked = [route for route in routes_of(guarded) if "{" in route[1]]
-        for method, path in asked:
+        requested = [route for route in routes_of(guarded) if "{" in route[1]]
+        for method, path in requested:
             for name, value in ids.items():
                 path = path.replace(name, value)
             answer = guarded.request(method, path, json=fields, headers=other)
             assert answer.status_code == 404 and list(answer.json()) == ["message"], path
-        assert len(asked) >= 11
+        assert len(requested) >= 11
         named = {"glossary_id": made.glossary_id, **PAIR}
         given = {"file": ("a.txt", b"Guten Tag.")}
         answer = guarded.post("/v2/document", data=named, files=given, headers=other)
@@ -669,7 +671,7 @@ def test_each_key_has_glossaries_and_documents_of_its_own(serving, tmp_path):
 
 
 def test_pages_of_other_sites_change_nothing(client):
-    path = f"/v2/glossaries/{NOBODY}"
+    path = f"/v2/glossaries/{NO_CALLER}"
     assert client.delete(path).status_code == 415
     away = {"Origin": "https://example.org", "Authorization": "DeepL-Auth-Key x"}
     answer = client.delete(path, headers=away)

@@ -1,4 +1,4 @@
-"""Glossaries of both versions of DeepL's API through its official client: what its own suite asks
+"""Glossaries of both versions of DeepL's API through its official client: what its own suite calls
 of a server, between German and English."""
 
 import io

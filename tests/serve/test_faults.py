@@ -122,12 +122,12 @@ def test_a_body_that_is_too_large_is_not_read_to_its_end(client):
     begin = time.monotonic()
     try:
         assert client.post("/v1/translate", content=endless(), headers=JSON).status_code == 413
-    except httpx.TransportError:  # the server has hung up
+    except httpx.TransportError:  # the server has disconnected
         pass
     assert time.monotonic() - begin < 60
 
 
-def test_a_line_of_a_megabyte_is_cut_ends_at_the_deadline_and_costs_nobody_else_anything(
+def test_a_line_of_a_megabyte_is_cut_ends_at_the_deadline_and_costs_no_other_anything(
     serving, engine
 ):
     with serving(max_body=4 << 20, deadline=3.0) as client:
@@ -160,14 +160,14 @@ def test_keys(serving, tmp_path, lines):
         for headers in ({"Authorization": "Bearer right"}, {"X-API-Key": "other"}):
             assert client.post("/v1/translate", json=body, headers=headers).json()["text"]
             assert client.get("/metrics", headers=headers).status_code == 200
-        asked = {"q": SOURCE, "source": "de", "target": "en"}
+        requested = {"q": SOURCE, "source": "de", "target": "en"}
         for key, status, text in (
             (None, 400, "Please contact the server operator to get an API key"),
             ("x", 403, "Invalid API key"),
         ):
-            refused = client.post("/translate", json={**asked, "api_key": key})
+            refused = client.post("/translate", json={**requested, "api_key": key})
             assert (refused.status_code, refused.json()) == (status, {"error": text})
-        assert client.post("/translate", json={**asked, "api_key": "right"}).status_code == 200
+        assert client.post("/translate", json={**requested, "api_key": "right"}).status_code == 200
         for path in ("/metrics", "/v1/glossaries", "/v1/model", "/v1/glossaries/x"):
             assert client.get(path).status_code == 401
         assert client.put("/v1/glossaries/x", content="a\tb\n", headers=TSV).status_code == 401
@@ -180,7 +180,7 @@ def test_keys(serving, tmp_path, lines):
 
 
 def test_every_known_hash_is_compared(monkeypatch, tmp_path):
-    """The time does not tell which key was nearest."""
+    """The time does not say which key was nearest."""
     import hmac
 
     file = tmp_path / "keys"
@@ -276,7 +276,7 @@ def test_a_client_that_hangs_up_in_the_middle_of_a_stream_is_cancelled(client, e
 def test_a_client_that_has_gone_while_the_model_was_loaded_costs_no_work(
     client, engine, settings, monkeypatch, path, given
 ):
-    """A server that waits for its model, and hears then that nobody waits for it."""
+    """A server that waits for its model, and hears then that no one waits for it."""
     submitted, (begun, loaded) = [], (threading.Event(), threading.Event())
     monkeypatch.setattr(
         engine, "submit", lambda *a, **b: submitted.append(Future()) or submitted[-1]
@@ -328,7 +328,7 @@ def test_a_stream_whose_client_has_gone_before_its_first_event_is_cancelled(engi
     assert future.cancelled()
 
 
-def test_a_client_that_reads_slowly_holds_up_nobody(client, engine, lines):
+def test_a_client_that_reads_slowly_holds_up_no_one(client, engine, lines):
     body = json.dumps([{"source": line, "detail": True, "nbest": 5} for line in lines * 5]).encode()
     with socket.create_connection((client.base_url.host, client.base_url.port)) as raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -350,12 +350,12 @@ def test_a_client_that_reads_slowly_holds_up_nobody(client, engine, lines):
         assert len(json.loads(answer)) == len(lines) * 5
 
 
-def test_a_full_queue_is_told_and_what_was_accepted_is_answered(client, engine, lines):
+def test_a_full_queue_is_reported_and_what_was_accepted_is_answered(client, engine, lines):
     """10,000 requests at once: each is answered, some of them with 429."""
     done: list[int] = []
     lock = threading.Lock()
 
-    def ask(number: int) -> None:
+    def query(number: int) -> None:
         response = client.post(
             "/v1/translate", json=[{"source": lines[(number + i) % len(lines)]} for i in range(100)]
         )
@@ -371,7 +371,7 @@ def test_a_full_queue_is_told_and_what_was_accepted_is_answered(client, engine, 
             assert response.status_code == 200 and all(each["text"] for each in response.json())
 
     with ThreadPoolExecutor(20) as pool:
-        list(pool.map(ask, range(100)))
+        list(pool.map(query, range(100)))
     assert len(done) == 100 and 429 in done and 200 in done
     assert nothing_pending(engine)
 
@@ -383,18 +383,18 @@ def test_an_engine_that_is_killed_under_load_answers_every_request_once(client, 
     ]
     answers: dict[int, str] = {}
 
-    def ask(number: int) -> None:
+    def query(number: int) -> None:
         response = client.post("/v1/translate", json={"source": lines[number % len(lines)]})
         assert number not in answers
         answers[number] = response.json().get("text") or response.json()["error"]
 
     with ThreadPoolExecutor(8) as pool:
-        asked = pool.map(ask, range(60))
+        requested = pool.map(query, range(60))
         until(lambda: len(answers) > 5)
         fork_server = engine.fork_server.process.pid
         (worker,) = Path(f"/proc/{fork_server}/task/{fork_server}/children").read_text().split()
         os.kill(int(worker), signal.SIGKILL)
-        list(asked)
+        list(requested)
     assert answers == {i: expected[i % len(lines)] for i in range(60)}
 
 

@@ -1,4 +1,4 @@
-"""Several models behind one server: loaded at first use, dropped for others, one behind the other;
+"""Several models behind one server: loaded at first use, dropped for others, one after another;
 the command as it is typed."""
 
 import asyncio
@@ -51,7 +51,7 @@ def loaded(client: httpx.Client) -> int:
 
 def test_one_folder_a_pair(started, folder, tmp_path):  # noqa: F811
     """With one place each pair drops the other, and counts are kept; nothing is loaded
-    before it is asked for."""
+    before it is requested."""
     _, url, said = started(
         "--models", str(folder), "--max-models", "1", "--glossary-folder", str(tmp_path)
     )
@@ -70,8 +70,12 @@ def test_one_folder_a_pair(started, folder, tmp_path):  # noqa: F811
             ("en", "fr", middle, theirs.translate([middle])[0][0].text),
             ("de", "en", FIRST, middle),
         ):
-            asked = {"q": text, "source": "auto" if source == "de" else source, "target": target}
-            assert client.post("/translate", json=asked).json()["translatedText"] == expected
+            requested = {
+                "q": text,
+                "source": "auto" if source == "de" else source,
+                "target": target,
+            }
+            assert client.post("/translate", json=requested).json()["translatedText"] == expected
             assert loaded(client) == 1
         counted = re.search(
             r"^fairseq_ext_sentences_total (\S+)", client.get("/metrics").text, re.MULTILINE
@@ -87,10 +91,10 @@ def test_one_folder_a_pair(started, folder, tmp_path):  # noqa: F811
         ):
             refused = client.post(f"/v1/translate{query}", json={"source": FIRST})
             assert refused.status_code == 400 and refused.json()["error"].startswith(sentence)
-        asked = client.post(
+        requested = client.post(
             "/v1/translate?source=de", json={"source": FIRST, "glossary": {"Angebot": "quotation"}}
         ).json()
-        assert "quotation" in asked["text"]
+        assert "quotation" in requested["text"]
         assert client.put(
             "/v1/glossaries/x?source=de&target=en",
             content="Ordner\tfile\n",
@@ -109,9 +113,14 @@ def test_pairs_without_a_model_go_through_a_third_language(started, folder):  # 
         theirs.translate([found[0].text])[0][0].text for found in ours.translate([FIRST, SECOND])
     ]
     with httpx.Client(base_url=url, timeout=120) as client:
-        asked = {"q": f"<p>{FIRST} {SECOND}</p>", "source": "de", "target": "fr", "format": "html"}
+        requested = {
+            "q": f"<p>{FIRST} {SECOND}</p>",
+            "source": "de",
+            "target": "fr",
+            "format": "html",
+        }
         assert (
-            client.post("/translate", json=asked).json()["translatedText"]
+            client.post("/translate", json=requested).json()["translatedText"]
             == f"<p>{' '.join(expected)}</p>"
         )
         at = "/v1/translate?source=de&target=fr"
@@ -165,18 +174,18 @@ def test_a_broken_folder_stops_no_other_and_those_that_come_are_found(
     assert "ready: dd-en, de-en\n" in said and "Traceback" not in said
     with httpx.Client(base_url=url, timeout=120) as client:
         assert offered(client) == ["dd-en", "de-en"]
-        asked = {"q": FIRST, "source": "dd", "target": "en"}
-        refused = client.post("/translate", json=asked)
+        requested = {"q": FIRST, "source": "dd", "target": "en"}
+        refused = client.post("/translate", json=requested)
         assert refused.status_code == 503
         assert refused.json()["error"].startswith("the model dd-en cannot be loaded: ")
-        assert client.post("/translate", json=asked).json() == {"error": "dd is not supported"}
+        assert client.post("/translate", json=requested).json() == {"error": "dd is not supported"}
         assert offered(client) == ["de-en"]
         assert client.post("/v1/translate", json={"source": FIRST}).json()["text"]
         copy("ee-en", root)
         shutil.copy(DEMO / "dict.de.txt", root / "cc-en" / "dict.cc.txt")  # it is mended
         assert until(lambda: time.sleep(0.2) or offered(client) == ["cc-en", "de-en", "ee-en"])
         answers = [
-            client.post("/translate", json={**asked, "source": source}).json()
+            client.post("/translate", json={**requested, "source": source}).json()
             for source in ("cc", "de", "ee")
         ]
         assert answers[0] == answers[1] == answers[2] and answers[0]["translatedText"]
@@ -185,7 +194,7 @@ def test_a_broken_folder_stops_no_other_and_those_that_come_are_found(
 
 
 def test_a_model_that_could_not_be_loaded_is_tried_again(folder, monkeypatch):
-    """As the system may have had no memory; a folder that somebody fills is left alone."""
+    """As the system may have had no memory; a folder that a user fills is left alone."""
     clock = [0.0]
     monkeypatch.setattr(model_folder.time, "monotonic", lambda: clock[0])
     found = model_folder.ModelFolder(folder, {})
@@ -227,7 +236,7 @@ def test_a_folder_that_was_away_is_served_again(tmp_path):
     assert list(found.served) == [("de", "en"), ("en", "fr")]
 
 
-def test_a_model_that_could_not_be_loaded_and_is_copied_anew_is_tried_again(tmp_path):
+def test_a_model_that_could_not_be_loaded_and_is_copied_again_is_tried_again(tmp_path):
     """By a copy that keeps the times of the files."""
     copy("de-en", tmp_path)
     copy("en-fr", tmp_path)
@@ -297,7 +306,7 @@ def test_what_cannot_be_is_refused_in_one_sentence(folder, arguments, sentence):
 
 
 def test_a_model_is_dropped_where_memory_is_short(folder, monkeypatch):
-    """The one that was used longest ago, of those that nobody uses; where all are in use,
+    """The one that was used longest ago, of those that no one uses; where all are in use,
     the system has to see."""
 
     class Pretended:
@@ -395,7 +404,7 @@ async def stays() -> None:
 
 
 class Pretended:
-    """An engine that loads and answers when it is told to."""
+    """An engine that loads and answers when the test says so."""
 
     def __init__(self, path, **flags):
         self.path, self.restarts, self.is_closed = path, 0, False

@@ -453,7 +453,7 @@ def test_markup_in_texts_stays_text(page):
     assert page.locator("#text img, #shade img, .chip b").count() == 0
 
 
-def test_with_keys_it_asks_for_one(browser, engine, settings, tmp_path):
+def test_with_keys_it_requests_one(browser, engine, settings, tmp_path):
     import hashlib
     from dataclasses import replace
 

@@ -1,5 +1,5 @@
 """A request's own seed: its samples are those that the commands draw with that --seed, whatever
-is decoded beside it."""
+is decoded next to it."""
 
 import functools
 import io
@@ -70,7 +70,7 @@ def test_the_server_draws_by_a_requests_seed(warm_processes):
             assert wrong.status_code == 400 and said in wrong.json()["error"]
 
 
-def test_each_sentence_of_a_text_has_its_own_samples_by_every_door(warm_processes, tmp_path):
+def test_each_sentence_of_a_text_has_its_own_samples_by_every_entry(warm_processes, tmp_path):
     """The i-th draws as the i-th line of a file does, though all are equal."""
     line, format = "Der Patient hat einen Port.", "html"
     text, page = f"{line} {line}\n{line}  {line}", f"<p title='{line}'>{line} {line}</p>"
@@ -120,25 +120,25 @@ def texts_of(docx: Path | io.BytesIO) -> list[str]:
 
 
 def test_both_models_of_a_pair_draw_by_the_seed():
-    asked = []
+    requested = []
 
     def submit(source, **request):
         future = Future()
         future.set_result(Answer([Translation(source + "'", [], 0.0, [])]))
-        asked.append((source, request.get("seed"), request.get("number")))
+        requested.append((source, request.get("seed"), request.get("number")))
         return future
 
     both = pivoted(submit, submit)
     assert both("a", seed=7, number=2).result().text == "a''" and both("b").result().text == "b''"
-    assert [(source, seed) for source, seed, _ in asked] == [
+    assert [(source, seed) for source, seed, _ in requested] == [
         ("a", 7),
         ("a'", 7),
         ("b", None),
         ("b'", None),
     ]
     # noise that is unrelated
-    assert [number for *_, number in asked[::2]] == [2, 0] and len(
-        {number for *_, number in asked}
+    assert [number for *_, number in requested[::2]] == [2, 0] and len(
+        {number for *_, number in requested}
     ) == 4
 
 

@@ -1,4 +1,4 @@
-"""What the server translates, in each of its APIs, beside the Python API over the same model."""
+"""What the server translates, in each of its APIs, next to the Python API over the same model."""
 
 import base64
 import io
@@ -47,13 +47,13 @@ def test_one_record_and_a_list(client, translator, lines):
 
 
 def test_constraints_come_back_with_their_places(client, translator):
-    asked = {
+    requested = {
         "constraints": ["very"],
         "any_of": [["house", "port"]],
         "avoid": ["has"],
         "prefix": "The",
     }
-    record = {"source": SOURCE, **asked, "nbest": 3, "detail": True}
+    record = {"source": SOURCE, **requested, "nbest": 3, "detail": True}
     got = client.post("/v1/translate", json=record).json()
     (expected,) = translator.translate(
         [SOURCE], 3, [["very", ["house", "port"]]], [["has"]], ["The"]
@@ -113,7 +113,7 @@ def test_a_stream_grows_to_the_answer(client, lines):
     assert len(tokens) == len(parts) and tokens == sorted(set(tokens))
 
 
-def test_a_stream_tells_an_error_as_its_last_event(client):
+def test_a_stream_says_an_error_as_its_last_event(client):
     with client.stream(
         "POST", "/v1/translate/stream", json={"source": SOURCE, "nbest": 9}
     ) as response:
@@ -316,11 +316,11 @@ def test_pages_of_other_sites_that_are_allowed(serving, lines):
     here, there = {"Origin": "https://example.org"}, {"Origin": "https://example.com"}
     body = {"q": lines[0], "source": "de", "target": "en"}
     with serving(allowed_origins=("https://example.org",)) as client:
-        asked = here | {
+        requested = here | {
             "Access-Control-Request-Method": "POST",
             "Access-Control-Request-Headers": "content-type",
         }
-        preflight = client.options("/translate", headers=asked)
+        preflight = client.options("/translate", headers=requested)
         assert (
             preflight.status_code == 200
             and preflight.headers["access-control-allow-origin"] == "https://example.org"
@@ -334,7 +334,7 @@ def test_pages_of_other_sites_that_are_allowed(serving, lines):
         assert refused.status_code == 403 and "add --allowed-origins" in refused.json()["error"]
         assert (
             "access-control-allow-origin"
-            not in client.options("/translate", headers=asked | there).headers
+            not in client.options("/translate", headers=requested | there).headers
         )
 
 
@@ -366,8 +366,8 @@ def test_a_page_s_own_fetch(client, lines):
         text=True,
         timeout=60,
     )
-    asked = {"q": lines[0], "source": "de", "target": "en", "alternatives": 1}
-    assert json.loads(done.stdout) == client.post("/translate", json=asked).json(), done.stderr
+    requested = {"q": lines[0], "source": "de", "target": "en", "alternatives": 1}
+    assert json.loads(done.stdout) == client.post("/translate", json=requested).json(), done.stderr
 
 
 def test_the_language_of_a_file_is_that_of_its_text(client):
@@ -457,7 +457,7 @@ def test_a_term_of_a_request_is_no_header_of_a_table(client, source, target):
 
 @pytest.mark.parametrize("target", ["house|", "</s>", "<s> house"])
 def test_a_wrong_term_of_a_request_is_refused_and_not_left_out(client, target):
-    """As nobody reads the warning of a line that a file has."""
+    """As no one reads the warning of a line that a file has."""
     record = {"source": SOURCE, "glossary": {"Port": "house", "Patient": target}}
     refused = client.post("/v1/translate", json=record)
     said = refused.json()["error"]
@@ -515,6 +515,13 @@ def test_a_file_of_bytes_is_read_and_kept(client, tmp_path):
             headers={"X-Requested-With": "x"},
         )
         assert kept.is_success, kept.text
+    cased = client.put(
+        "/v1/glossaries/kept?file=b.csv",
+        content=b"source,target,case\nPort,house,exact\n",
+        headers={"X-Requested-With": "x"},
+    )
+    assert cased.is_success, cased.text
+    assert client.get("/v1/glossaries/kept").text == "source\ttarget\tcase\nPort\thouse\texact\n"
 
 
 def test_the_documentation_has_examples_that_work(client):

@@ -11,7 +11,7 @@ pytest.importorskip("fastapi")
 from fairseq_ext.serve.service import Disconnected, answers
 
 
-class HungUp:
+class ConnectionLost:
     """A request whose client is gone."""
 
     async def receive(self) -> dict:
@@ -23,7 +23,7 @@ def test_a_client_that_hangs_up_cancels_its_requests_and_leaves_nothing_in_the_l
 
     async def wait() -> None:
         with pytest.raises(Disconnected):
-            await answers(HungUp(), futures, 10.0)
+            await answers(ConnectionLost(), futures, 10.0)
         for _ in range(5):
             await asyncio.sleep(0)
         gc.collect()

@@ -49,6 +49,16 @@ def test_the_command_prints_a_glossary_with_more_alternatives(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("Stiefel\tboot\n")
 
 
+def test_the_case_of_an_entry_stays(tmp_path, capsys):
+    (tmp_path / "g.csv").write_text("source,target,case\nStiefel,boot,exact\nTisch,table,\n")
+    (tmp_path / "mono.en").write_text("\n".join(LINES))
+    files = ["--glossary", str(tmp_path / "g.csv"), "--text", str(tmp_path / "mono.en")]
+    assert main(["expand", "--lang", "en", *files]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert rows[:2] == ["source\ttarget\tcase", "Stiefel\tboot|boots\texact"]
+    assert rows[2].split("\t")[0] == "Tisch" and rows[2].endswith("\t")
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -72,3 +82,14 @@ def test_wrong_arguments_are_one_sentence(tmp_path, capsys, change, sentence):
     assert main([*command, *change]) == 1
     printed = capsys.readouterr()
     assert sentence in printed.err and printed.err.count("\n") == 1
+
+
+def test_without_a_text_the_forms_are_those_of_the_glossary_itself(tmp_path, capsys):
+    (tmp_path / "g.tsv").write_text("customer\tKunde\ninvoice\tRechnung|Faktura\nAPI\tAPI\n")
+    command = ["expand", "--glossary", str(tmp_path / "g.tsv"), "--lang", "de"]
+    assert main(command) == 0
+    lines = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
+    assert lines["customer"] == "Kunde|Kunden" and lines["API"] == "API"
+    assert lines["invoice"].startswith("Rechnung|Faktura|Rechnungen|")
+    assert main([*command[:-1], "en"]) == 1
+    assert "add --text" in capsys.readouterr().err

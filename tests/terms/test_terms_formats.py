@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sizes import examples
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.terms import formats
@@ -234,7 +235,7 @@ VALID = {
 }
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(list(VALID)), st.data())
 def test_any_text_is_a_test_set_or_one_sentence(tmp_path, reader, data):
     at = data.draw(st.integers(0, len(VALID[reader])))

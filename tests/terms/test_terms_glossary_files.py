@@ -5,6 +5,7 @@ import zipfile
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sizes import examples
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.glossary import Languages, LineErrors, read
@@ -310,7 +311,7 @@ def test_entities_of_tbx_are_not_resolved(tmp_path):
     assert "hidden" not in str(read_text(tmp_path, "g.tbx", bomb))
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(["g.tsv", "g.csv", "g.jsonl", "g.tbx"]), st.data())
 def test_any_bytes_are_entries_or_one_sentence(tmp_path, name, data):
     valid = VALID[name]

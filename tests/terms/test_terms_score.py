@@ -202,8 +202,8 @@ def test_terms_behind_the_final_punctuation():
 def test_paired_bootstrap_by_brute_force(monkeypatch):
     monkeypatch.setenv("SACREBLEU_SEED", "7")
     draw = random.Random(3)
-    asked = [draw.randint(0, 2) for _ in range(20)]
-    system, baseline = ([(draw.randint(0, n), n) for n in asked] for _ in range(2))
+    requested = [draw.randint(0, 2) for _ in range(20)]
+    system, baseline = ([(draw.randint(0, n), n) for n in requested] for _ in range(2))
     drawn = np.random.default_rng(7).integers(20, size=(200, 20))
     differences = [
         abs(share(system[i] for i in lines) - share(baseline[i] for i in lines)) for lines in drawn

@@ -1,4 +1,4 @@
-"""Office files of our own, made part by part: what stands in paragraphs beside runs of text."""
+"""Office files of our own, made part by part: what stands in paragraphs next to runs of text."""
 
 import io
 import zipfile

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from lxml import etree
 from office_files import BOX, FIELD, PARAGRAPHS, W, archive, docx, epub, odt, pptx
 from serving import FLAGS
+from sizes import examples
 from texts import CORPUS, PO, UNITS_2, UNITS_12, xliff
 from through import CLOSES, OPENS, capitals, done, marked, through, without_marks
 
@@ -333,7 +334,7 @@ BLOCKS = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(BLOCKS, max_size=4).map("".join))
 def test_generated_pages(text):
     assert run(text, "html") == text
@@ -378,7 +379,7 @@ LINES = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(LINES, max_size=6).map("".join))
 def test_generated_markdown(text):
     hold(text, "markdown", spaces=False)
@@ -426,7 +427,7 @@ def first_word(text: str) -> str:
     return text.partition(" ")[0]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(st.lists(CONTENT, max_size=7).map("".join), st.booleans())
 def test_generated_paragraphs(body, known):
     """All nodes but runs are there once, and all text, be it shorter than the source's formats."""
@@ -463,7 +464,7 @@ UNIT = st.recursive(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.lists(st.lists(UNIT, max_size=5).map("".join), max_size=4))
 def test_generated_units(units):
     text = xliff(units)
@@ -481,7 +482,7 @@ MESSAGES = st.lists(
 ).map("".join)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(MESSAGES, st.booleans())
 def test_generated_messages(text, lines):
     polib = pytest.importorskip("polib")
@@ -493,7 +494,7 @@ def test_generated_messages(text, lines):
     assert entry.msgid == text == entry.msgstr
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.text(max_size=40), max_size=3),
     st.sampled_from(["text", "html", "markdown", "subtitles"]),

@@ -1,5 +1,5 @@
-"""Texts through an engine are what they are through a translator; what comes of their segments
-is told as the text's."""
+"""Texts through an engine are what they are through a translator; the result of their segments
+is reported as the text's."""
 
 import gc
 import threading
@@ -130,23 +130,23 @@ def test_code_of_users_runs_without_a_lock_of_the_text(engine, lines):
     found: list[str] = []
     done = threading.Event()
 
-    def ask(_) -> None:
+    def query(_) -> None:
         found.append(engine.submit_text(TEXT).result(60).text)
         done.set()
 
     first = engine.submit_text(TEXT)
-    first.add_done_callback(ask)
+    first.add_done_callback(query)
     assert done.wait(60) and found == [first.result(60).text]
 
 
-def test_a_long_text_is_read_and_told_as_it_goes():
+def test_a_long_text_is_read_and_reported_as_it_goes():
     """No more of it is read than the engine has at once, the first parts are there when later ones
-    are not, and what is told is let go."""
-    asked, told, read = [], [], 0
+    are not, and what is reported is let go."""
+    requested, reported, read = [], [], 0
 
     def submit(source, **request):
-        asked.append((source, Future()))
-        return asked[-1][1]
+        requested.append((source, Future()))
+        return requested[-1][1]
 
     def items(text):
         nonlocal read
@@ -155,27 +155,27 @@ def test_a_long_text_is_read_and_told_as_it_goes():
             yield item
 
     def answer(number: int) -> None:
-        source, future = asked[number]
+        source, future = requested[number]
         future.set_result(Answer([Translation(source.upper(), [source], -1.0, [-1.0])]))
         while request.calls.running:  # in another thread
             time.sleep(0)
 
     text = "".join(f"Satz {chr(97 + i % 26)} {i}.\n" for i in range(2000))
-    request = TextRequest(submit, text, [items], {}, on_text=told.append)
-    assert len(asked) == MAX_RUNNING and read < 3 * MAX_RUNNING and not told
+    request = TextRequest(submit, text, [items], {}, on_text=reported.append)
+    assert len(requested) == MAX_RUNNING and read < 3 * MAX_RUNNING and not reported
     for number in range(1, 1500):  # all but the first: it takes its time
-        if number < len(asked):
+        if number < len(requested):
             answer(number)
-    assert not told and len(asked) < 2 * MAX_SLOTS and len(request.slots) < 2 * MAX_SLOTS
+    assert not reported and len(requested) < 2 * MAX_SLOTS and len(request.slots) < 2 * MAX_SLOTS
     answer(0)
     assert (
-        "".join(told).startswith("SATZ A 0.\nSATZ B 1.\n")
+        "".join(reported).startswith("SATZ A 0.\nSATZ B 1.\n")
         and not request.future.done()
         and len(request.slots) < 2 * MAX_SLOTS
     )
-    number = next(i for i, (_, future) in enumerate(asked) if not future.done())
-    while number < len(asked):
-        if not asked[number][1].done():
+    number = next(i for i, (_, future) in enumerate(requested) if not future.done())
+    while number < len(requested):
+        if not requested[number][1].done():
             answer(number)
         number += 1
-    assert "".join(told) == text.upper() and request.future.result(1).untranslated == []
+    assert "".join(reported) == text.upper() and request.future.result(1).untranslated == []

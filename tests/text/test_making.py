@@ -1,7 +1,7 @@
 """Files made at random (`making.py`): identity, each word that is read goes to the translator once
 and nothing else, and a translation in any order has each word, tag and code once.
 
-TEXT_FILES=NUMBER makes so many of each format.
+TEXT_FILES=NUMBER makes that number of each format.
 """
 
 import os

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml import etree
 from serving import FLAGS, ROOT
-from sizes import part_of
+from sizes import examples, part_of
 from through import marked as marked_text
 from through import through, without_marks
 
@@ -86,7 +86,7 @@ def marked(draw, depth: int = 0) -> str:
 NAMES = st.sampled_from(["b", "i", "u", "em", "span", "sup"])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(marked(), st.randoms(use_true_random=False))
 def test_every_tag_comes_out_once_and_nested_as_it_was(text, draw):
     out = ""

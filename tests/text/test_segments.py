@@ -1,4 +1,4 @@
-"""Segments: nothing of a text is lost, whatever it holds, and sentences are told apart as
+"""Segments: nothing of a text is lost, whatever it holds, and sentences are distinguished as
 their language's rules say."""
 
 import sys
@@ -6,6 +6,7 @@ import sys
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import examples
 from through import through
 
 from fairseq_ext.core.errors import UsageError
@@ -65,7 +66,7 @@ def sentences(text: str, language: str = "de") -> list[str]:
     return [item.source for item in items_of(text, splitter(language)) if isinstance(item, Segment)]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(TEXTS)
 @pytest.mark.parametrize("ends", [splitter("de"), plain_ends], ids=["rules", "plain"])
 def test_every_character_belongs_to_one_segment(ends, text):
@@ -88,7 +89,7 @@ def test_every_character_belongs_to_one_segment(ends, text):
             assert longest < len(item.plain) or len(pieces) == 1
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(TEXTS)
 def test_placeholders_are_taken_out_and_stand_in_the_marks(text):
     for item in items_of(text, plain_ends):

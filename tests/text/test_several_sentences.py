@@ -54,9 +54,9 @@ def test_a_translator_warns_where_it_is_called():
     with pytest.warns(
         UserWarning,
         match=r"line 2 holds 3 sentences, and the model may merge .* \(1 more such line\)",
-    ) as told:
+    ) as reported:
         translator.translate(["Ein Mann.", "Er kam. Sie ging. Er auch.", "Er kam. Sie ging."])
-    assert told[0].filename == __file__
+    assert reported[0].filename == __file__
     with pytest.warns(UserWarning, match="line 3 holds 2 sentences"):
         list(translator.translate_iter(["Ein Mann."] * 2 + ["Er kam. Sie ging."], buffer=1))
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""What nobody waits for is not read on: within a file's first item, between two passes, and in the
+"""What no one waits for is not read on: within a file's first item, between two passes, and in the
 detection of a file's language."""
 
 import asyncio

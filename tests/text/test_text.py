@@ -1,4 +1,4 @@
-"""Whole texts through the demo model, beside its sentences by themselves."""
+"""Whole texts through the demo model, next to its sentences by themselves."""
 
 import os
 import random
@@ -99,7 +99,7 @@ def test_placeholders_before_the_last_punctuation_keep_their_order_and_stay_befo
     assert found[-1] in ".!" and found.count(found[-1]) == 1
 
 
-def test_what_cannot_be_translated_stays_and_is_told(translator, monkeypatch):
+def test_what_cannot_be_translated_stays_and_is_reported(translator, monkeypatch):
     from fairseq_ext.core.errors import SentenceError
 
     checked = translator.checked

@@ -91,12 +91,16 @@ class TransformerBackend:
         ]
         if compiled:
             give_back_memory()
+        fast = (
+            model.encoder
+            for model, encoder in zip(self.models, self.encoders, strict=True)
+            if encoder is not None
+        )
+        self.small = SmallParameters([*fast, *(model.decoder for model in self.models)])
 
     def follow_weights(self) -> None:
         """Read the weights from the models again if they have changed."""
-        if any(
-            part is not None and is_stale(part.small) for part in (*self.weights, *self.encoders)
-        ):
+        if is_stale(self.small):
             self.read_weights()
 
     def release_(self) -> bool:
@@ -124,10 +128,8 @@ class TransformerBackend:
             for w, out in zip(self.weights, encoded, strict=True)
         ]
         compiled = all(self.runs_compiled(weights) for weights in self.weights)
-        allows_gaps, may_share = (
-            self.graphs is not None or compiled,
-            self.graphs is None and compiled,
-        )
+        allows_gaps = self.graphs is not None or compiled
+        may_share = self.graphs is None and compiled
         cache = KVCache(models, models[0].source.size(2), 0, allows_gaps, may_share)
         self.group = RowGroup(cache, cache.sentences)
 
@@ -216,6 +218,8 @@ class TransformerBackend:
         assert is_compiled_throughout(self.weights) and not cache.positions and cache.slot is None
         own = cache.models[0]
         L, two, S, H, capacity, h = own.target.shape
+        if S == 1:  # memory is cheap, and a sentence that is alone would soon need more
+            positions *= 2
         if positions > capacity:
             own.target = own.target.new_empty(L, two, S, H, positions, h)
         return CompiledRows(self.weights[0], own)

@@ -25,7 +25,6 @@ from fairseq_ext.model.transformer.supported import (
 from fairseq_ext.model.transformer.weights import (
     EncoderLayer,
     Norm,
-    SmallParameters,
     attend,
     compiled_layers,
     read_encoder_layer,
@@ -51,7 +50,6 @@ class FastEncoder:
         self.pre_norm = encoder.layers[0].normalize_before
         self.final_norm = None if encoder.layer_norm is None else Norm(encoder.layer_norm)
         self.heads = encoder.layers[0].self_attn.num_heads
-        self.small = SmallParameters(encoder)
         self.compiled = compiled_layers(
             self.layers,
             encoder.embed_tokens.embedding_dim,
@@ -62,32 +60,36 @@ class FastEncoder:
 
     def __call__(self, tokens: Tensor) -> dict[str, list[Tensor]]:
         S, T = tokens.shape
-        padding = tokens.eq(self.pad)  # (S, T)
+        mask = tokens.eq(self.pad)  # (S, T)
+        # None: no sentence is padded; on a GPU the test would need a synchronisation
+        padding = mask if mask.device.type != "cpu" or mask.any() else None
         x = self.embed(tokens, padding)
-        x = self.run_layers(x, padding) if self.compiled is None else self.run_compiled(x, padding)
+        x = (
+            self.run_layers(x, S, padding)
+            if self.compiled is None
+            else self.run_compiled(x, S, padding)
+        )
         return {
             "encoder_out": [x.view(S, T, -1).transpose(0, 1)],
-            "encoder_padding_mask": [padding],
+            "encoder_padding_mask": [mask],
         }
 
-    def run_compiled(self, x: Tensor, padding: Tensor) -> Tensor:
+    def run_compiled(self, x: Tensor, S: int, padding: Tensor | None) -> Tensor:
         """Run all layers on x (S x T, e) in one call, which skips padding."""
         assert self.compiled is not None
-        start = F.pad((~padding).sum(1).cumsum(0), (1, 0))
-        if int(start[-1]) == x.size(0):
-            self.compiled.encode_(x, start)
+        if padding is None:
+            self.compiled.encode_(x, torch.arange(S + 1) * (x.size(0) // S))
             return x
+        start = F.pad((~padding).sum(1).cumsum(0), (1, 0))
         is_word = ~padding.flatten()
         words = x[is_word]
         self.compiled.encode_(words, start)
         return torch.zeros_like(x).masked_scatter_(is_word[:, None], words)
 
-    def run_layers(self, x: Tensor, padding: Tensor) -> Tensor:
+    def run_layers(self, x: Tensor, S: int, padding: Tensor | None) -> Tensor:
         """Run all layers on x (S x T, e) as torch operations."""
-        S, T = padding.shape
-        mask = None
-        # no mask for a batch without padding; on a GPU the test would need a synchronisation
-        if padding.device.type != "cpu" or padding.any():
+        T, mask = x.size(0) // S, None
+        if padding is not None:
             x = x.masked_fill(padding.view(-1, 1), 0.0)
             mask = x.new_zeros(S, 1, 1, T).masked_fill_(padding[:, None, None], -torch.inf)
         for layer in self.layers:
@@ -108,7 +110,7 @@ class FastEncoder:
             x = x if self.pre_norm else layer.ffn_norm(x)
         return x if self.final_norm is None else self.final_norm(x)
 
-    def embed(self, tokens: Tensor, padding: Tensor) -> Tensor:
+    def embed(self, tokens: Tensor, padding: Tensor | None) -> Tensor:
         """Return the embeddings (S x T, e) of tokens (S, T); values at padding are not used."""
         x = F.embedding(tokens.flatten(), self.embedding)
         if self.positions is None:
@@ -116,8 +118,12 @@ class FastEncoder:
         else:
             if tokens.size(1) > self.positions.size(0) and self.grow_positions is not None:
                 self.positions = self.grow_positions(tokens.size(1))
-            position = (~padding).cumsum(1).sub_(1).clamp_(min=0)  # padding is not counted
-            x = torch.add(self.positions.index_select(0, position.flatten()), x, alpha=self.scale)
+            if padding is None:
+                rows = self.positions[: tokens.size(1)].repeat(tokens.size(0), 1)
+            else:  # padding is not counted
+                place = (~padding).cumsum(1).sub_(1).clamp_(min=0).flatten()
+                rows = self.positions.index_select(0, place)
+            x = torch.add(rows, x, alpha=self.scale)
         return x if self.embedding_norm is None else self.embedding_norm(x)
 
 

@@ -201,12 +201,10 @@ class RowGroup:
     def extend_mask_(self, b: int) -> Tensor | None:
         """Add b new positions of every place to the mask; return the attention mask of the new
         tokens (S or 1, 1, W x b, P)."""
-        W, S, P, like = (
-            self.width,
-            self.sentences,
-            self.cache.positions,
-            self.cache.reference_tensor,
-        )
+        W = self.width
+        S = self.sentences
+        P = self.cache.positions
+        like = self.cache.reference_tensor
         if self.mask is None and W == 1:
             if b == 1:
                 return None

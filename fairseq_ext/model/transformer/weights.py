@@ -25,14 +25,14 @@ from fairseq_ext.kernels.transformer import EPILOGUES, CompiledNorm, LayerStack,
 
 
 class SmallParameters:
-    """The small parameters of a model, and their values at the time when its weights were read.
-    They differ if the model was trained further, moved or cast since."""
+    """The small parameters of encoders and decoders, and their values at the time when the weights
+    were read. They differ if a model was trained further, moved or cast since."""
 
-    def __init__(self, module: Any):
-        layers = module.layers
+    def __init__(self, modules: Sequence[Any]):
         small = [
             p
-            for layer in layers
+            for module in modules
+            for layer in module.layers
             for p in (layer.final_layer_norm.weight, layer.fc1.bias, layer.self_attn.out_proj.bias)
         ]
         self.parameters = [p for p in small if p is not None] or [torch.zeros(0)]
@@ -109,7 +109,6 @@ class Weights:
     output: Linear  # features -> V
     d: int
     heads: int
-    small: SmallParameters
     compiled: LayerStack | None  # all layers as one compiled call, on a CPU in float32
 
 
@@ -146,7 +145,6 @@ def read_weights(decoder: TransformerDecoderBase, int8: bool = False) -> Weights
         output=Linear(decoder.output_projection.weight, decoder.output_projection.bias, int8),
         d=decoder.embed_dim,
         heads=heads,
-        small=SmallParameters(decoder),
         compiled=compiled,
     )
 

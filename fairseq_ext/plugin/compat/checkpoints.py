@@ -143,10 +143,8 @@ def refuse_bytearray_calls(path: str) -> None:
 def build_plain_transformers(checkpoint_utils: ModuleType) -> None:
     """Let our tasks build architectures that are fairseq's Transformer under another name, and
     report in one sentence why a model cannot be built (plugin/loading/checkpoint.py)."""
-    stock, load = (
-        checkpoint_utils._upgrade_state_dict,
-        checkpoint_utils.load_model_ensemble_and_task,
-    )
+    stock = checkpoint_utils._upgrade_state_dict
+    load = checkpoint_utils.load_model_ensemble_and_task
     ours = threading.local()
 
     def load_model_ensemble_and_task(filenames, arg_overrides=None, task=None, *args, **kwargs):

@@ -148,13 +148,11 @@ def count_ngrams(module: ModuleType) -> bool:
         return False
 
     def initialise(self, cfg) -> None:
-        self.stat, self.pad, self.eos, self.unk, self.C = (
-            module.BleuStat(),
-            cfg.pad,
-            cfg.eos,
-            cfg.unk,
-            Counts,
-        )
+        self.stat = module.BleuStat()
+        self.pad = cfg.pad
+        self.eos = cfg.eos
+        self.unk = cfg.unk
+        self.C = Counts
         self.reset()
 
     module.Scorer.__init__ = initialise  # type: ignore[attr-defined]

@@ -10,7 +10,8 @@
 | sources.py | which flags give constraints, and the constraints of every sentence from files |
 | from_python.py, lines.py | constraints from Python, and from the lines of a command |
 | report.py | which constraints are met; `--glossary-report` |
-| placement.py, drafts.py, placement_choice.py | `--glossary-placement align`: the driver, its hypotheses, the default |
+| placement.py, drafts.py | `--glossary-placement align`: the driver, its hypotheses |
+| placement_choice.py | its default, and the flags that it cannot obey |
 | inflection.py | the same: forms of terms, and the words that agree with them |
 | batches.py | terms that go through an encoder together |
 | word_alignment.py, forced_decoding.py | the same: words of terms; scores of given tokens |

@@ -14,6 +14,8 @@ from fairseq_ext.search.phrases.places import Span, Text, compounds
 from fairseq_ext.search.phrases.sentence import Phrase, Placement, SentenceConstraints, SourceTerm
 
 Alternatives = tuple[Phrase, ...]
+FURTHER_REASON = "a further mention for which the draft has no word of its own"
+UNFIT_REASON = "a common word that does not fit this sentence, by the model"
 SEARCHED = 5  # hypotheses that are searched for a word where the best has none
 
 
@@ -58,11 +60,12 @@ class Candidate:
     has: Collection[Alternatives] = ()  # the phrases of the terms that it has at least once
     words: WordAlignment | None = None  # of each mention; None: not aligned yet
     spans: list[Span] = field(default_factory=list)  # of its tokens in the text, once aligned
-    # places of terms without a word: an empty span
-    inserted: dict[SourceTerm, Span] = field(default_factory=dict)
+    # how terms without a word are written
+    inserted: dict[SourceTerm, Rewrite] = field(default_factory=dict)
+    leads: dict[SourceTerm, str] = field(default_factory=dict)  # words written before a term
+    unfit: set[SourceTerm] = field(default_factory=set)  # terms that the model would not write
     # how its terms are written, once this is decided (inflection.py)
     rewrites: dict[SourceTerm, Rewrite] = field(default_factory=dict)
-    unfit: set[SourceTerm] = field(default_factory=set)  # terms that do not fit its words
     # versions with the terms, one for each choice of forms, with their ranking scores
     finals: list[tuple[float, Hypothesis]] = field(default_factory=list)
 
@@ -91,10 +94,9 @@ class Candidate:
         """Return the word of a term whose mentions are numbered from `first`: that of the first
         mention that has one."""
         assert self.words is not None
-        return next(
-            filter(None, self.words.span_of_mention[first : first + len(term.mentions)]),
-            self.inserted.get(term),
-        )
+        spans = self.words.span_of_mention[first : first + len(term.mentions)]
+        inserted = self.inserted[term].span if term in self.inserted else None
+        return next(filter(None, spans), inserted)
 
 
 @dataclass(eq=False)
@@ -109,6 +111,9 @@ class Sentence:
     # terms that the search has brought in, since a first draft had no word for them
     required: tuple[SourceTerm, ...] = ()
     source: int = -1  # its number among the encoded sources
+    # terms that fit badly where they are inserted, each with the model's own word and the mean
+    # log-probability of the draft that has this word there
+    poor: dict[SourceTerm, tuple[str, float]] = field(default_factory=dict)
 
     @property
     def first_mentions(self) -> list[int]:
@@ -128,53 +133,80 @@ class Sentence:
         left = self.left_terms(candidate)
         return [each for each in self.all_places(candidate) if each[0] not in left]
 
-    def left_terms(self, candidate: Candidate) -> list[SourceTerm]:
-        """The further mentions of terms (--glossary-repeat each) for which a candidate has no word:
-        it may have a pronoun there. Labels that fit no word."""
+    def left_terms(self, candidate: Candidate) -> dict[SourceTerm, str]:
+        """The terms that are left, with the reason: further mentions (--glossary-repeat each) for
+        which a candidate has no word, as it may have a pronoun there, and terms that do not fit."""
         if all(candidate.has_term) or candidate.words is None:
-            return []
-        places, left = self.all_places(candidate), []
+            return {}
+        places, left = self.all_places(candidate), dict[SourceTerm, str]()
+        sure = {
+            (term.source, term.phrases)
+            for term, word in places
+            if word is not None and not self.is_doubtful(candidate, term)
+        }
         known = {(term.source, term.phrases) for term, word in places if word is not None}
         for term, word in places:
             key = term.source, term.phrases
-            is_further = key in known or term.phrases in candidate.has
-            if term in candidate.unfit or (word is None and (is_further or term.is_label)):
-                left.append(term)
+            if term in candidate.unfit or (word is None and term.is_interface_label):
+                left[term] = UNFIT_REASON
+            elif (word is None and (key in known or term.phrases in candidate.has)) or (
+                key in sure and self.is_doubtful(candidate, term)
+            ):
+                left[term] = FURTHER_REASON
             known.add(key)
         return left
 
     def placements(
-        self, candidate: Candidate, displaced: Mapping[SourceTerm, str]
+        self, candidate: Candidate, rewrites: Mapping[SourceTerm, Rewrite]
     ) -> tuple[Placement, ...]:
-        """How each term got its place in a version of a candidate. displaced: the words in whose
-        place terms stand."""
-        left, out = self.left_terms(candidate), []
-        for term, is_held, first in zip(
-            self.constraints.terms, candidate.has_term, self.first_mentions, strict=True
-        ):
+        """How each term got its place in a version of a candidate."""
+        left, out, words = self.left_terms(candidate), [], candidate.words
+        for term, is_held in zip(self.constraints.terms, candidate.has_term, strict=True):
+            mention = self.aligned_mention(candidate, term)
+            span = None if mention is None or words is None else words.span_of_mention[mention]
+            weight = None if mention is None or words is None else round(words.weight[mention], 3)
             if term in left or not term.phrases:
-                out.append(Placement("left", doubtful=True))
-            elif is_held or term not in displaced:
+                kept = "" if span is None else candidate.text[slice(*span)]
+                out.append(Placement("left", kept, weight, True))
+            elif is_held or term not in rewrites:
                 is_searched = term in self.required
                 how = "compound" if candidate.is_compounded(term) else "draft"
                 out.append(Placement("searched" if is_searched else how, doubtful=is_searched))
-            elif term in candidate.inserted or candidate.words is None:
-                out.append(Placement("inserted", doubtful=True))
             else:
-                places = range(first, first + len(term.mentions))
-                mention = next(i for i in places if candidate.words.span_of_mention[i] is not None)
-                weight = round(candidate.words.weight[mention], 3)
-                is_doubtful = candidate.words.is_doubtful(mention)
-                out.append(Placement("aligned", displaced[term], weight, is_doubtful))
+                displaced = candidate.text[slice(*rewrites[term].span)]
+                out.append(self.placement(candidate, term, rewrites[term], displaced, weight))
         return tuple(out)
 
+    def placement(
+        self,
+        candidate: Candidate,
+        term: SourceTerm,
+        rewrite: Rewrite,
+        displaced: str,
+        weight: float | None,
+    ) -> Placement:
+        """How a term got its place that a version of a candidate writes."""
+        if term in self.required:
+            return Placement("searched", displaced, weight, True)
+        if folded(displaced) == folded(rewrite.text):
+            return Placement("draft", weight=weight)
+        is_doubtful = self.is_doubtful(candidate, term)
+        return Placement(rewrite.placed_by, displaced, weight, is_doubtful)
+
+    def mention_numbers(self, term: SourceTerm) -> range:
+        """The numbers of a term's mentions."""
+        first = self.first_mentions[self.constraints.terms.index(term)]
+        return range(first, first + len(term.mentions))
+
+    def aligned_mention(self, candidate: Candidate, term: SourceTerm) -> int | None:
+        """The first mention of a term that has a word in a candidate."""
+        spans = () if candidate.words is None else candidate.words.span_of_mention
+        return next((i for i in self.mention_numbers(term) if spans and spans[i]), None)
+
     def is_doubtful(self, candidate: Candidate, term: SourceTerm) -> bool:
-        """Whether little speaks for the words in whose place a term stands."""
-        assert candidate.words is not None
-        words, first = candidate.words, self.first_mentions[self.constraints.terms.index(term)]
-        places = range(first, first + len(term.mentions))
-        found = next((i for i in places if words.span_of_mention[i] is not None), None)
-        return found is None or words.is_doubtful(found)
+        """Whether little speaks for the place of a term in a candidate."""
+        mention = self.aligned_mention(candidate, term)
+        return mention is None or candidate.words is None or candidate.words.is_doubtful(mention)
 
     def incomplete(self, first: int) -> list[Candidate]:
         """Those of the first candidates that lack a term."""

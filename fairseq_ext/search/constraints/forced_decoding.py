@@ -140,6 +140,21 @@ class ForcedDecoding:
 
         return self.read(reader, sources, pairs, bos)
 
+    def of_tokens(
+        self, sources: Sources, pairs: Sequence[Pair], bos: int, tokens: Sequence[int]
+    ) -> list[Tensor]:
+        """The log-probabilities (L, n) of n tokens in the place of each of a pair's tokens."""
+        wanted = torch.tensor(tokens)
+
+        def reader(inputs: Tensor, target: Tensor, numbers: Sequence[int]) -> Tensor:
+            features = self.decoder.step(inputs, inputs.size(1))
+            flat = [x.reshape(-1, x.size(-1)) for x in features]
+            scores = self.decoder.log_probs(flat, self.temperature)[:, wanted.to(inputs.device)]
+            return scores.view(*target.shape, len(wanted)).float()
+
+        found = self.read(reader, sources, pairs, bos)
+        return [row[: len(target)] for row, (_, target) in zip(found, pairs, strict=True)]
+
     def attention(self, sources: Sources, pairs: Sequence[Pair], bos: int) -> list[Tensor]:
         """Return the attention (L, T) to each pair's source in the steps that predict its target
         tokens, averaged by the decoder."""

@@ -43,6 +43,7 @@ class CallConstraints:
     # phrases that must not appear, in any line, or n lists of them
     avoid: Avoid | None = None
     prefixes: ListOf[str | None] | None = None  # n beginnings of translations
+    allowed: Avoid | None = None  # strings, one of which is the output: of all lines, or n lists
     seed: int | None = None  # of the samples of these lines
     # number of lines of the call before these, for messages and for the flags' files
     first: int = 0
@@ -50,7 +51,8 @@ class CallConstraints:
     numbers: Sequence[int] | None = None
 
     def __bool__(self) -> bool:
-        return any(given is not None for given in (self.constraints, self.avoid, self.prefixes))
+        given = (self.constraints, self.avoid, self.prefixes, self.allowed)
+        return any(each is not None for each in given)
 
     def check(self, count: int) -> None:
         """Refuse arguments for another number of lines (raises UsageError)."""
@@ -58,25 +60,19 @@ class CallConstraints:
             ("constraints", self.constraints),
             ("avoid", self.avoid),
             ("prefixes", self.prefixes),
+            ("allowed", self.allowed),
         ):
             if given is None:
                 continue
-            check_list(given, name, unordered=name == "avoid")
-            if name == "avoid" and self.bans_everywhere:
+            of_all = name in ("avoid", "allowed")
+            check_list(given, name, unordered=of_all)
+            if of_all and is_of_all(given):
                 check_texts(given, name)
             elif len(given) != count:
                 has = counted(len(given), "entry", "entries")
                 raise UsageError(
                     f"{name} has {has} for {counted(count, 'line')}: give one entry for each line"
                 )
-
-    @property
-    def bans_everywhere(self) -> bool:
-        """Whether `avoid` is for all lines together: it is a set, or contains no list."""
-        return self.avoid is not None and (
-            isinstance(self.avoid, AbstractSet)
-            or not any(isinstance(e, Iterable) and not isinstance(e, str) for e in self.avoid)
-        )
 
     def for_line(
         self, place: int, tokens: Tensor, source: ConstraintSource, unknown: Sequence[str] = ()
@@ -96,9 +92,12 @@ class CallConstraints:
             ()
             if self.avoid is None
             else self.avoid
-            if self.bans_everywhere
+            if is_of_all(self.avoid)
             else entry_of_line(self.avoid, place)
         )
+        outputs = self.allowed
+        if outputs is not None and not is_of_all(outputs):
+            outputs = outputs[place]  # type: ignore[assignment]
         prefix = None if self.prefixes is None else self.prefixes[place]
         fields: dict[str, list[Any]] = {
             "constraints": [],
@@ -107,10 +106,22 @@ class CallConstraints:
             ],
             "avoid": texts(banned, f"avoid of {where}"),
             "prefix": texts([] if is_empty(prefix) else [prefix], f"prefixes of {where}"),
+            "allowed": [] if outputs is None else texts(outputs, f"allowed of {where}"),
         }
+        if outputs is not None and not fields["allowed"]:
+            raise UsageError(
+                f"allowed of {where} is empty, so no output would be allowed: give strings, or None"
+            )
         if [] in fields["any_of"]:
             raise UsageError(f"a constraint of {where} is an empty list: remove it")
         return source.sentence(number, tokens, source.of_fields(fields, where), unknown=unknown)
+
+
+def is_of_all(given: Any) -> bool:
+    """Whether a list is for all lines together: it is a set, or contains no list."""
+    return isinstance(given, AbstractSet) or not any(
+        each is None or isinstance(each, Iterable) and not isinstance(each, str) for each in given
+    )
 
 
 def entry_of_line(given: Any, place: int) -> Any:

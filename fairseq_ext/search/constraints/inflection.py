@@ -35,10 +35,13 @@ class Inflection:
     def __init__(self, writer: TermWriter, score: Score):
         self.writer, self.score = writer, score
 
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known for the target language which words agree."""
+        return self.writer.language in LANGUAGES
+
     def __call__(self, pool: Pool, sources: Sources, sentences: Sequence[Sentence]) -> None:
         """Choose the rewrites of the terms of all drafts that are still to be written."""
-        if self.writer.language not in LANGUAGES:
-            return
         drafts = [
             (sentence, candidate, self.options(sentence, candidate))
             for sentence in sentences
@@ -57,6 +60,7 @@ class Inflection:
         found = [
             (term, self.writer.inflected(term, candidate.text, span, spans))
             for term, span in places
+            if term not in candidate.inserted
         ]
         return sorted(found, key=lambda each: not any(map(has_noun, each[0].targets)))
 
@@ -71,15 +75,15 @@ class Inflection:
         versions: list[tuple[Version, Rewrite | None]] = []
         for sentence, candidate, options in drafts:
             term, ways = options[turn]
-            if len(ways) == 1 and not term.is_label:
+            if len(ways) == 1 and not term.is_interface_label:
                 continue
             limit = pool.max_len[sentence.number] + 1
-            for way in [*ways, *([None] if term.is_label else [])]:
-                rewrites = candidate.rewrites | {term: way}
+            for way in [*ways, *([None] if term.is_interface_label else [])]:
+                rewrites = candidate.inserted | candidate.rewrites | {term: way}
                 chosen = {t: each for t, each in rewrites.items() if each is not None}
-                tokens = self.writer.with_terms(candidate, chosen.values())
-                if len(tokens) <= limit:
-                    versions.append((Version(sentence, candidate, chosen, tokens), way))
+                version = self.writer.version(sentence, candidate, chosen)
+                if len(version.tokens) <= limit:
+                    versions.append((version, way))
         self.score(pool, sources, [version for version, _ in versions])
         best: dict[Candidate, float] = {}
         for version, way in versions:

@@ -4,8 +4,9 @@
   none. A phrase that starts with the word `<s>` is the beginning of the translation.
 - JSONL (a name in .jsonl or .json; or any name but .tsv and a first line that starts with "{"): an
   object a line, or an empty line. `{"constraints": [["two", "words"], "two words"], "any_of":
-  [["x", "y z"]], "avoid": ["w"], "prefix": "p"}`: a phrase is a string or its list of words; an
-  entry of any_of is one constraint, met by any one of its phrases.
+  [["x", "y z"]], "avoid": ["w"], "prefix": "p", "allowed": ["a b", "c"]}`: a phrase is a string or
+  its list of words; an entry of any_of is one constraint, met by any one of its phrases; allowed:
+  the output is one of these strings.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from fairseq_ext.search.phrases.sentence import (
     within_limits,
 )
 
-KEYS = ("constraints", "any_of", "avoid", "prefix")
+KEYS = ("constraints", "any_of", "avoid", "prefix", "allowed")
 DEEPEST = 100  # nested lists and objects; Python's own limit depends on the caller
 TOO_DEEP = f"has lists and objects nested more than {DEEPEST} deep: make it flat"
 
@@ -59,7 +60,7 @@ def parse_tabs(line: str, where: str) -> dict[str, Any]:
     phrases = [text.strip() for text in line.split("\t")]
     if not all(phrases):
         raise UsageError(f"{where} has an empty phrase: remove one of the tabs around it")
-    return {"constraints": phrases, "any_of": [], "avoid": [], "prefix": []}
+    return {"constraints": phrases, "any_of": [], "avoid": [], "prefix": [], "allowed": []}
 
 
 def parse_json(line: str, where: str) -> dict[str, Any]:
@@ -156,11 +157,17 @@ def fields_of(value: dict[str, Any], where: str) -> dict[str, Any]:
             )
         return [phrase(alternative, key) for alternative in item]
 
+    if value.get("allowed") == []:
+        raise UsageError(
+            f'{where} has no string in "allowed", so no output would be allowed: write one, or '
+            "leave it out"
+        )
     return {
         "constraints": listed("constraints", phrase),
         "any_of": listed("any_of", alternatives),
         "avoid": listed("avoid", phrase),
         "prefix": [phrase(value["prefix"], "prefix")] if "prefix" in value else [],
+        "allowed": listed("allowed", phrase),
     }
 
 

@@ -27,21 +27,21 @@ from torch import Tensor
 from fairseq_ext.search.constraints.drafts import (
     SEARCHED,
     Candidate,
-    Rewrite,
     Sentence,
     elsewhere,
     mentions_of,
 )
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding, Sources
 from fairseq_ext.search.constraints.inflection import Inflection
+from fairseq_ext.search.constraints.insertion import Insertion
 from fairseq_ext.search.constraints.prefix import met_with_prefix
 from fairseq_ext.search.constraints.renderings import Renderings
-from fairseq_ext.search.constraints.rewrites import Version
+from fairseq_ext.search.constraints.retry import Retry
+from fairseq_ext.search.constraints.rewrites import Version, unfit
 from fairseq_ext.search.constraints.term_writer import TermWriter
 from fairseq_ext.search.constraints.word_alignment import (
     WordAlignment,
     remove_tokens,
-    word_spans,
 )
 from fairseq_ext.search.finished import Hypothesis, OnFinal
 from fairseq_ext.search.phrases.function_words import function_words
@@ -65,7 +65,6 @@ Driver = Callable[[Pool, OnFinal], None]
 # narrower beams have a forced term at the start of the sentence: there it is inserted
 MIN_BEAM_TO_FORCE = 3
 FORMS = 6  # most combinations of target forms of a hypothesis
-LEFT_REASON = "a further mention for which the draft has no word of its own"
 PLACED_WEIGHT = 0.1  # weight of the score with terms, that of the draft having 1
 
 
@@ -96,6 +95,7 @@ class GlossaryPlacement:
         self.renderings = Renderings(score, text, spec.eos)
         self.writer = TermWriter(text, spec.eos)
         self.inflect = Inflection(self.writer, self.score_)
+        self.insert = Insertion(score, self.writer, self.score_)
         self.use_languages(*languages)
         self.target_text, self.meets, self.reuses = text, meets, reuses
 
@@ -116,14 +116,17 @@ class GlossaryPlacement:
             return self.forced(pool, answer)
         waiting: list[Sentence] = []
         left: list[int] = []
-        again, required = dict[int, tuple[SourceTerm, ...]](), dict[int, tuple[SourceTerm, ...]]()
+        again, required = dict[int, Retry](), dict[int, Retry]()
 
         def settle() -> None:
             for sentence, found in zip(waiting, self.placed(pool, waiting), strict=True):
-                if found is not None:
+                retry = required.get(sentence.number)
+                if retry is not None and retry.first:
+                    answer(sentence.number, retry.better(sentence, found, self.target_functions))
+                elif found is not None and (retry is not None or not self.can_retry(sentence)):
                     answer(sentence.number, found)
-                elif sentence.unaligned_terms:
-                    again[sentence.number] = (*sentence.required, *sentence.unaligned_terms)
+                elif found is not None or sentence.unaligned_terms:
+                    again[sentence.number] = self.retry(sentence, found)
                 else:
                     left.append(sentence.number)
             self.score.forget(pool.source(sentence.number).tolist() for sentence in waiting)
@@ -132,9 +135,8 @@ class GlossaryPlacement:
         def keep(number: int, found: list[Hypothesis]) -> None:
             if not given[number].terms or not found:
                 return answer(number, found)
-            waiting.append(
-                self.sentence(pool, number, found, self.spec.nbest, required.get(number, ()))
-            )
+            terms = required[number].terms if number in required else ()
+            waiting.append(self.sentence(pool, number, found, self.spec.nbest, terms))
             if len(waiting) == BATCH_SIZE:
                 settle()
 
@@ -150,8 +152,8 @@ class GlossaryPlacement:
         while again:
             required = dict(again)
             again.clear()
-            for number, terms in required.items():
-                others[number] = given[number].without_terms(terms)
+            for number, retry in required.items():
+                others[number] = retry.constraints(given[number])
             self.forced(replace(pool, constraints=others, to_decode=sorted(required)), keep)
             settle()
         if left:
@@ -159,6 +161,21 @@ class GlossaryPlacement:
                 replace(pool, to_decode=sorted(left)),
                 lambda number, found: answer(number, elsewhere(given[number], found)),
             )
+
+    def can_retry(self, sentence: Sentence) -> bool:
+        """Whether a sentence is searched again for the terms that fit badly in its draft."""
+        return bool(sentence.poor) and self.spec.k >= MIN_BEAM_TO_FORCE
+
+    def retry(self, sentence: Sentence, first: list[Hypothesis] | None) -> Retry:
+        """Return the second search of a sentence. first: its hypotheses so far."""
+        if first is None:
+            return Retry((*sentence.required, *sentence.unaligned_terms))
+        own = {
+            term.phrases: self.text.segmenter().alternatives([word], "", suggest=False)[0]
+            for term, (word, _) in sentence.poor.items()
+        }
+        mean = max(mean for _, mean in sentence.poor.values())
+        return Retry(tuple(sentence.poor), own, first, sentence.candidates[0], mean)
 
     def sentence(
         self,
@@ -246,13 +263,36 @@ class GlossaryPlacement:
         lacking = [s for s in sentences if s.lacks(0)]
         new = [(s, c) for s in lacking for c in s.incomplete(SEARCHED) if c.words is None]
         self.align(pool, sources, new)
-        if self.spec.k < MIN_BEAM_TO_FORCE:
-            self.insert(pool, sources, [s for s in lacking if s.lacks(1)])
-        self.inflect(pool, sources, sentences)
-        versions = [each for sentence in sentences for each in self.written(pool, sentence)]
-        self.score_(pool, sources, versions)
+        self.insert(pool, sources, [s for s in lacking if s.lacks(1)])
+        is_inflected = self.inflect.is_known
+        if is_inflected:
+            self.inflect(pool, sources, sentences)
+        else:
+            self.insert.fill(pool, sources, sentences)
+        while sentences:
+            versions = [each for sentence in sentences for each in self.written(pool, sentence)]
+            self.score_(pool, sources, versions)
+            sentences = [] if is_inflected else self.without_unfit_terms(versions)
+            for each in versions:
+                if each.sentence not in sentences:
+                    self.finish(pool, each)
+
+    def without_unfit_terms(self, versions: Sequence[Version]) -> list[Sentence]:
+        """Leave the terms that do not fit, by the best of each candidate's versions. Return the
+        sentences that have some."""
+        best: dict[Candidate, Version] = {}
         for each in versions:
-            self.finish(pool, each)
+            other = best.get(each.candidate)
+            if other is None or each.scores.sum() > other.scores.sum():
+                best[each.candidate] = each
+        changed = []
+        for candidate, version in best.items():
+            lead = len(candidate.draft.tokens) - len(candidate.tokens)
+            spans = token_spans(version.tokens[lead:], self.text.text, self.text.own_texts)
+            terms = unfit(version, spans)
+            candidate.unfit |= terms
+            changed += [version.sentence] if terms else []
+        return list(dict.fromkeys(changed))
 
     def finish(self, pool: Pool, version: Version) -> None:
         """Add a scored version to those of its draft."""
@@ -260,16 +300,13 @@ class GlossaryPlacement:
         rewarded = self.spec.scoring.rewarded(
             pool, torch.tensor([version.sentence.number], device=pool.length.device)
         ).cpu()[0]
-        displaced = {
-            term: candidate.text[slice(*each.span)] for term, each in version.rewrites.items()
-        }
         final = replace(
             candidate.draft,
             tokens=torch.tensor(version.tokens),
             score=float(self.spec.scoring(total, len(version.tokens), rewarded)),
             positional_scores=version.scores,
             ending=None,
-            placements=version.sentence.placements(candidate, displaced),
+            placements=version.sentence.placements(candidate, version.rewrites),
         )
         mean = float(total) / len(version.tokens)
         candidate.finals.append((candidate.draft.score + PLACED_WEIGHT * mean, final))
@@ -354,27 +391,6 @@ class GlossaryPlacement:
             assert candidate.words is not None
             candidate.words.differ_(of_mention)
 
-    def insert(self, pool: Pool, sources: Sources, sentences: Sequence[Sentence]) -> None:
-        """Find a place for the terms without a word in the best draft: after the word where they
-        are the most probable."""
-        versions = []
-        for sentence in sentences:
-            best = sentence.candidates[0]
-            for term in [term for term, word in sentence.places(best) if word is None]:
-                for _, end in word_spans(best.text):
-                    form = self.writer.in_case(term, term.targets[0], best.text, (end, end))[0]
-                    rewrite = Rewrite((end, end), form, form, "inserted")
-                    tokens = self.writer.with_terms(best, [rewrite])
-                    versions.append(Version(sentence, best, {term: rewrite}, tokens))
-        self.score_(pool, sources, versions)
-        means: dict[tuple[Sentence, SourceTerm], float] = {}
-        for version in versions:
-            ((term, rewrite),) = version.rewrites.items()
-            mean = float(version.scores.mean())
-            if mean > means.get((version.sentence, term), -float("inf")):
-                means[version.sentence, term] = mean
-                version.candidate.inserted[term] = rewrite.span
-
     def written(self, pool: Pool, sentence: Sentence) -> list[Version]:
         """The versions of the candidates that have a word for each term, one for each combination
         of forms."""
@@ -387,18 +403,23 @@ class GlossaryPlacement:
             places = sentence.places(candidate)
             spans = [word for _, word in places if word is not None]
             choices = [
-                [candidate.rewrites[term]]
+                [candidate.inserted[term]]
+                if term in candidate.inserted
+                else [candidate.rewrites[term]]
                 if term in candidate.rewrites
-                else self.writer.choices(term, candidate.text, span, spans)
+                else self.writer.choices(
+                    term, candidate.text, span, spans, candidate.leads.get(term, "")
+                )
                 for (term, _), span in zip(places, spans, strict=True)
             ]
+            has_left = bool(sentence.left_terms(candidate))
             for chosen in itertools.islice(itertools.product(*choices), FORMS):
-                tokens = self.writer.with_terms(candidate, chosen)
-                has_left = bool(sentence.left_terms(candidate))
-                is_new = tokens != candidate.draft.tokens.tolist() or not places or has_left
-                if is_new and self.spec.min_len < len(tokens) <= limit + 1:
-                    rewrites = {term: each for (term, _), each in zip(places, chosen, strict=True)}
-                    out.append(Version(sentence, candidate, rewrites, tokens))
+                rewrites = {term: each for (term, _), each in zip(places, chosen, strict=True)}
+                version = self.writer.version(sentence, candidate, rewrites)
+                is_new = version.tokens != candidate.draft.tokens.tolist()
+                is_new = is_new or not places or has_left
+                if is_new and self.spec.min_len < len(version.tokens) <= limit + 1:
+                    out.append(version)
         return out
 
     def ranked_hypotheses(self, pool: Pool, sentence: Sentence) -> list[Hypothesis] | None:
@@ -428,16 +449,15 @@ class GlossaryPlacement:
                 and tokens.count(unk) <= candidate.draft.tokens.tolist().count(unk)
                 and banned(tokens[:-1]) is None
             )
-            placed = constraints.without_mentions(sentence.left_terms(candidate))
+            left = sentence.left_terms(candidate)
+            placed = constraints.without_mentions(list(left))
             if is_allowed and all(met_with_prefix(list(tokens), placed, pool.ordered, meets, lead)):
                 others = tuple(term.text for term in (*sentence.required, *candidate.inserted))
                 out[tokens] = replace(
                     final,
                     tokens=final.tokens.to(pool.length.device),
                     elsewhere=others,
-                    left_terms=tuple(
-                        (term.text, LEFT_REASON) for term in sentence.left_terms(candidate)
-                    ),
+                    left_terms=tuple((term.text, why) for term, why in left.items()),
                 )
         return list(out.values())
 

@@ -72,16 +72,19 @@ class Renderings:
                 for log_prob, token in zip(log_probs.tolist(), ids.tolist(), strict=True):
                     new[term].append((total + log_prob, [*tokens, int(token)]))
             for term, candidates in enumerate(new):
+                if not candidates:
+                    continue
                 candidates.sort(key=lambda each: -each[0])
                 room = BEAM - len(done[term])
                 kept = candidates[: max(0, room)]
                 done[term] += [each for each in kept if each[1][-1] == self.eos]
                 live[term] = [each for each in kept if each[1][-1] != self.eos]
-        return [self.phrases(found) for found in done]
+        # of a term whose hypotheses are all too long, their beginnings
+        return [self.phrases(of or begun) for of, begun in zip(done, live, strict=True)]
 
     def phrases(self, hypotheses: Sequence[tuple[float, list[int]]]) -> Phrases:
         """Hypotheses, each with its log-probability, as words and shares."""
-        shares = [math.exp(total / len(tokens)) for total, tokens in hypotheses]
+        shares = [math.exp(total / max(1, len(tokens))) for total, tokens in hypotheses]
         found: Phrases = {}
         for share, (_, tokens) in zip(shares, hypotheses, strict=True):
             text = normalize("NFKC", self.text().text(tokens))

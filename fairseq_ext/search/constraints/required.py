@@ -7,7 +7,7 @@ from typing import Any, Literal
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import Lines
 from fairseq_ext.search.constraints.lines import is_json
-from fairseq_ext.search.registry import declared, register_feature, typed, ways
+from fairseq_ext.search.registry import OUTPUTS, declared, register_feature, typed, ways
 
 
 @dataclass
@@ -78,7 +78,10 @@ def check_phrases(flags: Any, has_typed: bool, corpus: bool) -> None:
     has_typed: --constraints is given; corpus: sentences come from a data set, so that no phrases
     can be typed after them.
     """
-    gives = declared("gives", flags).values()
+    gives = set(declared("gives", flags).values())
+    if (given := shaping(flags, OUTPUTS)) and OUTPUTS not in gives:
+        raise UsageError(f"{given} shapes allowed outputs, and the command has none: {ways(given)}")
+    gives.discard(OUTPUTS)
     required = "required phrases" in gives
     given = shaping(flags, "phrases", "required phrases", "banned phrases")
     if given and not (gives or has_typed):

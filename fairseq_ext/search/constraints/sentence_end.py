@@ -36,6 +36,7 @@ class EndFlags:
             "help": "nothing but EOS and closing quotes follows the end of a sentence, and "
             "required phrases come before it (default: off)",
             "shapes": "phrases",
+            "needs": ("free ends",),
         },
     )
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.core.files import Lines
 from fairseq_ext.core.words import is_word, words_of
+from fairseq_ext.search.constraints.allowed import AllowedFlags, AllowedOutputs
 from fairseq_ext.search.constraints.glossary import Glossary, GlossaryOptions, Required
 from fairseq_ext.search.constraints.lines import is_json, parse_json, parse_tabs
 from fairseq_ext.search.constraints.source_text import SourceText
@@ -103,7 +104,8 @@ class ConstraintSource:
     """The constraints of every sentence of a corpus, or of an interactive session. Lines of the
     constraints file are read and checked for their sentence; --avoid-file and --glossary at once.
 
-    Files that are None give nothing. segmenter: of the target side; source: the source dictionary.
+    Files that are None give nothing. segmenter: of the target side; source: the source dictionary;
+    allowed: the allowed outputs, by flags and of lines.
     `len` counts the lines of the constraints file.
     Errors: UsageError, one sentence that names file and line, for everything in a file that cannot
     be used.
@@ -117,6 +119,7 @@ class ConstraintSource:
         segmenter: Segmenter,
         source: Dictionary,
         matching: Matching = Matching(),
+        allowed: AllowedOutputs | None = None,
     ):
         self.segmenter, self.matching = segmenter, matching
         self.source_text = SourceText(source, segmenter)
@@ -132,11 +135,12 @@ class ConstraintSource:
             Lines(avoid_file, "--avoid-file").for_each(
                 lambda line, where: banned.update(self.banned_forms(line, where))
             )
+        self.allowed = allowed
         self.common = (
             SentenceConstraints((), (), tuple(banned), tuple(banned.values())) if banned else EMPTY
         )
         self.glossary = Glossary(glossary, self.segmenter) if glossary else None
-        self.named = bool(constraints_file or avoid_file or glossary)
+        self.named = bool(constraints_file or avoid_file or glossary or allowed)
         # whether a sentence's constraints contain the places of its source terms
         self.locates_terms = False
         if avoid_file and not banned:
@@ -157,6 +161,8 @@ class ConstraintSource:
                 f"the input has {counted(sentences, 'sentence')}: write one line for each, an "
                 "empty one for no constraints"
             )
+        if self.allowed is not None:
+            self.allowed.check_size(sentences)
 
     def sentence(
         self,
@@ -176,12 +182,17 @@ class ConstraintSource:
         """
         line = self.of_number(number)
         found = line if call is EMPTY else merge(line, call, self.consistent)
+        if self.allowed is not None and found.allowed is None:
+            outputs = self.allowed.of_number(number)
+            found = found if outputs is None else replace(found, allowed=outputs)
         words = None
         for glossary in filter(None, (self.glossary, *glossaries)):
             if words is None:
                 words = self.source_text.words(source_tokens, unknown)
             found = self.with_terms(found, glossary.required(words), source_tokens, unknown)
         found = self.consistent(found)
+        if found.allowed is not None and found.terms and self.locates_terms:
+            found = replace(found, terms=())  # its terms are required, and not placed
         return replace(found, unknown=tuple(unknown)) if unknown else found
 
     def of_number(self, number: int) -> SentenceConstraints:
@@ -262,8 +273,18 @@ class ConstraintSource:
             cased=tuple(self.cased(texts, self.matching.required) for texts in alternatives)
             if self.matching.required != "exact"
             else (),
+            allowed=self.outputs.of_list(fields["allowed"], f"allowed of {where}")
+            if fields.get("allowed")
+            else None,
         )
         return within_limits(found, where)
+
+    @property
+    def outputs(self) -> AllowedOutputs:
+        """The allowed outputs of the run."""
+        if self.allowed is None:
+            self.allowed = AllowedOutputs(AllowedFlags(), self.segmenter)
+        return self.allowed
 
     def banned_forms(self, text: str, where: str) -> dict[Phrase, str]:
         """Return the forms of a banned phrase, none if the dictionary cannot write it.
@@ -341,7 +362,9 @@ class ConstraintSource:
                 own.remove(i)
                 forms = tuple(filter(self.segmenter.writable, text[i].split("|")))
                 terms.append(
-                    SourceTerm(text[i], any_of[i], forms, mentions, each.term.source, cased[i].mode)
+                    SourceTerm(
+                        text[i], any_of[i], forms, mentions, each.term.source, cased[i].mode, True
+                    )
                 )
                 continue
             reason = each.term.lacks
@@ -365,9 +388,10 @@ class ConstraintSource:
                     mentions,
                     each.term.source,
                     each.cased.mode,
-                    each.cased.in_compounds,
-                    " ".join(words[each.matches[0].start : each.matches[0].end]),
-                    each.is_label,
+                    in_compounds=each.cased.in_compounds,
+                    mention=" ".join(words[each.matches[0].start : each.matches[0].end]),
+                    is_label=is_label(each, words),
+                    is_interface_label=each.is_label,
                 )
             )
         if len(terms) == len(given.terms):
@@ -420,3 +444,10 @@ class ConstraintSource:
             if self.glossary is None
             else self.glossary.required(words_of(source, self.segmenter.takes_pieces))
         )
+
+
+def is_label(required: Required, words: Sequence[str]) -> bool:
+    """Whether the glossary has a capital where a source of these words has a small letter: a label
+    that the source uses as another kind of word (Enthalten: enthalten)."""
+    starts = [words[match.start][:1] for match in required.matches] if words else []
+    return required.term.source[:1].isupper() and any(starts) and all(map(str.islower, starts))

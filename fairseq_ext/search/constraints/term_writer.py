@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from unicodedata import normalize
 
-from fairseq_ext.search.constraints.drafts import Candidate, Rewrite
+from fairseq_ext.search.constraints.drafts import Candidate, Rewrite, Sentence
+from fairseq_ext.search.constraints.rewrites import Version
 from fairseq_ext.search.constraints.word_alignment import widened
 from fairseq_ext.search.phrases.agreement import (
     LANGUAGES,
@@ -20,8 +21,17 @@ from fairseq_ext.search.phrases.agreement import (
 )
 from fairseq_ext.search.phrases.forms import adjective_stem
 from fairseq_ext.search.phrases.letter_case import fitted, keeps_case, starts_sentence
-from fairseq_ext.search.phrases.pieces import capitalised, normal
-from fairseq_ext.search.phrases.places import PLURAL, Span, Text, agreeing, edited, edits, overlap
+from fairseq_ext.search.phrases.pieces import capitalised, folded, normal
+from fairseq_ext.search.phrases.places import (
+    PLURAL,
+    Span,
+    Text,
+    agreeing,
+    edited,
+    edits,
+    fitting,
+    overlap,
+)
 from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.phrases.sentence import SourceTerm
 
@@ -41,13 +51,18 @@ class TermWriter:
         """How the target side is read."""
         return self.target_text()
 
-    def choices(self, term: SourceTerm, text: str, span: Span, taken: list[Span]) -> list[Rewrite]:
+    def choices(
+        self, term: SourceTerm, text: str, span: Span, taken: list[Span], lead: str = ""
+    ) -> list[Rewrite]:
         """The ways to write a term in the place of a span of a text; taken: the spans of all
-        terms."""
-        forms = agreeing(term.targets, text[slice(*span)]) if self.is_english else term.targets
+        terms; lead: words before it."""
+        displaced = text[slice(*span)]
+        forms = agreeing(term.targets, displaced) if self.is_english else term.targets
+        # the draft's own word may be one of them
+        forms = tuple(form for form in forms if folded(form) == folded(displaced)) or forms
         wide = [(widened(text, span, form, taken), form) for form in forms]
         return [
-            Rewrite(each, cased, cased)
+            Rewrite(each, led(lead, cased), cased)
             for each, form in wide
             for cased in self.in_case(term, form, text, each)
         ]
@@ -135,12 +150,17 @@ class TermWriter:
         """Whether the target language is English."""
         return self.language == "en"
 
-    def with_terms(self, candidate: Candidate, rewrites: Iterable[Rewrite]) -> list[int]:
-        """The tokens of a candidate with terms in the place of spans of its text, those that the
-        command forces in front included. Tokens outside of the spans stay, where the segmentation
-        says how tokens become words."""
+    def version(
+        self, sentence: Sentence, candidate: Candidate, rewrites: Mapping[SourceTerm, Rewrite]
+    ) -> Version:
+        """A candidate with terms in the place of spans of its text. Tokens outside of the spans
+        stay, where the segmentation says how tokens become words."""
         segmenter, text = self.text.segmenter(), candidate.text
-        written = [change for each in rewrites for change in (*each.around, (each.span, each.text))]
+        written = [
+            change
+            for each in rewrites.values()
+            for change in (*each.around, (each.span, each.text))
+        ]
         changes = edits(text, written, self.is_english)
         lead = candidate.draft.tokens[: len(candidate.draft.tokens) - len(candidate.tokens)]
         whole = edited(text, changes)
@@ -156,7 +176,7 @@ class TermWriter:
                 or normalize("NFKC", self.text.text(resegmented)).rstrip() == normal_form
             ):
                 tokens = resegmented
-        return [*lead.tolist(), *tokens]
+        return Version(sentence, candidate, rewrites, [*lead.tolist(), *tokens], changes)
 
     def word_behind(self, tokens: Sequence[int], lead: int) -> int:
         """Return the start of the first word after `lead` tokens, which may end inside of one: its
@@ -167,3 +187,9 @@ class TermWriter:
                 break
             lead += 1
         return lead
+
+
+def led(lead: str, term: str) -> str:
+    """A term after the words that lead to it."""
+    *others, last = lead.split(" ")
+    return " ".join([*others, fitting(last, term) if last in ("a", "an") else last, term]).strip()

@@ -30,6 +30,7 @@ import numpy as np
 from torch import Tensor
 
 from fairseq_ext.core.words import is_word, starts_of, words_of
+from fairseq_ext.search.phrases.function_words import stem
 from fairseq_ext.search.phrases.pieces import folded
 from fairseq_ext.search.phrases.places import Span, overlapping
 
@@ -89,6 +90,7 @@ class WordAlignment:
         functions: Collection[str] = (),
     ):
         self.text, self.words, self.mentions = text, word_spans(text), mentions
+        self.functions = frozenset(functions)
         self.tokens = [overlapping(spans, *word) for word in self.words]
         self.span_of_mention: list[Span | None] = [None] * len(mentions)
         self.weight = [0.0] * len(mentions)  # score of the word that was found
@@ -111,11 +113,24 @@ class WordAlignment:
     def is_doubtful(self, mention: int) -> bool:
         """Whether little speaks for the words that were found for a mention."""
         span, weight = self.span_of_mention[mention], self.weight[mention]
-        agrees = span is not None and any(
-            span[0] <= word[0] < span[1] and self.rendering(mention, w) >= IS_RENDERING
-            for w, word in enumerate(self.words)
-        )
-        return weight < (MIN_SURE_SCORE if agrees else MIN_SURE_SCORE_ALONE)
+        if span is None:
+            return True
+        found = [w for w, word in enumerate(self.words) if span[0] <= word[0] < span[1]]
+        agrees = any(self.rendering(mention, w) >= IS_RENDERING for w in found)
+        is_weak = weight < (MIN_SURE_SCORE if agrees else MIN_SURE_SCORE_ALONE)
+        return is_weak or self.are_modifiers(mention, {self.folded[w] for w in found})
+
+    def are_modifiers(self, mention: int, words: Collection[str]) -> bool:
+        """Whether words are in the renderings of a mention, but never the head, which is the last
+        word: "young" of "young boy". Phrases with function words ("crowd of people") say nothing.
+        """
+        phrases = [
+            (phrase, share)
+            for phrase, share in self.mentions[mention].renderings.items()
+            if phrase and self.functions and self.functions.isdisjoint(phrase)
+        ]
+        inside = sum(share for phrase, share in phrases if not set(words).isdisjoint(phrase))
+        return inside >= IS_PHRASE and not any(phrase[-1] in words for phrase, _ in phrases)
 
     @property
     def unsure(self) -> list[int]:
@@ -123,8 +138,12 @@ class WordAlignment:
         return [mention for mention, word in enumerate(self.span_of_mention) if word is None]
 
     def rendering(self, mention: int, word: int) -> float:
-        """The share of the renderings of a mention that have a word."""
-        return self.mentions[mention].share(self.folded[word])
+        """The share of the renderings of a mention that have a word, in English in any form."""
+        own = self.folded[word]
+        if "the" not in self.functions or not own.endswith("ing"):
+            return self.mentions[mention].share(own)
+        pairs = self.mentions[mention].renderings.items()
+        return sum(share for phrase, share in pairs if stem(own) in map(stem, phrase))
 
     def attend_(self, weights: Tensor | None, source_words: Sequence[Sequence[int]] = ()) -> None:
         """Find words by attention and renderings. weights: the attention (L, T) in the steps that
@@ -276,7 +295,7 @@ def widened(text: str, span: Span, term: str, taken: list[Span]) -> Span:
     the term "six-string guitar"). An empty span, for an insertion, is unchanged."""
     if span[0] == span[1]:
         return span
-    words, own = words_of(text), {folded(word) for word in words_of(term)}
+    words, own = words_of(text), {stem(folded(word)) for word in words_of(term)}
     spans = [
         (start, start + len(word))
         for start, word in zip(starts_of(text, words), words, strict=True)
@@ -288,6 +307,6 @@ def widened(text: str, span: Span, term: str, taken: list[Span]) -> Span:
     ]:
         is_free = all(behind <= other[0] or first >= other[1] for other in taken if other != span)
         is_near = text[behind:start].isspace() if behind <= start else text[end:first].isspace()
-        if is_near and is_free and folded(text[first:behind]) in own:
+        if is_near and is_free and stem(folded(text[first:behind])) in own:
             start, end = min(start, first), max(end, behind)
     return start, end

@@ -208,9 +208,7 @@ def filled(
     """Return `tokens` with the other draft in `rows` (mask (n,)), as wide as the wider draft."""
     m = max(tokens.shape[1], others.shape[1])
     pad = ((0, 0), (0, m - tokens.shape[1])), ((0, 0), (0, m - others.shape[1]))
-    tokens, others = (
-        np.pad(tokens, pad[0], constant_values=NONE),
-        np.pad(others, pad[1], constant_values=NONE),
-    )
+    tokens = np.pad(tokens, pad[0], constant_values=NONE)
+    others = np.pad(others, pad[1], constant_values=NONE)
     sure, others_sure = np.pad(sure, pad[0]), np.pad(others_sure, pad[1])
     return np.where(rows[:, None], others, tokens), np.where(rows[:, None], others_sure, sure)

@@ -125,10 +125,8 @@ class Graph:
 
     def check(self) -> None:
         """Raise TypeError, ValueError or KeyError unless every number and text can be drawn."""
-        L, texts = (
-            len(self.tokens),
-            [self.name, self.method, self.source_text, self.text, *self.source, *self.tokens],
-        )
+        L = len(self.tokens)
+        texts = [self.name, self.method, self.source_text, self.text, *self.source, *self.tokens]
         if not all(isinstance(text, str) for text in texts) or "/" in self.name or not L:
             raise ValueError("texts")
         if not L == len(self.solved) == len(self.waits_for) or not all(

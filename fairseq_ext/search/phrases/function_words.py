@@ -1,10 +1,12 @@
 """Function words: determiners, prepositions, conjunctions, pronouns, auxiliaries and particles.
 
 A glossary term never takes their place, as they do not translate its source term by themselves.
+And the stems of English words, by which a term is recognised in another form.
 """
 
 from __future__ import annotations
 
+ENDINGS = ("ing", "ed", "es", "s", "e")  # of English inflection
 FUNCTION_WORDS = {
     "en": frozenset(
         # determiners and quantifiers
@@ -66,3 +68,14 @@ def function_words(language: str) -> frozenset[str]:
     """Return the function words of a language (two letters), in lower case; none where they are
     not known."""
     return FUNCTION_WORDS.get(language, frozenset())
+
+
+def stem(word: str) -> str:
+    """An English word without its ending: use, uses, used and using have one stem."""
+    for ending in ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= 2:
+            word = word[: -len(ending)]
+            break
+    if len(word) > 3 and word[-1] == word[-2] and word[-1] not in "ls":
+        word = word[:-1]  # setting
+    return word[:-1] + "i" if word.endswith("y") else word

@@ -84,12 +84,13 @@ class PhraseTable:
     continues_word: Tensor  # (V,) bool: tokens that continue a word; (1,) if that is not known
     span: int  # above every token that has an arc
     longest: Tensor  # (N,) tokens of the longest proposed phrase
+    words: Tensor  # (N,) required words; tokens if the target's words are not known
     ordered: bool  # constraints must be met in their order
 
     def for_sentences(self, sentence: Tensor) -> PhraseTable:
         """Return the table of these sentences (S,)."""
         return replace(
-            self, **{name: getattr(self, name)[sentence] for name in (*PARTS, "longest")}
+            self, **{name: getattr(self, name)[sentence] for name in (*PARTS, "longest", "words")}
         )
 
     def begin(self, sentence: Tensor) -> tuple[Tensor, Tensor]:
@@ -221,7 +222,10 @@ def build_table(
             groups[-1].append((known[id(automaton)], times, automaton))
     N, G = len(groups), max([1, *map(len, groups)])
     start, need, size = torch.zeros(3, N, G, dtype=torch.long)
-    longest = torch.ones(N, dtype=torch.long)
+    longest, words = torch.ones(N, dtype=torch.long), torch.zeros(N, dtype=torch.long)
+    continues = None if boundaries is None else boundaries.continues_word
+    for n, constraints in enumerate(sentences):
+        words[n] = sum(min(number_of_words(p, continues) for p in each) for each in constraints)
     for n, group in enumerate(groups):
         for g, (state, times, automaton) in enumerate(group):
             start[n, g], need[n, g], size[n, g] = state + START, times, automaton.size
@@ -265,8 +269,16 @@ def build_table(
         ).to(device),
         span=span,
         longest=longest.to(device),
+        words=words.to(device),
         ordered=ordered,
     )
+
+
+def number_of_words(phrase: Phrase, continues_word: Tensor | None) -> int:
+    """Return the words of a phrase; its tokens if it is not known which tokens continue a word."""
+    if continues_word is None:
+        return len(phrase)
+    return len(phrase) - int(continues_word[list(phrase[1:])].sum())
 
 
 # ---- One constraint as an automaton: its progress in each state, and the proposed next tokens

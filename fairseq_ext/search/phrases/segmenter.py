@@ -21,7 +21,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.errors import UsageError, is_valid_unicode
 from fairseq_ext.search.phrases.pieces import (
     SEPARATOR,
     Boundaries,
@@ -307,11 +307,7 @@ class Segmenter:
                 "; without --bpe and --tokenizer, phrases are taken as segmented already"
                 * self.takes_pieces
             )
-            if (
-                dictionary.unk() in form
-                and not self.takes_pieces
-                and not any("\ud800" <= sign <= "\udfff" for sign in text)
-            ):
+            if dictionary.unk() in form and not self.takes_pieces and is_valid_unicode(text):
                 raise Unwritable(where, text, f"{reason}{hint}")
             raise UsageError(f"in {where}, the phrase '{text}' {reason}{hint}")
         return tuple(forms)

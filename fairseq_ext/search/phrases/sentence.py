@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
 from fairseq_ext.core.errors import UsageError
+from fairseq_ext.search.phrases.token_automaton import TokenAutomaton
 
 # ---- The protocol of a dictionary: numbers of symbols, as in fairseq's `Dictionary`
 
@@ -127,7 +128,9 @@ class SourceTerm:
     case: str = "fitted"  # in which its target forms count
     in_compounds: bool = False  # they count as parts of longer words too
     mention: str = ""  # as in the source
-    is_label: bool = False  # of a file of labels, which a sentence may not fit: it may be left
+    required: bool = False  # by a phrase of the line, the file or the call as well
+    is_label: bool = False  # the glossary has a capital where the source has none
+    is_interface_label: bool = False  # of a file of labels: it may be left (inflection.py)
 
 
 @dataclass(frozen=True)
@@ -166,6 +169,7 @@ class SentenceConstraints:
     unknown: tuple[str, ...] = ()  # pieces of the source that its dictionary lacks
     # the tokens of each word of the source, by their places; none where terms are not placed
     source_words: tuple[tuple[int, ...], ...] = ()
+    allowed: TokenAutomaton | None = None  # the outputs that are allowed; None: all
 
     @property
     def cases(self) -> tuple[Cased, ...]:
@@ -175,7 +179,17 @@ class SentenceConstraints:
     @property
     def is_free(self) -> bool:
         """Whether the sentence has no constraints, for the search and for the report."""
-        return not (self.any_of or self.banned or self.prefix or self.unmet)
+        return not (self.any_of or self.banned or self.prefix or self.unmet or self.allowed)
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether the sentence has no constraints but its allowed outputs, or none at all."""
+        return not (self.any_of or self.banned or self.prefix)
+
+    def required_tokens(self) -> Iterator[int]:
+        """Return every token of every required phrase, and of its other cases."""
+        for alternatives in (*self.any_of, *(cased.forms for cased in self.cased)):
+            yield from itertools.chain.from_iterable(alternatives)
 
     def without_terms(self, kept: Sequence[SourceTerm] = ()) -> SentenceConstraints:
         """Return these constraints without those of its glossary terms, except for `kept`."""
@@ -212,7 +226,7 @@ def merge(
     consistent: Callable[[SentenceConstraints], SentenceConstraints] | None = None,
 ) -> SentenceConstraints:
     """Return the constraints of both, a's first; those that the other's banned phrases exclude
-    become unmet.
+    become unmet. Of two sets of allowed outputs, b's counts.
 
     consistent: removes excluded ones; None: by tokens (`without_conflicts`).
     Errors: UsageError for two different prefixes, or for more constraints than the limits allow.
@@ -237,6 +251,7 @@ def merge(
         prefix[1],
         a.cases + b.cases if a.cased or b.cased else (),
         a.terms + b.terms,
+        allowed=b.allowed or a.allowed,
     )
     return within_limits((consistent or without_conflicts)(both), "a sentence")
 

@@ -15,7 +15,9 @@ The stream is streaming variable-width beam search, a form of continuous batchin
 | epsilon | --refill-threshold |
 | delta | --prune-threshold: dropped when the score is below the best's by more than this |
 | M | --prune-children: most children of one row |
-| which sentences are expanded | --stream-order shortest (line 12); fifo: all (Appendix A.2) |
+| which sentences are expanded | --stream-order shortest (line 12); fifo: all (Appendix A.2), with |
+| | --stream-rows those with the most tokens that fit |
+| flush of sentences that are stuck (footnote 3) | --stream-flush |
 | finalised candidates stay on the beam (A.1) | --stop ranked |
 
 Neutral setting: every one; the stream changes no result, except with shortlists that all rows share
@@ -23,9 +25,9 @@ Neutral setting: every one; the stream changes no result, except with shortlists
 expanded is in search/loop.py, delta and M are in search/strategies/prune.py, the finishing rule of
 A.1 in search/strategies/stop/ranked.py.
 
-Differences from the paper: rows that do not fit into --stream-rows wait, those with the most tokens
-first. An engine (engine/) refills whenever there is room, so that a request does not wait for
-others.
+Differences from the paper: under shortest, rows that do not fit into --stream-rows wait, those with
+the most tokens first. An engine (engine/) refills whenever there is room, so that a request does
+not wait for others.
 """
 
 from dataclasses import dataclass, field
@@ -67,8 +69,8 @@ class StreamFlags:
         default="shortest",
         metadata={
             "help": "shortest: the sentences with the fewest tokens are decoded until "
-            "they are level with the others; fifo: all in turn (default: shortest, as the "
-            "paper; same results)"
+            "they are level with the others; fifo: all, with --stream-rows the longest first "
+            "(default: shortest, as the paper; same results)"
         },
     )
     stream_rows: int | None = field(
@@ -76,6 +78,13 @@ class StreamFlags:
         metadata={
             "help": "limit the rows of a decoder call instead of the sentences, --stream-width "
             "(default: none)"
+        },
+    )
+    stream_flush: int | None = field(
+        default=None,
+        metadata={
+            "help": "after N sentences have started, finish all live ones before others "
+            "start, so that none is stuck (default: never)"
         },
     )
 
@@ -96,10 +105,13 @@ class Stream(Schedule):
         rows: int | None,
         steps: int = 0,
         fills: bool = False,
+        longest_first: bool = False,
+        flush: int | None = None,
     ):
         self.width = width if rows is None else rows
         self.threshold, self.level, self.most_rows = threshold, level, rows
         self.steps, self.fills = steps, fills
+        self.longest_first, self.flush = longest_first, flush
 
     def __call__(self, waiting: int, live: int, rows: int, since: int) -> int:
         taken = live if self.most_rows is None else rows  # every new sentence is one row
@@ -120,6 +132,11 @@ def check_stream(flags, generation) -> None:
             f"--refill-threshold {flags.refill_threshold} is not a share below 1: use 0 or "
             "more, such as 0.167"
         )
+    if flags.stream_flush is not None and flags.stream_flush < 1:
+        raise UsageError(
+            f"--stream-flush {flags.stream_flush} would start no sentence: use 1 or more, or leave "
+            "it out"
+        )
     if flags.stream_rows is not None and flags.stream_rows < generation.beam:
         raise UsageError(
             f"--stream-rows {flags.stream_rows} is below the beam of {generation.beam}: use "
@@ -136,6 +153,7 @@ def check_stream(flags, generation) -> None:
     neutral=(
         {"schedule": "stream", "stream_width": 3},
         {"schedule": "stream", "stream_order": "fifo", "stream_rows": 60},
+        {"schedule": "stream", "stream_width": 3, "stream_flush": 5},
     ),
     example=(
         {"schedule": "stream", "stream_width": 2},
@@ -151,4 +169,6 @@ def build_stream(flags, context) -> Stream:
         flags.refill_threshold,
         str(flags.stream_order) == "shortest",
         flags.stream_rows,
+        longest_first=str(flags.stream_order) == "fifo",
+        flush=flags.stream_flush,
     )

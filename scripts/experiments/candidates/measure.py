@@ -1,4 +1,4 @@
-"""Minimum Bayes risk beside beam search: BLEU, chrF and TER with paired intervals against
+"""Minimum Bayes risk next to beam search: BLEU, chrF and TER with paired intervals against
 beam 5, and CPU seconds.
 
     python scripts/experiments/candidates/measure.py --model MODEL --text TEXT --lines 1000
@@ -142,8 +142,8 @@ def main() -> None:
             value = scores(of, lines, references, times)
             base.setdefault(metric, value)
             low, high = np.percentile((value - base[metric])[1:], [2.5, 97.5])
-            told = "" if name == "beam 5" else f" ({low:+.2f} to {high:+.2f})"
-            cells.append(f"{value[0]:.2f}{'*' if f'MBR {metric}' in name else ''}{told}")
+            reported = "" if name == "beam 5" else f" ({low:+.2f} to {high:+.2f})"
+            cells.append(f"{value[0]:.2f}{'*' if f'MBR {metric}' in name else ''}{reported}")
         print(f"| {name} | {' | '.join(cells)} | {took / first:.1f} |", flush=True)
 
 

@@ -1,5 +1,5 @@
-"""Constraints taken from references, as in Section 5 of the paper: rand1..rand4 are so many random
-words, phr4 a random phrase of four.
+"""Constraints taken from references, as in Section 5 of the paper: rand1..rand4 are one to four
+random words, phr4 a random phrase of four.
 
     python scripts/experiments/dba/extract.py REFERENCES --set rand3 --seed 1 > rand3.tsv
         a --constraints-file

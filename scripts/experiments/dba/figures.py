@@ -128,9 +128,13 @@ def figure_8(runs: dict[str, Any]) -> Figure:
         bars[name] = [
             (score, r["bleu"], r["low"], r["high"]) for score, r in zip(x, found, strict=True)
         ]
+    reference = runs.get("reference_score")
+    if reference is not None:
+        axes.axvline(reference / runs["sentences"], color="black", linewidth=0.8, linestyle=":")
     beams = sorted({run["beam"] for run in runs["grid"]})
     axes.set(xlabel="model score, mean sum of log-probabilities", ylabel="BLEU, 95 % interval")
-    axes.set_title(f"{about(runs)}, beam {beams[0]} to {beams[-1]} (large mark)")
+    dotted = ", dotted: references" if reference is not None else ""
+    axes.set_title(f"{about(runs)}, beam {beams[0]} to {beams[-1]} (large mark){dotted}")
     axes.margins(x=0.12, y=0.1)
     label_bars(axes, bars)
     return figure

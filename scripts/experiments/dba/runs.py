@@ -6,7 +6,7 @@
 Each search becomes a file of DIR/searches; those that are there are not repeated, so an
 interrupted run goes on where it was. What they found is summed up in DIR/runs.json, from which
 tables.py and figures.py work. Times are processor time of a whole call, segmenting included;
-the model is loaded before.
+the model is loaded before. --paper adds the paper's own search (paper.py).
 """
 
 import argparse
@@ -14,7 +14,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -24,6 +24,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1] / "optimal_ending"))
 
 from extract import MORE_SETS, SETS, extract
+from paper import PARTS, comparisons
 from searches import (
     Difference,
     Measure,
@@ -41,7 +42,6 @@ from searches import (
 
 from fairseq_ext.translator import Translator
 
-PLACED = "phr4"  # Figure 7
 TIMED = "rand3"  # Figure 4
 
 
@@ -61,8 +61,13 @@ class Runs:
 
     def __init__(self, args: argparse.Namespace):
         self.args = args
+        a, b = args.max_len
         self.flags = dict(
-            cpu=args.cpu, batch_size=args.batch_size, **model_flags(args.model, args.src, args.tgt)
+            cpu=args.cpu,
+            batch_size=args.batch_size,
+            max_len_a=a,
+            max_len_b=int(b),
+            **model_flags(args.model, args.src, args.tgt),
         )
         self.sources, self.references = read_text(args.text, args.src, args.tgt, args.limit)
         quiet()
@@ -90,14 +95,20 @@ class Runs:
         self,
         label: str,
         sentences: Sequence[int],
-        constraints: Sequence[Sequence[str]] | None,
+        constraints: Sequence[Sequence[str]] | Mapping[int, Sequence[str]] | None,
+        change: Callable[[Translator], None] | None = None,
         **flags: Any,
     ) -> Run:
-        """Translate these sentences; from the file of this label if it holds the same search."""
+        """Translate these sentences; from the file of this label if it holds the same search.
+
+        change: what is done to the translator first, which its signature then names."""
         sources = [self.sources[i] for i in sentences]
         given = None if constraints is None else [list(constraints[i]) for i in sentences]
+        changed = [] if change is None else [change.__name__]
         key = json.dumps(
-            [self.flags, flags, sources, given, "processor time"], sort_keys=True, default=str
+            [self.flags, flags, sources, given, "processor time", *changed],
+            sort_keys=True,
+            default=str,
         )
         file = self.args.out / "searches" / f"{label}.json"
         if file.exists():
@@ -106,6 +117,10 @@ class Runs:
                 return Run(**saved)
         print(label, file=sys.stderr, flush=True)
         translator = Translator(**self.flags, **flags)
+        signature = translator.signature
+        if change is not None:
+            change(translator)
+            signature += f"|experiment:{change.__name__}"
         begin = time.process_time()
         found = translator.translate(sources, constraints=given)
         seconds = time.process_time() - begin
@@ -113,7 +128,7 @@ class Runs:
             (sum(nbest[0].positional_scores), len(nbest[0].positional_scores), nbest[0].text)
             for nbest in found
         ]
-        run = Run(translator.signature, translator.stats.as_dict(), best, seconds)
+        run = Run(signature, translator.stats.as_dict(), best, seconds)
         file.parent.mkdir(parents=True, exist_ok=True)
         part = file.with_suffix(".part")
         part.write_text(
@@ -232,13 +247,25 @@ class Runs:
         output, in per cent of their lengths."""
         out = []
         for phrases, reference, (*_, text) in zip(
-            self.sets[PLACED], self.references, run.best, strict=True
+            self.sets[self.args.placed], self.references, run.best, strict=True
         ):
             for phrase in phrases:
                 places = [place_of(phrase, line) for line in (reference, text)]
                 if places[0] is not None and places[1] is not None:
                     out.append((places[0], places[1]))
         return out
+
+    def reference_score(self) -> float | None:
+        """Figure 8: the model's score of the references, the sum of their log-probabilities."""
+        if not self.args.score_references:
+            return None
+        file = self.args.out / "references.json"
+        if not file.exists():
+            found = Translator(**self.flags).score(self.sources, self.references)
+            total = sum(sum(translation.positional_scores) for translation in found)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(total), encoding="utf-8")
+        return json.loads(file.read_text(encoding="utf-8"))
 
 
 def place_of(phrase: str, line: str) -> float | None:
@@ -291,6 +318,42 @@ def main() -> None:
     parse.add_argument("--batch-size", type=int, default=64, help="sentences (64)")
     parse.add_argument("--cpu", action="store_true", help="no GPU even if there is one")
     parse.add_argument("--out", type=Path, required=True, help="folder for searches and results")
+    parse.add_argument(
+        "--max-len",
+        type=float,
+        nargs=2,
+        metavar=("A", "B"),
+        default=[0.0, 200],
+        help="at most A x source + B tokens (0 200, fairseq's)",
+    )
+    parse.add_argument(
+        "--placed", choices=MORE_SETS, default="phr3", help="set of Figure 7 (phr3, as the paper's)"
+    )
+    parse.add_argument(
+        "--no-reference-score",
+        dest="score_references",
+        action="store_false",
+        help="do not score the references for Figure 8",
+    )
+    paper = parse.add_argument_group("the paper's own search (paper.py)")
+    paper.add_argument(
+        "--paper", nargs="*", choices=PARTS, default=list(PARTS), help="its parts (all)"
+    )
+    paper.add_argument(
+        "--figure4-beams", type=int, nargs="+", default=[5, 10], help="of DBA (5 10)"
+    )
+    paper.add_argument(
+        "--figure4-least", type=int, default=10, help="sentences of a number of tokens (10)"
+    )
+    paper.add_argument("--example", type=int, help="line of Figure 6, from 1 (none)")
+    paper.add_argument(
+        "--example-words",
+        nargs="+",
+        default=[],
+        help="its sets of phrases, the phrases of a set separated by '; '",
+    )
+    paper.add_argument("--trace", type=int, help="line of Figure 9, from 1 (none)")
+    paper.add_argument("--trace-words", nargs="+", help="its phrases (those of --placed)")
     args = parse.parse_args()
     if args.rounds < 1:
         parse.error("--rounds wants 1 or more")
@@ -319,10 +382,13 @@ def main() -> None:
         "tokens": {name: runs.tokens(name) for name in args.sets},
         "times": runs.times(),
         "timed": TIMED,
-        "placed": PLACED,
-        "placement": runs.placement(runs.corpus(PLACED, args.table_beam)[0])
-        if PLACED in args.sets
+        "placed": args.placed,
+        "placement": runs.placement(runs.corpus(args.placed, args.table_beam)[0])
+        if args.placed in args.sets
         else [],
+        "reference_score": runs.reference_score(),
+        "max_len": args.max_len,
+        "paper": comparisons(runs, args.paper, TIMED),
         "machine": machine(),
     }
     (args.out / "runs.part").write_text(json.dumps(result, indent=1), encoding="utf-8")

@@ -1,4 +1,5 @@
-"""The paper's Tables 2 and 3 as Markdown from DIR/runs.json (runs.py makes it).
+"""The paper's Tables 2 and 3, and Figures 4 and 6 to 9 in numbers, as Markdown from
+DIR/runs.json (runs.py makes it).
 
 python scripts/experiments/dba/tables.py --out DIR        writes DIR/tables.md and prints it
 """
@@ -74,6 +75,8 @@ def search(runs: dict[str, Any]) -> str:
         ]
         for run in runs["grid"]
     ]
+    if (reference := runs.get("reference_score")) is not None:
+        rows.append(["references", "", "", f"{reference:.0f}", "", ""])
     head = ["set", "beam", "BLEU", "model score", "length ratio", "constraints met"]
     return "### BLEU and model score (sum of log-probabilities)\n\n" + table(head, rows)
 
@@ -166,12 +169,122 @@ def placement(runs: dict[str, Any]) -> str:
     )
 
 
+# ---- The paper's own search (paper.py)
+
+
+def paper_figure_4(found: dict[str, Any]) -> str:
+    """BLEU by number of tokens."""
+    sizes = found["sizes"]
+    rows = [
+        [
+            row["method"],
+            with_interval(row),
+            shown(row["over"]),
+            f"{row['decoder_rows'] / found['sentences']:.0f}",
+            *(f"{row['by'][n]:.1f}" for n in sizes),
+        ]
+        for row in found["rows"]
+    ]
+    rows.append(["sentences", str(found["sentences"]), "", "", *map(str, sizes.values())])
+    head = ["search", "BLEU", f"over {found['base']}", "rows a sentence", *sizes]
+    return (
+        f"### Figure 4: BLEU by number of constraint tokens, {found['set']}\n\n"
+        "DBA and none: our search; of the paper, and GBS: --stop ranked --prune-finished 20.\n\n"
+        + table(head, rows)
+    )
+
+
+def paper_table_3(found: list[dict[str, Any]]) -> str:
+    thresholds = list(dict.fromkeys(row["prune"] for row in found))
+    at = {(row["set"], row["prune"]): row for row in found}
+    names = list(dict.fromkeys(row["set"] for row in found))
+    head = ["set", *("off" if x is None else f"{x:g}" for x in thresholds)]
+    bleu = [[name, *(with_interval(at[name, x]) for x in thresholds)] for name in names]
+    cost = [
+        [
+            name,
+            *(
+                f"{at[name, x]['decoder_rows'] / at[name, None]['decoder_rows']:.2f}"
+                for x in thresholds
+            ),
+        ]
+        for name in names
+    ]
+    return (
+        f"### Table 3 in the paper's search: BLEU by pruning threshold\n\n{table(head, bleu)}\n"
+        f"### Its decoder rows, over those without pruning\n\n{table(head, cost)}"
+    )
+
+
+def paper_stops(found: list[dict[str, Any]]) -> str:
+    rows = [
+        [
+            row["set"],
+            row["stop"],
+            with_interval(row),
+            shown(row["over"]),
+            f"{row['ratio']:.3f}",
+            f"{row['decoder_rows']:,}",
+        ]
+        for row in found
+    ]
+    head = ["set", "stop", "BLEU", "over the paper's stop", "length ratio", "decoder rows"]
+    return "### Section 6.4: when to stop\n\n" + table(head, rows)
+
+
+def paper_figure_6(found: dict[str, Any]) -> str:
+    rows = [
+        ["source", "", found["source"]],
+        *(
+            [", ".join(row["words"]) or "none", f"{row['score']:.3f}", row["text"]]
+            for row in found["rows"]
+        ),
+        ["reference", "", found["reference"]],
+    ]
+    return "### Figure 6: one sentence, other words\n\n" + table(
+        ["words", "score", "output"], [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    )
+
+
+def paper_figure_9(found: dict[str, Any]) -> str:
+    """The beam at the end; long texts are cut in their middle."""
+    rows = [
+        [
+            f"{row['score']:.2f}",
+            "finished" if kind == "ended" else "live",
+            str(row["tokens"]),
+            cut(row["text"]).replace("|", "\\|"),
+        ]
+        for kind in ("ended", "live")
+        for row in found[kind]
+    ]
+    return (
+        f"### Figure 9: the beam of an unpruned search at its end, with {', '.join(found['words'])}"
+        f"\n\n{found['source']}\n\nScores of finished hypotheses are normalised, of live ones "
+        "sums of log-probabilities.\n\n" + table(["score", "", "tokens", "text"], rows)
+    )
+
+
+def cut(text: str, most: int = 110) -> str:
+    return text if len(text) <= most else f"{text[: most - 40]} ... {text[-30:]}"
+
+
+PAPER_PARTS = {
+    "figure4": paper_figure_4,
+    "table3": paper_table_3,
+    "stops": paper_stops,
+    "figure6": paper_figure_6,
+    "figure9": paper_figure_9,
+}
+
+
 def markdown(runs: dict[str, Any]) -> str:
     facts = runs["machine"]
     note = (
         f"Model {runs['model']}; {runs['text']}, {runs['sentences']} sentences, "
         f"{'-'.join(runs['languages'])}, extraction seed {runs['seed']}, batches of "
-        f"{runs['batch_size']}. "
+        f"{runs['batch_size']}, at most {runs['max_len'][0]:g} x source + "
+        f"{runs['max_len'][1]:g} tokens. "
         f"BLEU ± half of its 95 % interval, bootstrap of 1,000 resamples. {facts['torch_threads']} "
         f"threads, {made_by(facts)}\n"
     )
@@ -183,6 +296,7 @@ def markdown(runs: dict[str, Any]) -> str:
         differences(runs),
         times(runs),
         placement(runs),
+        *(PAPER_PARTS[name](found) for name, found in runs.get("paper", {}).items() if found),
     ]
     return "\n".join(part for part in parts if part)
 

@@ -139,8 +139,12 @@ def main() -> None:
     parse.add_argument("--out", type=Path, required=True, help="folder")
     args = parse.parse_args()
     results = [json.loads(file.read_text(encoding="utf-8")) for file in args.results]
-    timed = [result for result in results if result["rows"][GREEDY].get("each")]
-    if not timed:
+    timed = [
+        result
+        for result in results
+        if (each := result["rows"][GREEDY].get("each")) and classes(each["tokens"])
+    ]
+    if not timed:  # or no length has enough sentences
         return
     (args.out / "by_length.md").write_text("\n".join(map(markdown, timed)), encoding="utf-8")
     draw(timed[0], args.out / "by_length")

@@ -15,6 +15,7 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,7 @@ class Decoding:
         self.counts: dict[str, Any] = {}
         # of each run, for each batch: output tokens with EOS, calls, CPU seconds
         self.rounds: list[list[tuple[int, int, float]]] = []
+        self.order: list[int] = []  # sentences in the order of the batches
 
     @property
     def signature(self) -> str:
@@ -106,6 +108,7 @@ class Decoding:
         if self.ours:
             before = self.generator.stats.copy()
         loaded, out, each = self.loaded, [], []
+        self.order = []
         for batch in loaded.batches:
             calls, begin = self.calls, time.process_time()
             found = loaded.task.inference_step(self.generator, loaded.models, batch)
@@ -117,12 +120,38 @@ class Decoding:
                 )
             )
             out.append((batch["id"].tolist(), found))
+            self.order += batch["id"].tolist()
         self.rounds.append(each)
         if self.ours:
             counted = self.generator.stats.since(before).as_dict()
             names = ("decoder_calls", "decoder_rows", "decoder_positions", "target_tokens")
             self.counts = {name: counted[name] for name in names} | counted.get("parallel", {})
         return out
+
+
+def examples(
+    text: Text, sources: list[str], decodings: dict[str, Decoding], outputs: dict, chosen: list[int]
+) -> list[dict[str, Any]]:
+    """Some sentences with each method's output, its seconds in the last round (batches of one) and
+    BLEU: the paper's examples (its second Table 7)."""
+    import sacrebleu
+
+    found = []
+    for i in chosen:
+        reference = text.references[i]
+        rows = {}
+        for name, decoding in decodings.items():
+            if name not in outputs:
+                continue
+            line = text.lines(outputs[name])[i]
+            place = decoding.order.index(i)
+            rows[name] = {
+                "text": line,
+                "seconds": decoding.rounds[-1][place][2],
+                "bleu": sacrebleu.sentence_bleu(line, [reference]).score,
+            }
+        found.append({"source": sources[i], "reference": reference, "rows": rows})
+    return found
 
 
 def edited(line: str) -> str:
@@ -160,8 +189,18 @@ def main() -> None:
     parse.add_argument(
         "--only", nargs="+", help="these searches only (fairseq greedy and ours always)"
     )
+    parse.add_argument(
+        "--examples", type=int, nargs="*", default=[1], help="lines shown, from 1 (1); batch 1 only"
+    )
+    parse.add_argument(
+        "--counts-only",
+        action="store_true",
+        help="calls and BLEU without times, for a machine that others use",
+    )
     parse.add_argument("--out", type=Path, required=True)
     args = parse.parse_args()
+    if wrong := [n for n in args.examples if not 1 <= n <= args.limit]:
+        parse.error(f"--examples {wrong[0]} is none of the {args.limit} lines of --limit")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "bin").mkdir()
@@ -191,23 +230,37 @@ def main() -> None:
             n: Decoding(text, n, [flag.format(**places) for flag in SEARCHES[n]], args.batch)
             for n in chosen
         }
+        outputs: dict[str, Any] = {}
+
+        def keeping(name: str) -> Callable[[list], Any]:
+            def keep(raw: list) -> Any:
+                outputs[name] = read(raw)
+                return outputs[name]
+
+            return keep
+
         contenders = [
-            Contender(n, d.run, read, n != "fairseq beam 5") for n, d in decodings.items()
+            Contender(n, d.run, keeping(n), n != "fairseq beam 5") for n, d in decodings.items()
         ]
         clock = time.process_time if args.threads == 1 else time.perf_counter
         result = compare(
             contenders, args.repeats, threads=args.threads, bleu=text.bleu, clock=clock
         )
+        chosen = [n - 1 for n in args.examples] if args.batch == 1 and not args.counts_only else []
+        shown = examples(text, lines, decodings, outputs, chosen)
     rows = {}
     for one in result.results:
-        speed = {over: result.speed_up(one.contender.name, over) for over in (STOCK, GREEDY)}
+        speed = {
+            over: None if args.counts_only else result.speed_up(one.contender.name, over)
+            for over in (STOCK, GREEDY)
+        }
         rows[one.contender.name] = decodings[one.contender.name].counts | {
             "bleu": one.bleu,
             "equal": one.same_best,
             "seconds": one.seconds,
             "signature": decodings[one.contender.name].signature,
             "each": decodings[one.contender.name].sentences(args.repeats)
-            if args.batch == 1 and args.threads == 1
+            if args.batch == 1 and args.threads == 1 and not args.counts_only
             else None,
             "speed": {
                 over: None if s is None else [s.median, s.low, s.high] for over, s in speed.items()
@@ -240,11 +293,16 @@ def main() -> None:
     about |= {
         "threads": args.threads,
         "batch": args.batch,
-        "clock": "CPU time" if args.threads == 1 else "wall clock",
+        "clock": "not measured"
+        if args.counts_only
+        else "CPU time"
+        if args.threads == 1
+        else "wall clock",
         "load": result.load,
     }
     args.out.write_text(
-        json.dumps({"about": about, "rows": rows}, indent=1) + "\n", encoding="utf-8"
+        json.dumps({"about": about, "rows": rows, "examples": shown}, indent=1) + "\n",
+        encoding="utf-8",
     )
     refused = [
         name

@@ -3,25 +3,28 @@
 # by_length.md, .svg and .png: the gain on short and on long sentences.
 #
 #   scripts/experiments/jacobi/run.sh --models "DIR DIR" --pairs "de-en fr-en" --train PREFIX --text PREFIX [--out DIR] [--threads "1 2"]
-#                                     [MEASURE ARGUMENTS]
+#                                     [--graphs "1 7"] [MEASURE ARGUMENTS]
 #
 # --models: folders with checkpoint.pt, dict.*.txt and spm.model, a table each; --pairs: each one's languages, or one pair for all (de-en)
 # --train: parallel text for the draft tables, --text: what is translated (PREFIX.de, PREFIX.en); one for all, or one for each model
-# MEASURE ARGUMENTS: --limit 100 --repeats 5 --batch 1. PYTHON= names another interpreter.
+# --graphs: lines of the first text whose decoding dependency graphs are drawn (1), as graph1.png (the paper's Figures 4 and 6)
+# MEASURE ARGUMENTS: --limit 100 --repeats 5 --batch 1 --examples 1. train_pairs.sh trains models of other pairs of Multi30k.
+# PYTHON= names another interpreter.
 set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 ROOT=$(cd "$HERE/../../.." && pwd)
-OUT=$ROOT/runs/jacobi THREADS="1"
+OUT=$ROOT/runs/jacobi THREADS="1" GRAPHS="1"
 MODELS=() PAIRS=(de-en) TRAINS=() TEXTS=() REST=()
 while (($#)); do
     case $1 in
-    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit ;;
+    -h | --help) sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit ;;
     --out) OUT=${2:?--out wants a folder}; shift 2 ;;
     --models) read -ra MODELS <<<"${2:?--models wants folders}"; shift 2 ;;
     --pairs) read -ra PAIRS <<<"${2:?--pairs wants pairs such as de-en}"; shift 2 ;;
     --train) read -ra TRAINS <<<"${2:?--train wants a prefix}"; shift 2 ;;
     --text) read -ra TEXTS <<<"${2:?--text wants a prefix}"; shift 2 ;;
     --threads) THREADS=$2; shift 2 ;;
+    --graphs) GRAPHS=$2; shift 2 ;;
     *) REST+=("$1"); shift ;;
     esac
 done
@@ -53,5 +56,12 @@ done
 first=()
 for i in "${!MODELS[@]}"; do first+=("$OUT/result$i.${THREADS%% *}.json"); done
 "$PYTHON" "$HERE/flops.py" --out "$OUT/flops.md" "${first[@]}"
-"$PYTHON" "$HERE/figure3.py" --out "$OUT/figure3" "${figure[@]}"
+[[ " ${REST[*]-} " == *" --counts-only "* ]] || "$PYTHON" "$HERE/figure3.py" --out "$OUT/figure3" "${figure[@]}"
 "$PYTHON" "$HERE/by_length.py" --out "$OUT" "${first[@]}"
+SRC=${PAIRS[0]%-*} TGT=${PAIRS[0]#*-}
+for line in $GRAPHS; do
+    [[ -s $OUT/graph$line.png ]] && continue
+    "$PYTHON" -m fairseq_ext.viz.ddg --out "$OUT/graphs/$line" --path "${MODELS[0]}/checkpoint.pt" --data "${MODELS[0]}" -s "$SRC" -t "$TGT" \
+        --bpe sentencepiece --spm "${MODELS[0]}/spm.model" "$(sed -n "${line}p" "${TEXTS[0]}.$SRC")"
+    for kind in png svg; do cp "$OUT/graphs/$line/0.$kind" "$OUT/graph$line.$kind"; done
+done

@@ -36,6 +36,7 @@ def table(result: dict) -> list[str]:
         f"{about['text']}, {about['sentences']} sentences, batch {about['batch']}, "
         f"{about['threads']} thread(s)"
     )
+    timed = about["clock"] != "not measured"
     rounds = (
         f"median (extremes) over {len(rows[GREEDY]['seconds'])} rounds; load average at the end "
         f"{about['load']:.1f}."
@@ -43,7 +44,7 @@ def table(result: dict) -> list[str]:
     lines = [
         f"## {about['pair']}, {about['size']['name']}: {text}",
         "",
-        f"Time is {about['clock']}; {rounds}",
+        f"Time is {about['clock']}; {rounds}" if timed else "Times were not measured.",
         "",
     ]
     over = "time over our greedy | time over fairseq greedy"
@@ -77,6 +78,49 @@ def quoted() -> list[str]:
     ]
 
 
+def data(results: list[dict]) -> list[str]:
+    """The paper's Table 4 for the texts here."""
+    rows = [
+        f"| {a['text']}, {a['pair']} | {a['sentences']:,} | {a['source_tokens']:,} |"
+        for a in dict.fromkeys(
+            (r["about"]["text"], r["about"]["pair"], i) for i, r in enumerate(results)
+        )
+        for a in [results[a[2]]["about"]]
+    ]
+    return [
+        "## Table 4: data",
+        "",
+        "| text | sentences | source tokens |",
+        "| --- | ---: | ---: |",
+        *dict.fromkeys(rows),
+        "",
+    ]
+
+
+def shown(result: dict) -> list[str]:
+    """Single sentences, as in the paper's second Table 7."""
+    lines = []
+    for example in result.get("examples", []):
+        lines += [
+            f"## Example: {result['about']['pair']}",
+            "",
+            "| method | output | ms | BLEU |",
+            "| --- | --- | ---: | ---: |",
+            f"| source | {cell(example['source'])} |  |  |",
+            f"| reference | {cell(example['reference'])} |  |  |",
+        ]
+        lines += [
+            f"| {name} | {cell(row['text'])} | {1000 * row['seconds']:.1f} | {row['bleu']:.2f} |"
+            for name, row in example["rows"].items()
+        ]
+        lines.append("")
+    return lines
+
+
+def cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
 def main() -> None:
     parse = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -86,9 +130,10 @@ def main() -> None:
     args = parse.parse_args()
     lines = ["# Parallel decoding: calls, time and BLEU (the paper's Tables 1, 2, 6 and 7)", ""]
     lines += [ABOUT, ""]
-    for file in args.results:
-        lines += table(json.loads(file.read_text(encoding="utf-8")))
-    lines += quoted()
+    results = [json.loads(file.read_text(encoding="utf-8")) for file in args.results]
+    for result in results:
+        lines += table(result)
+    lines += [*quoted(), *data(results), *(line for result in results for line in shown(result))]
     args.out.write_text("\n".join(lines), encoding="utf-8")
 
 

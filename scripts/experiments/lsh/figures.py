@@ -30,8 +30,8 @@ def curve(
     difference, against how many times faster than `base` they are, with the range of the rounds.
     Return each point's name, place and colour; the line's name stands before its first."""
     found = [
-        (runs[base]["seconds"] / runs[name]["seconds"], runs[name], told)
-        for name, told in points
+        (runs[base]["seconds"] / runs[name]["seconds"], runs[name], reported)
+        for name, reported in points
         if name in runs
     ]
     rounds = [
@@ -47,7 +47,8 @@ def curve(
     )
     axes.errorbar([x for x, *_ in found], heights, up, across, label=label, elinewidth=0.6, **style)
     names = [
-        told if i or told == label else f"{label}, {told}" for i, (*_, told) in enumerate(found)
+        reported if i or reported == label else f"{label}, {reported}"
+        for i, (*_, reported) in enumerate(found)
     ]
     return [
         (name, x, y, style["color"]) for name, (x, *_), y in zip(names, found, heights, strict=True)
@@ -72,8 +73,21 @@ def main() -> None:
             ("full", [("screened", "screened")], "screened"),
         ],
         "figure7": [
-            (widest, [(f"{kind} beam={b}", f"k = {b}") for b in BEAMS], label)
-            for kind, label in (("full", "BEAM"), ("lsh", "BEAM + LSH"))
+            *(
+                (widest, [(f"{kind} beam={b}", f"k = {b}") for b in BEAMS], label)
+                for kind, label in (("full", "BEAM"), ("lsh", "BEAM + LSH"))
+            ),
+            (
+                widest,
+                [
+                    (
+                        f"lsh T={T} beam={BEAMS[0]}" if T < 6000 else f"lsh beam={BEAMS[0]}",
+                        f"T = {T:,}",
+                    )
+                    for T in TOPS
+                ],
+                "LSH",
+            ),
         ],
         "figure8": [
             ("full", [(f"lsh T={T} t={t}", f"t = {t}") for t in (1, 2, 3)], f"T = {T:,}")

@@ -22,13 +22,21 @@ from typing import Any
 import torch
 
 import fairseq_ext
+from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.strategies.decoding.beam import beam_search
 from fairseq_ext.search.strategies.softmax import _shortlist as softmax_stats
+from fairseq_ext.search.strategies.softmax.lsh import LSH
 
 BEAM, PAPER_BEAM = 5, 12
 ROUNDS = 6
 BEST = dict(softmax="lsh", lsh_k=16, lsh_u=3, lsh_bands=100, lsh_hits=2, lsh_top=6000)
+MAIN = "lsh T=6000 t=2"  # with the flags BEST
 FULL: dict[str, Any] = dict(softmax="full")
+# Section 5 recommends {8, 3, 500} and {16, 3, 500}, and names no hits; 100 bands of 16 and 3: BEST
+GRID = ((8, 3, 500), (16, 3, 500), (8, 3, 100), (16, 2, 100), (8, 4, 100))
+HITS = {500: (4, 8), 100: (2, 3)}
+# words of each row in the baseline of Vijayanarasimhan et al. 2015; the paper gives no number
+COLLISIONS = (500, 2000)
 
 
 def settings() -> dict[str, tuple[dict[str, Any], str]]:
@@ -40,7 +48,14 @@ def settings() -> dict[str, tuple[dict[str, Any], str]]:
     for T in (2000, 4000, 6000):
         for t in (1, 2, 3):
             out[f"lsh T={T} t={t}"] = (BEST | dict(lsh_top=T, lsh_hits=t), "many")
-    out["lsh K=8 W=500 T=6000 t=4"] = (BEST | dict(lsh_k=8, lsh_bands=500, lsh_hits=4), "many")
+    for K, u, W in GRID:
+        for t in HITS[W]:
+            flags = dict(lsh_k=K, lsh_u=u, lsh_bands=W, lsh_hits=t)
+            out[f"lsh K={K} u={u} W={W} T=6000 t={t}"] = (BEST | flags, "many")
+    for most in COLLISIONS:
+        out[f"per row, {most} collisions"] = (BEST | dict(lsh_top=0, per_row=most), "many")
+    out["full --int8"] = (FULL | dict(int8=True), "many")
+    out["lsh --int8"] = (BEST | dict(int8=True), "many")
     for T in (2000, 4000, 6000, 8000):
         out[f"top T={T}"] = (dict(softmax="top", shortlist_top=T), "many")
     for words in (5, 20, 50):
@@ -51,10 +66,36 @@ def settings() -> dict[str, tuple[dict[str, Any], str]]:
     for beam in (PAPER_BEAM, 6, 3, 1):
         for name, flags in (("full", FULL), ("lsh", BEST)):
             out[f"{name} beam={beam}"] = (flags | dict(beam=beam), "many")
+    for T in (2000, 4000):
+        out[f"lsh T={T} beam={PAPER_BEAM}"] = (BEST | dict(lsh_top=T, beam=PAPER_BEAM), "many")
     for beam in (24, 36, 48):
         for name, flags in (("full", FULL), ("lsh", BEST)):
             out[f"{name} beam={beam}"] = (flags | dict(beam=beam), "few")
     return out
+
+
+class PerRow(LSH):
+    """LSH on CPU as Section 4.1 describes it (Vijayanarasimhan et al. 2015): each row has a
+    shortlist of its own, the words with the most collisions, scored one row after the other.
+
+    EOS is always on it, so that a sentence can end.
+    """
+
+    most: int
+    eos: int
+
+    def __call__(self, decoder, features, beam=None, pool=None):
+        (x,), (weight, bias) = features, self.layers[0]
+        hits = self.hits(x)
+        out = x.new_full((x.size(0), self.V), -torch.inf)
+        for row in range(x.size(0)):
+            # before all words that collide as often, which topk may take in any order
+            hits[row, self.eos] = hits[row].max() + 1
+            words = hits[row].topk(min(self.most, self.V)).indices
+            logits = weight[words] @ x[row]
+            logits = logits if bias is None else logits + bias[words]
+            out[row, words] = (logits / self.temperature).log_softmax(0)
+        return LogProbs(out)
 
 
 class Parts:
@@ -93,7 +134,7 @@ class Timed:
 
 
 def spread(wanted: int, available: int) -> list[int]:
-    """So many places of that many, at equal distances."""
+    """`wanted` places of those available, at equal distances."""
     return [i * available // wanted for i in range(wanted)]
 
 
@@ -105,6 +146,8 @@ def search(args: argparse.Namespace, flags: dict[str, Any], chosen: list[int]) -
             whole = [line.rstrip("\n") for line in lines]
             texts.append([whole[i] for i in chosen])
     source, target = texts
+    flags = dict(flags)
+    most = flags.pop("per_row", None)
     model = str(args.model / "checkpoint.pt")
     translator = fairseq_ext.Translator(
         model,
@@ -115,7 +158,11 @@ def search(args: argparse.Namespace, flags: dict[str, Any], chosen: list[int]) -
         batch_size=1,
         **(dict(beam=BEAM) | flags),
     )
-    is_shortlist = flags["softmax"] not in ("full", "screened")
+    if most is not None:
+        softmax = translator.generator.strategies.softmax
+        softmax.__class__ = PerRow
+        softmax.most, softmax.eos = most, translator.task.target_dictionary.eos()
+    is_shortlist = flags["softmax"] not in ("full", "screened") and most is None
     if is_shortlist:
         # recall is measured in a run of its own
         translator.generator.strategies.softmax.meter.every = 0
@@ -134,10 +181,10 @@ def search(args: argparse.Namespace, flags: dict[str, Any], chosen: list[int]) -
         "seconds": seconds,
         "parts": dict(parts.seconds),
         "calls": counts["decoder_calls"],
-        "signature": translator.signature,
+        "signature": translator.signature + (f"|experiment:per_row={most}" if most else ""),
     }
     out |= {
-        "words": softmax.get("vocab_mean", 0.0) * counts["decoder_calls"],
+        "words": (most or softmax.get("vocab_mean", 0.0)) * counts["decoder_calls"],
         "stages": softmax.get("seconds", {}),
     }
     out |= {"texts": [nbest[0].text for nbest in found], "references": target}
@@ -198,6 +245,12 @@ def main() -> None:
         type=int,
         help="in turns, each over its share of the sentences (6, or fewer where sentences are)",
     )
+    parse.add_argument(
+        "--only",
+        nargs="+",
+        choices=list(settings()),
+        help=f"these searches (all), with full and {MAIN}",
+    )
     args = parse.parse_args()
     for name in ("sentences", "few", "rounds"):
         if (given := getattr(args, name)) is not None and given < 1:
@@ -221,9 +274,14 @@ def main() -> None:
     torch.set_num_threads(1)
     softmax_stats.CLOCK = time.CLOCK_THREAD_CPUTIME_ID
     (args.out / "searches").mkdir(parents=True, exist_ok=True)
-    shares: dict[str, list[dict[str, Any]]] = {label: [] for label in settings()}
+    chosen = {
+        label: of
+        for label, of in settings().items()
+        if args.only is None or label in ("full", MAIN, *args.only)
+    }
+    shares: dict[str, list[dict[str, Any]]] = {label: [] for label in chosen}
     for turn in range(rounds):
-        for label, (flags, which) in list(settings().items())[:: -1 if turn % 2 else 1]:
+        for label, (flags, which) in list(chosen.items())[:: -1 if turn % 2 else 1]:
             wanted = many if which == "many" else few
             file = (
                 args.out

@@ -4,7 +4,7 @@ ways to score them.
 Neither the beams nor the finished hypotheses of `first`, `shrink` and `count` depend on how
 finished hypotheses are scored, and they finish no more of them than the beam has rows, all of which
 are kept. So they run once for each beam, and rewards and length penalties are swept over what they
-found. `optimal` runs once for each reward and wanted length and is asked for its best hypothesis
+found. `optimal` runs once for each reward and wanted length and returns its best hypothesis
 alone, as a command without --nbest: a proof of a whole list takes more rows. Of hypotheses of equal
 length only the best can win.
 """
@@ -84,7 +84,7 @@ class Search:
 
     def answers(self, score: Score, wanted: Wanted | None = None) -> list[tuple[float, int, str]]:
         """The best hypothesis of each sentence; wanted: the target length that a reward counts
-        up to (none: no score asks)."""
+        up to (none: no score requests)."""
         wanted = wanted or Wanted()
         pairs = zip(self.hypotheses, self.source_lengths, strict=True)
         return [max(found, key=lambda h: score(h[0], h[1], wanted.of(n))) for found, n in pairs]
@@ -108,7 +108,7 @@ class Measure:
 def measure(answers: Answers, references: Sequence[str]) -> Measure:
     """sacrebleu's corpus BLEU.
 
-    A sweep asks for many sets of answers that differ in few sentences, so counts
+    A sweep requests many sets of answers that differ in few sentences, so counts
     are kept by sentence.
     """
     counts = counts_of([text for *_, text in answers], references)
@@ -175,7 +175,7 @@ def model_flags(model: Path, source: str, target: str) -> dict[str, Any]:
 
 
 def quiet() -> None:
-    """Without what fairseq tells while it loads: a sweep loads a model many times."""
+    """Without what fairseq says while it loads: a sweep loads a model many times."""
     for name in ("fairseq", "fairseq_ext"):
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.simplefilter("ignore")
@@ -209,19 +209,19 @@ def reward_flags(r: float, wanted: Wanted) -> dict[str, float]:
     )
 
 
-def asked(beam: int, flags: Mapping[str, Any]) -> int:
-    """How many hypotheses a search is asked for: all of the beam, but of `optimal` the best, since
+def hypotheses_requested(beam: int, flags: Mapping[str, Any]) -> int:
+    """Requested hypotheses of a search: all of the beam, but of `optimal` the best, since
     a proof of more takes more rows."""
     return 1 if flags.get("stop") == "optimal" else beam
 
 
 def search(sources: Sequence[str], **flags: Any) -> Search:
-    """Translate with these flags and keep the finished hypotheses that were asked for:
+    """Translate with these flags and keep the finished hypotheses that were requested:
     of each length the best."""
     quiet()
     translator = Translator(**({"batch_size": BATCH} | flags))
     kept = []
-    for found in translator.translate(sources, nbest=asked(translator.beam, flags)):
+    for found in translator.translate(sources, nbest=hypotheses_requested(translator.beam, flags)):
         best: dict[int, tuple[float, int, str]] = {}
         for h in found:
             total, length = sum(h.positional_scores), len(h.positional_scores)
@@ -238,7 +238,7 @@ def search(sources: Sequence[str], **flags: Any) -> Search:
 
 def cached(file: Path, sources: Sequence[str], **flags: Any) -> Search:
     """`search`, unless the file already holds the result of the same search."""
-    key = json.dumps([flags, asked(0, flags), list(sources)], sort_keys=True)
+    key = json.dumps([flags, hypotheses_requested(0, flags), list(sources)], sort_keys=True)
     if file.exists():
         saved = json.loads(file.read_text(encoding="utf-8"))
         if saved.pop("key") == key:

@@ -47,9 +47,13 @@ from fairseq_ext.translator import Translator
 
 REWARDS = [0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5]
 LENPENS = [0.0, 0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0]
+# further rewards, where the best one is the largest tried: the grid must bracket it
+MOST_FURTHER = 8
 # length limit of the certificate for normalised scores, which is the looser the longer a
 # hypothesis may become
 A, B = 1.5, 5
+# a candidate that ends takes a place of its step's beam (B_i of the paper)
+EXPANSION = dict(stop="optimal", stop_expansion="paper")
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,7 @@ def decoders(rewards: list[float], ratio: Wanted, line: Wanted) -> list[Decoder]
         Decoder("shrink, length norm.", "shrink", [Setting("lenpen", 1.0, normalised(1.0))]),
         Decoder("shrink, reward", "shrink", [Setting("r", r, unbounded(r)) for r in positive]),
         Decoder("optimal, no reward", "optimal", [Setting("", 0.0, bounded(0))]),
+        Decoder("optimal, no reward, paper's beam", "expansion", [Setting("", 0.0, bounded(0))]),
         Decoder(
             "optimal, bounded reward",
             "optimal",
@@ -100,6 +105,8 @@ def search_of(method: str, setting: Setting) -> tuple[str, dict[str, Any]]:
     if method == "count":
         return method, {}
     flags: dict[str, Any] = dict(stop=method, unnormalized=True)
+    if method == "expansion":
+        return "optimal.paper", flags | EXPANSION
     if method != "optimal":
         return method, flags
     name = f"optimal.r{setting.value:g}" + (
@@ -144,6 +151,19 @@ class Sweep:
         print(f"{split}, beam {beam}: {name}", file=sys.stderr, flush=True)
         path = self.args.out / "searches" / f"{split}.{name}.beam{beam}.json"
         return cached(path, self.text[split][0][:limit], **self.flags, beam=beam, **flags)
+
+    def bracketed(self) -> list[Choice]:
+        """`choices`, with further rewards until the best of no decoder is the largest."""
+        found = self.choices()
+        rewards = sorted(self.args.rewards)
+        for _ in range(MOST_FURTHER if len(rewards) > 1 else 0):
+            largest = [c for c in best_of(found) if c.what == "r" and c.value == rewards[-1]]
+            if not largest:
+                break
+            rewards.append(round(2 * rewards[-1] - rewards[-2], 6))
+            self.decoders = decoders(rewards, self.ratio, self.line)
+            found = self.choices()
+        return found
 
     def choices(self, split: str = "dev") -> list[Choice]:
         """Every decoder at every beam and number."""
@@ -208,6 +228,11 @@ class Sweep:
             "shrink, unnormalised scores": (*search_of("shrink", plain), plain),
             "optimal, unnormalised scores": ("optimal.raw", raw, plain),
             "optimal, unnormalised scores, pruned": ("optimal.raw.pruned", raw | prune, plain),
+            "optimal, unnormalised scores, --stop-expansion paper": (
+                "optimal.raw.paper",
+                raw | EXPANSION,
+                plain,
+            ),
             name: ("optimal.tuned", rewarded, tuned),
             f"{name}, pruned": ("optimal.tuned.pruned", rewarded | prune, tuned),
             f"optimal, normalised scores, pruned, at most {A} x source + {B} tokens": (
@@ -226,6 +251,28 @@ class Sweep:
                     "bleu": quality.bleu,
                     "model_score": quality.model_score,
                 }
+        return out
+
+    def steps(self) -> dict[str, dict[str, float]]:
+        """Decoder steps a sentence of each way to stop, on dev: calls with single sentences."""
+        searches = {
+            "first": dict(stop="first"),
+            "optimal": dict(stop="optimal"),
+            "optimal, --stop-expansion paper": EXPANSION,
+            "count": {},
+        }
+        out: dict[str, dict[str, float]] = {}
+        for label, flags in searches.items():
+            out[label] = {}
+            for beam in self.args.cost_beams or self.args.beams:
+                found = self.search(
+                    "dev",
+                    f"steps.{label.replace(', --', '.').replace(' ', '_')}",
+                    beam,
+                    dict(unnormalized=True, batch_size=1) | flags,
+                    self.args.cost_limit,
+                )
+                out[label][str(beam)] = found.stats["decoder_calls"] / len(found.hypotheses)
         return out
 
 
@@ -249,7 +296,7 @@ def main() -> None:
     parse.add_argument(
         "--text", default=str(ROOT / "data" / "demo" / "test"), help="the same for the test set"
     )
-    parse.add_argument("--beams", type=int, nargs="+", default=[1, 2, 5, 10, 20, 50])
+    parse.add_argument("--beams", type=int, nargs="+", default=[1, 2, 3, 5, 7, 10, 15, 20])
     parse.add_argument("--rewards", type=float, nargs="+", default=REWARDS)
     parse.add_argument(
         "--baseline-beam",
@@ -273,7 +320,7 @@ def main() -> None:
     parse.add_argument("--out", type=Path, required=True, help="folder for searches and results")
     args = parse.parse_args()
     sweep = Sweep(args)
-    choices = sweep.choices()
+    choices = sweep.bracketed()
     best = best_of(choices)
     references = sweep.text["test"][1]
     answers = [sweep.on_test(choice) for choice in best]
@@ -299,6 +346,7 @@ def main() -> None:
         "choices": [asdict(choice) for choice in choices],
         "best": [asdict(choice) for choice in best],
         "costs": {} if args.no_costs else sweep.costs(tuned),
+        "steps": {} if args.no_costs else sweep.steps(),
         "machine": machine(),
     }
     with tempfile.NamedTemporaryFile("w", dir=args.out, delete=False, encoding="utf-8") as part:

@@ -50,7 +50,7 @@ def over_beams(sweep: dict[str, Any], setting: dict) -> list[dict]:
 
 
 def table_2(sweep: dict[str, Any]) -> str:
-    """Tuning the bounded reward over all beams, for each way to tell the wanted length."""
+    """Tuning the bounded reward over all beams, for each way to say the wanted length."""
     out = []
     for decoder, wanted in ((PAPER, sweep["ratio"]), (LINE, sweep["line"])):
         best = best_by(
@@ -108,7 +108,9 @@ def costs(sweep: dict[str, Any]) -> str:
         for name, stats in sweep["costs"].items():
             s = stats[beam]
             proved = s.get("certificates")
-            told = f"{proved['proved']} of {proved['proved'] + proved['open']}" if proved else ""
+            reported = (
+                f"{proved['proved']} of {proved['proved'] + proved['open']}" if proved else ""
+            )
             relative = s["decoder_rows"] / rows_of_stock
             rows.append(
                 [
@@ -117,7 +119,7 @@ def costs(sweep: dict[str, Any]) -> str:
                     str(s["decoder_calls"]),
                     f"{s['model_score']:.3f}",
                     f"{s['bleu']:.2f}",
-                    told,
+                    reported,
                 ]
             )
         head = [
@@ -133,6 +135,20 @@ def costs(sweep: dict[str, Any]) -> str:
             + table(head, rows)
         )
     return "\n".join(out)
+
+
+def steps(sweep: dict[str, Any]) -> str:
+    """How much earlier than --stop first a sentence ends: the paper has 3 to 5 steps at beam 10."""
+    first = sweep["steps"]["first"]
+    rows = [
+        [name, *(f"{n:.1f} ({first[beam] - n:+.1f})" for beam, n in of_beams.items())]
+        for name, of_beams in sweep["steps"].items()
+    ]
+    return (
+        f"### Steps a sentence, and how many earlier than first (dev, {sweep['cost_sentences']} "
+        "sentences, unnormalised scores)\n\n"
+        + table(["--stop", *(f"b = {beam}" for beam in first)], rows)
+    )
 
 
 def falls(sweep: dict[str, Any]) -> str:
@@ -164,6 +180,7 @@ def markdown(sweep: dict[str, Any]) -> str:
             table_3(sweep),
             falls(sweep),
             *([costs(sweep)] if sweep["costs"] else []),
+            *([steps(sweep)] if sweep.get("steps") else []),
         ]
     )
 

@@ -5,7 +5,7 @@ rows and the best score found.
         [--limit 200] [--beams 5 20] [--batch-size 64] [--reward R --ratio RATIO --offset OFFSET |
         --sweep sweep.json]
 
-All searches are asked for their best hypothesis. Seconds are processor time of one thread; a ratio
+Each search returns its best hypothesis. Seconds are processor time of one thread; a ratio
 compares two searches of one round. Stock is fairseq's own generator. OUT gets times.md.
 """
 
@@ -108,7 +108,7 @@ def table(text: Text, beam: int, args: argparse.Namespace) -> tuple[list[str], d
             total(hypothesis, "unnormalized" in " ".join(decoding.flags)) for hypothesis in best
         ) / len(best)
         proofs = getattr(getattr(decoding.generator, "stats", None), "certificates", None)
-        told = (
+        reported = (
             f"{proofs.proved // args.repeats} of {(proofs.proved + proofs.open) // args.repeats}"
             if proofs
             else ""
@@ -123,7 +123,7 @@ def table(text: Text, beam: int, args: argparse.Namespace) -> tuple[list[str], d
             f"{decoding.rows:,}",
             "" if "r = " in name else f"{score:.3f}",
             f"{text.bleu(decoding.outputs):.2f}",
-            told,
+            reported,
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return lines, {name: decoding.signature for name, decoding in found.items()}

@@ -1,5 +1,5 @@
 """Does refilling pay? The time of a step as a + b x rows, fitted for each backend, and the gain
-that it predicts beside the measured one.
+that it predicts next to the measured one.
 
     python scripts/experiments/streaming/cost_model.py --out DIR [--model DIR] [--text PREFIX]
         [--limit 40] [--n 4 16] [--k 5] [--backends torch compiled int8 lstm]

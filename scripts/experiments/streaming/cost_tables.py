@@ -108,7 +108,7 @@ def fitted(result: dict[str, Any]) -> Fitted:
 
 
 def backend_tables(found: dict[str, Fitted]) -> list[str]:
-    """The fits, then every width predicted beside measured."""
+    """The fits, then every width predicted next to measured."""
     fits = [
         (
             "| backend | a, ms a step | b, µs a row | rows that cost a | R² | steps | a change, "
@@ -200,7 +200,7 @@ def gpu_table(result: dict[str, Any], bandwidth: float, launch: float) -> list[s
 
 def draw(found: dict[str, Fitted], file: Path) -> list[Path]:
     """FILE.svg and .png: the measured steps with each backend's line, and every width's gain,
-    predicted beside measured."""
+    predicted next to measured."""
     figure, (left, right) = panel(1, 2, width=FULL)
     widest = 0.0
     named: list[tuple[str, float, float, str]] = []

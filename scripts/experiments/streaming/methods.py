@@ -245,12 +245,12 @@ def cached(
     code = [
         path.read_text(encoding="utf-8") for path in sorted((ROOT / "fairseq_ext").rglob("*.py"))
     ]
-    told = hashlib.sha256(
+    reported = hashlib.sha256(
         json.dumps([code, *key], sort_keys=True, default=str).encode()
     ).hexdigest()
     if file.exists():
         saved = json.loads(file.read_text(encoding="utf-8"))
-        if saved["key"] == told:
+        if saved["key"] == reported:
             return saved["rows"]
     print(file.stem, file=sys.stderr, flush=True)
     rows = make()
@@ -260,7 +260,7 @@ def cached(
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(".part")
     part.write_text(
-        json.dumps({"key": told, "about": about, "rows": rows}, indent=1), encoding="utf-8"
+        json.dumps({"key": reported, "about": about, "rows": rows}, indent=1), encoding="utf-8"
     )
     os.replace(part, file)  # in one move: an interrupted run leaves whole files only
     return rows

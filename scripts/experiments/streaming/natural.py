@@ -1,4 +1,4 @@
-"""Refilling on text as it comes: streams beside batches of n lines in the order of the corpus
+"""Refilling on text as it comes: streams next to batches of n lines in the order of the corpus
 and in the order of length.
 
     python scripts/experiments/streaming/natural.py --out DIR [--model DIR] [--text PREFIX]

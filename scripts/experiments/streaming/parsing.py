@@ -1,5 +1,5 @@
 """The searches behind the paper's Tables 2, 6 and 7: semantic parsing, every method with at
-most so many rows a step.
+most N rows a step.
 
     python scripts/experiments/streaming/parsing.py --out DIR --raw DIR [--models DIR]
         [--sets atis geo]

@@ -61,7 +61,7 @@ class Line:
         return cls(a, b, float(1 - left / total) if total else 1.0, len(points))
 
     def of(self, calls: float, size: float) -> float:
-        """Seconds of so many calls, whose sizes sum to `size`."""
+        """Seconds of calls whose sizes sum to `size`."""
         return self.a * calls + self.b * size
 
 
@@ -89,7 +89,7 @@ class Plane:
         return cls(*map(float, found), float(1 - left / total) if total else 1.0)
 
     def of(self, calls: float, rows: float, cells: float) -> float:
-        """Seconds of so many calls, whose rows and cells sum to these."""
+        """Seconds of calls whose rows and cells sum to these."""
         return self.a * calls + self.b * rows + self.c * cells
 
 

@@ -1,5 +1,5 @@
 """The searches behind the syntactic half of the paper's Table 2: every method with at
-most so many rows a step.
+most N rows a step.
 
     python scripts/experiments/streaming/trees.py --out DIR --trees DIR [--models DIR]
         [--split test] [--limit N]

@@ -1,4 +1,4 @@
-"""Attention-gated placement beside --select dba: a term is proposed only while the model
+"""Attention-gated placement next to --select dba: a term is proposed only while the model
 attends to its source span.
 
     E. Hasler, A. de Gispert, G. Iglesias and B. Byrne. Neural Machine Translation Decoding with
@@ -127,7 +127,7 @@ def find_spans(translator: Translator, source: str, terms: Sequence[Term]) -> Sp
     text = translator.decode(" ".join(pieces))
     words = words_of(text)
     starts = starts_of(text, words)
-    numbers: dict[frozenset[str], int] = {}  # phrases that ask for the same are one to the search
+    numbers: dict[frozenset[str], int] = {}  # phrases that require the same are one to the search
     found: Spans = []
     for term in terms:
         number = numbers.setdefault(frozenset(term.targets), len(found))

@@ -134,7 +134,7 @@ class Section:
     def of_fairseq(self, beam: int, known: bool) -> list[str]:
         """What fairseq's own constrained search makes of the terms; nothing where it fails.
 
-        known: it is told the references' forms.
+        known: it gets the references' forms.
         """
         print(f"{self.args.name}: fairseq, beam {beam}", file=sys.stderr, flush=True)
         languages = self.args.src, self.args.tgt
@@ -146,11 +146,11 @@ class Section:
             Translator(**self.flags).task.session.sentences.constraint_source().segmenter.pieces
         )
         pairs = zip(self.references, self.entries, strict=True)
-        told = [
+        reported = [
             [[f for f in e.forms if known and as_word(f).search(line)] or e.forms for e in entries]
             for line, entries in pairs
         ]
-        phrases = [[forms[0] for forms in of_line] for of_line in told]
+        phrases = [[forms[0] for forms in of_line] for of_line in reported]
         flags = ["--cpu", "--beam", str(beam), "--batch-size", str(self.flags["batch_size"])]
         try:
             return stock_translations(
@@ -213,7 +213,7 @@ class Section:
         return rows
 
     def about(self) -> dict[str, Any]:
-        """What a section of placement.json says beside its rows."""
+        """What a section of placement.json says next to its rows."""
         about = {
             "model": named(self.args.model),
             "text": named(self.args.text),

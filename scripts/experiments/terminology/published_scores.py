@@ -38,7 +38,7 @@ PUBLISHED = {"bleu": "BLEU", "chrf2pp": "chrF2++"}  # key of the command -> colu
 
 @dataclass
 class Compared:
-    """A submission's scores beside those published."""
+    """A submission's scores next to those published."""
 
     file: str
     bleu: float
@@ -82,7 +82,7 @@ def scores(folder: Path, name: str, terms: str) -> dict:
 
 
 def compared(folder: Path) -> list[Compared]:
-    """Every file of the published table, each told as it is done."""
+    """Every file of the published table, each reported as it is done."""
     try:
         with open(folder / "official_scores.tsv", encoding="utf-8") as file:
             rows = list(csv.DictReader(file, delimiter="\t"))
@@ -105,13 +105,13 @@ def compared(folder: Path) -> list[Compared]:
             for terms, each in found.items()
         }
         out.append(Compared(row["file"], bleu, chrf, away, success))
-        told = "  ".join(f"{terms} {points:+.2f}" for terms, points in out[-1].points.items())
-        print(f"{row['file']:<44} {told} points", flush=True)
+        reported = "  ".join(f"{terms} {points:+.2f}" for terms, points in out[-1].points.items())
+        print(f"{row['file']:<44} {reported} points", flush=True)
     return out
 
 
 def verdict(found: list[Compared]) -> tuple[list[str], bool]:
-    """The largest differences beside their bounds, and whether all are within."""
+    """The largest differences next to their bounds, and whether all are within."""
     translation = max(each.away for each in found)
     away = [abs(points) for each in found for points in each.points.values()]
     german = max(

@@ -5,8 +5,8 @@
         [--methods ...]
 
 Terms: rand1 .. phr4 are words and phrases of the references, as experiments/dba draws them (WMT's
-"random" terms); --proper is a glossary of which those terms are asked for that the reference has;
---glossary is asked for as it stands, whether the reference agrees or not (make_glossary.py
+"random" terms); --proper is a glossary of which those terms are requested that the reference has;
+--glossary is requested as it stands, whether the reference agrees or not (make_glossary.py
 makes both kinds). Each search becomes a file of DIR/searches; those that are there are not
 repeated, so an interrupted run goes on where it was. DIR/runs.json holds the scores, from which
 tables.py and figures.py work.

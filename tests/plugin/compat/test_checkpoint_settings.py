@@ -24,7 +24,7 @@ from fairseq_ext.plugin.compat.checkpoints import Refused, literal
 
 ROOT = Path(fairseq.__file__).parent
 # What runs or unpickles in fairseq, outside its examples, and how often; `eval` is replaced in
-# every module. torch.load reads no classes since torch 2.6, np.load none unless asked to; importlib
+# every module. torch.load reads no classes since torch 2.6, np.load none by default; importlib
 # reads fairseq's own folders, or the --user-dir that the user types.
 KNOWN = {
     "checkpoint_utils.py": {"torch.load": 2},
@@ -52,7 +52,7 @@ KNOWN = {
     "models/hubert/hubert.py": {"eval": 1},
     "models/huggingface/__init__.py": {"importlib.import_module": 1},
     "models/lightconv_lm.py": {"eval": 1},
-    # of from_pretrained, for speech that is heard
+    # of from_pretrained, for speech input
     "models/speech_to_text/hub_interface.py": {"torch.hub.load": 1},
     "models/speech_to_text/s2t_wav_transformer.py": {"eval": 2},
     "models/speech_to_text/xm_transformer.py": {"torch.load": 1},
@@ -107,7 +107,7 @@ def test_fairseq_runs_and_unpickles_nothing_else_than_what_is_known():
             if word.arg in ("weights_only", "allow_pickle")
         ]
     assert found == KNOWN
-    assert not unsafe  # nobody asks torch or numpy for classes
+    assert not unsafe  # no one requests torch or numpy for classes
 
 
 def test_a_new_call_would_be_seen():

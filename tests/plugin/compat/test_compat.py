@@ -191,7 +191,7 @@ class Foreign:
         return (exec, (f"open({self.mark!r}, 'w').close()",))
 
 
-# what fairseq wants of every checkpoint beside its settings and weights
+# what fairseq wants of every checkpoint besides its settings and weights
 HISTORY = {
     "optimizer_history": [{"num_updates": 1, "lr_scheduler_state": {}}],
     "extra_state": {"train_iterator": {"epoch": 1}},

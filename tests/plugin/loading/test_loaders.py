@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sizes import examples
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import verify_digest, with_digest
@@ -23,7 +24,9 @@ from fairseq_ext.search.constraints.lines import json_object, parse_json, parse_
 from fairseq_ext.search.parallel.graph import Graph
 
 FUZZ = settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(200),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 CPU = torch.device("cpu")
 JSON = st.recursive(
@@ -134,7 +137,7 @@ def test_results_that_were_damaged(tmp_path, harms, end):
 
 @FUZZ
 @given(PATHS, JSON)
-def test_results_that_somebody_else_wrote(tmp_path, path, value):
+def test_results_that_another_program_wrote(tmp_path, path, value):
     """The digest is right, a part of the record is anything."""
     record = replaced(SENTENCE, path, value)
     lines = [
@@ -160,7 +163,7 @@ SHARD = Shard("in.txt", "in")
 
 @FUZZ
 @given(HARMS, st.floats(0, 1), PATHS, JSON, st.booleans())
-def test_a_manifest_that_was_damaged_or_made_by_somebody_else(
+def test_a_manifest_that_was_damaged_or_made_by_another_program(
     tmp_path, harms, end, path, value, is_sealed
 ):
     written = Manifest(tmp_path / "nowhere")
@@ -185,7 +188,7 @@ def test_a_manifest_that_was_damaged_or_made_by_somebody_else(
 
 @FUZZ
 @given(HARMS, st.floats(0, 1), PATHS, JSON, st.booleans())
-def test_parts_that_were_damaged_or_made_by_somebody_else(
+def test_parts_that_were_damaged_or_made_by_another_program(
     tmp_path, harms, end, path, value, is_sealed
 ):
     store = OutputFolder(str(tmp_path), ".jsonl")
@@ -226,19 +229,19 @@ def test_parts_that_were_damaged_or_made_by_somebody_else(
         ({"seen": 1}, "the counts of lines 2 to 3 do not fit: "),
     ],
 )
-def test_counts_that_are_none_are_told(tmp_path, second, why):
+def test_counts_that_are_none_are_reported(tmp_path, second, why):
     store = OutputFolder(str(tmp_path), ".jsonl")
     for (start, end), counts in (((0, 2), {"seen": ["mean", 1, 2]}), ((2, 3), second)):
         store.save(SHARD, start, end, Result(b"x\n", [], Section(), 1, 3, 0.1, 0.1, 0.0, "s"))
         part = store.parts_of(SHARD) / f"{start}-{end}"
         head = verify_digest(part.read_bytes().split(b"\n")[0])
         part.write_bytes(json.dumps(with_digest({**head, "counts": counts})).encode() + b"\nx\n")
-    with pytest.raises(UsageError, match=re.escape(why)) as told:
+    with pytest.raises(UsageError, match=re.escape(why)) as reported:
         store.finish(SHARD, 3)
-    one_sentence(told.value)
+    one_sentence(reported.value)
 
 
-def test_parts_that_leave_gaps_or_have_strange_names_are_told(tmp_path):
+def test_parts_that_leave_gaps_or_have_strange_names_are_reported(tmp_path):
     store = OutputFolder(str(tmp_path), ".jsonl")
     for start, end in ((0, 2), (3, 4)):
         store.save(SHARD, start, end, Result(b"x\n", [], Section(), 1, 3, 0.1, 0.1, 0.0, "s"))

@@ -1,4 +1,4 @@
-"""A folder is all that a user names: what it holds is found, what it leaves open is asked for."""
+"""A folder is all that a user names: what it holds is found, what it lacks is requested."""
 
 import json
 import re
@@ -135,7 +135,7 @@ def test_the_order_of_two_languages_is_the_checkpoints(tmp_path):
 )
 def test_an_archive_of_fairseqs_own(tmp_path, line, bpe):
     """dict.XX.txt, bpecodes, one model; whether Moses has tokenised the text,
-    the dictionary tells."""
+    the dictionary says."""
     place = folder_of(
         tmp_path / "archive",
         "model.pt",
@@ -350,10 +350,10 @@ def test_the_checkpoints_task_is_used_with_its_languages(tmp_path):
         ),
     ],
 )
-def test_a_choice_is_asked_for_in_one_sentence(tmp_path, names, arguments, given, message):
-    with pytest.raises(UsageError, match=message) as asked:
+def test_a_choice_is_requested_in_one_sentence(tmp_path, names, arguments, given, message):
+    with pytest.raises(UsageError, match=message) as requested:
         find_model(str(folder_of(tmp_path / "model", *names, **arguments)), given)
-    assert "\n" not in str(asked.value)
+    assert "\n" not in str(requested.value)
 
 
 def test_two_segmentation_models_are_a_choice(tmp_path):
@@ -408,7 +408,7 @@ def test_interactive_reads_the_languages_from_dictionaries_and_checkpoint(tmp_pa
     assert lines[0] == lines[1] and len(lines[0]) == 4
 
 
-def test_interactive_asks_where_nothing_tells(tmp_path):
+def test_interactive_requests_where_nothing_says(tmp_path):
     place = folder_of(tmp_path / "model", "model.pt", saved=(None, None))
     done = command(
         "fairseq-interactive",

@@ -1,4 +1,4 @@
-"""A checkpoint under an architecture's name that nobody knows here: built as a plain Transformer
+"""A checkpoint under an architecture's name that no one knows here: built as a plain Transformer
 where its settings say so."""
 
 import re
@@ -77,7 +77,7 @@ def test_it_translates_as_the_same_weights_do_under_fairseqs_name(tiny, tmp_path
 
 def test_the_command_without_our_task_stays_as_it_is(tiny, tmp_path):
     """Stock fairseq knows no such architecture; a user directory that registers
-    it is asked first."""
+    it is requested first."""
     path = renamed(tiny, tmp_path / "model.pt")
     stock = command("fairseq-generate", *flags(tiny, path), check=False, cold=True)
     assert stock.returncode and LINE not in stock.stdout + stock.stderr

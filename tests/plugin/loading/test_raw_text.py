@@ -27,7 +27,7 @@ def dictionary(*words: str) -> Dictionary:
     return found
 
 
-def told(caplog) -> list[str]:
+def reported(caplog) -> list[str]:
     return [record.getMessage() for record in caplog.records if SAID.match(record.getMessage())]
 
 
@@ -52,9 +52,9 @@ def test_marks_in_the_dictionary_and_none_in_the_lines(
     watch = SegmentationCheck(
         kind_of(known, None), str(tmp_path), known.__contains__ if undone else None
     )
-    for _ in range(2):  # told once
+    for _ in range(2):  # reported once
         watch.check(lines)
-    assert len(told(caplog)) == warned
+    assert len(reported(caplog)) == warned
     known.save(str(tmp_path / "dict.xx.txt"))
     assert kind_of_files([str(tmp_path / "dict.xx.txt")]) == kind_of(known, None)
 
@@ -63,7 +63,7 @@ def test_segmented_lines_settle_it(tmp_path, caplog):
     watch = SegmentationCheck("subword-nmt", str(tmp_path), None)
     for lines in (["", " "], ["a@@ b"], ["a b"]):
         watch.check(lines)
-    assert not told(caplog)
+    assert not reported(caplog)
 
 
 def test_the_advice_names_the_folders_file(tmp_path):
@@ -157,7 +157,7 @@ def test_translator_and_corpus_warn_once(tmp_path, caplog, monkeypatch):
     ours = Translator(str(DEMO / "checkpoint.pt"), str(DEMO), beam=1, cpu=True)
     for _ in range(2):
         ours.translate([RAW])
-    assert len(told(caplog)) == 1 and told(caplog)[0].endswith(f"add {SPM}")
+    assert len(reported(caplog)) == 1 and reported(caplog)[0].endswith(f"add {SPM}")
     caplog.clear()
     monkeypatch.setattr(run, "Run", OneProcess)
     (tmp_path / "in.txt").write_text(f"{RAW}\n" * 3)
@@ -192,5 +192,5 @@ def test_translator_and_corpus_warn_once(tmp_path, caplog, monkeypatch):
             ).errors
             == 0
         )
-        assert len(told(caplog)) == count
+        assert len(reported(caplog)) == count
         caplog.clear()

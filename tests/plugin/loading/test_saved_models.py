@@ -2,7 +2,7 @@
 give stock's n-best lists.
 
 `prepare_for_inference_` changes models (weight normalisation, BeamableMM of convolutional decoders,
-attention that nobody asked for), and models that a test builds in Python have not been through it.
+attention that no one requested), and models that a test builds in Python have not been through it.
 Models here have: see saved_models.py.
 """
 
@@ -17,7 +17,7 @@ import torch
 from architecture_table import log_lines
 from conftest import command
 from fairseq.models import ARCH_MODEL_REGISTRY
-from models import is_search_of_fairseqs, parted, same, settings
+from models import is_search_of_fairseqs, same, separated, settings
 from saved_models import ENSEMBLES, LONGEST, RECIPES, Loaded, Saved, lines, recipe
 from sizes import ALL, drawn, part_of
 from test_cli import EXT, same_lines, sentence
@@ -96,7 +96,9 @@ class Both:
         """Every neutral setting, each on one batch; or a third of them, another
         one at each beam."""
         for i, setting in enumerate(NEUTRAL.values()):
-            flags, stock = parted({name: self.saved.file(value) for name, value in setting.items()})
+            flags, stock = separated(
+                {name: self.saved.file(value) for name, value in setting.items()}
+            )
             if stock.get("beam", beam) != beam or is_search_of_fairseqs(stock):
                 continue  # greedy decoding by blocks; other searches of fairseq's
             if self.is_refused(flags):
@@ -162,7 +164,7 @@ def test_every_registered_name_equals_stock_or_is_refused(saved, name):
 @drawn(10)
 @pytest.mark.parametrize("name", RECIPES)
 def test_alignments_equal_stock(saved, name):
-    """The command tells models to keep their attention."""
+    """The command makes models keep their attention."""
     both = Both(saved, [name], beam=2, print_alignment="hard")
     ours = both.ours()
     if name in ("transformer, cross-self-attention", "lstm, no attention"):
@@ -236,7 +238,7 @@ def test_processes_that_share_a_batch_equal_stock(saved, name):
 
 @pytest.mark.parametrize("strategy", [{"cpu_workers": 2}, {"schedule": "stream"}], ids=str)
 def test_a_model_that_attends_to_padding_is_not_put_into_other_batches(saved, strategy):
-    """Stock's own translation of a line depends on the lines beside it."""
+    """Stock's own translation of a line depends on the lines next to it."""
     both = Both(saved, ["fconv_self_att"], beam=5)
     text = lines(5, False)
     together = both.stock.translate(text)

@@ -4,6 +4,7 @@ would finish a phrase."""
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import examples
 
 from fairseq_ext.search.constraints.banned import BannedCompiler, build_banned
 from fairseq_ext.search.log_probs import LogProbs
@@ -27,7 +28,7 @@ def completing_tokens(phrases, tokens) -> set[int]:
     return {t for t in range(V) if any(tuple([*tokens, t][-len(p) :]) == p for p in phrases)}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(phrases, min_size=1, max_size=3), st.lists(letter, max_size=14))
 def test_banned_is_what_would_finish_a_phrase(sentences, wished):
     table = build_banned(sentences, V, CPU)

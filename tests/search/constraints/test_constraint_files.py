@@ -169,7 +169,7 @@ def test_a_phrase_that_starts_with_s_is_a_prefix(read, line):
         ("c.tsv", "{ a\n", False),
     ],
 )
-def test_the_name_or_the_first_line_tells_the_format(read, name, content, json_lines):
+def test_the_name_or_the_first_line_says_the_format(read, name, content, json_lines):
     assert (read(content, name).parse is sources.parse_json) == json_lines
 
 
@@ -392,7 +392,7 @@ def test_a_pipe_can_be_read(tmp_path):
     writer.join()
 
 
-def test_a_million_lines_are_not_parsed_before_they_are_asked_for(read, monkeypatch):
+def test_a_million_lines_are_not_parsed_before_they_are_requested(read, monkeypatch):
     monkeypatch.setattr(sources, "parse_tabs", lambda line, where: pytest.fail("parsed"))
     source = read("a\tb\n" * 1_000_000)
     source.check_size(1_000_000)
@@ -513,10 +513,10 @@ def test_a_piece_that_is_not_known_is_cut_into_the_fewest_that_are(mark):
             if possible
             else found == [body]
         )
-    asked = []
-    segmenter.has_piece = lambda piece: bool(asked.append(piece))
+    requested = []
+    segmenter.has_piece = lambda piece: bool(requested.append(piece))
     segmenter.split_minimally("[" * 10000, mark)
-    assert len(asked) < 10 * 10000
+    assert len(requested) < 10 * 10000
 
 
 @pytest.mark.parametrize("name", ["gpt2", "byte_bpe"])
@@ -677,7 +677,7 @@ def test_glossary_terms_come_behind_the_lines_own(read):
     assert found.text == ("h", "f|e e", "g")
 
 
-def test_a_term_that_the_line_asks_for_itself_is_not_asked_for_twice(read):
+def test_a_term_that_the_line_requests_itself_is_not_requested_twice(read):
     source = read("g", glossary="a\tg\nb\tg\n")
     assert source.sentence(0, ids(source.source_text.dictionary, "a")).text == ("g",)
     # two terms with one target: twice, as without the line

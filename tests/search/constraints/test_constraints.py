@@ -119,7 +119,7 @@ def most_disjoint(spans) -> int:
 
 
 def longest_chain(tokens, any_of, start=0) -> int:
-    """Constraints from the first on that can be laid one behind the other, by
+    """Constraints from the first on that can be laid one after another, by
     trying every choice."""
     if not any_of:
         return 0
@@ -181,7 +181,7 @@ def test_packed_constraints_come_back(batch):
 
 
 def packed_fields(fields: list[str], dictionary: Dictionary, width: int = 0) -> torch.Tensor:
-    """As fairseq-interactive does it, beside a sentence whose constraints make the tensor wider."""
+    """As fairseq-interactive does it, with a sentence whose constraints make the tensor wider."""
     encoded = [dictionary.encode_line(f, append_eos=False, add_if_not_exist=False) for f in fields]
     return pack_constraints([encoded, [torch.full((width,), 9)]])[0]
 

@@ -146,7 +146,7 @@ def test_interactive_with_files_equals_generate(tiny, tmp_path):
     assert found[2][0].startswith("en1 en2")
 
 
-def test_typed_phrases_are_ordered_as_in_stock_unless_told_otherwise(tiny):
+def test_typed_phrases_are_ordered_as_in_stock_by_default(tiny):
     text = "de1 de2\ten7\ten5\nde3 de4\nde5\ten5\ten7\n"
     orders = {}
     for flags in ((), ("unordered",)):
@@ -244,7 +244,7 @@ def test_glossary_report_says_what_fired_and_where_the_form_stands(tiny, tmp_pat
     assert "2 source terms, 1 line merged with earlier ones" in done.stdout + done.stderr
 
 
-def test_a_glossary_is_checked_before_the_first_line_is_asked_for(tiny, tmp_path):
+def test_a_glossary_is_checked_before_the_first_line_is_requested(tiny, tmp_path):
     """Lines that cannot be used are left out; with --strict, and where none is left, refused."""
     some = write(tmp_path / "g.tsv", ["de1 de2\ten20 en21", "de3"])
     none = write(tmp_path / "n.tsv", ["de3", "de4"])
@@ -340,7 +340,7 @@ def test_sentences_before_the_end_of_the_constraints_file_are_printed_before_the
     tiny, tmp_path, buffer
 ):
     """The file ends at the start, in the middle and in the middle of the last buffer; one sentence
-    tells of it, after the output."""
+    describes it, after the output."""
     source = (tiny / "test.de").read_text()
     stats = tmp_path / "stats.json"
     whole = hypotheses(
@@ -421,7 +421,7 @@ def test_more_phrases_than_cbs_can_hold_are_refused(tiny, tmp_path):
     )
 
 
-def test_constraints_beside_a_search_that_knows_none_are_refused(tiny, tmp_path):
+def test_constraints_next_to_a_search_that_knows_none_are_refused(tiny, tmp_path):
     file = write(tmp_path / "c.tsv", PHRASES)
     for flags in (("--constraints-file", file), ("--avoid-file", file)):
         said = sentence(generate(tiny, *EXT, "--select", "topk", *flags, check=False))
@@ -456,7 +456,7 @@ def test_a_stock_search_of_another_kind_is_refused(tiny, tmp_path):
 @pytest.mark.parametrize(
     "flags", [("--decoding", "window", "--beam", 1), ("--stop", "ranked"), ("--match-source-len",)]
 )
-def test_a_refusal_beside_constraints_names_the_flags_that_were_given(tiny, flags):
+def test_a_refusal_next_to_constraints_names_the_flags_that_were_given(tiny, flags):
     said = sentence(
         interactive(tiny, *EXT, "--constraints", *flags, stdin="de1\ten1\n", check=False)
     )

@@ -160,7 +160,7 @@ def test_documents_in_python_over_several_calls_and_with_bad_lines(folder, expec
         ),
     ],
 )
-def test_documents_that_cannot_be_told_are_refused_in_a_sentence(folder, flags, said):
+def test_documents_that_cannot_be_reported_are_refused_in_a_sentence(folder, flags, said):
     (folder / "short").write_text("a\nb\n", encoding="utf-8")
     done = generate(folder, "--dataset-impl", "raw", *FLAGS, *options(folder, flags[1]), *flags[2:])
     assert done.status == 1 and said.format(folder=folder) in done.stderr.splitlines()[-1]

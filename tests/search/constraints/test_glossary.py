@@ -181,7 +181,7 @@ def test_lemmas_of_an_unknown_language_are_refused(glossary):
         glossary("a\tb\n", match="lemma", languages=Languages("xx", "en"))
 
 
-def test_each_mention_asks_for_the_term_once_more(glossary):
+def test_each_mention_requests_the_term_once_more(glossary):
     text = "a b a c a b"
     assert found(glossary("a\t1\na b\t2\n"), text) == ["2", "1"]
     assert found(glossary("a\t1\na b\t2\n", repeat="each"), text) == ["2", "1", "2"]
@@ -216,12 +216,14 @@ def test_lines_that_cannot_be_used_are_left_out_and_named(glossary, caplog, tmp_
     lines = "a\tb\nc\n" + "d\n" * 9 + "there\tx|☃\nHaus, Hof\thouse\n"
     found = glossary(lines)
     assert [term.source for term in found.terms] == ["a", "Haus, Hof"]
-    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert told[0] == (
+    reported = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert reported[0] == (
         f"line 2 of {tmp_path / 'g'} has 1 column and needs 2: write the source term, one tab, the "
         "target term. The line is left out"
     )
-    assert told[5] == f"{tmp_path / 'g'} has 6 more such lines that cannot be used, left out too"
+    assert (
+        reported[5] == f"{tmp_path / 'g'} has 6 more such lines that cannot be used, left out too"
+    )
     for content, options in ((lines, {"strict": True}), ("c\nd\n", {})):
         with pytest.raises(UsageError, match="has 1 column and needs 2"):
             glossary(content, **options)

@@ -160,7 +160,7 @@ def dictionary(*symbols: str) -> Dictionary:
     return out
 
 
-def told(found: EndTokens, symbols: tuple[str, ...], part: str) -> list[str]:
+def reported(found: EndTokens, symbols: tuple[str, ...], part: str) -> list[str]:
     return [
         symbol
         for i, symbol in enumerate(symbols)
@@ -189,18 +189,18 @@ def test_sentencepiece():
         ",",
     )
     found = end_tokens(dictionary(*symbols), None)
-    assert told(found, symbols, "final") == [".", "▁.", "...", '."', "?!"]
-    assert told(found, symbols, "closer") == ['"', "”", "“", ")"]
-    assert told(found, symbols, "period") == ["."]
-    assert told(found, symbols, "abbreviates") == ["▁J", "▁3", "5"]
+    assert reported(found, symbols, "final") == [".", "▁.", "...", '."', "?!"]
+    assert reported(found, symbols, "closer") == ['"', "”", "“", ")"]
+    assert reported(found, symbols, "period") == ["."]
+    assert reported(found, symbols, "abbreviates") == ["▁J", "▁3", "5"]
 
 
 def test_subword_nmt_as_moses_writes_it():
     symbols = ("the", "re@@", ".", "&quot;", "&apos;", "3@@", "3", "U.S.", "!")
     found = end_tokens(dictionary(*symbols), None)
-    assert told(found, symbols, "final") == [".", "!"]
-    assert told(found, symbols, "closer") == ["&quot;", "&apos;"]
-    assert told(found, symbols, "abbreviates") == ["3@@"]
+    assert reported(found, symbols, "final") == [".", "!"]
+    assert reported(found, symbols, "closer") == ["&quot;", "&apos;"]
+    assert reported(found, symbols, "abbreviates") == ["3@@"]
 
 
 @pytest.mark.parametrize(

@@ -91,16 +91,16 @@ def test_terms_that_the_draft_has_in_another_order_are_searched_for(tmp_path):
 
 @covering(1)
 @pytest.mark.parametrize("target", ["quotation", "quotation|federation"])
-@pytest.mark.parametrize("door", ["typed", "file", "python"])
+@pytest.mark.parametrize("entry", ["typed", "file", "python"])
 def test_a_phrase_that_is_a_term_is_required_once_and_stands_where_the_term_does(
-    tmp_path, door, target
+    tmp_path, entry, target
 ):
     glossary, file = tmp_path / "terms.tsv", tmp_path / "phrases.tsv"
     glossary.write_text(f"Angebot\t{target}\n", encoding="utf-8")
     line, phrase = "Das Angebot wird morgen geprüft.", "quotation"
     ((alone,),) = translated([line], "--glossary", glossary)[0].values()
     assert alone == "The quotation is checked tomorrow."
-    if door == "python":
+    if entry == "python":
         made = Translator(
             str(MODEL / "checkpoint.pt"),
             str(MODEL),
@@ -118,7 +118,7 @@ def test_a_phrase_that_is_a_term_is_required_once_and_stands_where_the_term_does
         return
     given = [line]
     flags = ["--constraints", "--glossary", glossary]
-    if door == "typed":
+    if entry == "typed":
         given = [f"{line}\t{phrase}"]
     else:
         file.write_text(f"{phrase}\n", encoding="utf-8")

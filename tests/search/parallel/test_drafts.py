@@ -53,14 +53,14 @@ def alone(drafter: CompiledDrafter):
         c_int64, c_void_p, POINTER(RowStruct), c_int64, c_double, c_void_p, c_void_p
     )(drafter.struct.propose)
 
-    def ask(verified: list[int], most: int, least: float) -> tuple[list[int], list[float]]:
+    def query(verified: list[int], most: int, least: float) -> tuple[list[int], list[float]]:
         text, length = np.array([EOS, *verified]), np.array([len(verified)])
         row = RowStruct(tokens=text.ctypes.data, length=length.ctypes.data)
         token, sure = np.zeros(most, np.int64), np.zeros(most)
         m = propose(drafter.struct.state, row, most, least, token.ctypes.data, sure.ctypes.data)
         return token[:m].tolist(), sure[:m].tolist()
 
-    return ask
+    return query
 
 
 def test_probabilities_are_interpolated_witten_bell():
@@ -196,7 +196,7 @@ HARMS = {
 
 @pytest.mark.parametrize("harm", HARMS)
 def test_a_table_whose_numbers_lead_out_of_it_is_refused(tmp_path, harm):
-    """The digest is right: whoever writes a file can make one."""
+    """The digest is right: who writes a file can make one."""
     table = estimate([[A, B, EOS]] * 3, [[X, EOS]] * 3, D, D)
     change, said = HARMS[harm]
     change(table)
@@ -233,14 +233,14 @@ def previous(*old: list[int]) -> Previous:
     return source
 
 
-def test_sentences_beyond_the_old_outputs_are_told_once(caplog):
+def test_sentences_beyond_the_old_outputs_are_reported_once(caplog):
     source = previous([A, B])
     for ids in ([0], [1, 2], [3]):
         later = pool(*[[A]] * len(ids))
         later.ids = torch.tensor(ids)
         source.start(later)
-    [told] = caplog.messages
-    assert "--draft-file has 1 line, and the input a sentence number 3" in told
+    [reported] = caplog.messages
+    assert "--draft-file has 1 line, and the input a sentence number 3" in reported
 
 
 def test_an_earlier_output_is_offered_whole_and_followed():
@@ -288,7 +288,7 @@ def test_the_compiled_row_follows_its_earlier_output_as_the_definition_does():
     assert differ > 30, "the outputs part"
 
 
-def test_sentences_without_an_earlier_output_ask_the_other_source():
+def test_sentences_without_an_earlier_output_request_the_other_source():
     table = estimate([[A, B, EOS]], None, D, D)
     source = Previous([[X, Y, EOS]], Ngram(table, PAD, PAD))
     both = pool([A], [A])

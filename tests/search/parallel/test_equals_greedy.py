@@ -184,7 +184,7 @@ def test_equals_stock_in_single_precision(architecture):
         same(run(pair.stock, sample), run(pair.ours, sample), 1e-4)
 
 
-def test_sentences_do_not_depend_on_those_beside_them():
+def test_sentences_do_not_depend_on_those_next_to_them():
     pair = generators([build("transformer", 5)], blocks("window"), beam=1, max_len_b=20)
     sample = batch(LENGTHS)
     together = run(pair.ours, sample)

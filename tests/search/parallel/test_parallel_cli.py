@@ -64,7 +64,7 @@ def table(tiny, tmp_path_factory) -> Path:
     return file
 
 
-def test_a_table_beside_the_checkpoint_is_found(tiny, table, greedy, tmp_path):
+def test_a_table_next_to_the_checkpoint_is_found(tiny, table, greedy, tmp_path):
     (tmp_path / "model.pt").symlink_to(tiny / "model.pt")
     (tmp_path / "model.drafts.npz").symlink_to(table)
     stats = tmp_path / "stats.json"

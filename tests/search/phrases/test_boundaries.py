@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from search.strategies.select.test_banks import Both
 from search.strategies.select.test_dba import VOCABULARY
-from sizes import covering
+from sizes import covering, examples
 from table_model import BOS, EOS, FIRST_WORD, TableDecoder, random_table, search, stop_plug
 
 from fairseq_ext.search.constraints.banned import BannedCompiler, build_banned
@@ -75,8 +75,8 @@ def ends_of(phrase: str, tokens, mode: str) -> list[tuple[int, int]]:
 
 
 def met_by_hand(constraints: list[list[str]], tokens, mode: str, ordered: bool) -> list[bool]:
-    """Taking occurrences from the left: disjoint ones for equal constraints, one behind the
-    other where they are ordered."""
+    """Taking occurrences from the left: disjoint ones for equal constraints, one after another
+    where they are ordered."""
     reached: dict = {}
     out = []
     for alternatives in constraints:
@@ -104,7 +104,7 @@ def required(constraints: list[list[str]]) -> SentenceConstraints:
 phrase = st.text(SYMBOLS, min_size=1, max_size=3)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(
     st.lists(st.lists(phrase, min_size=1, max_size=2, unique=True), min_size=1, max_size=3),
     st.text(SYMBOLS, max_size=9),
@@ -132,7 +132,7 @@ def test_a_row_has_met_what_its_words_say(constraints, text, mode, ordered):
             assert settled[0, 0, : len(constraints)].tolist() == [int(h) for h in hand]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.lists(st.lists(phrase, min_size=1, max_size=2, unique=True), min_size=1, max_size=3),
     st.lists(phrase, min_size=1, max_size=3),
@@ -211,7 +211,7 @@ def test_a_large_beam_finds_every_sequence_whose_words_satisfy(case, mode, selec
 
 def in_time(sequence, constraints, mode: str, max_len: int) -> bool:
     """Whether every prefix leaves room for the tokens that it lacks, one phrase behind the other,
-    as the deadline of dba.py asks."""
+    as the deadline of dba.py requests."""
     table = build_table(
         [required(constraints).any_of], False, torch.device("cpu"), boundaries(mode)
     )
@@ -266,7 +266,7 @@ def test_bos_ends_no_required_word(monkeypatch, seed, k):
 # ---- text
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.lists(st.lists(phrase, min_size=1, max_size=2, unique=True), min_size=1, max_size=3),
     st.text(SYMBOLS, max_size=9),

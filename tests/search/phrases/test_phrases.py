@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import examples
 
 from fairseq_ext.search.phrases.phrase_table import build_table
 
@@ -178,7 +179,7 @@ constraints_ = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(constraints_, st.lists(letters, max_size=14), st.booleans())
 def test_equals_looking_at_every_suffix(constraints, tokens, ordered):
     row, plain = Automata(constraints, ordered), Plain(constraints, ordered)
@@ -191,7 +192,7 @@ def test_equals_looking_at_every_suffix(constraints, tokens, ordered):
         assert row.wanted() == plain.wanted()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(constraints_, st.lists(letters, max_size=10), st.booleans())
 def test_some_wanted_token_always_brings_a_row_closer(constraints, tokens, ordered):
     """What the deadline rests on: total - bank steps are enough, wherever a row stands."""
@@ -210,7 +211,7 @@ def test_some_wanted_token_always_brings_a_row_closer(constraints, tokens, order
         row.read(max(banks, key=banks.__getitem__))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(constraints_, min_size=1, max_size=4),
     st.lists(st.lists(letters, min_size=6, max_size=6), min_size=3, max_size=3),

@@ -42,7 +42,7 @@ def test_no_sign_of_these_scripts_joins_a_word(sign):
 
 
 def comes(words: list[str], phrases: list[set[str]]) -> bool:
-    """Whether some words stand for the phrases one behind the other."""
+    """Whether some words stand for the phrases one after another."""
     choices = itertools.combinations(words, len(phrases))
     return any(
         all(word in each for word, each in zip(chosen, phrases, strict=True)) for chosen in choices

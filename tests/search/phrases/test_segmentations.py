@@ -1,7 +1,7 @@
 """Required and banned phrases in any segmentation of their text and in any case, against all
 sequences of a small vocabulary read as text.
 
-What a text holds is told by regular expressions here. The pieces write "ab" as one piece and as
+What a text holds is found by regular expressions here. The pieces write "ab" as one piece and as
 two, with and without a space in front, and as "Ab" in two; "b.a" has the end of a word inside it,
 and " " is a space alone.
 """
@@ -16,7 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from search.strategies.select.test_banks import Both
-from sizes import covering
+from sizes import covering, examples
 from table_model import EOS, FIRST_WORD, TableDecoder, random_table, search, stop_plug
 
 from fairseq_ext.search.constraints.banned import BannedCompiler, build_banned
@@ -86,7 +86,7 @@ def required(phrase: str, case: str, times: int = 1, **more) -> SentenceConstrai
 tokens_ = st.lists(st.integers(FIRST_WORD, V - 1), max_size=6)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(
     st.sampled_from(TEXTS),
     st.sampled_from(CASES),
@@ -109,7 +109,7 @@ def test_a_required_phrase_is_met_when_its_text_is_there(phrase, case, mode, tim
         assert report(tokens[: n + 1], wanted, False) == [i < found for i in range(times)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.sampled_from(TEXTS), st.sampled_from(CASES), st.sampled_from(MODES), tokens_)
 def test_proposed_tokens_bring_a_row_to_the_end(phrase, case, mode, tokens):
     """Wherever a row stands, total - bank of the tokens that are proposed meet the phrase,
@@ -142,7 +142,7 @@ def violates(text: str, phrases, mode: str, case: str, ended: bool) -> bool:
     )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(
     st.lists(st.sampled_from(TEXTS), min_size=1, max_size=3, unique=True),
     st.sampled_from(["exact", "any"]),

@@ -1,4 +1,4 @@
-"""The nearest spelling that a dictionary can write, and where it is told."""
+"""The nearest spelling that a dictionary can write, and where it is reported."""
 
 import pytest
 import torch

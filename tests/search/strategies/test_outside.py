@@ -204,7 +204,7 @@ SLIPS = {
 
 
 @pytest.mark.parametrize("slip", SLIPS)
-def test_a_slip_is_told(slip):
+def test_a_slip_is_reported(slip):
     change, said = SLIPS[slip]
     point = slip.split(":")[0]
     flag = {"prune": "--prune-mine"}.get(point, f"--{point} mine")
@@ -241,7 +241,7 @@ def test_what_may_only_be_read_is_not_written(what):
         run(both.ours, batch(MIXED))
 
 
-def test_a_stop_mask_of_another_shape_is_told():
+def test_a_stop_mask_of_another_shape_is_reported():
     def of_sentences(found):
         found.stays = found.final
         return found
@@ -307,7 +307,7 @@ def test_a_line_is_named_of_a_file_by_a_relative_path(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_a_wrong_register_line_is_told(line, tmp_path, monkeypatch):
+def test_a_wrong_register_line_is_reported(line, tmp_path, monkeypatch):
     monkeypatch.setitem(registry.STRATEGIES, "select", dict(registry.STRATEGIES["select"]))
     file = tmp_path / "odd.py"
     file.write_text(FILE.format(line))

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import batch, build, generators, run, same
 from search.strategies.select.test_dba import VOCABULARY, all_met, wanted
-from sizes import covering
+from sizes import covering, examples
 from table_model import EOS, FIRST_WORD, random_table, search, stop_plug, words
 
 from fairseq_ext import UsageError
@@ -56,7 +56,7 @@ def plain(table, X: float) -> list[tuple[str, float]]:
     return sorted(((words(tokens), round(score, 9)) for score, tokens in done), key=lambda h: -h[1])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.integers(0, 10_000), min_size=1, max_size=3),
     st.sampled_from([0.0, 0.5, 2.0, 5.0, 20.0]),

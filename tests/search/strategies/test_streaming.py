@@ -12,6 +12,8 @@ from streams import APART, JOINED, LENGTHS, LOOSE, PRUNED, expansions, ours, str
 from table_model import EOS
 
 from fairseq_ext import UsageError
+from fairseq_ext.search import scheduler
+from fairseq_ext.search.compiled import CompiledSearch
 from fairseq_ext.search.strategies.schedule import Stream
 
 
@@ -233,6 +235,77 @@ def test_single_precision_ensembles_agree_within_rounding():
             same(expected, run(streamed, sample), 1e-4)
 
 
+# ---- which sentences are decoded
+
+
+class Watched:
+    """A decoder that notes the lengths of its live sentences and those of each call."""
+
+    def __init__(self, monkeypatch):
+        self.calls: list[tuple[list[int], list[int]]] = []
+        step_all = CompiledSearch.step_all
+
+        def watched(search, most):
+            live = [s.struct.length for s in search.sentences.values() if s.is_live]
+            self.calls.append((live, [s.struct.length for s in search.batch.live]))
+            return step_all(search, most)
+
+        monkeypatch.setattr(CompiledSearch, "step_all", watched)
+
+
+@pytest.mark.parametrize("order", ["shortest", "fifo"])
+def test_where_not_all_rows_fit_fifo_takes_the_longest_and_shortest_the_shortest(
+    order, monkeypatch
+):
+    """Appendix A.2: starting with the beam of the most tokens, up to the capacity."""
+    watched = Watched(monkeypatch)
+    model = [build("transformer", 2, torch.float32)]
+    flags = stream(stream_order=order, stream_rows=9, threshold=0.9)
+    fixed, streamed = (generators(model, f, beam=4, max_len_b=12).ours for f in ({}, flags))
+    sample = batch(LENGTHS, 3)
+    expected = run(fixed, sample)
+    watched.calls.clear()
+    same(expected, run(streamed, sample), 1e-4)
+    chosen = 0
+    for live, taken in watched.calls:
+        if len(taken) < len(live):
+            left = list(live)
+            for length in taken:
+                left.remove(length)
+            if len(set(live)) > 1:
+                chosen += 1
+                assert min(taken) >= max(left) if order == "fifo" else max(taken) <= min(left)
+    assert chosen > 3
+
+
+@pytest.mark.parametrize("backend", ["transformer", "fairseq"])
+def test_a_flush_finishes_all_live_sentences_before_others_start(backend, monkeypatch):
+    """Footnote 3: at most N start between two moments without a live sentence."""
+    started: list[tuple[int, int]] = []
+    start = scheduler.Scheduler.start
+
+    def watched(self, live, rows):
+        found = start(self, live, rows)
+        started.append((live, len(found)))
+        return found
+
+    monkeypatch.setattr(scheduler.Scheduler, "start", watched)
+    sample = batch(LENGTHS, 4)
+    expected = run(ours(decoder_backend=backend), sample)
+    most = {}
+    flushed = 3
+    for flush in (None, flushed):
+        started.clear()
+        flags = stream(4, 0.5, stream_flush=flush)
+        same(expected, run(ours(decoder_backend=backend, **flags), sample), 1e-9)
+        assert sum(n for _, n in started) == len(LENGTHS)
+        since = most[flush] = 0
+        for live, n in started:
+            since = n if not live else since + n
+            most[flush] = max(most[flush], since)
+    assert most[flushed] <= flushed < most[None]
+
+
 # ---- bad input
 
 
@@ -247,6 +320,7 @@ def test_single_precision_ensembles_agree_within_rounding():
         ({"prune_threshold": math.nan}, "--prune-threshold is not a number"),
         ({"prune_children": 0}, "--prune-children 0 would leave no hypothesis"),
         ({"stop": "ranked", "select": "cbs"}, "--stop ranked compares all hypotheses"),
+        (stream(stream_flush=0), "--stream-flush 0 would start no sentence"),
         ({"stream_width": 5}, "--stream-width belongs to --schedule stream"),
         ({"resume": True}, "--resume continues a results file and none is named"),
     ],

@@ -78,7 +78,7 @@ def watched(**flags) -> Watch:
     ids=str,
 )
 def test_every_sentence_is_encoded_once(backend, flags, monkeypatch):
-    """What the decoder is asked to admit, and the sources that reach the encoder."""
+    """What the decoder must admit, and the sources that reach the encoder."""
     generator, sample = ours(decoder_backend=backend, **flags), batch(LENGTHS, 9)
     admitted: list[list[int]] = []
     encoded: list[list[int]] = []
@@ -135,21 +135,21 @@ def test_no_decoder_call_has_more_rows_than_allowed(rows, order):
 
 
 def test_lines_of_an_interactive_session_are_not_kept():
-    """fairseq's tasks remember the batches of every data set they were asked for,
+    """fairseq's tasks remember the batches of every data set that they were given,
     and so its sentences."""
     task = made.task("translation_ext")
 
-    def ask(dataset) -> None:
+    def query(dataset) -> None:
         list(
             task.get_batch_iterator(dataset=dataset, max_sentences=2).next_epoch_itr(shuffle=False)
         )
 
     typed = task.build_dataset_for_inference([torch.tensor([5, 6, 2])], [3])
-    ask(typed)
+    query(typed)
     seen = weakref.ref(typed)
     del typed
     gc.collect()
     assert seen() is None
     task.datasets["test"] = task.build_dataset_for_inference([torch.tensor([5, 6, 2])], [3])
-    ask(task.datasets["test"])
+    query(task.datasets["test"])
     assert list(task.dataset_to_epoch_iter) == [task.datasets["test"]]

@@ -1,4 +1,4 @@
-"""Makes the office files beside it, by LibreOffice, from a text and slides of our own: `python
+"""Makes the office files next to it, by LibreOffice, from a text and slides of our own: `python
 make.py` (Debian: apt-get install libreoffice-writer libreoffice-impress libreoffice-math)."""
 
 import subprocess

@@ -65,10 +65,8 @@ def register_method(name: str, paper: str, **example: Any) -> Callable:
     others.
     """
     setting = {"decoding": name, "beam": 1, **example}
-    needs, denies = (
-        ("search loop", "greedy", "several tokens a call", "repeatable calls"),
-        ("beam", "rows of a beam", "attention"),
-    )
+    needs = ("search loop", "greedy", "several tokens a call", "repeatable calls")
+    denies = ("beam", "rows of a beam", "attention")
     parts: dict[str, Any] = {
         "check": check,
         "needs": needs,

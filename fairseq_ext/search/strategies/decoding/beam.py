@@ -7,7 +7,6 @@ from collections.abc import Callable
 import torch
 
 from fairseq_ext.search.compiled import CompiledSearch
-from fairseq_ext.search.constrained import ConstrainedSearch
 from fairseq_ext.search.finished import OnFinal
 from fairseq_ext.search.interpreted import LoopSearch
 from fairseq_ext.search.pool import Pool
@@ -22,10 +21,9 @@ def build(flags, context) -> Callable[[SearchSetup], Callable[..., None]]:
     return lambda setup: BeamSearch(setup, compiled(setup), LoopSearch)
 
 
-def compiled(setup: SearchSetup) -> list[CompiledSearch | ConstrainedSearch]:
-    """Return the compiled searches that support a generator's strategies."""
-    kinds = (CompiledSearch, ConstrainedSearch)
-    return [kind(setup) for kind in kinds if kind.supports(setup)]
+def compiled(setup: SearchSetup) -> list[CompiledSearch]:
+    """Return the compiled search if it supports a generator's strategies, else nothing."""
+    return [CompiledSearch(setup)] if CompiledSearch.supports(setup) else []
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.banks import INT64_FIELDS, phrases_struct
+from fairseq_ext.kernels.banks import INT64_FIELDS, BankRows, Banks, phrases_struct
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.constraints.banned import BannedCompiler, BannedTable, build_banned
 from fairseq_ext.search.constraints.sentence_end import EndRule
@@ -43,6 +43,84 @@ class Tables:
                 t.ordered,
             )
         return self.struct
+
+    def compiled_banks(self, slots: Tensor) -> Banks | None:
+        """Return the required phrases as the compiled search reads them, None if there are other
+        constraints. slots (N,): rows that the banks of each sentence share."""
+        if self.banned is not None or self.ends is not None:
+            return None
+        phrases, infeasible = self.phrases, self.infeasible.tolist()
+        return Banks(
+            self.compiled_phrases(),
+            phrases.start,
+            infeasible,
+            phrases.total.tolist(),
+            slots.tolist(),
+            self,
+        )
+
+    def bank_rows(
+        self,
+        beam: Beam,
+        log_probs: Tensor,
+        done: int | Tensor,
+        steps_left: Tensor,
+        width: int,
+        slots: Tensor,
+        **settings: int,
+    ) -> BankRows:
+        """Return the input of `select_by_banks` for the rows of a beam, as they are after `done`
+        tokens. width: largest number of rows of a sentence; slots (N,), settings: as in BankRows.
+        """
+        live, state, count = beam.live_index(), beam.aux["state"], beam.aux["count"]
+        infeasible = self.infeasible[live]
+        best = min(2 * width, beam.width * log_probs.size(1) - 1)
+        of_row = settings["per_row"] + state.size(1) * self.phrases.proposed.size(1)
+        return BankRows(
+            log_probs,
+            beam.last_score().contiguous(),
+            state.contiguous(),
+            count.contiguous(),
+            beam.bounds(),
+            live,
+            steps_left,
+            infeasible | (done < self.forced[live]),
+            infeasible,
+            slots[live],
+            per_sentence=best,
+            num_candidates=min(2 * width, best + beam.width * of_row + 1),
+            **settings,
+        )
+
+    def state_after(
+        self, beam: Beam, row: Tensor, token: Tensor, proposed: Tensor | None
+    ) -> dict[str, Tensor]:
+        """Return the row state of banned phrases and sentence ends after the candidates' tokens
+        (S, c); proposed: the result of EndRule.forbid_."""
+        aux = {}
+        if self.banned is not None:
+            aux["banned"] = self.banned.advance(beam.aux["banned"][row], token)
+        if self.ends is not None and proposed is not None:
+            aux["ends"] = self.ends.next_state(beam, row, token, proposed)
+        return aux
+
+    def take_over_(self, beam: Beam, before: Tables) -> None:
+        """Shift the states of a beam's rows from the numbers of the automata of `before` to those
+        of these tables."""
+        sentence = beam.live_index()[beam.sentence_of_row()]
+        state, count = self.phrases.begin(sentence)
+        # further columns belong to sentences that are no longer here
+        G = min(state.size(1), beam.aux["state"].size(1))
+        state[:, :G] += beam.aux["state"][:, :G] - before.phrases.start[sentence][:, :G]
+        count[:, :G] = beam.aux["count"][:, :G]
+        beam.aux["state"], beam.aux["count"] = state, count
+        beam.live_cache = {}
+        old = beam.aux.pop("banned", None)
+        if self.banned is not None:
+            inside = (
+                0 if old is None or before.banned is None else old - before.banned.start[sentence]
+            )
+            beam.aux["banned"] = self.banned.start[sentence] + inside
 
 
 class Compilers:

@@ -62,7 +62,7 @@ class Bonus(DBA):
             state, count = pick(state, rank), pick(count, rank)
         else:
             row, token, score, state, count = self.raised(beam, log_probs, phrases, state, count)
-        aux = {"state": state, "count": count} | self.state_after(beam, table, row, token, proposed)
+        aux = {"state": state, "count": count} | table.state_after(beam, row, token, proposed)
         return Candidates(row, token, score, self.k, aux=aux)
 
     def raised(

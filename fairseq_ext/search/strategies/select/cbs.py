@@ -36,7 +36,7 @@ class ConstrainedBeam(GridBeam):
     def widths(self, phrases: PhraseTable) -> Tensor | None:
         return self.k * 2 ** (phrases.need > 0).sum(1)
 
-    def own_width(self, phrases: PhraseTable) -> Tensor:
+    def own_width(self, phrases: PhraseTable) -> Tensor | None:
         return self.k * 2 ** (phrases.need > 0).sum(1) * phrases.longest
 
     def states(self, phrases: PhraseTable) -> int:
@@ -56,8 +56,9 @@ class ConstrainedBeam(GridBeam):
         state: Tensor,
         count: Tensor,
         bank: Tensor,
+        token: Tensor,
         score: Tensor,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         # (S, 1) of each sentence by itself, so that its banks do not depend on the other sentences
         stages = phrases.longest[:, None]
         met = (count >= phrases.need[:, None]) & (phrases.need[:, None] > 0)  # (S, c, G)

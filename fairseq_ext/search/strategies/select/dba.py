@@ -44,17 +44,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.banks import BankRows, Banks, select_by_banks
-from fairseq_ext.search.beam import Beam, upload
+from fairseq_ext.kernels.banks import Banks, select_by_banks
+from fairseq_ext.kernels.beam import Selection, StrategyRules
+from fairseq_ext.search.beam import Beam, numbers, upload
 from fairseq_ext.search.candidates import (
     Candidates,
     allocate,
     bank_sizes,
+    best_of_mask,
     deal,
     first_of_equals,
     order_by_banks,
@@ -72,7 +74,15 @@ from fairseq_ext.search.strategies.select._constraints import (
     limit_pending_,
     tables,
 )
-from fairseq_ext.search.strategies.select.topk import Best, TopK, best_of_rows, merge_phrase_tokens
+from fairseq_ext.search.strategies.select.topk import (
+    Best,
+    TopK,
+    best_of_rows,
+    likeliest,
+    merge_phrase_tokens,
+)
+
+COMPETING_ROWS = 1  # of --constraint-compete rows
 
 
 class DBA(Select):
@@ -83,8 +93,7 @@ class DBA(Select):
     """
 
     per_row = 3  # continuations of each row among the candidates, at least; the paper: 1
-    # kernels/banks.cpp may select, and kernels/constrained.cpp search
-    may_compile = True
+    may_compile = True  # kernels/banks.cpp may select
 
     def __init__(
         self,
@@ -94,6 +103,8 @@ class DBA(Select):
         children: int | None = None,
         even: bool = True,
         min_len: int = 1,
+        competing: int = 0,
+        more: int = 0,
     ):
         self.k = k
         self.eos = eos
@@ -104,14 +115,19 @@ class DBA(Select):
         )
         # limit of continuations of one row, without those for constraints; None: no limit
         self.children = children
-        self.variable = self.variable or children is not None
         self.even = even  # candidates, and how slots are divided among banks: even, or the paper's
         if not even:
             self.per_row = 1
+        # rows of a sentence with phrases in addition to k: for its best candidates whatever their
+        # bank, and for each required word
+        self.competing, self.more = competing, more
+        self.adds_rows = bool(competing or more)
+        self.always_variable = self.variable = self.variable or children is not None
 
     def start(self, beam: Beam, pool: Pool) -> None:
         """Set the state in which no phrase has begun."""
         table = self.tables(pool)
+        self.variable = self.always_variable or (self.adds_rows and table.banks > 1)
         sentence = beam.live_index()[beam.sentence_of_row()]
         beam.aux["state"], beam.aux["count"] = table.phrases.begin(sentence)
         if table.banned is not None:
@@ -126,51 +142,29 @@ class DBA(Select):
         change()
         after = self.tables(pool)
         for beam in beams:
-            sentence = beam.live_index()[beam.sentence_of_row()]
-            state, count = after.phrases.begin(sentence)
-            # further columns belong to sentences that are no longer here
-            G = min(state.size(1), beam.aux["state"].size(1))
-            state[:, :G] += beam.aux["state"][:, :G] - before.phrases.start[sentence][:, :G]
-            count[:, :G] = beam.aux["count"][:, :G]
-            beam.aux["state"], beam.aux["count"] = state, count
-            beam.live_cache = {}
-            old = beam.aux.pop("banned", None)
-            if after.banned is not None:
-                inside = (
-                    0
-                    if old is None or before.banned is None
-                    else old - before.banned.start[sentence]
-                )
-                beam.aux["banned"] = after.banned.start[sentence] + inside
+            after.take_over_(beam, before)
 
     def unconstrained(self) -> Select:
         return TopK(self.k, self.children)
 
     def required_ids(self, pool: Pool) -> list[Collection[int]]:
         """Return every token of every required phrase, and of its other cases."""
-        given = pool.constraints or [EMPTY] * len(pool)
-        phrases = ([*c.any_of, *(cased.forms for cased in c.cased)] for c in given)
-        return [
-            {token for alternatives in each for phrase in alternatives for token in phrase}
-            for each in phrases
-        ]
+        return [set(each.required_tokens()) for each in pool.constraints or [EMPTY] * len(pool)]
+
+    @property
+    def rules(self) -> StrategyRules | None:
+        if self.children is not None:
+            return None
+        return StrategyRules(
+            selection=Selection.BANKS,
+            even=self.even,
+            per_row=self.per_row,
+            competing=self.competing,
+        )
 
     def banks(self, pool: Pool) -> Banks | None:
-        if type(self) is not DBA or not self.may_compile or self.children is not None:
-            return None
         table = self.tables(pool)
-        if table.banned is not None or table.ends is not None:
-            return None
-        phrases = table.phrases
-        return Banks(
-            table.compiled_phrases(),
-            phrases.start,
-            table.infeasible,
-            int(phrases.total.max()),
-            self.even,
-            self.per_row,
-            table,
-        )
+        return table.compiled_banks(self.k + self.more * table.phrases.words)
 
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
         table = self.tables(pool)
@@ -180,21 +174,62 @@ class DBA(Select):
         max_len, infeasible, forced = beam.cached_for_live(
             "limits", lambda: [x[live] for x in limits]
         )
+        phrases = beam.cached_for_live("phrases", lambda: table.phrases.for_sentences(live))
         steps_left = max_len - done  # (S,) tokens that may follow before EOS
         proposed = self.forbid_(beam, log_probs, table, steps_left)
-        if (
-            self.may_compile
-            and self.children is None
-            and (dense := log_probs.dense_for_library()) is not None
-        ):
-            return self.compiled(beam, dense, table, done, steps_left, proposed)
-        phrases = beam.cached_for_live("phrases", lambda: table.phrases.for_sentences(live))
+        may_compile = self.may_compile and self.children is None
+        if may_compile and (dense := log_probs.dense_for_library()) is not None:
+            rows = table.bank_rows(
+                beam,
+                dense,
+                done,
+                steps_left,
+                self.width(table),
+                self.k + self.more * table.phrases.words,
+                competing=self.competing,
+                eos=self.eos,
+                per_row=self.per_row,
+                even=self.even,
+            )
+            found: tuple[Any, ...] = select_by_banks(table.compiled_phrases(), rows)
+        else:
+            free = infeasible & (steps_left <= 0)
+            exempt = infeasible | (done < forced)
+            found = self.chosen(beam, log_probs, table, phrases, steps_left, free, exempt)
+        row, token, bank, score, state, count, slots = found
+        after = table.state_after(beam, row, token, proposed)
+        return Candidates(
+            row,
+            token,
+            score,
+            self.width(table),
+            self.widths(phrases),
+            phrases.total,
+            bank,
+            {"state": state, "count": count} | after,
+            divide=partial(self.divide, top=phrases.total, k=self.slots(phrases)),
+        ).with_rows(slots if self.adds_rows and table.banks > 1 else None, self.competing, self.eos)
+
+    def chosen(
+        self,
+        beam: Beam,
+        log_probs: LogProbs,
+        table: Tables,
+        phrases: PhraseTable,
+        steps_left: Tensor,
+        free: Tensor,
+        exempt: Tensor,
+    ) -> tuple[Any, ...]:
+        """Return row, token, bank and score (S, 2k) of the candidates, their state and count
+        (S, 2k, G), and the largest number of rows of each sentence (S,), None: the width.
+
+        free, exempt (S,): sentences that may end as they are, and those without a deadline.
+        """
         # (S, width, G)
         state, count = (beam.by_sentence(beam.aux[name], 0) for name in ("state", "count"))
 
         # EOS only when all constraints are met; a sentence that cannot meet them may end at its
         # limit
-        free = infeasible & (steps_left <= 0)
         unmet = phrases.total[:, None] - phrases.bank(state, count)  # (S, width)
         gate = (unmet > 0) & ~free[:, None]
         eos = beam.cached_for_live("eos", lambda: upload([[self.eos]], beam.device))
@@ -217,7 +252,7 @@ class DBA(Select):
         state, count = phrases.advance(pick(state, rank), pick(count, rank), token)
         bank = phrases.bank(state, count)
         in_time = phrases.total[:, None] - bank <= steps_left[:, None] - 1
-        in_time |= (token == self.eos) | (infeasible | (done < forced))[:, None]
+        in_time |= (token == self.eos) | exempt[:, None]
         # an impossible copy must not hide a possible one, so it has a key of its own
         valid = (score > -torch.inf) & in_time
         valid &= first_of_equals(
@@ -228,65 +263,9 @@ class DBA(Select):
         for known in (state, count, bank):
             known[:, -1] = 0
         score = score.masked_fill(~valid, -torch.inf)
-        order, score = self.order(phrases, table, state, count, bank, score)  # (S, 2k)
-        row, token = row.gather(1, order), token.gather(1, order)
-        group = bank.gather(1, order)
-        aux = {"state": pick(state, order), "count": pick(count, order)} | self.state_after(
-            beam, table, row, token, proposed
-        )
-        return Candidates(
-            row,
-            token,
-            score,
-            self.width(table),
-            self.widths(phrases),
-            phrases.total,
-            group,
-            aux,
-            divide=partial(self.divide, top=phrases.total),
-        )
-
-    def compiled(
-        self,
-        beam: Beam,
-        log_probs: Tensor,
-        table: Tables,
-        done: int | Tensor,
-        steps_left: Tensor,
-        proposed: Tensor | None,
-    ) -> Candidates:
-        """Return the result of `__call__` by one call of the compiled library, from
-        log-probabilities (n, V)."""
-        live, state, count = beam.live_index(), beam.aux["state"], beam.aux["count"]
-        infeasible = table.infeasible[live]
-        exempt = infeasible | (done < table.forced[live])
-        best = min(2 * self.k, beam.width * log_probs.size(1) - 1)
-        out = min(
-            2 * self.k,
-            best + beam.width * (self.per_row + state.size(1) * table.phrases.proposed.size(1)) + 1,
-        )
-        rows = BankRows(
-            log_probs,
-            beam.last_score().contiguous(),
-            state.contiguous(),
-            count.contiguous(),
-            beam.bounds(),
-            live,
-            steps_left,
-            exempt,
-            infeasible,
-            self.eos,
-            self.k,
-            best,
-            self.per_row,
-            out,
-            self.even,
-        )
-        row, token, group, score, state, count = select_by_banks(table.compiled_phrases(), rows)
-        aux = {"state": state, "count": count} | self.state_after(beam, table, row, token, proposed)
-        goal = table.phrases.total[live]
-        divide = partial(self.divide, top=goal)
-        return Candidates(row, token, score, self.k, None, goal, group, aux, divide=divide)
+        order, score, slots = self.order(phrases, table, state, count, bank, token, score)
+        row, token, bank = (each.gather(1, order) for each in (row, token, bank))
+        return row, token, bank, score, pick(state, order), pick(count, order), slots
 
     def forbid_(
         self, beam: Beam, log_probs: LogProbs, table: Tables, steps_left: Tensor
@@ -313,25 +292,22 @@ class DBA(Select):
             beam, log_probs, table.phrases.for_sentences(beam.live_index()), not self.soft
         )
 
-    def state_after(
-        self, beam: Beam, table: Tables, row: Tensor, token: Tensor, proposed: Tensor | None
-    ) -> dict[str, Tensor]:
-        """Return the row state that `forbid_` reads, after the candidates' tokens (S, c); proposed:
-        the result of `forbid_`."""
-        aux = {}
-        if table.banned is not None:
-            aux["banned"] = table.banned.advance(beam.aux["banned"][row], token)
-        if table.ends is not None and proposed is not None:
-            aux["ends"] = table.ends.next_state(beam, row, token, proposed)
-        return aux
-
     def width(self, table: Tables) -> int:
         """Return the number of rows that a sentence may continue with."""
-        return self.k
+        if not self.adds_rows or table.banks == 1:
+            return self.k
+        return self.k + self.more * int(table.phrases.words.max()) + self.competing
 
     def widths(self, phrases: PhraseTable) -> Tensor | None:
-        """Return (S,) that number for each sentence if sentences differ, else None."""
-        return None
+        """Return (S,) the number of rows that the banks of each sentence share, if sentences differ
+        in it or the width is another one; else None."""
+        return self.k + self.more * phrases.words if self.adds_rows else None
+
+    def own_width(self, phrases: PhraseTable) -> Tensor | None:
+        """Return (S,) the `width` of a sentence by itself, None if they do not differ."""
+        if not self.adds_rows:
+            return None
+        return self.k + self.more * phrases.words + self.competing * (phrases.total > 0)
 
     def order(
         self,
@@ -340,28 +316,49 @@ class DBA(Select):
         state: Tensor,
         count: Tensor,
         bank: Tensor,
+        token: Tensor,
         score: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        """Return places and scores (S, 2k) of the 2k candidates of each sentence, the k in the
-        banks' slots first."""
-        slots = self.divide(bank_sizes(bank, score, table.banks), phrases.total)
-        order, _ = order_by_banks(slots, bank, score, phrases.total)
-        order = order[:, : 2 * self.k]
-        return order, score.gather(1, order)
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return places and scores (S, 2k) of the 2k candidates of each sentence, first those in
+        the banks' slots and those that compete, and the number of rows of each sentence (S,); None:
+        the width."""
+        width, widths = self.width(table), self.widths(phrases)
+        sizes = bank_sizes(bank, score, table.banks)
+        slots = self.divide(sizes, phrases.total, self.slots(phrases))
+        competes = None
+        if self.competing:
+            goes_on = (token != self.eos) & (score > -torch.inf) & (phrases.total > 0)[:, None]
+            competes = best_of_mask(self.competing, goes_on, score)
+        order, admitted = order_by_banks(slots, bank, score, phrases.total, competes)
+        order = order[:, : 2 * width]
+        if widths is None or table.banks == 1:
+            return order, score.gather(1, order), None
+        rows = torch.where(
+            phrases.total < widths, widths + admitted - slots.sum(1), widths + self.competing
+        )
+        return order, score.gather(1, order), rows
 
-    def divide(self, sizes: Tensor, top: Tensor) -> Tensor:
-        """Return slots (S, B) of each bank for numbers of candidates (S, B), and each sentence's
-        highest bank top (S,)."""
-        return deal(self.k, sizes) if self.even else allocate(self.k, sizes, top)
+    def slots(self, phrases: PhraseTable) -> int | Tensor:
+        """Return the number of rows that the banks of each sentence share: (S, 1), or an int."""
+        return self.k + self.more * phrases.words[:, None] if self.more else self.k
+
+    def divide(self, sizes: Tensor, top: Tensor, k: int | Tensor) -> Tensor:
+        """Return slots (S, B) of each bank for numbers of candidates (S, B), each sentence's
+        highest bank top (S,), and k slots of all banks: (S, 1), or an int."""
+        return deal(k, sizes) if self.even else allocate(k, sizes, top)
 
     def best(self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable) -> Best:
-        """Return the 2k best continuations of each sentence; under the paper's rule k, but for a
-        sentence without phrases, which is plain beam search."""
-        best = best_of_rows(k, beam, log_probs, self.children)
-        if self.even:
+        """Return the best continuations of each sentence, as many as it considers by itself, though
+        a batch is as wide as its widest sentence: twice its rows; under the paper's rule as many as
+        its banks share, but for a sentence without phrases, which is plain beam search."""
+        best, most = best_of_rows(k, beam, log_probs, self.children), self.own_width(phrases)
+        if most is None and self.even:
             return best
-        beyond = torch.arange(best.score.size(1), device=beam.device) >= k
-        beyond = beyond & (phrases.total > 0)[:, None]
+        most = 2 * (torch.full_like(phrases.total, self.k) if most is None else most)
+        if not self.even:
+            k_of_banks = torch.as_tensor(self.slots(phrases), device=most.device).flatten()
+            most = torch.where(phrases.total > 0, k_of_banks, most)
+        beyond = numbers(best.score.size(1), beam.device) >= most[:, None]
         return replace(best, score=best.score.masked_fill(beyond, -torch.inf))
 
     def continuations(
@@ -377,32 +374,20 @@ class DBA(Select):
         tokens of unmet phrases (Algorithm 2, lines 3-8). A continuation may occur more than
         once."""
         best = self.best(k, beam, log_probs, phrases)
+        most = min(self.per_row, self.children or self.per_row, log_probs.size)
         more = merge_phrase_tokens(
             beam,
             log_probs,
             phrases,
             state,
             count,
-            self.likeliest(beam, log_probs, phrases, state, count),
+            likeliest(most, beam, log_probs, phrases, state, count),
         )
         row, token, score = (
             torch.cat(pair, dim=1)
             for pair in zip((best.row, best.token, best.score), more, strict=True)
         )
         return row, token, score
-
-    def likeliest(
-        self, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, state: Tensor, count: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return scores and tokens (n, each) of each row's likeliest continuations; if a phrase is
-        pending, of those that do not continue its word."""
-        most = min(self.per_row, self.children or self.per_row, log_probs.size)
-        if not phrases.is_bounded:
-            return log_probs.topk(most)
-        pending = beam.by_row(phrases.is_pending(state, count).any(-1))  # (n,)
-        if pending.device.type == "cpu" and not bool(pending.any()):
-            return log_probs.topk(most)
-        return log_probs.topk(most, without=(pending, phrases.continues_word))
 
 
 @dataclass
@@ -412,6 +397,23 @@ class DBAFlags:
         metadata={
             "help": "candidates of dba and how it divides the beam among its banks: a row for each "
             "in turn, or the paper's (default: even; the paper: also --stop ranked)",
+            "shapes": "required phrases",
+        },
+    )
+    constraint_compete: Literal["rows", "search", "off"] = field(
+        default="rows",
+        metadata={
+            "help": "how the output without required phrases competes: in 2 more rows of the beam, "
+            "which follow the best hypotheses whatever they have, in a search of its own, or not "
+            "at all (default: rows)",
+            "shapes": "required phrases",
+        },
+    )
+    constraint_rows: int = field(
+        default=0,
+        metadata={
+            "help": "rows of the beam in addition for each required word (default: 0)",
+            "range": (0, 100, "number of rows"),
             "shapes": "required phrases",
         },
     )
@@ -435,5 +437,12 @@ class DBAFlags:
 def build(flags, context) -> DBA:
     even = str(flags.dba_allocation) == "even"
     return DBA(
-        context.k, context.eos, len(context.dictionary), context.children, even, context.min_len
+        context.k,
+        context.eos,
+        len(context.dictionary),
+        context.children,
+        even,
+        context.min_len,
+        COMPETING_ROWS if even and str(flags.constraint_compete) == "rows" else 0,
+        flags.constraint_rows,
     )

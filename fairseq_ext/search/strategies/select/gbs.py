@@ -15,20 +15,19 @@ gates are those of dba.py.
 Neutral setting: no constraints; then it is beam search with beam b.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from fairseq_ext.search.beam import Beam
-from fairseq_ext.search.candidates import Candidates, bank_sizes, order_by_banks
+from fairseq_ext.search.candidates import Candidates, order_by_banks
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases.phrase_table import PhraseTable
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.strategies.select._constraints import Tables
 from fairseq_ext.search.strategies.select.dba import DBA
-from fairseq_ext.search.strategies.select.topk import Best
 
 
 @dataclass
@@ -54,12 +53,7 @@ class GridBeam(DBA):
         assert found.widths is not None
         # a sentence without constraints has k rows, also next to one with more: of its 2k
         # candidates, keep those that a beam of k would use
-        ends = found.token == self.eos
-        used = torch.where(
-            ends,
-            torch.arange(ends.size(1), device=ends.device) < self.k,
-            (~ends).cumsum(1) <= self.k,
-        )
+        used = found.used(self.eos, self.k)
         found.score = found.score.masked_fill(~used & (found.widths == self.k)[:, None], -torch.inf)
         found.slots = self.own_width(self.tables(pool).phrases.for_sentences(beam.live_index()))
         return found
@@ -70,19 +64,8 @@ class GridBeam(DBA):
     def widths(self, phrases: PhraseTable) -> Tensor | None:
         return self.k * (phrases.total + 1)
 
-    def own_width(self, phrases: PhraseTable) -> Tensor:
-        """Return (S,) the `width` of a sentence by itself."""
+    def own_width(self, phrases: PhraseTable) -> Tensor | None:
         return self.k * (phrases.total + 1)
-
-    def best(self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable) -> Best:
-        """Return the best continuations of each sentence, as many as it considers by itself: a
-        batch is as wide as its widest sentence."""
-        best = super().best(k, beam, log_probs, phrases)
-        beyond = (
-            torch.arange(best.score.size(1), device=beam.device)
-            >= 2 * self.own_width(phrases)[:, None]
-        )
-        return replace(best, score=best.score.masked_fill(beyond, -torch.inf))
 
     def order(
         self,
@@ -91,17 +74,18 @@ class GridBeam(DBA):
         state: Tensor,
         count: Tensor,
         bank: Tensor,
+        token: Tensor,
         score: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        slots = self.divide(bank_sizes(bank, score, table.banks), phrases.total)
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        slots = torch.full((bank.size(0), table.banks), self.k, device=bank.device)
         return self.admitted_only(slots, table, bank, score, phrases.total)
 
-    def divide(self, sizes: Tensor, top: Tensor) -> Tensor:
+    def divide(self, sizes: Tensor, top: Tensor, k: int | Tensor) -> Tensor:
         return torch.full_like(sizes, self.k)
 
     def admitted_only(
         self, slots: Tensor, table: Tables, bank: Tensor, score: Tensor, top: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, None]:
         """Return order and scores (S, 2k) as `order_by_banks` does, without candidates beyond the
         slots, except for those that may replace ended ones."""
         order, admitted = order_by_banks(slots, bank, score, top)
@@ -111,7 +95,7 @@ class GridBeam(DBA):
         # a sentence without constraints is plain beam search, whose candidates after the k-th
         # replace those that end
         score = score.masked_fill(beyond & searched, -torch.inf)
-        return order[:, : 2 * self.width(table)], score[:, : 2 * self.width(table)]
+        return order[:, : 2 * self.width(table)], score[:, : 2 * self.width(table)], None
 
 
 @register(

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.kernels.beam import StrategyRules
+from fairseq_ext.kernels.beam import Selection, StrategyRules
 from fairseq_ext.kernels.log_probs import SamplingCut, draw, draw_compiled, uniform
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, pad_by_sentence
@@ -51,7 +51,7 @@ class Sampling(Select):
 
     @property
     def rules(self) -> StrategyRules | None:
-        return StrategyRules(samples=True, sampling_cut=self.cut.struct())
+        return StrategyRules(selection=Selection.SAMPLES, sampling_cut=self.cut.struct())
 
     def start(self, beam: Beam, pool: Pool) -> None:
         # all samples of a sentence start from one row

@@ -98,3 +98,16 @@ def merge_phrase_tokens(
         for x, fill in ((row, 0), (token, 0), (score, -torch.inf))
     )
     return torch.where(score > -torch.inf, row, beam.first_row()[:, None]), token, score
+
+
+def likeliest(
+    most: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, state: Tensor, count: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return scores and tokens (n, most) of each row's likeliest continuations; if a phrase is
+    pending, of those that do not continue its word."""
+    if not phrases.is_bounded:
+        return log_probs.topk(most)
+    pending = beam.by_row(phrases.is_pending(state, count).any(-1))  # (n,)
+    if pending.device.type == "cpu" and not bool(pending.any()):
+        return log_probs.topk(most)
+    return log_probs.topk(most, without=(pending, phrases.continues_word))

@@ -142,6 +142,10 @@ class ScreenedLogProbs(LogProbs):
         self.is_exact |= rows[:, None]
         self.ceiling = self.ceiling.masked_fill(rows, -torch.inf)
 
+    def only_each_(self, row: Tensor, token: Tensor, rows: Tensor) -> None:
+        self.make_exact_(rows)
+        super().only_each_(row, token, rows)
+
     def reorder_(self, row: Tensor) -> None:
         super().reorder_(row)
         self.x, self.is_exact, self.ceiling = self.x[row], self.is_exact[row], self.ceiling[row]

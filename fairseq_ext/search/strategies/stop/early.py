@@ -38,6 +38,7 @@ from torch import Tensor
 
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.kernels.banks import Estimate
+from fairseq_ext.kernels.beam import StopRule, StrategyRules
 from fairseq_ext.search.beam import Beam, numbers, upload
 from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.constraints.prefix import met_with_prefix
@@ -59,6 +60,8 @@ LONGEST = 1 << 30  # tokens
 class Early(Count):
     """fairseq's stopping criterion, and the estimate for sentences with constraints."""
 
+    estimate: Estimate
+
     def __init__(self, eos: int, scoring: Scoring, stats: Stats):
         super().__init__(eos)
         self.scoring = scoring
@@ -66,6 +69,12 @@ class Early(Count):
         self.estimate = Estimate(
             MISSING_TOKEN_COST, TOKEN_COST, MAX_NATS_PER_TOKEN, MAX_EXTRA_TOKENS
         )
+
+    @property
+    def rules(self) -> StrategyRules | None:
+        nats = self.estimate.max_nats_per_token
+        extra = self.estimate.max_extra_tokens
+        return StrategyRules(stop=StopRule.EARLY, max_nats_per_token=nats, max_extra_tokens=extra)
 
     def unconstrained(self) -> Stop:
         return Count(self.eos)
@@ -91,10 +100,8 @@ class Early(Count):
         )
         searched = beam.cached_for_live("searched", lambda: goal > 0)  # (S,) has constraints
         # (S, c), (S, n)
-        score, best = (
-            self.ranking_score(candidates.score, beam.step + 1, rewarded),
-            finished.best[live],
-        )
+        score = self.ranking_score(candidates.score, beam.step + 1, rewarded)
+        best = finished.best[live]
         # subtle: if few rows are left, poor candidates are among the k best; those of them that end
         # must not be counted
         useless = (score <= best[:, -1:]) & searched[:, None] & (candidates.token == self.eos)
@@ -108,9 +115,10 @@ class Early(Count):
         _, goes_on = candidates.split_by_eos(self.eos)
         # subtle: a sentence without a full list continues as under --stop count, whatever the other
         # sentences of the batch do
-        within = goes_on.cumsum(1) <= (
-            candidates.width if candidates.widths is None else candidates.widths[:, None]
-        )
+        most = candidates.most
+        if candidates.slots is None and candidates.widths is not None:
+            most = candidates.widths[:, None]
+        within = goes_on.cumsum(1) <= most
         unhindered = ~full[:, None]
         goes_on &= within | unhindered
         stays = goes_on & (
@@ -153,7 +161,7 @@ class Early(Count):
 
     def bank_turn_rank(self, candidates: Candidates, stays: Tensor) -> Tensor:
         """Return (S, c): rank of each staying candidate if the banks take turns, from the highest
-        down."""
+        down, after the best ones that compete whatever their bank."""
         assert candidates.goal is not None and candidates.group is not None
         # subtle: pairs are compared, since order_by_banks would need the number of banks on the
         # host, and so wait for a device
@@ -161,6 +169,9 @@ class Early(Count):
         same = (candidates.group[:, :, None] == candidates.group[:, None]) & stays[:, None]
         rank = (same & (place[:, None] < place[:, :, None])).sum(2)  # in the bank
         key = (rank << 32) + candidates.goal[:, None] - candidates.group
+        if candidates.competing:
+            first = (stays[:, None] & (place[:, None] < place[:, :, None])).sum(2)
+            key = torch.where(first < candidates.competing, first - candidates.competing, key)
         return ((key[:, None] < key[:, :, None]) & stays[:, None]).sum(2)
 
     def best_expected_score(self, candidates: Candidates, beam: Beam, rewarded: Tensor) -> Tensor:
@@ -168,13 +179,9 @@ class Early(Count):
         assert candidates.goal is not None and candidates.group is not None
         lacks = candidates.goal[:, None] - candidates.group  # (S, c) required tokens
         more = numbers(MAX_EXTRA_TOKENS + 2, beam.device)[1:]  # EOS and other tokens
-        cost = beam.cached_for_live(
-            "cost", lambda: (TOKEN_COST * more.double()).to(candidates.score.dtype)
-        )
-        score, length = (
-            (candidates.score - MISSING_TOKEN_COST * lacks)[..., None] - cost,
-            (beam.step + 1 + lacks)[..., None] + more,
-        )
+        cost = beam.cached_for_live("cost", lambda: self.estimate.extra_cost(beam.device))
+        score = (candidates.score - self.estimate.missing_cost(lacks))[..., None] - cost
+        length = (beam.step + 1 + lacks)[..., None] + more
         return self.ranking_score(score, length, rewarded[..., None]).amax(2)
 
 

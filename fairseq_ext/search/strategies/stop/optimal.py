@@ -68,11 +68,9 @@ class OptimalEnding(Stop):
     def __init__(self, eos: int, scoring: Scoring, stats: Stats, paper: bool, prune: bool):
         self.eos = eos
         self.scoring = scoring
-        self.stats, self.certificates, self.early_end = (
-            stats,
-            stats.section(Certificates),
-            stats.section(Saved),
-        )
+        self.stats = stats
+        self.certificates = stats.section(Certificates)
+        self.early_end = stats.section(Saved)
         self.paper = paper  # expansion
         self.prune = prune
         self.variable = paper or prune

@@ -40,6 +40,9 @@ class Both(DBA):
         for name in got.aux:
             assert torch.equal(got.aux[name][possible], expected.aux[name][possible]), name
         assert torch.equal(got.goal, expected.goal) and got.width == expected.width
+        assert (got.slots is None) == (expected.slots is None)
+        if got.slots is not None:
+            assert torch.equal(got.slots, expected.slots)
         # also what stands for nothing points into its own sentence
         sentence = beam.sentence_of_row()[got.row]
         assert torch.equal(sentence, torch.arange(len(beam.live))[:, None].expand_as(sentence))
@@ -68,7 +71,8 @@ def test_random_batches(seed, ordered, even):
     constraints = [
         random_constraints(draw, limit + draw.choice([0, 0, 2]), "abc") for limit in limits
     ]
-    decode(tables, constraints, k, limits, ordered, select=partial(Both, even=even))
+    more = {"competing": draw.choice([0, 1, 3]), "more": draw.choice([0, 0, 1, 2])}
+    decode(tables, constraints, k, limits, ordered, select=partial(Both, even=even, **more))
 
 
 @pytest.mark.parametrize("k", [1, 3, 10])

@@ -114,7 +114,7 @@ def test_a_bonus_of_nothing_is_plain_beam_search():
         assert [h.score for h in a] == [h.score for h in b]
 
 
-def test_a_sentence_does_not_depend_on_those_beside_it():
+def test_a_sentence_does_not_depend_on_those_next_to_it():
     tables = [random_table(i) for i in range(4)]
     constraints = [wanted("ab", "c"), wanted(), wanted("d|aa"), wanted("bbb", "a")]
     together = found(tables, constraints, 4, 1.5, [5, 7, 3, 8])

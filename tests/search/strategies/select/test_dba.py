@@ -167,7 +167,7 @@ def test_a_large_beam_finds_all_that_satisfy_best_first(case, seed):
 def test_random_batches(seed, ordered):
     """Every hypothesis meets all constraints, also where they fill the sentence to its last token;
     sentences without any equal plain beam search; the order of sentences does not matter, and that
-    of constraints only if asked for."""
+    of constraints only if requested."""
     draw = random.Random(seed)
     size, k = draw.randint(2, 6), draw.randint(1, 8)
     tables = [random_table(100 * seed + i, ending=draw.choice([0, 0.3, 1])) for i in range(size)]

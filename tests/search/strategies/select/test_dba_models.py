@@ -1,4 +1,4 @@
-"""Dynamic beam allocation on fairseq models: beside plain sentences, in the report, and against
+"""Dynamic beam allocation on fairseq models: next to plain sentences, in the report, and against
 fairseq's own constrained search.
 
 What fairseq's `LexicallyConstrainedBeamSearch` and ours have in common, found by taking the

@@ -2,9 +2,12 @@
 Sections 3.1 to 3.3 and 6.4 written out in Python, on random tables."""
 
 import copy
+import importlib.util
 import math
 import random
+import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,6 +23,24 @@ from fairseq_ext.search.strategies.select.topk import TopK
 from fairseq_ext.search.strategies.stop.ranked import Ranked
 
 MAX_LEN = 9
+EXPERIMENT = Path(__file__).resolve().parents[4] / "scripts" / "experiments" / "dba" / "paper.py"
+
+
+def experiment():
+    """scripts/experiments/dba/paper.py, as a module."""
+    spec = importlib.util.spec_from_file_location("dba_paper", EXPERIMENT)
+    assert spec is not None and spec.loader is not None
+    # where runs.py finds searches.py
+    sys.path.append(str(EXPERIMENT.parents[1] / "optimal_ending"))
+    try:
+        made = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(made)
+    finally:
+        sys.path.remove(str(EXPERIMENT.parents[1] / "optimal_ending"))
+    return made
+
+
+PAPER = experiment()
 
 
 def paper_slots(k: int, have: list[int]) -> list[int]:
@@ -61,8 +82,11 @@ class Hypothesis:
         return new
 
 
-def paper_search(table, constraints, k: int, worst: float, slots) -> dict[str, float]:
-    """The finished hypotheses on the beam at the end, with their sums of log-probabilities."""
+def paper_search(
+    table, constraints, k: int, worst: float, slots, first: bool = False
+) -> dict[str, float]:
+    """The finished hypotheses on the beam at the end, with their sums of log-probabilities; first:
+    the end is at the first of them, and of several the best counts."""
     beam = [Hypothesis(Plain(constraints.any_of))]
     total, best_finished = beam[0].state.total(), -math.inf
     for step in range(MAX_LEN + 1):
@@ -91,8 +115,10 @@ def paper_search(table, constraints, k: int, worst: float, slots) -> dict[str, f
         share = slots(k, [len(bank) for bank in banks])
         beam = [h for bank, most in zip(banks, share, strict=True) for h in bank[:most]]
         best_finished = max([best_finished, *(h.score for h in beam if h.ended())])
-        if all(h.ended() for h in beam):
+        if all(h.ended() for h in beam) or (first and best_finished > -math.inf):
             break
+    if first:
+        beam = [max((h for h in beam if h.ended()), key=lambda h: h.score)]
     return {words(h.tokens[:-1]).replace(" ", ""): round(h.score, 9) for h in beam if h.ended()}
 
 
@@ -136,6 +162,20 @@ def test_the_papers_search_is_as_its_algorithm_says(seed, worst):
             ).lists[0]
             if worst == math.inf:
                 assert list(mine.values()) == [round(h.score, 9) for h in plain]
+
+
+@drawn(6)
+@pytest.mark.parametrize("seed", range(20))
+def test_the_experiments_early_stopping_ends_at_the_first_complete_hypothesis(seed):
+    """Section 6.4, scripts/experiments/dba/paper.py."""
+    draw = random.Random(seed)
+    k, c = draw.randint(1, 7), random_constraints(draw, MAX_LEN - 1, "abc")
+    table = random_table(seed, ending=0.4)
+    select = partial(DBA, even=False)(k, EOS, VOCABULARY)
+    stop = PAPER.FirstComplete(EOS)
+    nbest = search([table], k, stop, MAX_LEN, nbest=9, select=select, constraints=[c]).lists[0]
+    expected = paper_search(table, c, k, math.inf, paper_slots, first=True)
+    assert {words(h.tokens).replace(" ", ""): round(h.score, 9) for h in nbest} == expected
 
 
 @drawn(6)

@@ -41,7 +41,7 @@ def test_without_constraints_it_is_beam_search(select, k):
 
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("select", SELECTS)
-def test_sentences_without_constraints_are_plain_beam_search_beside_others(select, k):
+def test_sentences_without_constraints_are_plain_beam_search_next_to_others(select, k):
     draw = random.Random(k)
     constraints = [
         phrases(*random_phrases(draw, *n)) for n in ([], [1], [2, 1], [], [3], [], [1, 1], [2])
@@ -62,7 +62,7 @@ def test_sentences_without_constraints_are_plain_beam_search_beside_others(selec
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("select", ["dba", *SELECTS])
 def test_a_sentence_does_not_depend_on_its_batch(select, seed, stop):
-    """Beside sentences whose phrases are longer or shorter than its own."""
+    """Next to sentences whose phrases are longer or shorter than its own."""
     draw = random.Random(seed)
     constraints = [
         phrases(*random_phrases(draw, *n)) for n in ([], [1], [2, 1], [1, 1], [4], [1, 2])
@@ -125,9 +125,9 @@ def test_a_base_beam_of_nothing_is_refused():
 
 @drawn(1)
 @pytest.mark.parametrize("select", ["dba", *SELECTS])
-def test_a_translation_does_not_depend_on_the_phrases_beside_it(select):
+def test_a_translation_does_not_depend_on_the_phrases_next_to_it(select):
     """Whole words, which have pieces of several lengths; under cbs the third sentence had other
-    banks beside the others than alone."""
+    banks next to the others than alone."""
     demo = Path(__file__).resolve().parents[4] / "checkpoints" / "demo"
     source = (
         (demo.parents[1] / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()

@@ -128,7 +128,7 @@ def test_words_too_unlikely_to_have_a_chance_give_way_to_the_best_and_nothing_to
 
 
 def sentences(table, name: str, longest: int = 4) -> dict[tuple[int, ...], float]:
-    """The probability of every sentence of a table, of at most so many words."""
+    """The probability of every sentence of a table, of at most `longest` words."""
     out, rows = {}, {(): 1.0}
     for length in range(longest + 1):
         following: dict[tuple[int, ...], float] = {}
@@ -253,8 +253,8 @@ def test_a_samples_noise_is_its_sentences_own(dtype, device):
     model = build("transformer", 2, dtype)
     flags = {"beam": 6, "nbest": 6, "max_len_a": 2.0, "max_len_b": 3}  # each its own limit
     sample, float32 = batch([3, 1, 7, 5, 2]), dtype == torch.float32
-    # a GPU's products depend on the rows beside
-    beside = 1e-12 if not float32 else 0.0 if device.type == "cpu" else 1e-5
+    # a GPU's products depend on the rows next to
+    next_to = 1e-12 if not float32 else 0.0 if device.type == "cpu" else 1e-5
     expected = run(generators([model], {"select": "sampling"}, **flags).ours, sample)
     for stream in (
         {},
@@ -269,7 +269,7 @@ def test_a_samples_noise_is_its_sentences_own(dtype, device):
         },
     ):
         ours = generators([model], {"select": "sampling", **stream}, **flags).ours
-        same(expected, run(ours, sample, seed=99), beside)
+        same(expected, run(ours, sample, seed=99), next_to)
         for i in range(5):
             same(expected[i : i + 1], run(ours, alone(sample, i)), 1e-5 if float32 else 1e-9)
     ours = generators([model], {"select": "sampling"}, **flags).ours

@@ -369,7 +369,7 @@ def cache(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.mark.parametrize("table", ["direct", "cuckoo"])
-def test_an_index_is_kept_in_the_cache_folder_and_built_anew_for_other_weights(
+def test_an_index_is_kept_in_the_cache_folder_and_built_again_for_other_weights(
     table, tmp_path, cache, built
 ):
     checkpoint, parameters = str(tmp_path / "model.pt"), Parameters(4, 2, 6, 1, table)
@@ -419,7 +419,7 @@ def test_a_damaged_index_is_replaced(tmp_path, cache, built, caplog):
 def test_an_index_whose_numbers_lead_out_of_it_is_replaced(
     tmp_path, cache, built, caplog, table, name, place, value
 ):
-    """The digest is right: whoever writes a file can make one."""
+    """The digest is right: who writes a file can make one."""
     checkpoint, parameters = str(tmp_path / "model.pt"), Parameters(4, 2, 6, 1, table)
     _lsh_index.load_or_build(weights(1), None, parameters, checkpoint)
     [file] = cache.iterdir()
@@ -435,7 +435,7 @@ def test_an_index_whose_numbers_lead_out_of_it_is_replaced(
     )
 
 
-def test_an_index_remembers_the_dictionary_and_tells_when_another_one_is_used(
+def test_an_index_remembers_the_dictionary_and_says_when_another_one_is_used(
     tmp_path, cache, built, caplog
 ):
     checkpoint = str(tmp_path / "model.pt")
@@ -451,7 +451,7 @@ def test_an_index_remembers_the_dictionary_and_tells_when_another_one_is_used(
 
 
 def test_an_index_that_cannot_be_kept_is_used(tmp_path, built, monkeypatch, caplog):
-    (tmp_path / "file").write_text("")  # no folder: nothing can be kept in it, whoever asks
+    (tmp_path / "file").write_text("")  # no folder: nothing can be kept in it, for no user
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     for _ in range(2):
         assert (
@@ -517,6 +517,6 @@ def test_parameters_without_lsh_are_refused():
         generators([build("transformer")], {"lsh_hits": 3}, beam=2)
 
 
-def test_the_signature_tells_the_parameters():
+def test_the_signature_says_the_parameters():
     ours = generators([build("transformer")], {"softmax": "lsh", "lsh_hits": 0}, beam=2).ours
     assert "softmax:lsh,lsh_hits=0" in ours.stats.signature

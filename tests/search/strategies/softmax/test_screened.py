@@ -32,7 +32,7 @@ def weights(kind: str, seed: int = 1) -> torch.Tensor:
     W = torch.randn(V, D, generator=generator) * 0.5
     if kind == "half":
         return W.half().float()
-    if kind == "near-tied":  # pairs that differ by less than 16 bits can tell
+    if kind == "near-tied":  # pairs that differ by less than 16 bits can say
         W[1::2] = W[::2] * (1 + 1e-6 * torch.randn(V // 2, 1, generator=generator))
     if kind == "large":
         return W * 40
@@ -170,7 +170,7 @@ def test_words_that_a_bias_rules_out_stay_out(plug):
     assert torch.equal(token, best)
 
 
-def test_any_word_that_is_asked_for_is_exact(plug):
+def test_any_word_that_is_requested_is_exact(plug):
     W, x = weights("random"), states(6, 1.0)
     wanted = torch.arange(0, 600).view(6, 100)
     found = plug(W)(x).scores_at(wanted)
@@ -225,7 +225,7 @@ def test_rows_that_come_in_once_others_are_computed_in_full_are_too():
     """Rounding lifts the words of the first row, so that it looks as if none of the second's
     could be among the best."""
     W = torch.zeros(600, 3)
-    W[:, 2], W[:20, 0], W[20:, 1] = 32767.0, 2000.0, 0.49  # 16 bits hold no 0.49 beside it
+    W[:, 2], W[:20, 0], W[20:, 1] = 32767.0, 2000.0, 0.49  # 16 bits hold no 0.49 next to it
     x = torch.tensor([[0.01, -1.0, 0.0], [0.01, 0.3, 0.0]])
     ours = Plug(W)
     log_probs, full = ours(x), exact(W, x)
@@ -241,7 +241,7 @@ def test_rows_that_come_in_once_others_are_computed_in_full_are_too():
 
 @needs_library
 def test_many_equal_words_are_summed_without_drift():
-    """Two thousand words beside a likely one, each a few units of what float32
+    """Two thousand words next to a likely one, each a few units of what float32
     holds of their sum."""
     W = torch.zeros(9000, 8)
     W[:, 0] = -12 + 1e-3 * torch.randn(9000, generator=torch.Generator().manual_seed(1))

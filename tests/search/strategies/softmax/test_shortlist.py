@@ -110,7 +110,7 @@ LISTS: dict[str, dict] = {
 @pytest.mark.skipif(library() is None, reason="there is no compiled library")
 @pytest.mark.parametrize("listed", LISTS)
 def test_int8_lists_of_each_sentence_do_not_depend_on_the_batch(table, listed, on_the_cpu):
-    """A sentence alone, and beside others: the same hypotheses, scores to float32's rounding."""
+    """A sentence alone, and next to others: the same hypotheses, scores to float32's rounding."""
     flags = LISTS[listed] | ({"shortlist_file": table} if listed == "lexical" else {})
     generator = generators(
         [build("transformer", words=WORDS, dtype=torch.float32)],
@@ -182,7 +182,7 @@ def test_a_lexical_list_of_a_batch_is_the_union_of_its_sentences(table):
         ({"shortlist_top": 5}, "belongs to"),
     ],
 )
-def test_wrong_flags_are_told_in_one_sentence(flags, said):
+def test_wrong_flags_are_reported_in_one_sentence(flags, said):
     with pytest.raises(UsageError, match=said):
         ours(flags)
 
@@ -191,7 +191,7 @@ def test_wrong_flags_are_told_in_one_sentence(flags, said):
     "text, said",
     [("w1 w2", "columns"), ("w1 w2 much", "is not a probability"), ("x y 0.5", "has no word")],
 )
-def test_wrong_tables_are_told_with_their_line(text, said, tmp_path):
+def test_wrong_tables_are_reported_with_their_line(text, said, tmp_path):
     (tmp_path / "table").write_text(f"{text}\n")
     with pytest.raises(UsageError, match=said):
         ours({"softmax": "lexical", "shortlist_file": str(tmp_path / "table")})

@@ -138,7 +138,7 @@ def test_a_sentence_far_behind_its_first_hypothesis_is_final():
     assert by_hand.late == 1 and found.step[0] == 2 * first + 17
 
 
-def test_a_dear_word_does_not_pay_for_words_behind_it():
+def test_a_costly_word_does_not_pay_for_words_behind_it():
     """ "b" costs 9 nats. Each "c" behind it costs 1.6 and so raises the mean of the hypothesis, as
     it does of a longer and longer one."""
     arcs = {"": {"a": 1 - math.exp(-9), "b": math.exp(-9)}} | {

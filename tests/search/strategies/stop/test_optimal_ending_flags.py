@@ -40,7 +40,7 @@ def test_flags_reach_the_search():
 
 
 @pytest.mark.parametrize(
-    "flags, generation, told",
+    "flags, generation, reported",
     [
         ({}, {}, "normalised"),
         ({}, {"lenpen": 0.0}, "raw"),
@@ -49,12 +49,12 @@ def test_flags_reach_the_search():
     ],
     ids=str,
 )
-def test_the_signature_tells_which_certificate_it_is(flags, generation, told):
+def test_the_signature_says_which_certificate_it_is(flags, generation, reported):
     ours = generators(
         [build("transformer")], strategy={"stop": "optimal", **flags}, beam=4, **generation
     ).ours
     [stop] = [part for part in ours.stats.signature.split("|") if part.startswith("stop:")]
-    assert stop.endswith(f",certificate={told}")
+    assert stop.endswith(f",certificate={reported}")
     assert (
         "certificate"
         not in generators([build("transformer")], beam=4, **generation).ours.stats.signature

@@ -64,5 +64,5 @@ def test_what_then_lacks_a_word_is_not_taken():
 def test_other_sentences_are_searched_once():
     assert len(searched(hypothesis(7), length=LIMIT)[1]) == 1  # as long as that anyway
     assert len(searched(hypothesis(7), min_len=22)[1]) == 1  # and 21 would be too few
-    assert len(searched(hypothesis(7), constraints=EMPTY)[1]) == 1  # nobody asks for a word
+    assert len(searched(hypothesis(7), constraints=EMPTY)[1]) == 1  # no one requests a word
     assert len(searched(hypothesis(7), first=hypothesis(*[5] * 100, 7))[1]) == 1  # ended by itself

@@ -1,0 +1,41 @@
+// Allowed outputs: automata over tokens as one table. Definition: search/phrases/token_automaton.py.
+//
+// Shapes: M states of all automata, E arcs.
+
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace {
+
+// allowed.py reads its fields from here
+struct Automata {
+    const int64_t* first;                      // (M + 1,) the arcs of each state
+    const int32_t *token, *target, *shortest;  // (E,) ascending in a state; (E,) next state; (M,) fewest tokens to an end
+};
+
+// The outputs of one sentence: `base`, its first state in the table; states are numbers from there
+struct Outputs {
+    const Automata& a;
+    int64_t base;
+
+    // Return the state after an allowed token
+    int64_t after(int64_t state, int64_t token) const {
+        const int32_t *from = a.token + a.first[base + state], *end = a.token + a.first[base + state + 1];
+        return a.target[std::lower_bound(from, end, static_cast<int32_t>(token)) - a.token];
+    }
+
+    // Call act(token) for each allowed token, ascending, EOS included. left: tokens that may follow before EOS
+    template <typename Act>
+    void each(int64_t state, int64_t left, int64_t eos, Act act) const {
+        bool ends = a.shortest[base + state] == 0;
+        for (int64_t e = a.first[base + state]; e < a.first[base + state + 1]; ++e) {
+            if (ends && a.token[e] > eos) act(eos), ends = false;
+            if (a.shortest[base + a.target[e]] < left) act(static_cast<int64_t>(a.token[e]));
+        }
+        if (ends) act(eos);
+    }
+};
+
+}  // namespace

@@ -1,0 +1,31 @@
+"""Allowed outputs for the compiled search (`allowed.hpp`). Definition:
+search/phrases/token_automaton.py.
+
+Shapes: M states, E arcs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.kernels.library import address, struct
+
+AutomataStruct = struct("allowed.hpp", "Automata")
+
+
+class CompiledAutomata:
+    """Automata as the library reads them: first (M + 1,) int64; token and target (E,), shortest
+    (M,) int32, contiguous."""
+
+    def __init__(self, first: Tensor, token: Tensor, target: Tensor, shortest: Tensor):
+        self.arrays = first, token, target, shortest  # the structure points to them
+        self.struct = AutomataStruct(
+            first=address(first, torch.int64),
+            token=address(token, torch.int32),
+            target=address(target, torch.int32),
+            shortest=address(shortest, torch.int32),
+        )
+        self.address = ctypes.addressof(self.struct)

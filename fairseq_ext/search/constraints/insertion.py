@@ -1,0 +1,222 @@
+"""Places for glossary terms for which a draft has no word.
+
+The model does not know the term, but what it would write for the source term by itself
+(renderings.py). So the best place in the draft, and the words that lead to it ("on a", "with the"),
+are those where this word is the most probable; the term then takes its place. The draft keeps all
+of its words. The log-probabilities of the draft's own steps select a few places, in one pass over
+the draft; the others are compared by the mean over the whole sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fairseq_ext.search.constraints.drafts import Candidate, Rewrite, Sentence
+from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding, Sources
+from fairseq_ext.search.constraints.rewrites import Version, is_inflection
+from fairseq_ext.search.constraints.term_writer import TermWriter, led
+from fairseq_ext.search.constraints.word_alignment import Mention, word_spans
+from fairseq_ext.search.phrases.function_words import function_words, stem
+from fairseq_ext.search.phrases.pieces import folded
+from fairseq_ext.search.phrases.places import PLURAL, agreeing, overlap
+from fairseq_ext.search.phrases.sentence import SourceTerm
+from fairseq_ext.search.pool import Pool
+
+# places and leads of a term that are compared by the whole sentence: without words before it, with
+# one word, and with more
+COMPARED = (3, 3, 6)
+FILLS = 8  # first words in front of a term that are compared
+POOR = 8.0  # nats that an insertion may cost before the sentence is searched again
+LEADS = {  # words before a term in the singular and in the plural
+    "en": (
+        "|a|the|and a|and the|with a|with the|in a|in the|on a|on the|at the|of a|of the|to the|"
+        "into the|by a|from the|near a|using a".split("|"),
+        "|the|and|and the|with|with the|in|in the|on|on the|of|of the|for|to the|between".split(
+            "|"
+        ),
+    )
+}
+
+
+class Insertion:
+    """Finds places for terms. score_: scores versions."""
+
+    def __init__(
+        self,
+        score: ForcedDecoding,
+        writer: TermWriter,
+        score_: Callable[[Pool, Sources, Sequence[Version]], None],
+    ):
+        self.score, self.writer, self.score_ = score, writer, score_
+
+    def __call__(self, pool: Pool, sources: Sources, sentences: Sequence[Sentence]) -> None:
+        """Find a place in the best draft of each sentence for its terms without a word."""
+        jobs = []
+        for sentence in sentences:
+            draft = sentence.candidates[0]
+            for term in [term for term, word in sentence.places(draft) if word is None]:
+                if not term.required and self.has_inflection(draft, term):
+                    draft.unfit.add(term)
+                else:
+                    jobs.append((sentence, term))
+        if not jobs:
+            return
+        options = [self.options(sentence, term) for sentence, term in jobs]
+        versions = self.selected(pool, sources, jobs, options)
+        self.score_(pool, sources, [version for of in versions for version, _ in of])
+        for (sentence, term), of in zip(jobs, versions, strict=True):
+            best = max(of, key=lambda each: float(each[0].scores.sum()), default=None)
+            if best is not None:
+                candidate = sentence.candidates[0]
+                candidate.inserted[term] = best[1]
+                cost = candidate.draft.positional_scores.sum() - best[0].scores.sum()
+                if float(cost) > POOR:
+                    ((_, own),) = best[0].rewrites.items()
+                    sentence.poor[term] = own.form, float(best[0].scores.mean())
+
+    def options(self, sentence: Sentence, term: SourceTerm) -> list[tuple[Rewrite, Rewrite]]:
+        """The ways to insert a term, each with that of the model's own word."""
+        candidate = sentence.candidates[0]
+        assert candidate.words is not None
+        taken = [span for span in candidate.words.span_of_mention if span is not None]
+        word = self.own_word([sentence.mentions[i] for i in sentence.mention_numbers(term)])
+        form = agreeing(term.targets, word)[0] if self.writer.is_english else term.targets[0]
+        is_plural = PLURAL.search(form) is not None
+        out = []
+        for _, end in word_spans(candidate.text):
+            span = end, end
+            if any(overlap((end - 1, end + 1), other) and end != other[1] for other in taken):
+                continue
+            cased = self.writer.in_case(term, form, candidate.text, span)[0]
+            leads = LEADS.get(self.writer.language, ([""], [""]))[is_plural]
+            for lead in leads:
+                pair = [
+                    Rewrite(span, led(lead, each), each, "inserted")
+                    for each in (cased, word or cased)
+                ]
+                out.append((pair[0], pair[1]))
+        return out
+
+    def fill(self, pool: Pool, sources: Sources, sentences: Sequence[Sentence]) -> None:
+        """Find the words that a term needs in front where it is of another class or number than the
+        English word in its place: "riding a skateboard" for "skateboarding"."""
+        jobs = []
+        for sentence in sentences if self.writer.is_english else ():
+            draft = sentence.candidates[0]
+            for term, span in sentence.places(draft) if draft.words is not None else ():
+                if span is None:
+                    continue
+                displaced = draft.text[slice(*span)]
+                mentions = [sentence.mentions[i] for i in sentence.mention_numbers(term)]
+                own = self.own_word(mentions, displaced)
+                if own and term not in draft.inserted and differs(term, own, displaced):
+                    jobs.append((sentence, term, span, own))
+        if not jobs:
+            return
+        pairs = []
+        for sentence, _, span, _ in jobs:
+            draft = sentence.candidates[0]
+            lead = len(draft.draft.tokens) - len(draft.tokens)
+            first = lead + next_token(draft, span[0])
+            pairs.append((sentence.source, draft.draft.tokens.tolist()[: first + 1]))
+        tokens = self.score.next_tokens(sources, pairs, pool.bos, FILLS)
+        versions = []
+        for (sentence, term, span, own), (_, ids) in zip(jobs, tokens, strict=True):
+            texts = (self.writer.text.text([int(token)]).strip() for token in ids)
+            known = {stem(own), stem(folded(sentence.candidates[0].text[slice(*span)]))}
+            words = ["", *(x for x in texts if x.isalpha() and stem(folded(x)) not in known)]
+            leads = [f"{word} {article}".strip() for word in words for article in ("", "a", "the")]
+            versions += [
+                self.writer.version(
+                    sentence, sentence.candidates[0], {term: Rewrite(span, led(lead, own), own)}
+                )
+                for lead in dict.fromkeys(leads)
+            ]
+        self.score_(pool, sources, versions)
+        best: dict[tuple[Sentence, SourceTerm], float] = {}
+        for version in versions:
+            ((term, rewrite),) = version.rewrites.items()
+            key, value = (version.sentence, term), float(version.scores.sum())
+            if value > best.get(key, -float("inf")):
+                best[key] = value
+                version.candidate.leads[term] = rewrite.text.removesuffix(rewrite.form).strip()
+
+    def has_inflection(self, candidate: Candidate, term: SourceTerm) -> bool:
+        """Whether a draft has another form of a term: "opening" for "open"."""
+        assert candidate.words is not None
+        return self.writer.is_english and any(
+            is_inflection(form, word)
+            for form in term.targets
+            for place, word in enumerate(candidate.words.folded)
+            if candidate.words.is_free(place)
+        )
+
+    def own_word(self, mentions: Sequence[Mention], displaced: str = "") -> str:
+        """The word that the model writes for a term by itself, a form of what is displaced if there
+        is one; "" for none."""
+        share: dict[str, float] = {}
+        functions = function_words(self.writer.language)
+        for phrase, part in (pair for each in mentions for pair in each.renderings.items()):
+            for word in dict.fromkeys(each for each in phrase if each not in functions):
+                share[word] = share.get(word, 0.0) + part
+        same = [word for word in share if displaced and stem(word) == stem(folded(displaced))]
+        return max(same or share, key=share.__getitem__, default="")
+
+    def selected(
+        self,
+        pool: Pool,
+        sources: Sources,
+        jobs: Sequence[tuple[Sentence, SourceTerm]],
+        options: Sequence[Sequence[tuple[Rewrite, Rewrite]]],
+    ) -> list[list[tuple[Version, Rewrite]]]:
+        """The options whose first token is the most probable in the draft, as versions with the
+        model's own word, each with the rewrite that has the term."""
+        segmenter = self.writer.text.segmenter()
+        first: dict[str, int] = {}
+        for each in {own.text for of in options for _, own in of}:
+            first[each] = segmenter.dictionary.index(segmenter.known_pieces(each, " ")[0])
+        tokens = sorted(set(first.values()))
+        drafts = [(s.source, s.candidates[0].draft.tokens.tolist()) for s, _ in jobs]
+        scores = self.score.of_tokens(sources, drafts, pool.bos, tokens)
+        out = []
+        for (sentence, term), of, log_probs in zip(jobs, options, scores, strict=True):
+            candidate = sentence.candidates[0]
+            lead = len(candidate.draft.tokens) - len(candidate.tokens)
+            ranked = []
+            for rewrite, own in of:
+                step = next_token(candidate, rewrite.span[1]) + lead
+                value = float(log_probs[step, tokens.index(first[own.text])])
+                ranked.append((value, rewrite, own))
+            ranked.sort(key=lambda x: -x[0])
+            kinds = [[x for x in ranked if min(2, words_before(x[2])) == n] for n in range(3)]
+            chosen = [x for kind, n in zip(kinds, COMPARED, strict=True) for x in kind[:n]]
+            out.append(
+                [
+                    (self.writer.version(sentence, candidate, {term: own}), rewrite)
+                    for _, rewrite, own in chosen
+                ]
+            )
+        return out
+
+
+def differs(term: SourceTerm, own: str, displaced: str) -> bool:
+    """Whether a displaced English word is of another class or number than a term, for which the
+    model writes its own word."""
+    if " " in displaced or own == folded(displaced):
+        return False
+    is_verb = displaced.endswith("ing") and not any(t.endswith("ing") for t in (*term.targets, own))
+    has_plural = any(PLURAL.search(form) for form in (*term.targets, own))
+    return is_verb or (PLURAL.search(displaced) is not None and not has_plural)
+
+
+def words_before(rewrite: Rewrite) -> int:
+    """The number of words that a rewrite has before its term."""
+    return len(rewrite.text.removesuffix(rewrite.form).split())
+
+
+def next_token(candidate: Candidate, place: int) -> int:
+    """The first token of a candidate that begins at or after a place of its text."""
+    return next(
+        (i for i, (start, end) in enumerate(candidate.spans) if end > place),
+        len(candidate.spans) - 1,
+    )

@@ -1,0 +1,385 @@
+"""A deterministic automaton over tokens in flat arrays: which outputs are allowed, its file format,
+and its smallest form for a list of token sequences.
+
+A state of a row is one number. State 0 is the start; every state leads to a final one. `minimal`
+builds the smallest automaton of a finite list (a DAWG): its strings as a trie, in which nodes with
+the same continuations are one state.
+
+Shapes: M states, E arcs, N sequences, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.files import atomic_write
+from fairseq_ext.kernels.allowed import CompiledAutomata
+
+MAGIC = b"fairseq_ext allowed outputs 1\n"  # start of a file
+NEVER = (1 << 30) - 1  # tokens to a final state from one that reaches none
+LARGE = 1 << 20  # bytes from which an automaton goes to other processes as a file
+FIELDS = {"first": np.int32, "token": np.int32, "target": np.int32, "shortest": np.int32}
+
+
+class TokenAutomaton:
+    """An automaton; its arrays are read-only.
+
+    first (M + 1,): the first arc of each state; token (E,), ascending within a state, and target
+    (E,): of each arc; shortest (M,): the fewest tokens that lead to a final state, 0 for a final
+    one. notes: anything JSON, kept in its file.
+    """
+
+    def __init__(
+        self,
+        first: np.ndarray,
+        token: np.ndarray,
+        target: np.ndarray,
+        shortest: np.ndarray,
+        notes: Mapping[str, Any] | None = None,
+        path: str | None = None,
+    ):
+        self.first, self.token, self.target, self.shortest = first, token, target, shortest
+        self.notes = dict(notes or {})
+        self.path = path  # of its file, None without one
+        self.kept: Any = None  # a temporary file, for other processes
+        self.keys: tuple[int, np.ndarray] | None = None  # cache of `key`
+
+    def __len__(self) -> int:
+        return len(self.shortest)
+
+    def __repr__(self) -> str:  # part of the checksums of results files
+        return f"TokenAutomaton({self.digest})"
+
+    def __reduce__(self):
+        if self.path is None and self.nbytes >= LARGE:
+            self.kept = tempfile.NamedTemporaryFile(suffix=".allowed")
+            self.path = self.kept.name
+            self.write(self.path)
+        if self.path is not None:
+            return opened, (self.path, self.digest)
+        return TokenAutomaton, (self.first, self.token, self.target, self.shortest, self.notes)
+
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes of its arrays."""
+        return sum(getattr(self, name).nbytes for name in FIELDS)
+
+    @property
+    def final(self) -> np.ndarray:
+        """(M,) bool: the states in which an output may end."""
+        return self.shortest == 0
+
+    @cached_property
+    def longest(self) -> np.ndarray:
+        """(M,) the most tokens that lead to a final state; NEVER where there is no limit."""
+        out = np.where(self.final, 0, -1)
+        source = np.repeat(np.arange(len(self)), np.diff(self.first))
+        for _ in range(len(self) + 1):
+            following = out[self.target] + 1
+            more = out.copy()
+            np.maximum.at(more, source, np.where(following > 0, following, -1))
+            if (more == out).all():
+                return out
+            out = more
+            if out.max() > 10_000:
+                break
+        return np.full(len(self), NEVER)
+
+    def key(self, vocabulary: int) -> np.ndarray:
+        """Return (E,) ascending: state x vocabulary + token of every arc."""
+        if self.keys is None or self.keys[0] != vocabulary:
+            state = np.repeat(np.arange(len(self)), np.diff(self.first))
+            self.keys = vocabulary, state * vocabulary + self.token
+        return self.keys[1]
+
+    @cached_property
+    def tokens(self) -> tuple[int, ...]:
+        """The tokens of its arcs, ascending."""
+        return tuple(np.unique(self.token).tolist())
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of its arrays, in hexadecimal digits."""
+        found = hashlib.sha256()
+        for name in FIELDS:
+            found.update(np.ascontiguousarray(getattr(self, name)).data)
+        return found.hexdigest()
+
+    def next_state(self, state: int, token: int) -> int:
+        """Return the state after a token, -1 if the token is not allowed."""
+        a, b = self.first[state], self.first[state + 1]
+        place = a + int(np.searchsorted(self.token[a:b], token))
+        return int(self.target[place]) if place < b and self.token[place] == token else -1
+
+    def accepts(self, tokens: Iterable[int]) -> bool:
+        """Whether it allows an output of these tokens, without EOS."""
+        state = 0
+        for token in tokens:
+            state = self.next_state(state, token)
+            if state < 0:
+                return False
+        return bool(self.final[state])
+
+    def write(self, path: str) -> None:
+        """Write it to a file: MAGIC, a line of JSON with its sizes, notes and digest, its arrays
+        (raises OSError)."""
+        sizes = {name: len(getattr(self, name)) for name in FIELDS}
+        head = json.dumps({"sizes": sizes, "digest": self.digest, "notes": self.notes}).encode()
+        head += b" " * (-(len(MAGIC) + len(head) + 1) % 64) + b"\n"
+        with atomic_write(path) as file:
+            file.write(MAGIC + head)
+            for name, kind in FIELDS.items():
+                file.write(np.ascontiguousarray(getattr(self, name), kind).data)
+
+
+def is_automaton_file(path: str) -> bool:
+    """Whether a file that can be read is an automaton's."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        return os.path.isfile(path) and file.read(len(MAGIC)) == MAGIC
+    return False
+
+
+def opened(path: str, digest: str | None = None) -> TokenAutomaton:
+    """Return the automaton of a file, mapped into memory: processes share it.
+
+    digest: of the automaton that the file had. Errors: UsageError for a file that is damaged or is
+    another automaton's.
+    """
+    damaged = UsageError(
+        f"{path} is not an automaton as `python -m fairseq_ext.allowed build` writes it, or it is "
+        "damaged: build it again"
+    )
+    try:
+        with open(path, "rb") as file:
+            if file.readline() != MAGIC:
+                raise damaged
+            head, at = json.loads(file.readline()), file.tell()
+        arrays = {}
+        for name, kind in FIELDS.items():
+            arrays[name] = np.memmap(path, kind, "c", at, (head["sizes"][name],))
+            at += arrays[name].nbytes
+        found = TokenAutomaton(**arrays, notes=head["notes"], path=path)
+        is_whole = os.path.getsize(path) == at and found.digest == head["digest"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, OSError):
+            raise UsageError(
+                f"cannot read {path} ({error.strerror}): name a file that exists and is readable"
+            ) from None
+        raise damaged from None
+    if not is_whole or (digest is not None and digest != found.digest):
+        raise damaged
+    return found
+
+
+# ---- Construction
+
+
+def trimmed(
+    source: np.ndarray,
+    token: np.ndarray,
+    target: np.ndarray,
+    final: np.ndarray,
+    notes: Mapping[str, Any] | None = None,
+) -> TokenAutomaton | None:
+    """Return the automaton of arcs (E,) and states final (M,) without states that reach no final
+    one; None if the start is one of those. A state has one arc for a token; all are reachable."""
+    order = np.lexsort((token, source))
+    source, token, target = source[order], token[order], target[order]
+    shortest = np.where(final, 0, NEVER)
+    begins = np.flatnonzero(np.diff(source, prepend=-1)) if len(source) else source
+    changed = len(source) > 0
+    while changed:
+        least = np.minimum.reduceat(shortest[target], begins) + 1
+        at = source[begins]
+        better = least < shortest[at]
+        shortest[at[better]] = least[better]
+        changed = bool(better.any())
+    stays = shortest < NEVER
+    if not stays[0]:
+        return None
+    number = np.cumsum(stays) - 1
+    kept = stays[source] & stays[target]
+    source, token, target = number[source[kept]], token[kept], number[target[kept]]
+    first = np.searchsorted(source, np.arange(stays.sum() + 1))
+    return of_arrays((first, token, target, shortest[stays]), notes)
+
+
+def of_arrays(arrays: tuple[np.ndarray, ...], notes: Mapping[str, Any] | None) -> TokenAutomaton:
+    """Return the automaton of first, token, target and shortest."""
+    first, token, target, shortest = (each.astype(np.int32) for each in arrays)
+    return TokenAutomaton(first, token, target, shortest, notes)
+
+
+def mixed(value: np.ndarray) -> np.ndarray:
+    """Return a hash (uint64) of each value (uint64): splitmix64."""
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
+
+
+def minimal(
+    flat: np.ndarray,
+    length: np.ndarray,
+    vocabulary: int,
+    notes: Mapping[str, Any] | None = None,
+    seed: int = 1,
+) -> TokenAutomaton:
+    """Return the smallest automaton that allows N sequences, the tokens flat (sum of length,) of
+    length (N,) each, at least one; duplicates count once.
+
+    Nodes of the trie are one state if a 64-bit hash of their continuations is equal; that they are
+    equal is checked, so the result is exact. seed: of the hash.
+    """
+    kind = np.dtype(">u2" if vocabulary <= 1 << 16 else ">u4")
+    data, ends = flat.astype(kind).tobytes(), (np.cumsum(length) * kind.itemsize).tolist()
+    # in this form, the order of bytes is that of tokens
+    rows = sorted({data[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)})
+    flat = np.frombuffer(b"".join(rows), kind).astype(np.int32)
+    length = np.fromiter(map(len, rows), np.int64, len(rows)) // kind.itemsize
+    del rows, data
+    N, first = len(length), np.cumsum(length) - length
+    shared = np.zeros(N, np.int64)  # tokens that a sequence shares with the one before it
+    equal, depth = np.arange(1, N), 0
+    while equal.size:
+        equal = equal[(length[equal] > depth) & (length[equal - 1] > depth)]
+        equal = equal[flat[first[equal] + depth] == flat[first[equal - 1] + depth]]
+        depth += 1
+        shared[equal] = depth
+    # the trie: a sequence adds a node for each token after the shared ones; node 0 is the root
+    new = length - shared
+    begin = 1 + np.cumsum(new) - new  # the first of them
+    nodes = 1 + int(new.sum())
+    depth_of = np.zeros(nodes, np.int32)
+    depth_of[1:] = np.arange(1, nodes) - np.repeat(begin - shared, new) + 1
+    token = np.zeros(nodes, np.int32)
+    token[1:] = flat[np.repeat(first, new) + depth_of[1:] - 1]
+    parent = np.arange(-1, nodes - 1)
+    parent[begin] = 0
+    by_depth = np.argsort(depth_of, kind="stable")
+    levels = np.searchsorted(depth_of[by_depth], np.arange(depth_of.max() + 2))
+    order = np.argsort(shared, kind="stable")
+    of_depth = np.searchsorted(shared[order], np.arange(shared.max() + 2))
+    for d in range(1, int(shared.max()) + 1):  # the last node of this depth before each sequence
+        sequence = order[of_depth[d] : of_depth[d + 1]]
+        level = by_depth[levels[d] : levels[d + 1]]
+        parent[begin[sequence]] = level[np.searchsorted(level, begin[sequence]) - 1]
+    final = np.zeros(nodes, bool)
+    final[begin + new - 1] = True
+    # equal continuations have equal hashes; the sum over arcs does not depend on their order
+    of_seed = np.uint64(seed * 0x9E3779B97F4A7C15 % (1 << 64))
+    code = mixed(final.astype(np.uint64) - of_seed)
+    shortest = np.where(final, 0, NEVER)
+    for d in range(len(levels) - 2, 0, -1):
+        level = by_depth[levels[d] : levels[d + 1]]
+        above = parent[level]
+        begins = np.flatnonzero(np.diff(above, prepend=-1))
+        arc = mixed(mixed(code[level]) + mixed(token[level].astype(np.uint64) + of_seed))
+        code[above[begins]] += np.add.reduceat(arc, begins)
+        least = np.minimum.reduceat(shortest[level], begins) + 1
+        shortest[above[begins]] = np.minimum(shortest[above[begins]], least)
+    _, chosen, state = np.unique(code, return_index=True, return_inverse=True)
+    rank = np.argsort(np.argsort(chosen))  # states in the order of their first node, the root first
+    state, chosen = rank[state], np.sort(chosen)
+    children = np.argsort(parent[1:], kind="stable") + 1
+    count = np.bincount(parent[1:], minlength=nodes)
+    start = np.cumsum(count) - count
+    same = (count == count[chosen[state]]) & (final == final[chosen[state]])
+    place = np.arange(nodes - 1) - start[parent[children]]
+    twin = start[chosen[state[parent[children]]]] + place
+    if (
+        not same.all()
+        or not (
+            (token[children] == token[children[twin]]) & (state[children] == state[children[twin]])
+        ).all()
+    ):
+        return minimal(flat, length, vocabulary, notes, seed + 1)
+    kept = children[np.isin(parent[children], chosen, assume_unique=False)]
+    bounds = np.concatenate([[0], np.cumsum(count[chosen])])
+    return of_arrays((bounds, token[kept], state[kept], shortest[chosen]), notes)
+
+
+# ---- Several automata as one table
+
+
+class AutomatonTable:
+    """Automata as one table of tensors. A row's state is a number of its own automaton, so that it
+    stays when other automata come and go; `base` says where that has its first state here."""
+
+    def __init__(self, automata: Iterable[TokenAutomaton], vocabulary: int, device: torch.device):
+        self.automata = list({id(each): each for each in automata}.values())
+        self.vocabulary, self.device = vocabulary, device
+        states = np.cumsum([0, *map(len, self.automata)])
+        arcs = np.cumsum([0, *(len(each.token) for each in self.automata)])
+        self.base_of = {id(each): int(n) for each, n in zip(self.automata, states, strict=False)}
+
+        def joined(parts: list[np.ndarray]) -> Tensor:
+            found = parts[0] if len(parts) == 1 else np.concatenate(parts)
+            return torch.from_numpy(found).to(device)
+
+        self.token = joined([each.token for each in self.automata])
+        self.target = joined([each.target for each in self.automata])
+        self.shortest = joined([each.shortest for each in self.automata])
+        firsts = [each.first[:-1] + n for each, n in zip(self.automata, arcs, strict=False)]
+        self.first = joined([np.concatenate([*firsts, arcs[-1:]])])
+        # (E,) ascending: state x vocabulary + token of every arc
+        keys = [each.key(vocabulary) for each in self.automata]
+        self.key = joined(
+            keys
+            if len(keys) == 1
+            else [key + n * vocabulary for key, n in zip(keys, states, strict=False)]
+        )
+
+    @cached_property
+    def compiled(self) -> CompiledAutomata:
+        """The table as the compiled search reads it."""
+        return CompiledAutomata(self.first, self.token, self.target, self.shortest)
+
+    def has(self, automata: Iterable[TokenAutomaton]) -> bool:
+        """Whether it has all of these."""
+        return all(id(each) in self.base_of for each in automata)
+
+    def base(self, automata: Iterable[TokenAutomaton | None]) -> Tensor:
+        """Return (N,) the number of state 0 of each sentence's automaton, -1 without one."""
+        found = [-1 if each is None else self.base_of[id(each)] for each in automata]
+        return torch.tensor(found, dtype=torch.long, device=self.device)
+
+    def advance(self, base: Tensor, state: Tensor, token: Tensor) -> Tensor:
+        """Return the states (n,) after tokens (n,) of rows with these bases (n,): -1 after one that
+        is not allowed, 0 for rows without an automaton."""
+        key = (base + state) * self.vocabulary + token
+        place = torch.searchsorted(self.key, key).clamp_(max=len(self.key) - 1)
+        found = (self.key[place] == key) & (state >= 0)
+        return torch.where(base < 0, 0, torch.where(found, self.target[place], -1).long())
+
+    def allowed(
+        self, base: Tensor, state: Tensor, left: Tensor, eos: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the allowed next tokens of rows with these bases and states (n,), as pairs row
+        (P,) and token (P,), EOS included, and which rows (n,) bool have an automaton.
+
+        left (n,): tokens that may follow before EOS; a token counts if an output can still end in
+        time after it.
+        """
+        limited = base >= 0
+        possible = limited & (state >= 0)
+        at = torch.where(possible, base + state, 0)
+        count = (self.first[at + 1] - self.first[at]).masked_fill_(~possible, 0)
+        row = torch.arange(len(at), device=at.device).repeat_interleave(count)
+        place = torch.arange(len(row), device=at.device)
+        place += (self.first[at] - count.cumsum(0) + count)[row]
+        in_time = self.shortest[self.target[place] + base[row]] < left[row]
+        row, token = row[in_time], self.token[place[in_time]].long()
+        ends = (possible & (self.shortest[at] == 0)).nonzero()[:, 0]
+        return torch.cat([row, ends]), torch.cat([token, torch.full_like(ends, eos)]), limited

@@ -1,0 +1,418 @@
+"""Allowed outputs through the commands, the Python API, an engine and the server: every output is
+in its set, whatever else is switched on, or the pair is refused in one sentence."""
+
+import json
+import random
+import re
+from functools import partial
+from pathlib import Path
+
+import pytest
+import test_cli
+from forked import command
+from test_cli import EXT, lines
+
+from fairseq_ext import Translator, UsageError
+from fairseq_ext.allowed import main
+from fairseq_ext.search.compiled import CompiledSearch
+
+generate, interactive = (
+    partial(run, run=command) for run in (test_cli.generate, test_cli.interactive)
+)
+ROOT = Path(__file__).parents[3]
+MODEL = ROOT / "checkpoints" / "demo"
+DEMO = dict(
+    path=str(MODEL / "checkpoint.pt"),
+    data=str(MODEL),
+    source_lang="de",
+    target_lang="en",
+    bpe="sentencepiece",
+    sentencepiece_model=str(MODEL / "spm.model"),
+    cpu=True,
+    beam=4,
+    nbest=2,
+)
+SET = [
+    "en1",
+    "en1 en2 en3",
+    "en1 en2 en4 en4",
+    "en5 en6",
+    "en9 en8 en7 en6 en5",
+    "en5 en6 en20",
+    "en12 en1 en2",
+    "en3 en3 en3",
+]
+LINES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()
+SENTENCES = 11  # of the tiny corpus
+
+
+def write(path, strings) -> str:
+    path.write_text("".join(each + "\n" for each in strings), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory) -> str:
+    return write(tmp_path_factory.mktemp("allowed") / "set.txt", SET)
+
+
+@pytest.fixture(scope="module")
+def translator() -> Translator:
+    return Translator(**DEMO)
+
+
+def outputs(done) -> dict[int, list[str]]:
+    """The text of every H- line, by sentence."""
+    out: dict[int, list[str]] = {}
+    for line in lines(done):
+        if line[0].startswith("H-"):
+            out.setdefault(int(line[0][2:]), []).append(line[2])
+    return out
+
+
+def times(phrase: str, text: str) -> int:
+    """How often a phrase stands in a text, word by word."""
+    return len(re.findall(rf"(?<!\S){re.escape(phrase)}(?!\S)", text))
+
+
+# ---- with everything else
+
+SETTINGS = [
+    (),
+    ("--beam", 1),
+    ("--beam", 20, "--nbest", 20),
+    ("--schedule", "stream", "--stream-width", 3),
+    ("--stop", "optimal"),
+    ("--stop", "optimal", "--prune-bound", "--unnormalized"),
+    ("--stop", "first"),
+    ("--stop", "ranked"),
+    ("--stop", "shrink"),
+    ("--prune-threshold", 2.0),
+    ("--prune-children", 1),
+    ("--sampling", "--beam", 3, "--nbest", 3),
+    ("--sampling", "--sampling-topk", 2, "--beam", 2, "--nbest", 2),
+    ("--diverse-beam-groups", 2, "--beam", 4),
+    ("--decoder-backend", "fairseq"),
+    ("--softmax", "lsh", "--lsh-k", 4, "--lsh-u", 2, "--lsh-bands", 4, "--lsh-top", 3),
+    ("--softmax", "lsh", "--lsh-k", 4, "--lsh-u", 2, "--lsh-top", 3, "--lsh-share", "sentence"),
+    ("--softmax", "top", "--shortlist-top", 3),
+    ("--softmax", "screened"),
+    ("--int8",),
+    ("--temperature", 0.5),
+    ("--no-repeat-ngram-size", 3),
+    ("--max-len-b", 3),
+    ("--min-len", 3),
+    ("--mbr", "chrf"),
+    ("--cpu-workers", 2),
+    ("--select", "dba"),
+    ("--select", "gbs"),
+    ("--prefix-size", 0),
+    ("--unkpen", 2),
+]
+
+
+@pytest.mark.parametrize("more", SETTINGS, ids=lambda more: " ".join(map(str, more)) or "alone")
+def test_every_output_is_in_the_set(tiny, file, more):
+    done = generate(tiny, *EXT, "--allowed-file", file, *more)
+    found = outputs(done)
+    assert sorted(found) == list(range(SENTENCES))
+    for each in found.values():
+        assert each and set(each) <= set(SET)
+    assert "|allowed:file=" in done.stderr
+
+
+def test_an_ensemble_keeps_to_the_set(tiny, file):
+    both = f"{tiny / 'model.pt'}:{tiny / 'model.pt'}"
+    done = generate(tiny, *EXT, "--allowed-file", file, model=both)
+    assert all(set(each) <= set(SET) for each in outputs(done).values())
+
+
+@pytest.mark.parametrize(
+    "more, said",
+    [
+        (("--decoding", "jacobi", "--beam", 1), "--decoding jacobi"),
+        (("--match-source-len",), "--match-source-len"),
+        (("--constraint-end", "--constraints-file", "{file}"), "--constraint-end"),
+        (("--allowed-regex", "en1"), "--allowed-regex"),
+        (("--allowed-automaton", "{file}"), "--allowed-automaton"),
+    ],
+    ids=str,
+)
+def test_what_cannot_work_with_it_is_refused_in_one_sentence(tiny, file, more, said):
+    more = [file if each == "{file}" else each for each in more]
+    done = generate(tiny, *EXT, "--allowed-file", file, *more, check=False)
+    message = done.stderr.strip().splitlines()[-1]
+    assert "--allowed-file" in message and said in message and "Traceback" not in done.stderr
+
+
+def test_a_segmentation_without_a_set_is_refused(tiny):
+    done = generate(tiny, *EXT, "--allowed-segmentation", "any", check=False)
+    assert "--allowed-segmentation shapes allowed outputs, and the command has none" in done.stderr
+    done = generate(
+        tiny, *EXT, "--allowed-regex", "en1", "--allowed-segmentation", "canonical", check=False
+    )
+    assert "no canonical segmentation" in done.stderr
+
+
+# ---- with other constraints
+
+
+def test_required_and_banned_phrases_choose_among_the_set(tiny, file, tmp_path):
+    phrases = ["en2", "en5 en6", "en20", "en2\ten1", "", "en3\ten3", "en8", "en6", "en4", "en1", ""]
+    banned = write(tmp_path / "avoid.txt", ["en12"])
+    required = write(tmp_path / "c.tsv", phrases)
+    done = generate(
+        tiny,
+        *EXT,
+        *("--allowed-file", file, "--constraints-file", required, "--avoid-file", banned),
+        *("--beam", 8, "--nbest", 8),
+    )
+    found = outputs(done)
+    for number, line in enumerate(phrases):
+        wanted = [each for each in line.split("\t") if each]
+        expected = {
+            text
+            for text in SET
+            if "en12" not in text.split()
+            and all(times(each, text) >= wanted.count(each) for each in wanted)
+        }
+        assert set(found[number]) == expected, number
+
+
+def test_a_sentence_without_an_output_is_an_error_of_its_own(tiny, file, tmp_path):
+    texts = "de1 de2\ten2\nde3\ten30\nde4\nde5\ten3\ten20\nde1\t<s> en7\nde2\t<s> en5\n"
+    done = interactive(
+        tiny,
+        *EXT,
+        "--constraints",
+        "--allowed-file",
+        file,
+        "--buffer-size",
+        9,
+        stdin=texts,
+        check=False,
+    )
+    found = outputs(done)
+    errors = dict(re.findall(r"^E-(\d+)\t(.*)$", done.stderr, re.MULTILINE))
+    assert sorted(errors) == ["1", "3", "4"]
+    assert "en30" in errors["1"] and "together" in errors["3"]
+    assert "starts with the prefix 'en7'" in errors["4"]
+    assert all("en2" in text for text in found[0])
+    assert found[2][0] in SET and found[5][0].startswith("en5")
+
+
+def test_strings_that_cannot_be_written_are_left_out_in_one_line(tiny, tmp_path):
+    path = write(tmp_path / "set.txt", ["", "en1", "ship en2", "en1", "  ", "en2 ", "boat"])
+    done = interactive(tiny, *EXT, "--allowed-file", path, stdin="de1\nde2\n")
+    assert set(sum(outputs(done).values(), [])) <= {"en1", "en2"}
+    said = [line for line in done.stderr.splitlines() if "left out" in line]
+    assert len(said) == 1 and "2 strings of 4" in said[0] and "'ship en2'" in said[0]
+    path = write(tmp_path / "none.txt", ["ship", ""])
+    done = interactive(tiny, *EXT, "--allowed-file", path, stdin="de1\n", check=False)
+    assert "1 string of 1 cannot be written" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["tabs", "json"])
+def test_a_set_of_each_line(tiny, file, tmp_path, kind):
+    sets = [[SET[i % len(SET)], SET[(i + 3) % len(SET)]] for i in range(SENTENCES)]
+    sets[4] = []
+    rows = ["\t".join(each) if kind == "tabs" else json.dumps(each) for each in sets]
+    rows[4] = ""
+    path = write(tmp_path / "sets", rows)
+    done = generate(tiny, *EXT, "--allowed-file-per-line", path, "--allowed-file", file)
+    for number, texts in outputs(done).items():
+        assert set(texts) <= set(sets[number] or SET)
+    path = write(tmp_path / "short", rows[:-1])
+    done = generate(tiny, *EXT, "--allowed-file-per-line", path, check=False)
+    assert f"has {SENTENCES - 1} lines and the input has {SENTENCES} sentences" in done.stderr
+
+
+def test_a_prefix_of_the_data_set_counts_as_a_part_of_the_output(tiny, tmp_path):
+    references = [line.split() for line in (tiny / "test.en").read_text().splitlines()]
+    strings = [" ".join(each) for each in references]
+    strings += [" ".join([*each[:1], "en1", "en2"]) for each in references]
+    path = write(tmp_path / "set.txt", strings)
+    done = generate(tiny, *EXT, "--allowed-file", path, "--prefix-size", 1)
+    for number, texts in outputs(done).items():
+        assert set(texts) <= set(strings)
+        assert all(text.split()[:1] == references[number][:1] for text in texts)
+
+
+# ---- patterns
+
+
+def test_a_regular_expression(tiny):
+    pattern = r"(en[1-3] ){2,3}en(7|8)+"
+    done = generate(tiny, *EXT, "--allowed-regex", pattern)
+    found = sum(outputs(done).values(), [])
+    assert found and all(re.fullmatch(pattern, text) for text in found)
+    for wrong in ("(en1", r"(en1)\1", "xx"):
+        done = generate(tiny, *EXT, "--allowed-regex", wrong, check=False)
+        assert "--allowed-regex" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_an_automaton_of_words(tiny, tmp_path):
+    given = {
+        "start": "a",
+        "final": ["c"],
+        "arcs": [["a", "en1 en2", "b"], ["a", "en1", "b"], ["b", "en3", "b"], ["b", "en4", "c"]],
+    }
+    path = write(tmp_path / "a.json", [json.dumps(given)])
+    found = sum(outputs(generate(tiny, *EXT, "--allowed-automaton", path)).values(), [])
+    assert found and all(re.fullmatch(r"en1( en2)?( en3)* en4", text) for text in found)
+    for wrong in (
+        "[]",
+        "{",
+        '{"start": 0, "final": [0], "arcs": []}',
+        json.dumps(given | {"x": 1}),
+    ):
+        path = write(tmp_path / "wrong.json", [wrong])
+        done = generate(tiny, *EXT, "--allowed-automaton", path, check=False)
+        assert "wrong.json" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_patterns_over_pieces_of_words(translator):
+    pattern = r"(The|A) [a-z]{3,9} (is|was) (red|blue)\."
+    (found,) = Translator(**DEMO, allowed_regex=pattern).translate(["Das Haus war rot."])
+    assert found and all(re.fullmatch(pattern, h.text) for h in found)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_segmentation_allows_the_same_texts_and_scores_no_less(seed):
+    strings = ["The house was red.", "A brother called.", "We go around the lake again."]
+    both = [
+        Translator(**(DEMO | {"beam": 40}), allowed_segmentation=kind)
+        for kind in ("canonical", "any")
+    ]
+    source = ["Mein Bruder hat gestern angerufen.", "Das Haus war rot.", "Wir gehen um den See."]
+    canonical, free = (each.translate([source[seed]], allowed=strings)[0] for each in both)
+    assert {h.text for h in canonical} <= set(strings) and {h.text for h in free} <= set(strings)
+    assert free[0].score >= canonical[0].score - 1e-4
+
+
+# ---- from Python, an engine, the server and a corpus
+
+
+def test_calls_of_a_translator(translator):
+    sources = ["Das Haus war rot.", "Mein Bruder hat angerufen.", "Das Haus war rot."]
+    plain = translator.translate(sources)
+    strings = ["The house was red.", "My brother called.", "Yes."]
+    found = translator.translate(sources, allowed=strings)
+    assert [each[0].text for each in found[:2]] == strings[:2]
+    assert [h.text for h in found[0]] != [h.text for h in plain[0]] or len(found[0]) == 2
+    found = translator.translate(
+        sources,
+        allowed=[strings[1:], None, strings],
+        constraints=[["Yes"], [], ["brother"]],
+    )
+    assert found[0][0].text == "Yes." and found[2][0].text == strings[1]
+    assert found[1][0].text == plain[1][0].text
+    assert translator.translate(sources)[0][0].text == plain[0][0].text
+    with pytest.raises(UsageError, match="empty"):
+        translator.translate(sources, allowed=[[], None, None])
+    (failed, good, _) = translator.translate(
+        sources, allowed=strings, constraints=[["port"], [], []], errors="return"
+    )
+    assert "no allowed output has the required phrase 'port'" in str(failed)
+    assert good[0].text == strings[1]
+
+
+def test_requests_of_an_engine(engine):
+    sources = ["Das Haus war rot und sehr alt.", "Mein Bruder hat gestern lange angerufen."] * 3
+    sets = [["The house was red.", "Yes."], ["My brother called.", "No."], None] * 2
+    futures = [
+        engine.submit(source, allowed=given) for source, given in zip(sources, sets, strict=True)
+    ]
+    bad = engine.submit(sources[0], allowed=["Yes."], constraints=["house"])
+    both = engine.submit(sources[0], allowed=["Yes.", "No house."], constraints=["house"])
+    for future, given in zip(futures, sets, strict=True):
+        text = future.result(100).hypotheses[0].text
+        assert given is None or text in given
+    assert both.result(100).hypotheses[0].text == "No house."
+    assert both.result().constraints[0].met
+    with pytest.raises(UsageError, match="no allowed output has the required phrase 'house'"):
+        bad.result(100)
+
+
+def test_a_record_of_the_server(client):
+    record = {
+        "source": "Mein Bruder hat gestern angerufen, weil er den Schlüssel vergessen hatte.",
+        "allowed": ["My brother called.", "No."],
+        "any_of": [["No", "Yes"]],
+    }
+    answer = client.post("/v1/translate", json=record).json()
+    assert "No." in json.dumps(answer)
+    answer = client.post("/v1/translate", json={**record, "allowed": []})
+    assert answer.status_code == 400 and "allowed" in answer.text
+
+
+# ---- the command
+
+
+def test_a_built_set_is_the_same_set(tiny, tmp_path, capsys):
+    strings = write(
+        tmp_path / "set.txt", ["The house was red.", "My brother called.", "Yes.", "Yes."]
+    )
+    out = str(tmp_path / "set.allowed")
+    flags = ["--data", str(MODEL), "--path", str(MODEL / "checkpoint.pt"), "-s", "de", "-t", "en"]
+    flags += ["--bpe", "sentencepiece", "--sentencepiece-model", str(MODEL / "spm.model"), "--cpu"]
+    assert main(["build", out, *flags, "--allowed-file", strings]) == 0
+    assert "3 strings" in capsys.readouterr().err
+    sources = ["Das Haus war rot.", "Mein Bruder hat gestern angerufen."]
+    plain, built = (
+        Translator(**DEMO, allowed_file=file).translate(sources) for file in (strings, out)
+    )
+    assert [[(h.text, h.score) for h in each] for each in plain] == [
+        [(h.text, h.score) for h in each] for each in built
+    ]
+    assert main(["build", out, *flags]) == 1
+    assert main(["build", strings, *flags, "--allowed-file", strings]) == 1
+    assert Path(strings).read_text().startswith("The house")
+    done = generate(tiny, *EXT, "--allowed-file", out, check=False)
+    assert done.returncode and "built for another target dictionary" in done.stderr
+    content = Path(out).read_bytes()
+    for damaged in (content[:-9], content[:-9] + b"?" + content[-8:], content[:40]):
+        Path(out).write_bytes(damaged)
+        with pytest.raises(UsageError, match="damaged: build it again"):
+            Translator(**DEMO, allowed_file=out).translate(sources)
+
+
+# ---- the compiled search
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"schedule": "stream", "stream_width": 3},
+        {"stop": "optimal", "unnormalized": True},
+        {"stop": "ranked"},
+        {"stop": "shrink"},
+        {"prune_threshold": 3.0},
+        {"prune_children": 2},
+        {"no_repeat_ngram_size": 3},
+    ],
+    ids=str,
+)
+def test_the_compiled_search_finds_what_the_loop_finds(more, monkeypatch):
+    words = "The house was red brother called around lake again . Yes no is a my your".split()
+    chance = random.Random(len(str(more)))
+    strings = [" ".join(chance.choices(words, k=chance.randint(1, 7))) for _ in range(200)]
+    sources = [*LINES[:7], LINES[0]]
+    sets = [strings[i::3] for i in range(7)] + [None]
+    admitted: list = []
+    admit = CompiledSearch.admit
+    monkeypatch.setattr(
+        CompiledSearch,
+        "admit",
+        lambda self, requests: (admitted.extend(requests), admit(self, requests))[1],
+    )
+    found = Translator(**(DEMO | more)).translate(sources, allowed=sets)
+    assert len(admitted) == len(sources)
+    monkeypatch.setattr(CompiledSearch, "supports", staticmethod(lambda setup: False))
+    expected = Translator(**(DEMO | more)).translate(sources, allowed=sets)
+    for a, b, allowed in zip(found, expected, sets, strict=True):
+        assert [(h.text, h.score, h.positional_scores) for h in a] == [
+            (h.text, h.score, h.positional_scores) for h in b
+        ]
+        assert allowed is None or {h.text for h in a} <= set(allowed)

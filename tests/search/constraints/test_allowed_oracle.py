@@ -1,0 +1,154 @@
+"""With a beam as wide as the set of allowed outputs, the n-best list is the ranking of the whole
+set by the model: alone, and with required and banned phrases and a prefix.
+
+The expected ranking is made by teacher forcing of every output, and by plain comparison of tokens.
+fairseq makes no beam wider than the vocabulary, which has 6 to 12 tokens here; this limit is
+lifted.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from models import DEVICE, batch, build, dictionary, forced, generators, run
+from sizes import part_of
+
+from fairseq_ext import UsageError
+from fairseq_ext.plugin import generator
+from fairseq_ext.plugin.options import search_spec
+from fairseq_ext.search.phrases.sentence import SentenceConstraints, met
+from fairseq_ext.search.phrases.token_automaton import TokenAutomaton, minimal
+
+CASES, BY_DEFAULT = 5_000, 160
+
+
+@dataclass
+class Case:
+    """A random model, source and set of outputs, with phrases over the same words."""
+
+    words: int
+    outputs: list[tuple[int, ...]]
+    constraints: SentenceConstraints
+    seed: int
+    min_len: int
+    max_len: int
+
+    @property
+    def expected(self) -> list[tuple[int, ...]]:
+        """The outputs that meet all."""
+        return [
+            each
+            for each in self.outputs
+            if all(met(each, self.constraints, ordered=False))
+            and not any(has(each, banned) for banned in self.constraints.banned)
+            and each[: len(self.constraints.prefix)] == self.constraints.prefix
+            and self.min_len <= len(each) <= self.max_len
+        ]
+
+
+def has(output: tuple[int, ...], phrase: tuple[int, ...]) -> bool:
+    """Whether an output has a phrase as neighbours."""
+    n = len(phrase)
+    return any(output[i : i + n] == phrase for i in range(len(output) - n + 1))
+
+
+def automaton(outputs: list[tuple[int, ...]], vocabulary: int) -> TokenAutomaton:
+    flat = np.array([token for each in outputs for token in each])
+    return minimal(flat, np.array(list(map(len, outputs))), vocabulary)
+
+
+def drawn_case(seed: int) -> Case:
+    chance = random.Random(seed)
+    words = chance.randint(2, 8)  # a vocabulary of 6 to 12
+    first, last = dictionary(words).nspecial, dictionary(words).nspecial + words - 1
+    size = chance.choice([1, 2, 5, 20, 60, 60, 300] if seed % 10 == 0 else [1, 2, 5, 20, 40])
+    outputs = list(
+        {
+            tuple(chance.randint(first, last) for _ in range(chance.randint(1, 6)))
+            for _ in range(size)
+        }
+    )
+
+    def phrases(most: int, long: int = 3) -> list[tuple[int, ...]]:
+        found = []
+        for _ in range(chance.randint(0, most)):
+            of = chance.choice(outputs)
+            start = chance.randrange(len(of))
+            found.append(of[start : start + chance.randint(1, long)])
+        return found
+
+    required, banned, prefix = [], [], ()
+    kind = seed % 4
+    if kind in (1, 3):
+        required = phrases(2)
+    if kind in (2, 3):
+        banned = [phrase for phrase in phrases(2) if phrase not in required]
+    if kind == 3 or chance.random() < 0.2:
+        of = chance.choice(outputs)
+        prefix = of[: chance.randint(1, len(of))]
+    constraints = SentenceConstraints(
+        tuple((phrase,) for phrase in required),
+        tuple(map(str, required)),
+        tuple(banned),
+        tuple(map(str, banned)),
+        prefix=prefix,
+        prefix_text=str(prefix) if prefix else "",
+        allowed=automaton(outputs, first + words),
+    )
+    min_len = chance.choice([1, 1, 1, 2, 3])
+    return Case(words, outputs, constraints, seed, min_len, chance.choice([12, 12, 12, 4]))
+
+
+def ranked(model, sample: dict, outputs: list[tuple[int, ...]]) -> list[tuple[float, tuple]]:
+    """The outputs by the mean log-probability of their tokens and EOS, best first."""
+    eos = 2
+    width = max(map(len, outputs), default=0)
+    rows = [[eos, *each, *[eos] * (width - len(each))] for each in outputs]
+    log_probs = forced(model, sample, rows) if rows else torch.zeros(0)
+    found = []
+    for each, values in zip(outputs, log_probs, strict=True):
+        tokens = torch.tensor([*each, eos], device=DEVICE)
+        of_tokens = values[: len(tokens)].gather(1, tokens[:, None])
+        found.append((float(of_tokens.mean()), (*each, eos)))
+    return sorted(found, reverse=True)
+
+
+def check(seed: int) -> None:
+    case = drawn_case(seed)
+    model = build("transformer", seed % 50, words=case.words)
+    sample = batch([1 + seed % 5], seed, words=case.words)
+    expected = ranked(model, sample, case.expected)
+    k = len(case.outputs)
+    generation = {
+        "beam": k,
+        "nbest": k,
+        "max_len_b": case.max_len,
+        "min_len": case.min_len,
+    }
+
+    def wide(options, stock):
+        return replace(search_spec(options, stock), k=k, nbest=k)
+
+    with patch.object(generator, "search_spec", wide):
+        ours = generators([model], words=case.words, **generation).ours
+    given = {**sample, "sentence_constraints": [case.constraints]}
+    if not expected:
+        with pytest.raises(UsageError) as refused:
+            run(ours, given)
+        assert "allowed output" in str(refused.value)
+        return
+    (got,) = run(ours, given)
+    assert [tuple(h["tokens"].tolist()) for h in got] == [tokens for _, tokens in expected]
+    for h, (score, _) in zip(got, expected, strict=True):
+        assert float(h["score"]) == pytest.approx(score, abs=1e-9)
+
+
+@pytest.mark.parametrize("part", range(10))
+def test_a_beam_as_wide_as_the_set_ranks_the_whole_set(part):
+    for number in part_of(CASES // 10, BY_DEFAULT // 10):
+        check(part * (CASES // 10) + number)
