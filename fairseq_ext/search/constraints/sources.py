@@ -425,8 +425,7 @@ class ConstraintSource:
                 any_of[place], cased[place] = (
                     self.segmenter.alternatives(left, term.source)[0],
                     replace(
-                        self.cased(left, cased[place].mode),
-                        in_compounds=cased[place].in_compounds,
+                        cased[place], forms=self.cased(left, cased[place].mode).forms, running=()
                     ),
                 )
                 terms[i] = replace(term, phrases=any_of[place], targets=left)
