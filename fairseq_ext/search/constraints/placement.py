@@ -31,6 +31,7 @@ from fairseq_ext.search.constraints.drafts import (
     mentions_of,
 )
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding, Sources
+from fairseq_ext.search.constraints.inflection import Inflection
 from fairseq_ext.search.constraints.insertion import Insertion
 from fairseq_ext.search.constraints.prefix import met_with_prefix
 from fairseq_ext.search.constraints.renderings import Renderings
@@ -92,6 +93,7 @@ class GlossaryPlacement:
         self.score, self.spec = score, spec
         self.renderings = Renderings(score, text, spec.eos)
         self.writer = TermWriter(text, spec.eos)
+        self.inflect = Inflection(self.writer, self.score_)
         self.insert = Insertion(score, self.writer, self.score_)
         self.use_languages(*languages)
         self.target_text, self.meets, self.reuses = text, meets, reuses
@@ -104,7 +106,7 @@ class GlossaryPlacement:
     def use_languages(self, source: str, target: str) -> None:
         """Place terms of translations from one language (two letters) to another."""
         self.source_functions, self.target_functions = map(function_words, (source, target))
-        self.writer.language = target
+        self.writer.source, self.writer.language = source, target
 
     def __call__(self, pool: Pool, answer: OnFinal) -> None:
         """Call `answer` with each sentence's hypotheses."""
@@ -207,7 +209,16 @@ class GlossaryPlacement:
         has_term = [all(is_met.get(term.phrases, ())) for term in constraints.terms]
         tokens = draft.tokens[self.writer.word_behind(draft.tokens.tolist(), lead) :].tolist()
         text = normalize("NFKC", self.text.text(tokens)).rstrip()
-        return Candidate(draft, tokens, text, has_term, has)
+        return Candidate(
+            draft,
+            tokens,
+            text,
+            [
+                is_held and not self.writer.is_miscased(term, text)
+                for term, is_held in zip(constraints.terms, has_term, strict=True)
+            ],
+            has,
+        )
 
     def placed(self, pool: Pool, sentences: Sequence[Sentence]) -> list[list[Hypothesis] | None]:
         """The hypotheses of each sentence with its terms, best first; None for a sentence that
@@ -250,11 +261,15 @@ class GlossaryPlacement:
         new = [(s, c) for s in lacking for c in s.incomplete(SEARCHED) if c.words is None]
         self.align(pool, sources, new)
         self.insert(pool, sources, [s for s in lacking if s.lacks(1)])
-        self.insert.fill(pool, sources, sentences)
+        is_inflected = self.inflect.is_known
+        if is_inflected:
+            self.inflect(pool, sources, sentences)
+        else:
+            self.insert.fill(pool, sources, sentences)
         while sentences:
             versions = [each for sentence in sentences for each in self.written(pool, sentence)]
             self.score_(pool, sources, versions)
-            sentences = self.without_unfit_terms(versions)
+            sentences = [] if is_inflected else self.without_unfit_terms(versions)
             for each in versions:
                 if each.sentence not in sentences:
                     self.finish(pool, each)
@@ -384,15 +399,19 @@ class GlossaryPlacement:
             choices = [
                 [candidate.inserted[term]]
                 if term in candidate.inserted
+                else [candidate.rewrites[term]]
+                if term in candidate.rewrites
                 else self.writer.choices(
                     term, candidate.text, span, spans, candidate.leads.get(term, "")
                 )
                 for (term, _), span in zip(places, spans, strict=True)
             ]
+            has_left = bool(sentence.left_terms(candidate))
             for chosen in itertools.islice(itertools.product(*choices), FORMS):
                 rewrites = {term: each for (term, _), each in zip(places, chosen, strict=True)}
                 version = self.writer.version(sentence, candidate, rewrites)
-                is_new = version.tokens != candidate.draft.tokens.tolist() or not places
+                is_new = version.tokens != candidate.draft.tokens.tolist()
+                is_new = is_new or not places or has_left
                 if is_new and self.spec.min_len < len(version.tokens) <= limit + 1:
                     out.append(version)
         return out
