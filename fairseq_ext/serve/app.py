@@ -283,7 +283,7 @@ class GlossaryRoutes:
 
     def read_file(self, name: str, content: bytes, pair: Pair) -> dict[str, Any]:
         """Return the same for a file of this name."""
-        errors, terms = LineErrors(), dict[str, list[str]]()
+        errors, terms, cases = LineErrors(), dict[str, list[str]](), dict[str, str]()
         suffix = PurePath(name).suffix.lower()
         with tempfile.NamedTemporaryFile(suffix=suffix if suffix in READERS else "") as file:
             file.write(content)
@@ -292,11 +292,14 @@ class GlossaryRoutes:
                 for entry in read(file.name, "--glossary", Languages(*pair), errors):
                     known = terms.setdefault(entry.source, [])
                     known += [target for target in entry.targets if target not in known]
+                    if entry.case:
+                        cases.setdefault(entry.source, entry.case)
                 errors.raise_first()
                 wrong = {}
             except UsageError as error:
                 wrong = {"error": str(error).replace(file.name, name).replace("--glossary: ", "")}
-        return {"terms": {source: "|".join(targets) for source, targets in terms.items()}, **wrong}
+        found = {source: "|".join(targets) for source, targets in terms.items()}
+        return {"terms": found, **({"cases": cases} if cases else {}), **wrong}
 
     async def put(self, name: str, request: Request) -> Any:
         """Keep a glossary, one term a line: source term, tab, target term (or a|b).
@@ -312,10 +315,13 @@ class GlossaryRoutes:
             found = await run_in_threadpool(self.read_file, file_name(given), body, pair)
             if "error" in found:
                 raise UsageError(found["error"])
+            cases = found.get("cases", {})
             body = "".join(
-                f"{' '.join(source.split())}\t{target}\n"
+                f"{' '.join(source.split())}\t{target}"
+                + (f"\t{cases.get(source, '')}\n" if cases else "\n")
                 for source, target in found["terms"].items()
             ).encode()
+            body = (b"source\ttarget\tcase\n" if cases else b"") + body
         kept.folder.mkdir(parents=True, exist_ok=True)
         # subtle: in this folder, which workers on other machines see as well; one of them knows
         # what the model can write

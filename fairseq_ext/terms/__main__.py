@@ -203,8 +203,12 @@ def expand_command(args: Namespace) -> None:
     texts = [Lines(path, "--text") for path in args.text]
     lines = (each[number] for each in texts for number in range(len(each)))
     expanded, new = expand(entries, lines, lemmatizer(args.lang, "--lang"), args.min_count)
+    has_cases = any(entry.case for entry in expanded)
+    if has_cases:
+        print("source\ttarget\tcase")
     for entry in expanded:
-        print("\t".join(" ".join(cell.split()) for cell in (entry.source, "|".join(entry.targets))))
+        cells = (entry.source, "|".join(entry.targets), *([entry.case] if has_cases else []))
+        print("\t".join(" ".join(cell.split()) for cell in cells))
     print(
         f"{counted(len(expanded), 'entry', 'entries')}, {counted(new, 'form')} added",
         file=sys.stderr,
@@ -292,7 +296,7 @@ def expand(
             for form, number in counts.most_common()
             if number >= least and form not in entry.targets
         ]
-        out.append(Entry(entry.source, (*entry.targets, *added), entry.line))
+        out.append(Entry(entry.source, (*entry.targets, *added), entry.line, entry.case))
         new += len(added)
     return out, new
 

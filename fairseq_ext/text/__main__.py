@@ -59,6 +59,20 @@ def parser() -> ArgumentParser:
     return parse
 
 
+def with_values(argv: Sequence[str]) -> list[str]:
+    """Return the arguments with the value of each decoding flag joined to it, so that the parser
+    of our part does not take it for IN or OUT."""
+    from fairseq_ext.plugin.flags import Flags
+
+    kinds, out, words = Flags.__annotations__, list[str](), iter(argv)
+    for word in words:
+        kind = kinds.get(word[2:].replace("-", "_")) if word.startswith("--") else None
+        # a flag that may stand alone has no value here
+        value = None if kind is None or "bool" in str(kind) else next(words, None)
+        out.append(word if value is None else f"{word}={value}")
+    return out
+
+
 def through_translator(
     translator: Translator, protect: Sequence[str], left: list[tuple[str, str]]
 ) -> TranslateText:
@@ -81,7 +95,9 @@ def through_translator(
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return the exit code."""
     try:
-        args, others = parser().parse_known_args(argv)
+        args, others = parser().parse_known_args(
+            with_values(sys.argv[1:] if argv is None else argv)
+        )
         from fairseq_ext.text.files import translate
         from fairseq_ext.text.placeholders import pattern
         from fairseq_ext.translator import Translator

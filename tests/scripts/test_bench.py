@@ -312,6 +312,19 @@ def test_shapes_are_saved_as_checkpoints_and_measured(tmp_path):
     assert "stock" not in again.stdout, "what is there is not measured again"
 
 
+@pytest.mark.skipif(library() is None, reason="there is no compiled library")
+def test_the_linear_maps_of_the_demo_reach_less_than_the_processors_own_rates():
+    flags = ["--limit", "2", "--repeats", "1", "--beam", "2"]
+    done = subprocess.run(
+        [warm.python(), BENCH / "limit.py", *flags], check=True, capture_output=True, text=True
+    )
+    rows = [line.strip("|").split("|") for line in done.stdout.splitlines()[-4:]]
+    assert [row[0].split() + row[1].split()[:1] for row in rows] == [
+        [weights, run] for weights in ("float32", "int8") for run in ("bulk", "one")
+    ]
+    assert all(0 < float(row[-1].strip().rstrip("%")) < 100 for row in rows)
+
+
 def test_the_glossary_script_times_every_way_to_match(tmp_path, monkeypatch):
     for name, least in (("MOST_LOAD", 0.0), ("MOST_MATCH", 9.0)):
         monkeypatch.setattr(glossary, name, least)

@@ -515,6 +515,13 @@ def test_a_file_of_bytes_is_read_and_kept(client, tmp_path):
             headers={"X-Requested-With": "x"},
         )
         assert kept.is_success, kept.text
+    cased = client.put(
+        "/v1/glossaries/kept?file=b.csv",
+        content=b"source,target,case\nPort,house,exact\n",
+        headers={"X-Requested-With": "x"},
+    )
+    assert cased.is_success, cased.text
+    assert client.get("/v1/glossaries/kept").text == "source\ttarget\tcase\nPort\thouse\texact\n"
 
 
 def test_the_documentation_has_examples_that_work(client):

@@ -49,6 +49,16 @@ def test_the_command_prints_a_glossary_with_more_alternatives(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("Stiefel\tboot\n")
 
 
+def test_the_case_of_an_entry_stays(tmp_path, capsys):
+    (tmp_path / "g.csv").write_text("source,target,case\nStiefel,boot,exact\nTisch,table,\n")
+    (tmp_path / "mono.en").write_text("\n".join(LINES))
+    files = ["--glossary", str(tmp_path / "g.csv"), "--text", str(tmp_path / "mono.en")]
+    assert main(["expand", "--lang", "en", *files]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert rows[:2] == ["source\ttarget\tcase", "Stiefel\tboot|boots\texact"]
+    assert rows[2].split("\t")[0] == "Tisch" and rows[2].endswith("\t")
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

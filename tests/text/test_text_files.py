@@ -178,8 +178,9 @@ def test_the_command(tmp_path):
     (tmp_path / "a.md").write_text(
         "# Der Patient hat einen Port.\n\nEr ist *sehr* alt. {x}\n", encoding="utf-8"
     )
-    command = [warm.python(), "-m", "fairseq_ext.text", "translate", "a.md"]
-    model = ["--data", FLAGS["data"], "--cpu", "--beam", "2"]
+    # flags with a value may stand in front of IN
+    command = [warm.python(), "-m", "fairseq_ext.text", "translate", "--beam", "2", "a.md"]
+    model = ["--data", FLAGS["data"], "--cpu"]
     ran = subprocess.run([*command, "b.md", *model], cwd=tmp_path, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     head, _, text = (tmp_path / "b.md").read_text(encoding="utf-8").splitlines()

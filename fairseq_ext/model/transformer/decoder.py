@@ -218,6 +218,8 @@ class TransformerBackend:
         assert is_compiled_throughout(self.weights) and not cache.positions and cache.slot is None
         own = cache.models[0]
         L, two, S, H, capacity, h = own.target.shape
+        if S == 1:  # memory is cheap, and a sentence that is alone would soon need more
+            positions *= 2
         if positions > capacity:
             own.target = own.target.new_empty(L, two, S, H, positions, h)
         return CompiledRows(self.weights[0], own)

@@ -60,6 +60,7 @@ class Candidate:
     spans: list[Span] = field(default_factory=list)  # of its tokens in the text, once aligned
     # how terms without a word are written
     inserted: dict[SourceTerm, Rewrite] = field(default_factory=dict)
+    leads: dict[SourceTerm, str] = field(default_factory=dict)  # words written before a term
     unfit: set[SourceTerm] = field(default_factory=set)  # terms that the model would not write
     # versions with the terms, one for each choice of forms, with their ranking scores
     finals: list[tuple[float, Hypothesis]] = field(default_factory=list)

@@ -14,16 +14,18 @@ from collections.abc import Callable, Sequence
 from fairseq_ext.search.constraints.drafts import Candidate, Rewrite, Sentence
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding, Sources
 from fairseq_ext.search.constraints.rewrites import Version, is_inflection
-from fairseq_ext.search.constraints.term_writer import TermWriter
+from fairseq_ext.search.constraints.term_writer import TermWriter, led
 from fairseq_ext.search.constraints.word_alignment import Mention, word_spans
-from fairseq_ext.search.phrases.function_words import function_words
-from fairseq_ext.search.phrases.places import PLURAL, agreeing, fitting, overlap
+from fairseq_ext.search.phrases.function_words import function_words, stem
+from fairseq_ext.search.phrases.pieces import folded
+from fairseq_ext.search.phrases.places import PLURAL, agreeing, overlap
 from fairseq_ext.search.phrases.sentence import SourceTerm
 from fairseq_ext.search.pool import Pool
 
 # places and leads of a term that are compared by the whole sentence: without words before it, with
 # one word, and with more
 COMPARED = (3, 3, 6)
+FILLS = 8  # first words in front of a term that are compared
 POOR = 8.0  # nats that an insertion may cost before the sentence is searched again
 LEADS = {  # words before a term in the singular and in the plural
     "en": (
@@ -95,6 +97,50 @@ class Insertion:
                 out.append((pair[0], pair[1]))
         return out
 
+    def fill(self, pool: Pool, sources: Sources, sentences: Sequence[Sentence]) -> None:
+        """Find the words that a term needs in front where it is of another class or number than the
+        English word in its place: "riding a skateboard" for "skateboarding"."""
+        jobs = []
+        for sentence in sentences if self.writer.is_english else ():
+            draft = sentence.candidates[0]
+            for term, span in sentence.places(draft) if draft.words is not None else ():
+                if span is None:
+                    continue
+                displaced = draft.text[slice(*span)]
+                mentions = [sentence.mentions[i] for i in sentence.mention_numbers(term)]
+                own = self.own_word(mentions, displaced)
+                if own and term not in draft.inserted and differs(term, own, displaced):
+                    jobs.append((sentence, term, span, own))
+        if not jobs:
+            return
+        pairs = []
+        for sentence, _, span, _ in jobs:
+            draft = sentence.candidates[0]
+            lead = len(draft.draft.tokens) - len(draft.tokens)
+            first = lead + next_token(draft, span[0])
+            pairs.append((sentence.source, draft.draft.tokens.tolist()[: first + 1]))
+        tokens = self.score.next_tokens(sources, pairs, pool.bos, FILLS)
+        versions = []
+        for (sentence, term, span, own), (_, ids) in zip(jobs, tokens, strict=True):
+            texts = (self.writer.text.text([int(token)]).strip() for token in ids)
+            known = {stem(own), stem(folded(sentence.candidates[0].text[slice(*span)]))}
+            words = ["", *(x for x in texts if x.isalpha() and stem(folded(x)) not in known)]
+            leads = [f"{word} {article}".strip() for word in words for article in ("", "a", "the")]
+            versions += [
+                self.writer.version(
+                    sentence, sentence.candidates[0], {term: Rewrite(span, led(lead, own), own)}
+                )
+                for lead in dict.fromkeys(leads)
+            ]
+        self.score_(pool, sources, versions)
+        best: dict[tuple[Sentence, SourceTerm], float] = {}
+        for version in versions:
+            ((term, rewrite),) = version.rewrites.items()
+            key, value = (version.sentence, term), float(version.scores.sum())
+            if value > best.get(key, -float("inf")):
+                best[key] = value
+                version.candidate.leads[term] = rewrite.text.removesuffix(rewrite.form).strip()
+
     def has_inflection(self, candidate: Candidate, term: SourceTerm) -> bool:
         """Whether a draft has another form of a term: "opening" for "open"."""
         assert candidate.words is not None
@@ -105,14 +151,16 @@ class Insertion:
             if candidate.words.is_free(place)
         )
 
-    def own_word(self, mentions: Sequence[Mention]) -> str:
-        """The word that the model writes for a term by itself; "" for none."""
+    def own_word(self, mentions: Sequence[Mention], displaced: str = "") -> str:
+        """The word that the model writes for a term by itself, a form of what is displaced if there
+        is one; "" for none."""
         share: dict[str, float] = {}
         functions = function_words(self.writer.language)
         for phrase, part in (pair for each in mentions for pair in each.renderings.items()):
             for word in dict.fromkeys(each for each in phrase if each not in functions):
                 share[word] = share.get(word, 0.0) + part
-        return max(share, key=share.__getitem__, default="")
+        same = [word for word in share if displaced and stem(word) == stem(folded(displaced))]
+        return max(same or share, key=share.__getitem__, default="")
 
     def selected(
         self,
@@ -151,15 +199,19 @@ class Insertion:
         return out
 
 
+def differs(term: SourceTerm, own: str, displaced: str) -> bool:
+    """Whether a displaced English word is of another class or number than a term, for which the
+    model writes its own word."""
+    if " " in displaced or own == folded(displaced):
+        return False
+    is_verb = displaced.endswith("ing") and not any(t.endswith("ing") for t in (*term.targets, own))
+    has_plural = any(PLURAL.search(form) for form in (*term.targets, own))
+    return is_verb or (PLURAL.search(displaced) is not None and not has_plural)
+
+
 def words_before(rewrite: Rewrite) -> int:
     """The number of words that a rewrite has before its term."""
     return len(rewrite.text.removesuffix(rewrite.form).split())
-
-
-def led(lead: str, term: str) -> str:
-    """A term after the words that lead to it."""
-    *others, last = lead.split(" ")
-    return " ".join([*others, fitting(last, term) if last == "a" else last, term]).strip()
 
 
 def next_token(candidate: Candidate, place: int) -> int:

@@ -253,6 +253,7 @@ class GlossaryPlacement:
         new = [(s, c) for s in lacking for c in s.incomplete(SEARCHED) if c.words is None]
         self.align(pool, sources, new)
         self.insert(pool, sources, [s for s in lacking if s.lacks(1)])
+        self.insert.fill(pool, sources, sentences)
         while sentences:
             versions = [each for sentence in sentences for each in self.written(pool, sentence)]
             self.score_(pool, sources, versions)
@@ -389,7 +390,9 @@ class GlossaryPlacement:
             choices = [
                 [candidate.inserted[term]]
                 if term in candidate.inserted
-                else self.writer.choices(term, candidate.text, span, spans)
+                else self.writer.choices(
+                    term, candidate.text, span, spans, candidate.leads.get(term, "")
+                )
                 for (term, _), span in zip(places, spans, strict=True)
             ]
             for chosen in itertools.islice(itertools.product(*choices), FORMS):

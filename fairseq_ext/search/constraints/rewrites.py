@@ -30,7 +30,7 @@ from fairseq_ext.search.phrases.places import PLURAL, Span
 from fairseq_ext.search.phrases.sentence import SourceTerm
 
 RIVAL = 3.0  # nats
-NUMBER = 0.3  # nats, for a singular in the place of its plural
+NUMBER = 0.3, 5.0  # nats, for a singular in the place of its plural, and the reverse
 NO_RIVAL = 8.0  # of a term that is inserted
 NEXT = 4  # tokens after a term whose probability counts
 
@@ -111,8 +111,9 @@ def loses(version: Version, term: SourceTerm, lost: Loss) -> bool:
     if term in candidate.inserted:
         return is_word and is_rendered and lost.own + lost.next > NO_RIVAL
     if is_inflection(rewrite.form, displaced):
-        is_plural = [PLURAL.search(each) is not None for each in (rewrite.form, displaced)]
-        return lost.own + lost.next > (NUMBER if is_plural == [False, True] else RIVAL)
+        is_plural = [PLURAL.search(each) is not None for each in (displaced, rewrite.form)]
+        limit = RIVAL if is_plural[0] == is_plural[1] else NUMBER[is_plural[1]]
+        return lost.own + lost.next > (limit)
     is_common = lost.tokens == 1 and sentence.is_doubtful(candidate, term)
     if is_word and (is_common or (is_rendered and term.is_label)):
         return lost.own + lost.next > RIVAL

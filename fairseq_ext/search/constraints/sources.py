@@ -441,5 +441,5 @@ class ConstraintSource:
 def is_label(required: Required, words: Sequence[str]) -> bool:
     """Whether the glossary has a capital where a source of these words has a small letter: a label
     that the source uses as another kind of word (Enthalten: enthalten)."""
-    term = required.term.source
-    return term[:1].isupper() and all(words[m.start][:1].islower() for m in required.matches)
+    starts = [words[match.start][:1] for match in required.matches] if words else []
+    return required.term.source[:1].isupper() and any(starts) and all(map(str.islower, starts))

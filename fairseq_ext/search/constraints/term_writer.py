@@ -10,7 +10,7 @@ from fairseq_ext.search.constraints.rewrites import Version
 from fairseq_ext.search.constraints.word_alignment import widened
 from fairseq_ext.search.phrases.letter_case import fitted, keeps_case
 from fairseq_ext.search.phrases.pieces import capitalised, folded
-from fairseq_ext.search.phrases.places import Span, agreeing, edited, edits
+from fairseq_ext.search.phrases.places import Span, agreeing, edited, edits, fitting
 from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.phrases.sentence import SourceTerm
 
@@ -27,16 +27,18 @@ class TermWriter:
         """How the target side is read."""
         return self.target_text()
 
-    def choices(self, term: SourceTerm, text: str, span: Span, taken: list[Span]) -> list[Rewrite]:
+    def choices(
+        self, term: SourceTerm, text: str, span: Span, taken: list[Span], lead: str = ""
+    ) -> list[Rewrite]:
         """The ways to write a term in the place of a span of a text; taken: the spans of all
-        terms."""
+        terms; lead: words before it."""
         displaced = text[slice(*span)]
         forms = agreeing(term.targets, displaced) if self.is_english else term.targets
         # the draft's own word may be one of them
         forms = tuple(form for form in forms if folded(form) == folded(displaced)) or forms
         wide = [(widened(text, span, form, taken), form) for form in forms]
         return [
-            Rewrite(each, cased, cased)
+            Rewrite(each, led(lead, cased), cased)
             for each, form in wide
             for cased in self.in_case(term, form, text, each)
         ]
@@ -86,3 +88,9 @@ class TermWriter:
                 break
             lead += 1
         return lead
+
+
+def led(lead: str, term: str) -> str:
+    """A term after the words that lead to it."""
+    *others, last = lead.split(" ")
+    return " ".join([*others, fitting(last, term) if last in ("a", "an") else last, term]).strip()

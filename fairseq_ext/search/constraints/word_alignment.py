@@ -138,8 +138,12 @@ class WordAlignment:
         return [mention for mention, word in enumerate(self.span_of_mention) if word is None]
 
     def rendering(self, mention: int, word: int) -> float:
-        """The share of the renderings of a mention that have a word."""
-        return self.mentions[mention].share(self.folded[word])
+        """The share of the renderings of a mention that have a word, in English in any form."""
+        own = self.folded[word]
+        if "the" not in self.functions or not own.endswith("ing"):
+            return self.mentions[mention].share(own)
+        pairs = self.mentions[mention].renderings.items()
+        return sum(share for phrase, share in pairs if stem(own) in map(stem, phrase))
 
     def attend_(self, weights: Tensor | None, source_words: Sequence[Sequence[int]] = ()) -> None:
         """Find words by attention and renderings. weights: the attention (L, T) in the steps that
