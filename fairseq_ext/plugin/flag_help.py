@@ -32,6 +32,13 @@ GROUPS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str, str], ...] = (
         "constraints.md",
     ),
     (
+        "which outputs are allowed",
+        (),
+        ("constraints: allowed outputs",),
+        "--allowed-file names.txt",
+        "allowed.md",
+    ),
+    (
         "when a sentence ends",
         ("stop",),
         (),

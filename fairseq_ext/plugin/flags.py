@@ -126,6 +126,10 @@ class StockFlags(TypedDict, total=False):
 class EngineFlags(StockFlags, total=False):
     """The keywords of `Engine`: fairseq's own flags and those of this package."""
 
+    allowed_automaton: Text | None
+    allowed_file: Text | None
+    allowed_regex: Text | None
+    allowed_segmentation: Literal["any", "canonical"] | None
     avoid_case: Literal["any", "exact"] | None
     avoid_file: Text | None
     block_size: int | None
@@ -200,6 +204,7 @@ class EngineFlags(StockFlags, total=False):
 class Flags(EngineFlags, total=False):
     """The keywords of `Translator`."""
 
+    allowed_file_per_line: Text | None
     constraints_file: Text | None
     cpu_workers: int | None
     ddg_dir: Text | None

@@ -4,11 +4,10 @@ A sentence is translated without its terms (the draft). The words that translate
 are found and replaced by the terms (word_alignment.py); of several target forms the one with the
 best model score stays. So the decoder reads probable words before and after a term, and a term that
 the model does not know has no effect on the rest. A term that the draft has already is left
-unchanged. Other hypotheses are used only if the best has no word for a term: with the terms, one
-with nearly the same score is not better. If none has a word for it, the sentence is searched again
-with that term forced (--select dba), and its other terms are written into the result; with a beam
-of one or two, which searches badly, the term is inserted where it is the most probable. If the
-result breaks another constraint, the sentence is searched with all its terms forced.
+unchanged. If the best hypothesis has no word for a term, another one that has is used; if none has,
+the term is inserted (insertion.py), and where it fits badly the sentence is searched again
+(retry.py). A term that does not fit is left (rewrites.py). If the result breaks another constraint,
+the sentence is searched with all its terms forced.
 
 Scores are the model's for the final text.
 """
@@ -74,8 +73,8 @@ class GlossaryPlacement:
     draft: searches first, where a sentence has terms alone; other_draft: where it has other phrases
     too; forced: what placement could not serve. score: forced decoding by the models; text: how
     the target side is read, which the command says after the generator is built; meets: how it is
-    counted which constraints a hypothesis of a pool meets; languages: source and
-    target, two letters; reuses: whether the scores of drafts are the models' own.
+    counted which constraints a hypothesis of a pool meets; languages: source and target, two
+    letters; reuses: whether the scores of drafts are the models' own.
     """
 
     def __init__(
@@ -118,12 +117,14 @@ class GlossaryPlacement:
         left: list[int] = []
         again, required = dict[int, Retry](), dict[int, Retry]()
 
+        searches = self.spec.k >= MIN_BEAM_TO_FORCE
+
         def settle() -> None:
             for sentence, found in zip(waiting, self.placed(pool, waiting), strict=True):
                 retry = required.get(sentence.number)
                 if retry is not None and retry.first:
                     answer(sentence.number, retry.better(sentence, found, self.target_functions))
-                elif found is not None and (retry is not None or not self.can_retry(sentence)):
+                elif found is not None and (retry is not None or not (searches and sentence.poor)):
                     answer(sentence.number, found)
                 elif found is not None or sentence.unaligned_terms:
                     again[sentence.number] = self.retry(sentence, found)
@@ -161,10 +162,6 @@ class GlossaryPlacement:
                 replace(pool, to_decode=sorted(left)),
                 lambda number, found: answer(number, elsewhere(given[number], found)),
             )
-
-    def can_retry(self, sentence: Sentence) -> bool:
-        """Whether a sentence is searched again for the terms that fit badly in its draft."""
-        return bool(sentence.poor) and self.spec.k >= MIN_BEAM_TO_FORCE
 
     def retry(self, sentence: Sentence, first: list[Hypothesis] | None) -> Retry:
         """Return the second search of a sentence. first: its hypotheses so far."""
@@ -280,11 +277,8 @@ class GlossaryPlacement:
     def without_unfit_terms(self, versions: Sequence[Version]) -> list[Sentence]:
         """Leave the terms that do not fit, by the best of each candidate's versions. Return the
         sentences that have some."""
-        best: dict[Candidate, Version] = {}
-        for each in versions:
-            other = best.get(each.candidate)
-            if other is None or each.scores.sum() > other.scores.sum():
-                best[each.candidate] = each
+        ranked = sorted(versions, key=lambda each: float(each.scores.sum()))
+        best = {each.candidate: each for each in ranked}  # the last one is the best
         changed = []
         for candidate, version in best.items():
             lead = len(candidate.draft.tokens) - len(candidate.tokens)
