@@ -406,7 +406,7 @@ class GlossaryPlacement:
                 )
                 for (term, _), span in zip(places, spans, strict=True)
             ]
-            has_left = bool(sentence.left_terms(candidate))
+            has_left = self.inflect.is_known and bool(sentence.left_terms(candidate))
             for chosen in itertools.islice(itertools.product(*choices), FORMS):
                 rewrites = {term: each for (term, _), each in zip(places, chosen, strict=True)}
                 version = self.writer.version(sentence, candidate, rewrites)
