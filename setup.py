@@ -109,6 +109,7 @@ setup(
         "gpu": ["cupy-cuda12x"],
         "plots": ["matplotlib"],
         "cluster": ["ray", "pyarrow"],
+        "allowed": ["interegular"],
         "terms": ["simplemma>=2"],
         "docs": ["mkdocs-material"],
         "text": [

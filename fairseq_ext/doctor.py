@@ -188,6 +188,7 @@ ITEMS = [
         optional(name, installed(name, name), extra, needs)
         for name, extra, needs in (
             ("simplemma", "terms", "lemmas of terms need"),
+            ("interegular", "allowed", "--allowed-regex needs"),
             ("matplotlib", "plots", "the pictures of fairseq_ext.viz.ddg need"),
             ("safetensors", "hf", "models from Hugging Face need"),
             ("sentencex", "text", "whole texts need"),

@@ -133,6 +133,12 @@ class SavedModel:
         self.image, self.about = image, image.about
         self.rules = Rules.from_address(image.address("rules"))
         self.reader = Reader.from_address(image.address("reader"))
+        # what totals of hypotheses are divided by, by length
+        self.divisors = np.ones(self.reader.room + 2, np.float32)
+        if self.rules.normalize:
+            lengths = range(1, len(self.divisors))
+            self.divisors[1:] = [length ** self.about["lenpen"] for length in lengths]
+        self.rules.divisor = self.divisors.ctypes.data
         self.address = image.address("reader")
         self.segment = sentencepiece.SentencePieceProcessor(
             model_file=self.about["segmentation"]
@@ -212,6 +218,7 @@ class SavedModel:
         search found none."""
         rules, reader, rows = self.rules, self.reader, len(sentences) * self.rules.k
         source, mask = self.encode(sentences)
+        lenpen = self.about["lenpen"]
         target = np.empty(
             (*source.shape[:4], FIRST_POSITIONS + FIRST_STEPS * rules.k, source.shape[5]),
             np.float32,
@@ -224,9 +231,12 @@ class SavedModel:
         reader.x = x.ctypes.data
         reader.logits = logits.ctypes.data
         reader.width = rows
-        searched, batch = [CompiledSentence(rules) for _ in sentences], CompiledBatch()
+        searched, batch = (
+            [CompiledSentence(rules, rules.k, rules.k) for _ in sentences],
+            CompiledBatch(),
+        )
         for slot, (sentence, limit) in enumerate(zip(searched, limits, strict=True)):
-            sentence.start_(rules.eos, limit, slot, 1, 0.0, (limit + 1.0) ** rules.lenpen, 0, 0)
+            sentence.start_(rules.eos, limit, slot, 1, 0.0, lenpen, 0, 0, 0)
         while live := [sentence for sentence in searched if sentence.is_live]:
             batch.set_sentences_(live)
             if batch.run_steps(STEPS, self, step) == SearchResult.NO_ROOM and not any(
@@ -237,11 +247,7 @@ class SavedModel:
 
         def score(hypothesis: tuple[np.ndarray, np.ndarray]) -> np.float32:
             tokens, total = hypothesis
-            return (
-                total[-1] / np.float32(len(tokens) ** rules.lenpen)
-                if rules.normalize
-                else total[-1]
-            )
+            return total[-1] / np.float32(len(tokens) ** lenpen) if rules.normalize else total[-1]
 
         found = [
             sentence.hypotheses() if sentence.result == SearchResult.FINISHED else []
@@ -370,8 +376,10 @@ def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
         weights.embedding_norm,
     )
     reader.set_positions_(weights.positions, len(weights.positions))
+    rules = CompiledSearch(setup).rules
+    assert rules is not None  # `supports_free` of the search
     structures = {
-        "rules": CompiledSearch(setup).rules,
+        "rules": rules.struct,
         "reader": reader.struct,
         "output": output.struct,
         "encoder": encoder.compiled.struct,
@@ -407,6 +415,7 @@ def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
             "max_len_a": spec.max_len_a,
             "max_len_b": spec.max_len_b,
             "max_len": spec.max_len,
+            "lenpen": spec.scoring.lenpen,
         }
         arrays = {"embedding": encoder.embedding.numpy(), "positions": encoder.positions.numpy()}
         save(

@@ -143,6 +143,7 @@ class Requirements:
             repeat_mode(flags),
             languages,
             None if flags.constraint_case is None else str(flags.constraint_case),
+            str(flags.glossary_forms) == "auto",
             strict,
         )
         segmenter = self.translator.task.session.sentences.constraint_source().segmenter

@@ -11,13 +11,15 @@ from collections.abc import Sequence
 from ctypes import c_void_p
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairseq_ext.kernels.allowed import CompiledAutomata
-from fairseq_ext.kernels.banks import Banks
 from fairseq_ext.kernels.library import loaded, struct
+
+if TYPE_CHECKING:  # translate.py starts without torch
+    from fairseq_ext.kernels.allowed import CompiledAutomata
+    from fairseq_ext.kernels.banks import Banks
 
 ROWS = {"tokens": np.int64, "next_tokens": np.int64, "score": np.float32, "next_score": np.float32}
 ROWS |= {"history": np.int32, "next_history": np.int32}

@@ -32,6 +32,13 @@ GROUPS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str, str], ...] = (
         "constraints.md",
     ),
     (
+        "which outputs are allowed",
+        (),
+        ("constraints: allowed outputs",),
+        "--allowed-file names.txt",
+        "allowed.md",
+    ),
+    (
         "when a sentence ends",
         ("stop",),
         (),
@@ -81,6 +88,7 @@ WORK = {  # implementing file -> flags, where another file declares them
     "search/strategies/select/bonus.py": "constraint_bonus",
     "core/words.py": "glossary_match",
     "search/constraints/placement.py": "glossary_placement",
+    "search/phrases/forms.py": "glossary_forms",
     "search/constraints/report.py": "glossary_report",
     "search/constraints/documents.py": "glossary_documents",
     "search/finished.py": "length_reward length_ratio length_offset length_reward_unbounded",

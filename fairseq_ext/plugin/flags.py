@@ -148,6 +148,7 @@ class EngineFlags(StockFlags, total=False):
     draft_table: Text | None
     gbs_base: int | None
     glossary: Text | None
+    glossary_forms: Literal["auto", "off"] | None
     glossary_match: Literal["casefold", "lemma", "surface"] | None
     glossary_placement: Literal["align", "free"] | None
     glossary_repeat: Literal["each", "once"] | None

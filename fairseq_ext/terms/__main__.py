@@ -19,6 +19,7 @@ from fairseq_ext.core.errors import UsageError, counted, report
 from fairseq_ext.core.files import Lines
 from fairseq_ext.core.glossary import Entry, Languages, LineErrors, read
 from fairseq_ext.core.words import MATCHES, Lemmatizer, is_word, lemmatizer, starts_of, words_of
+from fairseq_ext.search.phrases.forms import forms_of_language
 from fairseq_ext.terms import formats
 from fairseq_ext.terms.cases import Files, Sentence
 from fairseq_ext.terms.score import EvaluationSet, compare, score, table
@@ -128,14 +129,21 @@ def parser() -> ArgumentParser:
     parse = commands.add_parser(
         "expand",
         help="add the inflected forms of a glossary's targets",
-        description="Prints the glossary as TSV, with the forms that the text has under the same "
-        "lemmas as further alternatives.",
+        description="Prints the glossary as TSV, with inflected forms of its targets as further "
+        "alternatives: those that --text has under the same lemmas, else those that --glossary "
+        "uses by itself for this language.",
         allow_abbrev=False,
     )
     add = parse.add_argument
     add("--glossary", required=True, metavar="F", help="TSV, CSV, TBX-Basic or JSONL")
     add("--lang", required=True, metavar="LANG", help="language of the targets and of --text")
-    add("--text", required=True, nargs="+", metavar="F", help="text of that language")
+    add(
+        "--text",
+        nargs="+",
+        default=[],
+        metavar="F",
+        help="text of that language (default: none: forms of simplemma's table)",
+    )
     add(
         "--source-lang",
         metavar="LANG",
@@ -200,9 +208,12 @@ def expand_command(args: Namespace) -> None:
     errors = LineErrors()
     entries = read(args.glossary, "--glossary", Languages(args.source_lang, args.lang), errors)
     errors.raise_first()
-    texts = [Lines(path, "--text") for path in args.text]
-    lines = (each[number] for each in texts for number in range(len(each)))
-    expanded, new = expand(entries, lines, lemmatizer(args.lang, "--lang"), args.min_count)
+    if args.text:
+        texts = [Lines(path, "--text") for path in args.text]
+        lines = (each[number] for each in texts for number in range(len(each)))
+        expanded, new = expand(entries, lines, lemmatizer(args.lang, "--lang"), args.min_count)
+    else:
+        expanded, new = with_forms(entries, args.lang)
     has_cases = any(entry.case for entry in expanded)
     if has_cases:
         print("source\ttarget\tcase")
@@ -299,6 +310,25 @@ def expand(
         out.append(Entry(entry.source, (*entry.targets, *added), entry.line, entry.case))
         new += len(added)
     return out, new
+
+
+def with_forms(entries: Sequence[Entry], language: str) -> tuple[list[Entry], int]:
+    """Return the entries with the forms that --glossary-forms auto gives their targets, and the
+    number of new forms.
+
+    Errors: UsageError for a language that has none.
+    """
+    forms = forms_of_language(language)
+    if forms is None:
+        raise UsageError(
+            f"there are no forms for the language '{language}' (English, one that simplemma does "
+            "not know, or simplemma is not installed: pip install simplemma): add --text"
+        )
+    out = []
+    for entry in entries:
+        every = dict.fromkeys((*entry.targets, *(f for t in entry.targets for f in forms(t))))
+        out.append(Entry(entry.source, tuple(every), entry.line))
+    return out, sum(len(a.targets) - len(b.targets) for a, b in zip(out, entries, strict=True))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from sizes import covering
 from fairseq_ext.kernels.library import library
 from fairseq_ext.search.compiled import supports_phrases
 from fairseq_ext.search.interpreted import LoopSearch
-from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
+from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints, met
 from fairseq_ext.search.strategies.decoding.beam import beam_search
 
 pytestmark = [
@@ -252,3 +252,39 @@ def test_nan_is_an_error_of_its_sentence():
         FloatingPointError, match="the model gives NaN at target position 0 of the sentence"
     ):
         run(ours, {**batch([5, 3]), "sentence_constraints": given})
+
+
+def test_the_answer_of_two_searches_is_the_better_one():
+    """--constraint-compete search, against each search by itself."""
+    draw = random.Random(8)
+    flags = {"beam": 4, "max_len_b": 12}
+    skipped = searched = 0
+    for seed in range(6):
+        of = [model("transformer", seed)]
+        made = {
+            compete: generators(of, {"select": "dba", "constraint_compete": compete}, **flags).ours
+            for compete in ("search", "off")
+        }
+        sample = batch([9, 5, 3, 2], seed=seed)
+        plain = run(generators(of, **flags).ours, sample)
+        given = [phrases(draw, 2) for _ in range(4)]
+        # phrases that the output without phrases has
+        for i in (0, 1):
+            tokens = plain[i][0]["tokens"].tolist()[:-1]
+            at = draw.randrange(max(1, len(tokens)))
+            given[i] = SentenceConstraints((((*tokens[at : at + 1],),),), ("own",))
+        sample["sentence_constraints"] = given
+        found = {compete: run(ours, sample) for compete, ours in made.items()}
+        for i, each in enumerate(given):
+            if not each.any_of:
+                continue
+            meeting = [h for h in plain[i] if all(met(h["tokens"].tolist(), each, False))]
+            score = float(found["search"][i][0]["score"])
+            if meeting and meeting[0] is plain[i][0]:  # it is not searched again
+                skipped += 1
+                assert score == float(meeting[0]["score"])
+                continue
+            best = max(float(h["score"]) for h in [*meeting, *found["off"][i]])
+            assert score == pytest.approx(best, abs=1e-5)
+            searched += 1
+    assert skipped and searched

@@ -82,3 +82,14 @@ def test_wrong_arguments_are_one_sentence(tmp_path, capsys, change, sentence):
     assert main([*command, *change]) == 1
     printed = capsys.readouterr()
     assert sentence in printed.err and printed.err.count("\n") == 1
+
+
+def test_without_a_text_the_forms_are_those_of_the_glossary_itself(tmp_path, capsys):
+    (tmp_path / "g.tsv").write_text("customer\tKunde\ninvoice\tRechnung|Faktura\nAPI\tAPI\n")
+    command = ["expand", "--glossary", str(tmp_path / "g.tsv"), "--lang", "de"]
+    assert main(command) == 0
+    lines = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
+    assert lines["customer"] == "Kunde|Kunden" and lines["API"] == "API"
+    assert lines["invoice"].startswith("Rechnung|Faktura|Rechnungen|")
+    assert main([*command[:-1], "en"]) == 1
+    assert "add --text" in capsys.readouterr().err

@@ -11,6 +11,9 @@
 | from_python.py, lines.py | constraints from Python, and from the lines of a command |
 | report.py | which constraints are met; `--glossary-report` |
 | placement.py, drafts.py | `--glossary-placement align`: the driver, its hypotheses |
+| placement_choice.py | its default, and the flags that it cannot obey |
+| inflection.py | the same: forms of terms, and the words that agree with them |
+| batches.py | terms that go through an encoder together |
 | word_alignment.py, forced_decoding.py | the same: words of terms; scores of given tokens |
 
 This folder imports core, kernels, model, search/phrases and the files of search.

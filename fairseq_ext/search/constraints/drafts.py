@@ -10,7 +10,7 @@ from fairseq_ext.core.words import words_of
 from fairseq_ext.search.constraints.word_alignment import Mention, WordAlignment
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.phrases.pieces import folded, normal
-from fairseq_ext.search.phrases.places import Span, Text
+from fairseq_ext.search.phrases.places import Span, Text, compounds
 from fairseq_ext.search.phrases.sentence import Phrase, Placement, SentenceConstraints, SourceTerm
 
 Alternatives = tuple[Phrase, ...]
@@ -38,13 +38,15 @@ class Rewrite:
     """A text in the place of a span of a draft (rewrites.py).
 
     span: characters [start, end) of the draft's text, empty for an insertion; text: what is written
-    there; form: the term's form in it, as the text has it; placed_by: as in Placement.
+    there; form: the term's form in it, as the text has it; placed_by: as in Placement; around:
+    changes of the words before it that agree with it.
     """
 
     span: Span
     text: str
     form: str
     placed_by: str = "aligned"
+    around: tuple[tuple[Span, str], ...] = ()
 
 
 @dataclass(eq=False)
@@ -62,6 +64,8 @@ class Candidate:
     inserted: dict[SourceTerm, Rewrite] = field(default_factory=dict)
     leads: dict[SourceTerm, str] = field(default_factory=dict)  # words written before a term
     unfit: set[SourceTerm] = field(default_factory=set)  # terms that the model would not write
+    # how its terms are written, once this is decided (inflection.py)
+    rewrites: dict[SourceTerm, Rewrite] = field(default_factory=dict)
     # versions with the terms, one for each choice of forms, with their ranking scores
     finals: list[tuple[float, Hypothesis]] = field(default_factory=list)
 
@@ -72,9 +76,19 @@ class Candidate:
             span
             for term, is_held in zip(terms, self.has_term, strict=True)
             if is_held
-            for form in term.targets
-            for span in text.places(normal(form), term.case)
+            for form in map(normal, term.targets)
+            for span in [
+                *text.places(form, term.case),
+                *(compounds(form, self.text) if term.in_compounds else ()),
+            ]
         ]
+
+    def is_compounded(self, term: SourceTerm) -> bool:
+        """Whether it has a term only as a part of longer words."""
+        text = Text(self.text, False)
+        return term.in_compounds and not any(
+            text.places(normal(form), term.case) for form in term.targets
+        )
 
     def place(self, term: SourceTerm, first: int) -> Span | None:
         """Return the word of a term whose mentions are numbered from `first`: that of the first
@@ -133,7 +147,7 @@ class Sentence:
         known = {(term.source, term.phrases) for term, word in places if word is not None}
         for term, word in places:
             key = term.source, term.phrases
-            if term in candidate.unfit:
+            if term in candidate.unfit or (word is None and term.is_interface_label):
                 left[term] = UNFIT_REASON
             elif (word is None and (key in known or term.phrases in candidate.has)) or (
                 key in sure and self.is_doubtful(candidate, term)
@@ -156,7 +170,8 @@ class Sentence:
                 out.append(Placement("left", kept, weight, True))
             elif is_held or term not in rewrites:
                 is_searched = term in self.required
-                out.append(Placement("searched" if is_searched else "draft", doubtful=is_searched))
+                how = "compound" if candidate.is_compounded(term) else "draft"
+                out.append(Placement("searched" if is_searched else how, doubtful=is_searched))
             else:
                 displaced = candidate.text[slice(*rewrites[term].span)]
                 out.append(self.placement(candidate, term, rewrites[term], displaced, weight))

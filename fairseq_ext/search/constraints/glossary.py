@@ -16,11 +16,9 @@ pieces is checked when the file is read.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal
 
@@ -28,16 +26,21 @@ from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.core.glossary import Entry, Languages, LineErrors, read
 from fairseq_ext.core.language_codes import two_letters
 from fairseq_ext.core.words import Match, Matcher, lemmatizer, words_of
+from fairseq_ext.search.constraints.batches import (
+    batches,
+    encode_batch,
+    without_garbage_collection,
+)
+from fairseq_ext.search.phrases.agreement import LANGUAGES
+from fairseq_ext.search.phrases.forms import Forms, forms_of_language
 from fairseq_ext.search.phrases.letter_case import NOUNS_HAVE_CAPITALS, keeps_case, lowered
 from fairseq_ext.search.phrases.segmenter import Segmenter
 from fairseq_ext.search.phrases.sentence import EXACT, Cased, Phrase, Unwritable
 from fairseq_ext.search.registry import is_given, register_feature, typed
 
 logger = logging.getLogger("fairseq_ext")
-SEPARATOR = "‖"  # parts terms that go through an encoder together
 FEW_TERMS = 8  # with fewer terms, capitals are taken for those of labels
 LABELS = 0.25  # least share of targets with a capital in a file of labels
-BATCH_SIZE = 250  # terms in one call of an encoder
 
 
 @dataclass
@@ -66,6 +69,14 @@ class GlossaryFlags:
             "help": "a term of --glossary that a source has n times is required n times (each), or "
             "once (default: each with --glossary-placement align, where a further mention may be "
             "left that the translation has no word for; else once)"
+        },
+    )
+    glossary_forms: Literal["auto", "off"] = field(
+        default="auto",
+        metadata={
+            "help": "inflected forms of --glossary's target terms as further alternatives: auto, "
+            "where simplemma is installed and knows the target language, except for English; or "
+            "off (default: auto)"
         },
     )
     glossary_placement: Literal["align", "free"] | None = field(
@@ -112,6 +123,7 @@ class GlossaryOptions:
     repeat: str = "once"  # --glossary-repeat
     languages: Languages = Languages()
     case: str | None = None  # --constraint-case; None: of each term
+    forms: bool = True  # --glossary-forms auto
     strict: bool = False  # --strict: lines that cannot be used are refused
 
 
@@ -124,7 +136,9 @@ class Term:
     targets: dict[str, int] = field(default_factory=dict)  # target -> its line
     # tokens of the targets, once they are needed; none if the dictionary cannot write them
     forms: tuple[Phrase, ...] | None = None
-    writable: tuple[str, ...] = ()  # the targets that the dictionary can write
+    # the targets that the dictionary can write, and then their inflected forms
+    writable: tuple[str, ...] = ()
+    size: int = 0  # tokens of the targets, without their inflected forms
     lacks: str = ""  # why it can write none
     cased: Cased = EXACT  # the case in which they count, with other spellings
     case: str = ""  # the same, by the file
@@ -143,6 +157,7 @@ class Required:
     phrases: tuple[Phrase, ...]  # alternatives
     matches: list[Match]  # the mention, or all of them with --glossary-repeat once
     cased: Cased  # in which case they count
+    is_label: bool = False
 
 
 class Glossary:
@@ -158,6 +173,8 @@ class Glossary:
         self.merged = 0
         self.used_terms: set[int] = set()  # terms that a sentence had
         self.unusable: set[int] = set()  # lines with a target that cannot be required
+        language = options.languages.target or ""
+        self.inflected: Forms | None = forms_of_language(language) if options.forms else None
         with without_garbage_collection():
             lemma = (
                 lemmatizer(options.languages.source or "", "--glossary-match lemma")
@@ -271,14 +288,30 @@ class Glossary:
             term.forms = tuple(dict.fromkeys(form for forms, _ in each.values() for form in forms))
             term.writable = tuple(target for target, (forms, _) in each.items() if forms)
             term.lacks = "" if term.forms else next(lacks for _, lacks in each.values())
+            term.size = sum(map(len, term.forms))
+            self.inflect(term)
             term.cased = self.cased(term)
         return term.forms
+
+    def inflect(self, term: Term) -> None:
+        """Add the inflected forms of a term's targets to its alternatives."""
+        forms = (form for target in term.writable for form in self.inflections(term, target))
+        for form in dict.fromkeys(forms):
+            phrases, _ = self.segmenter.alternatives([form], "", suggest=False)
+            if form not in term.writable and phrases:
+                term.writable = (*term.writable, form)
+                term.forms = tuple(dict.fromkeys((*(term.forms or ()), *phrases)))
+
+    def inflections(self, term: Term, target: str) -> tuple[str, ...]:
+        """Return the inflected forms of a target, none for one that is to be written exactly."""
+        return () if self.inflected is None or term.case == "exact" else self.inflected(target)
 
     def cased(self, term: Term) -> Cased:
         """Return the case in which a term's targets count, with the search's spellings."""
         case, targets = self.case_of(term), list(term.targets)
         low = [lowered(target) for target in targets] if case == "fitted" else []
-        if two_letters(self.options.languages.target or "") in NOUNS_HAVE_CAPITALS:
+        language = two_letters(self.options.languages.target or "")
+        if language in NOUNS_HAVE_CAPITALS:
             low = []
         spelled = (
             form for target in [*targets, *low] for form in self.segmenter.spellings(target, case)
@@ -286,7 +319,12 @@ class Glossary:
         running, _ = self.segmenter.alternatives(
             [each for each in low if each not in targets], "", suggest=False
         )
-        return Cased(case, tuple(dict.fromkeys(spelled)), running)
+        return Cased(
+            case,
+            tuple(dict.fromkeys(spelled)),
+            running,
+            self.inflected is not None and language in LANGUAGES and case in ("any", "fitted"),
+        )
 
     def case_of(self, term: Term) -> str:
         """Return the case in which a term's targets count: by --constraint-case, by its entry, else
@@ -307,6 +345,20 @@ class Glossary:
         capitals = sum(target[:1].isupper() and not keeps_case(target) for target in targets)
         return len(self.terms) < FEW_TERMS or capitals >= LABELS * len(targets)
 
+    @cached_property
+    def has_source_labels(self) -> bool:
+        """Whether the file has labels of an interface, for targets whose nouns have capitals
+        anyway: many of its source terms begin with one."""
+        target = two_letters(self.options.languages.target or "")
+        sources = [term.source for term in self.terms]
+        capitals = sum(source[:1].isupper() and not keeps_case(source) for source in sources)
+        return (
+            self.inflected is not None
+            and target in LANGUAGES
+            and len(sources) >= FEW_TERMS
+            and capitals >= LABELS * len(sources)
+        )
+
     @property
     def unused_terms(self) -> list[str]:
         """The source terms that no sentence had."""
@@ -325,39 +377,10 @@ class Glossary:
                 once[match.term].matches.append(match)
                 continue
             term = self.terms[match.term]
-            found.append(Required(term, self.forms(term), [match], term.cased))
+            is_label = self.has_source_labels and term.case != "exact"
+            found.append(Required(term, self.forms(term), [match], term.cased, is_label))
             once[match.term] = found[-1]
         return found
-
-
-@contextlib.contextmanager
-def without_garbage_collection() -> Iterator[None]:
-    """Switch off garbage collection: with over 100,000 new terms, all of which stay, it would take
-    longer than the rest."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-def batches(items: Sequence) -> Iterator[Sequence]:
-    """Yield the items in batches for one call of an encoder each."""
-    for start in range(0, len(items), BATCH_SIZE):
-        yield items[start : start + BATCH_SIZE]
-
-
-def encode_batch(texts: Sequence[str], step: Callable[[str], str]) -> list[str]:
-    """Return each text after `step`, which is called once for all: an encoder takes most of its
-    time to start.
-
-    subtle: the texts are separated by a sign; if the step did not keep all of them, it is called
-    for each text.
-    """
-    found = step(f" {SEPARATOR} ".join(texts)).split(SEPARATOR)
-    return found if len(found) == len(texts) else [step(text) for text in texts]
 
 
 def places_terms(flags: Any) -> bool:
@@ -369,39 +392,6 @@ def places_terms(flags: Any) -> bool:
 def repeat_mode(flags: Any) -> str:
     """--glossary-repeat, or its default for the placement."""
     return str(flags.glossary_repeat or ("each" if places_terms(flags) else "once"))
-
-
-def choose_placement(flags: Any, generation: Any, segmented: bool, of_requests: bool) -> Any:
-    """Return the flags with a placement of the glossary's terms if the command names none.
-
-    segmented: --bpe or --tokenizer defines words; of_requests: glossaries are passed with requests.
-
-    Errors: UsageError for --glossary-placement align with a flag that it would not obey.
-    """
-    if not (flags.glossary or of_requests) or str(flags.glossary_placement) == "free":
-        return flags
-    own = {
-        "--constraint-bonus": flags.constraint_bonus is not None,
-        "--constraint-end": flags.constraint_end,
-        f"--select {flags.select}": str(flags.select) != "dba",
-    }
-    names = ("print_alignment", "lm_path", "retain_dropout", "no_repeat_ngram_size")
-    stock = {"--" + name.replace("_", "-"): bool(vars(generation)[name]) for name in names}
-    against = next((flag for flag, is_on in (own | stock).items() if is_on), None)
-    if flags.glossary_placement is None:
-        placement = "align" if segmented and against is None else "free"
-        return replace(flags, glossary_placement=placement)
-    if against is not None:
-        raise UsageError(
-            f"--glossary-placement align writes terms after the search, in which {against} works: "
-            "leave one of the two out"
-        )
-    if not segmented:
-        raise UsageError(
-            "--glossary-placement align needs to know what words are: add --bpe or --tokenizer, "
-            "or use free in its place"
-        )
-    return flags
 
 
 def check_glossary(flags: Any, of_requests: bool = False) -> None:
@@ -424,6 +414,7 @@ def glossary_options(flags: Any, languages: Languages) -> GlossaryOptions | None
             repeat_mode(flags),
             languages,
             None if flags.constraint_case is None else str(flags.constraint_case),
+            str(flags.glossary_forms) == "auto",
             flags.strict,
         )
         if path

@@ -4,11 +4,10 @@ A sentence is translated without its terms (the draft). The words that translate
 are found and replaced by the terms (word_alignment.py); of several target forms the one with the
 best model score stays. So the decoder reads probable words before and after a term, and a term that
 the model does not know has no effect on the rest. A term that the draft has already is left
-unchanged. Other hypotheses are used only if the best has no word for a term: with the terms, one
-with nearly the same score is not better. If none has a word for it, the sentence is searched again
-with that term forced (--select dba), and its other terms are written into the result; with a beam
-of one or two, which searches badly, the term is inserted where it is the most probable. If the
-result breaks another constraint, the sentence is searched with all its terms forced.
+unchanged. If the best hypothesis has no word for a term, another one that has is used; if none has,
+the term is inserted (insertion.py), and where it fits badly the sentence is searched again
+(retry.py). A term that does not fit is left (rewrites.py). If the result breaks another constraint,
+the sentence is searched with all its terms forced.
 
 Scores are the model's for the final text.
 """
@@ -32,6 +31,7 @@ from fairseq_ext.search.constraints.drafts import (
     mentions_of,
 )
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding, Sources
+from fairseq_ext.search.constraints.inflection import Inflection
 from fairseq_ext.search.constraints.insertion import Insertion
 from fairseq_ext.search.constraints.prefix import met_with_prefix
 from fairseq_ext.search.constraints.renderings import Renderings
@@ -73,8 +73,8 @@ class GlossaryPlacement:
     draft: searches first, where a sentence has terms alone; other_draft: where it has other phrases
     too; forced: what placement could not serve. score: forced decoding by the models; text: how
     the target side is read, which the command says after the generator is built; meets: how it is
-    counted which constraints a hypothesis of a pool meets; languages: source and
-    target, two letters; reuses: whether the scores of drafts are the models' own.
+    counted which constraints a hypothesis of a pool meets; languages: source and target, two
+    letters; reuses: whether the scores of drafts are the models' own.
     """
 
     def __init__(
@@ -93,6 +93,7 @@ class GlossaryPlacement:
         self.score, self.spec = score, spec
         self.renderings = Renderings(score, text, spec.eos)
         self.writer = TermWriter(text, spec.eos)
+        self.inflect = Inflection(self.writer, self.score_)
         self.insert = Insertion(score, self.writer, self.score_)
         self.use_languages(*languages)
         self.target_text, self.meets, self.reuses = text, meets, reuses
@@ -105,7 +106,7 @@ class GlossaryPlacement:
     def use_languages(self, source: str, target: str) -> None:
         """Place terms of translations from one language (two letters) to another."""
         self.source_functions, self.target_functions = map(function_words, (source, target))
-        self.writer.language = target
+        self.writer.source, self.writer.language = source, target
 
     def __call__(self, pool: Pool, answer: OnFinal) -> None:
         """Call `answer` with each sentence's hypotheses."""
@@ -116,12 +117,14 @@ class GlossaryPlacement:
         left: list[int] = []
         again, required = dict[int, Retry](), dict[int, Retry]()
 
+        searches = self.spec.k >= MIN_BEAM_TO_FORCE
+
         def settle() -> None:
             for sentence, found in zip(waiting, self.placed(pool, waiting), strict=True):
                 retry = required.get(sentence.number)
                 if retry is not None and retry.first:
                     answer(sentence.number, retry.better(sentence, found, self.target_functions))
-                elif found is not None and (retry is not None or not self.can_retry(sentence)):
+                elif found is not None and (retry is not None or not (searches and sentence.poor)):
                     answer(sentence.number, found)
                 elif found is not None or sentence.unaligned_terms:
                     again[sentence.number] = self.retry(sentence, found)
@@ -159,10 +162,6 @@ class GlossaryPlacement:
                 replace(pool, to_decode=sorted(left)),
                 lambda number, found: answer(number, elsewhere(given[number], found)),
             )
-
-    def can_retry(self, sentence: Sentence) -> bool:
-        """Whether a sentence is searched again for the terms that fit badly in its draft."""
-        return bool(sentence.poor) and self.spec.k >= MIN_BEAM_TO_FORCE
 
     def retry(self, sentence: Sentence, first: list[Hypothesis] | None) -> Retry:
         """Return the second search of a sentence. first: its hypotheses so far."""
@@ -210,7 +209,16 @@ class GlossaryPlacement:
         has_term = [all(is_met.get(term.phrases, ())) for term in constraints.terms]
         tokens = draft.tokens[self.writer.word_behind(draft.tokens.tolist(), lead) :].tolist()
         text = normalize("NFKC", self.text.text(tokens)).rstrip()
-        return Candidate(draft, tokens, text, has_term, has)
+        return Candidate(
+            draft,
+            tokens,
+            text,
+            [
+                is_held and not self.writer.is_miscased(term, text)
+                for term, is_held in zip(constraints.terms, has_term, strict=True)
+            ],
+            has,
+        )
 
     def placed(self, pool: Pool, sentences: Sequence[Sentence]) -> list[list[Hypothesis] | None]:
         """The hypotheses of each sentence with its terms, best first; None for a sentence that
@@ -253,11 +261,15 @@ class GlossaryPlacement:
         new = [(s, c) for s in lacking for c in s.incomplete(SEARCHED) if c.words is None]
         self.align(pool, sources, new)
         self.insert(pool, sources, [s for s in lacking if s.lacks(1)])
-        self.insert.fill(pool, sources, sentences)
+        is_inflected = self.inflect.is_known
+        if is_inflected:
+            self.inflect(pool, sources, sentences)
+        else:
+            self.insert.fill(pool, sources, sentences)
         while sentences:
             versions = [each for sentence in sentences for each in self.written(pool, sentence)]
             self.score_(pool, sources, versions)
-            sentences = self.without_unfit_terms(versions)
+            sentences = [] if is_inflected else self.without_unfit_terms(versions)
             for each in versions:
                 if each.sentence not in sentences:
                     self.finish(pool, each)
@@ -265,11 +277,8 @@ class GlossaryPlacement:
     def without_unfit_terms(self, versions: Sequence[Version]) -> list[Sentence]:
         """Leave the terms that do not fit, by the best of each candidate's versions. Return the
         sentences that have some."""
-        best: dict[Candidate, Version] = {}
-        for each in versions:
-            other = best.get(each.candidate)
-            if other is None or each.scores.sum() > other.scores.sum():
-                best[each.candidate] = each
+        ranked = sorted(versions, key=lambda each: float(each.scores.sum()))
+        best = {each.candidate: each for each in ranked}  # the last one is the best
         changed = []
         for candidate, version in best.items():
             lead = len(candidate.draft.tokens) - len(candidate.tokens)
@@ -390,15 +399,19 @@ class GlossaryPlacement:
             choices = [
                 [candidate.inserted[term]]
                 if term in candidate.inserted
+                else [candidate.rewrites[term]]
+                if term in candidate.rewrites
                 else self.writer.choices(
                     term, candidate.text, span, spans, candidate.leads.get(term, "")
                 )
                 for (term, _), span in zip(places, spans, strict=True)
             ]
+            has_left = bool(sentence.left_terms(candidate))
             for chosen in itertools.islice(itertools.product(*choices), FORMS):
                 rewrites = {term: each for (term, _), each in zip(places, chosen, strict=True)}
                 version = self.writer.version(sentence, candidate, rewrites)
-                is_new = version.tokens != candidate.draft.tokens.tolist() or not places
+                is_new = version.tokens != candidate.draft.tokens.tolist()
+                is_new = is_new or not places or has_left
                 if is_new and self.spec.min_len < len(version.tokens) <= limit + 1:
                     out.append(version)
         return out

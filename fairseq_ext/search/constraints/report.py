@@ -20,11 +20,11 @@ from fairseq_ext.core.errors import UsageError, counted, report
 from fairseq_ext.core.files import is_stream
 from fairseq_ext.core.stats import Items, Section, Stats
 from fairseq_ext.core.words import starts_of, words_of
-from fairseq_ext.search.constraints.glossary import Required
+from fairseq_ext.search.constraints.glossary import Required, Term
 from fairseq_ext.search.constraints.prefix import met_with_prefix
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.phrases.pieces import normal
-from fairseq_ext.search.phrases.places import PhraseToFind, Span, Text, match_phrases
+from fairseq_ext.search.phrases.places import PhraseToFind, Span, Text, compounds, match_phrases
 from fairseq_ext.search.phrases.sentence import (
     Meets,
     Placement,
@@ -187,11 +187,13 @@ def unmet_reason(constraints: SentenceConstraints, limit: int) -> str:
 #
 # `{"id": 3, "source": ..., "translation": ..., "terms": [{"term": "Ader", "line": 12, "targets":
 # ["vein", "lode"], "source_at": [[4, 8]], "form": "vein", "at": [6, 10]}]}`: the entries that the
-# source has (line of the file, places in the source), which target was used and where it stands in
+# source has (line of the file, places in the source; forms: the number of its target forms, with
+# inflected ones), which of them was used and where it stands in
 # the translation; `form` and `at` are null where the translation has none of them, or only such as
 # serve another term, by the definition that the search keeps to (--constraint-boundary,
-# --constraint-case). Where terms are placed, `placed_by` says how a term got its place (draft,
-# aligned, inserted, searched, left), `displaced` the words of the draft that it replaces, `weight`
+# --constraint-case). Where terms are placed, `placed_by` says how a term got its place (draft;
+# compound: a part of a longer word of the draft, which `form` is; aligned, inserted, searched,
+# left), `displaced` the words of the draft that it replaces, `weight`
 # the score of their alignment, and `doubtful` that a person should look at it. Places are
 # characters, [start, end). source and translation are in NFKC, the translation with single spaces,
 # which is what the places count in. Lines come in the order in which batches finish. Each line is
@@ -263,11 +265,14 @@ class GlossaryReport:
         used = iter(forms_used(translation, present, self.segmented, self.whole_words))
         for each, how in placed:
             form, at = (None, None) if is_left(how) else next(used)
+            if form is None and how is not None and how.placed_by == "compound":
+                form, at = compound_of(each.term, translation)
             source_at = [(spans[match.start][0], spans[match.end - 1][1]) for match in each.matches]
             entry = {
                 "term": each.term.source,
                 "line": each.term.line,
                 "targets": list(each.term.targets),
+                "forms": len(forms_of(each.term)),
                 "source_at": source_at,
             }
             terms.append({**entry, "form": form, "at": at} | ({} if how is None else asdict(how)))
@@ -278,6 +283,18 @@ class GlossaryReport:
                 line = line[self.file.write(line) :]
         except OSError as error:
             raise self.full(error) from error
+
+
+def forms_of(term: Term) -> tuple[str, ...]:
+    """Return the target forms of a term, inflected ones last."""
+    return tuple(dict.fromkeys((*term.targets, *term.writable)))
+
+
+def compound_of(term: Term, translation: str) -> tuple[str | None, Span | None]:
+    """Return the first longer word of which a term is a part, and its place."""
+    spans = [span for f in forms_of(term) for span in compounds(normal(f), translation)]
+    first = min(spans, default=None)
+    return (None, None) if first is None else (translation[slice(*first)], first)
 
 
 def is_left(placement: Placement | None) -> bool:
@@ -298,7 +315,7 @@ def forms_used(
 ) -> list[tuple[str | None, Span | None]]:
     """Return for each requirement the target in the translation (in NFKC) and its place; a place
     serves one requirement (other arguments: search/phrases/places.py)."""
-    targets = [list(each.term.targets) for each in required]
+    targets = [list(forms_of(each.term)) for each in required]
     wanted = [
         PhraseToFind([normal(normalize("NFKC", t)) for t in of], each.cased.mode)
         for of, each in zip(targets, required, strict=True)

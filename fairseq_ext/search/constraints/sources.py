@@ -341,6 +341,7 @@ class ConstraintSource:
             list(given.unmet),
         )
         terms = list(given.terms)
+        tokens = size(any_of)
         tokens_of, words = (
             self.source_text.tokens_of_words(source, unknown)
             if self.locates_terms and required and len(source)
@@ -367,7 +368,8 @@ class ConstraintSource:
                 )
                 continue
             reason = each.term.lacks
-            if len(any_of) == MAX_CONSTRAINTS or size([*any_of, each.phrases]) > MAX_TOKENS:
+            tokens += each.term.size
+            if len(any_of) == MAX_CONSTRAINTS or tokens > MAX_TOKENS:
                 reason = (
                     f"more than {MAX_CONSTRAINTS} phrases or {MAX_TOKENS} tokens in the sentence"
                 )
@@ -386,7 +388,10 @@ class ConstraintSource:
                     mentions,
                     each.term.source,
                     each.cased.mode,
+                    in_compounds=each.cased.in_compounds,
+                    mention=" ".join(words[each.matches[0].start : each.matches[0].end]),
                     is_label=is_label(each, words),
+                    is_interface_label=each.is_label,
                 )
             )
         if len(terms) == len(given.terms):
@@ -419,7 +424,9 @@ class ConstraintSource:
                 place = any_of.index(term.phrases)
                 any_of[place], cased[place] = (
                     self.segmenter.alternatives(left, term.source)[0],
-                    self.cased(left, cased[place].mode),
+                    replace(
+                        cased[place], forms=self.cased(left, cased[place].mode).forms, running=()
+                    ),
                 )
                 terms[i] = replace(term, phrases=any_of[place], targets=left)
         return replace(

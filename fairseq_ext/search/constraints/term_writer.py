@@ -8,11 +8,34 @@ from unicodedata import normalize
 from fairseq_ext.search.constraints.drafts import Candidate, Rewrite, Sentence
 from fairseq_ext.search.constraints.rewrites import Version
 from fairseq_ext.search.constraints.word_alignment import widened
-from fairseq_ext.search.phrases.letter_case import fitted, keeps_case
-from fairseq_ext.search.phrases.pieces import capitalised, folded
-from fairseq_ext.search.phrases.places import Span, agreeing, edited, edits, fitting
+from fairseq_ext.search.phrases.agreement import (
+    LANGUAGES,
+    Beginning,
+    beginnings,
+    dative_plurals,
+    endings_before,
+    fits,
+    has_noun,
+    noun_after,
+    numbers_of,
+)
+from fairseq_ext.search.phrases.forms import adjective_stem
+from fairseq_ext.search.phrases.letter_case import fitted, keeps_case, starts_sentence
+from fairseq_ext.search.phrases.pieces import capitalised, folded, normal
+from fairseq_ext.search.phrases.places import (
+    PLURAL,
+    Span,
+    Text,
+    agreeing,
+    edited,
+    edits,
+    fitting,
+    overlap,
+)
 from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.phrases.sentence import SourceTerm
+
+NUMBER_BONUS = 2.0
 
 
 class TermWriter:
@@ -21,6 +44,7 @@ class TermWriter:
 
     def __init__(self, target_text: Callable[[], TargetText], eos: int, language: str = ""):
         self.target_text, self.eos, self.language = target_text, eos, language
+        self.source = ""  # language of sources, two letters
 
     @property
     def text(self) -> TargetText:
@@ -43,6 +67,77 @@ class TermWriter:
             for cased in self.in_case(term, form, text, each)
         ]
 
+    def inflected(
+        self, term: SourceTerm, text: str, span: Span, taken: list[Span]
+    ) -> list[Rewrite]:
+        """The ways to write a term in the place of a span of a text, with the words that agree with
+        it. The first one has the first form, and the words as they are."""
+        others = [other for other in taken if other != span]
+        found: dict[Rewrite, None] = {}
+        forms = term.targets
+        if text[slice(*span)][:1].islower():  # labels of adjectives and verbs
+            small = {form[:1].lower() + form[1:] for form in forms} & set(forms)
+            forms = tuple(f for f in forms if f in small or f[:1].lower() + f[1:] not in small)
+        noun = noun_after(text, span[1], self.language, others)
+        if noun is not None and not any(map(has_noun, forms)):
+            forms = self.attributive(forms, text, span, others, noun)
+        if self.source == "en" and PLURAL.search(term.mention):
+            forms = dative_plurals(forms, text[: span[0]]) or forms
+        for form in forms:
+            wide = widened(text, span, form, taken)
+            cased = self.in_sentence(term, form, text, wide)
+            changed = (
+                beginnings(text, wide[0], self.language, others)
+                if has_noun(form)
+                else [Beginning()]
+            )
+            for i, beginning in enumerate(changed):
+                if not i or fits(form, beginning.endings):
+                    found.setdefault(Rewrite(wide, cased, cased, around=beginning.changes))
+        return list(found)
+
+    def attributive(
+        self, forms: tuple[str, ...], text: str, span: Span, others: list[Span], noun: Span
+    ) -> tuple[str, ...]:
+        """Return those forms of an adjective that may stand before its noun: with the ending of the
+        adjective that it displaces, if the noun stays, else with one that the words before it
+        allow. others: the spans of other terms."""
+        endings = endings_before(text, span[0], self.language, others)
+        displaced = text[slice(*span)]
+        own = displaced[len(adjective_stem(displaced)) :]
+        if own in endings and not any(overlap(noun, other) for other in others):
+            endings = (own,)
+        base = min(forms, key=len)
+        fitting = tuple(form for form in forms if form[len(base) :] in endings)
+        return fitting or forms
+
+    def is_miscased(self, term: SourceTerm, text: str) -> bool:
+        """Whether a German text has a term only with a capital that its adjective or verb does not
+        have there."""
+        if self.language not in LANGUAGES or any(map(has_noun, term.targets)):
+            return False
+        places = [
+            span for f in term.targets for span in Text(text, False).places(normal(f), term.case)
+        ]
+        return bool(places) and all(
+            text[start].isupper() and not starts_sentence(text, start) for start, _ in places
+        )
+
+    def bonus(self, term: SourceTerm, form: str) -> float:
+        """Return what a form of a German noun gains (in nats) for the number of its source term, an
+        English one."""
+        if self.source != "en" or not term.mention:
+            return 0.0
+        number = "plural" if PLURAL.search(term.mention) else "singular"
+        return NUMBER_BONUS * (number in numbers_of(form, term.targets))
+
+    def in_sentence(self, term: SourceTerm, form: str, text: str, span: Span) -> str:
+        """A form of a term of an inflected language: as written, with a capital at the start of a
+        sentence. Its other letter case is a form of its own."""
+        if term.case in ("any", "fitted") and starts_sentence(text, span[0]):
+            return capitalised(form)
+        return self.in_case(term, form, text, span)[0]
+
     def in_case(self, term: SourceTerm, form: str, text: str, span: Span) -> tuple[str, ...]:
         """A form of a term in the letter case that it has in the place of a span of a text."""
         if term.case in ("any", "fitted"):
@@ -61,7 +156,11 @@ class TermWriter:
         """A candidate with terms in the place of spans of its text. Tokens outside of the spans
         stay, where the segmentation says how tokens become words."""
         segmenter, text = self.text.segmenter(), candidate.text
-        written = [(each.span, each.text) for each in rewrites.values()]
+        written = [
+            change
+            for each in rewrites.values()
+            for change in (*each.around, (each.span, each.text))
+        ]
         changes = edits(text, written, self.is_english)
         lead = candidate.draft.tokens[: len(candidate.draft.tokens) - len(candidate.tokens)]
         whole = edited(text, changes)

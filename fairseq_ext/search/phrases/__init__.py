@@ -9,6 +9,8 @@
 | phrase_table.py | the required phrases of many sentences as tensors |
 | places.py | where tokens and phrases stand in a text |
 | letter_case.py | the letter case of a term in its sentence |
+| forms.py, agreement.py | inflected forms of terms, and the words that agree with a noun |
+| function_words.py | words that no term displaces |
 | sentence_ends.py | the tokens that end a sentence (`--constraint-end`) |
 
 This folder imports only core.

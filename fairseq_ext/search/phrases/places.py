@@ -27,6 +27,14 @@ DETERMINER = regex.compile(r"(?i)(?:an?|the|one|this|that|my|your|his|her|its|ou
 SOUNDS_AS_VOWEL = regex.compile(r"(?i)[aeio]|u(?!ni|se|su|ti|ro|r[aeio])|h(?:our|onest|onou?r|eir)")
 SOUNDS_AS_CONSONANT = regex.compile(r"(?i)eu|ewe|one?(?!\w)|once")
 PLURAL = regex.compile(r"(?i)(?:\w*(?:[^ius\W]s|men|children|people|feet|teeth|mice|geese))$")
+WORD = regex.compile(r"\p{L}+")
+MIN_NOUN, MIN_OTHER_PART = 4, 3  # letters of the parts of a compound
+PREFIX = regex.compile(
+    "ab|an|auf|aus|be|bei|durch|ein|ent|er|ge|her|hin|miss|mit|nach|neben|rück|um|un|unter|ur|ver"
+    "|vor|wider|wieder|zer|zu|zurück|zusammen|über"
+)
+LINKING = ("", "s", "es", "n", "en", "e", "er")
+SUFFIX = regex.compile("ung|lich|schaft|heit|keit|isch|los|bar|end|ier|in$|innen$")
 Span = tuple[int, int]  # characters, [start, end)
 Place = tuple[int, Span]  # number of the phrase's form, and its span
 
@@ -237,6 +245,11 @@ class InText:
             return [
                 find_phrase(self.of_phrase(phrase), text, start, self.whole_words, cased.mode)[1]
                 for phrase in alternatives
+            ] + [
+                end
+                for phrase in (alternatives if cased.in_compounds else ())
+                for begin, end in compounds(self.of_phrase(phrase), text)
+                if begin >= start
             ]
 
         return met_in_turn(constraints, ordered, ends)
@@ -267,6 +280,25 @@ def find_phrase_exact(phrase: str, text: str, start: int, whole: bool) -> tuple[
             return at, end
         at = text.find(phrase, at + 1)
     return -1, -1
+
+
+def compounds(noun: str, text: str) -> list[Span]:
+    """Return the places of the longer words of which a German noun is a part (Kunde: Kundenkonto,
+    Stammkunde), from left to right. A word with another prefix or suffix is no compound (Zahl:
+    Anzahl, Zahlung)."""
+    if len(noun) < MIN_NOUN or not noun.isalpha() or not noun[0].isupper():
+        return []
+    part = noun.lower()
+    found = []
+    for word in WORD.finditer(text):
+        before, middle, after = word.group().lower().partition(part)
+        if after in LINKING and text.startswith("-", word.end()):  # "Kunden- und Lieferantenkonto"
+            after = " " * MIN_OTHER_PART
+        is_part = middle and not (before and PREFIX.fullmatch(before)) and not SUFFIX.match(after)
+        sides = [len(side) >= MIN_OTHER_PART for side in (before, after) if side]
+        if is_part and sides and all(sides) and (len(sides) == 1 or len(part) > MIN_NOUN):
+            found.append(word.span())
+    return found
 
 
 def are_in_one_word(first: str, second: str) -> bool:

@@ -91,12 +91,13 @@ class Cased:
     mode: exact, as written; initial, also with a capital at the start of the sentence; any; fitted:
     as any, and a search writes them as initial, or in the case of running text. forms: the
     segmentations of these other spellings, which the search proposes as well; running: those of
-    running text.
+    running text. in_compounds: a noun that is a part of a longer word counts as well.
     """
 
     mode: str = "exact"
     forms: tuple[Phrase, ...] = ()
     running: tuple[Phrase, ...] = ()
+    in_compounds: bool = False
 
     @property
     def anywhere(self) -> tuple[Phrase, ...]:
@@ -125,16 +126,20 @@ class SourceTerm:
     mentions: tuple[tuple[int, ...], ...] = ()
     source: str = ""  # as in the glossary
     case: str = "fitted"  # in which its target forms count
+    in_compounds: bool = False  # they count as parts of longer words too
+    mention: str = ""  # as in the source
     required: bool = False  # by a phrase of the line, the file or the call as well
     is_label: bool = False  # the glossary has a capital where the source has none
+    is_interface_label: bool = False  # of a file of labels: it may be left (inflection.py)
 
 
 @dataclass(frozen=True)
 class Placement:
     """How a mention of a glossary term got its place in a hypothesis.
 
-    placed_by: draft (the draft has the term), aligned (in the place of the words that translate its
-    source term), inserted, searched, or left, where the term is not placed.
+    placed_by: draft (the draft has the term), compound (it has it as a part of a longer word),
+    aligned (in the place of the words that translate its source term), inserted, searched, or left,
+    where the term is not placed.
     """
 
     placed_by: str

@@ -19,10 +19,14 @@ from fairseq_ext.model.choose import make_decoder
 from fairseq_ext.model.stock import UncachedBackend
 from fairseq_ext.model.transformer.encoder import FastEncoder
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
+from fairseq_ext.search.constraints.insertion import differs
+from fairseq_ext.search.constraints.rewrites import is_inflection
+from fairseq_ext.search.constraints.term_writer import led
 from fairseq_ext.search.constraints.word_alignment import Mention, WordAlignment, widened
 from fairseq_ext.search.phrases.function_words import function_words
 from fairseq_ext.search.phrases.letter_case import fitted
 from fairseq_ext.search.phrases.places import agreeing, edited, edits, fitting
+from fairseq_ext.search.phrases.sentence import SourceTerm
 
 ROOT = Path(__file__).resolve().parents[3]
 MODEL = ROOT / "checkpoints" / "demo"
@@ -699,3 +703,51 @@ def test_flags_that_need_the_searchs_own_hypotheses_refuse_it(tmp_path):
         )
     with pytest.raises(UsageError, match="needs a glossary"):
         translator(glossary_placement="free")
+
+
+# ---- words in front of a term, and terms that do not fit
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("use", "using", True),
+        ("Set", "setting", True),
+        ("posted", "post", True),
+        ("Vendor invoices", "vendor invoice", True),
+        ("copy", "copies", True),
+        ("open", "Open", False),
+        ("offer", "quotation", False),
+        ("print management", "management", False),
+    ],
+)
+def test_forms_of_one_english_word(one, other, same):
+    assert is_inflection(one, other) is is_inflection(other, one) is same
+
+
+@pytest.mark.parametrize(
+    ("lead", "term", "text"),
+    [
+        ("", "edifice", "edifice"),
+        ("on a", "edifice", "on an edifice"),
+        ("riding an", "skate board", "riding a skate board"),
+        ("on the", "stage", "on the stage"),
+    ],
+)
+def test_the_words_that_lead_to_a_term_have_its_article(lead, term, text):
+    assert led(lead, term) == text
+
+
+@pytest.mark.parametrize(
+    ("forms", "own", "displaced", "is_other"),
+    [
+        ("skate board", "skateboard", "skateboarding", True),
+        ("bicycle", "bike", "bicycles", True),
+        ("bicycle|bicycles", "bike", "bicycles", False),
+        ("sailing", "boating", "boating", False),
+        ("bicycle", "bike", "bike", False),
+    ],
+)
+def test_a_term_of_another_class_or_number_needs_words_in_front(forms, own, displaced, is_other):
+    term = SourceTerm(forms, targets=tuple(forms.split("|")))
+    assert differs(term, own, displaced) is is_other

@@ -82,3 +82,21 @@ def test_the_report_says_how_each_term_got_its_place(translate):
     )
     assert 0.4 <= placed["weight"] <= 3 and there["weight"] is None
     assert counts["glossary"]["doubtful"] == 0
+
+
+def test_another_form_of_the_drafts_word_is_left_where_the_model_prefers_that(translate):
+    """The source has a verb, and the term base a label. What is required is there."""
+    line, glossary = "Das Angebot wurde gestern geprüft.", "Geprüft\tcheck\n"
+    draft, *_ = translate("Nirgendwo\tnowhere\n", [line])
+    assert draft == ["The offer was checked yesterday."]
+    flags = ("--glossary-match", "casefold")
+    text, (term,), counts, log = translate(glossary, [line], *flags)
+    assert text == draft
+    assert (term["placed_by"], term["displaced"], term["doubtful"]) == ("left", "checked", True)
+    assert term["at"] is None and counts["glossary"]["unmet"] == 1
+    assert "a common word that does not fit this sentence, by the model" in log
+    free, _, counts, _ = translate(glossary, [line], *flags, "--glossary-placement", "free")
+    assert re.search(r"\bcheck\b", free[0]) and counts["glossary"]["unmet"] == 0
+    typed, (term,), counts, _ = translate(glossary, [f"{line}\tcheck"], *flags, "--constraints")
+    assert re.search(r"\bcheck\b", typed[0]) and counts["constraints"]["unmet"] == []
+    assert term["placed_by"] != "left"

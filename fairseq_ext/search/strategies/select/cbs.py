@@ -12,6 +12,9 @@ dba.py; a bank has fixed slots, as in gbs.py, instead of the allocation.
 | k | --beam |
 
 Neutral setting: no constraints; then it is beam search.
+It fails where few subsets of the phrases are probable: every subset keeps its k rows, however
+improbable they are, so a hypothesis may go on after the sentence has ended, with repeated words or
+full stops before the last required word.
 """
 
 import torch

@@ -22,21 +22,23 @@ search/constraints/banned.py.
 | k | --beam |
 | constraints | --constraints, --constraints-file, --glossary; --avoid-file |
 | rule of division | --dba-allocation |
+| further rows | --constraint-compete, --constraint-rows |
 | pruning of Table 3 | --prune-finished (search/strategies/prune.py) |
 
 Neutral setting: no constraints; a sentence without constraints is searched as in fairseq, also in a
 batch with constrained ones.
 The paper's search: --dba-allocation paper --stop ranked --prune-finished 20. Its stopping criterion
 ("all hypotheses on the beam are finished", 6.4) is in search/strategies/stop/ranked.py.
-Differences from the paper under both rules: If the word that ends a phrase may continue, a row's
+Differences from the paper: --constraint-compete rows, with even only: the best candidate that
+continues has a row whatever its bank, a row more if its bank has no slot for it, or if there are
+more banks than slots. Under both rules: If the word that ends a phrase may continue, a row's
 best continuations are taken from those that end it, else a hypothesis that had met everything was
 lost where the model would write "packing" after "pack" (--constraint-boundary; no such phrases
 without it). A hypothesis with just enough steps left for its missing tokens may only take those, so
 a feasible sentence always meets its constraints. A pruned candidate leaves its slot to others.
-Missing phrases are
-counted as if each followed the one before: an overlap of two of them is used if it occurs but not
-relied on, so {[1, 2], [2, 3]} counts as infeasible in three tokens. When a constrained sentence is
-final: search/strategies/stop/early.py.
+Missing phrases are counted as if each followed the one before: an overlap of two of them is used if
+it occurs but not relied on, so {[1, 2], [2, 3]} counts as infeasible in three tokens. When a
+constrained sentence is final: search/strategies/stop/early.py.
 """
 
 from __future__ import annotations
@@ -403,9 +405,8 @@ class DBAFlags:
     constraint_compete: Literal["rows", "search", "off"] = field(
         default="rows",
         metadata={
-            "help": "how the output without required phrases competes: in 2 more rows of the beam, "
-            "which follow the best hypotheses whatever they have, in a search of its own, or not "
-            "at all (default: rows)",
+            "help": "how the output without required phrases competes: in a further row of the "
+            "beam, in a search of its own, or not at all (default: rows)",
             "shapes": "required phrases",
         },
     )

@@ -7,6 +7,7 @@ either phrase meets.
 
 import math
 import random
+from functools import partial
 from itertools import product
 
 import pytest
@@ -147,10 +148,12 @@ CASES = {
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("case", CASES)
 def test_a_large_beam_finds_all_that_satisfy_best_first(case, seed):
+    """Also with rows for the best candidates whatever their bank, and for each word."""
+    select = partial(DBA, competing=seed, more=seed % 2)
     constraints, ordered = wanted(*CASES[case][0]), CASES[case][1]
     table = random_table(seed, possible=3)
     expected = satisfying(table, constraints, 4, ordered, 3, deadline=True)
-    (got,) = outputs(decode([table], [constraints], 300, 4, ordered))
+    (got,) = outputs(decode([table], [constraints], 300, 4, ordered, select=select))
     assert dict(got) == pytest.approx(expected) and [s for _, s in got] == sorted(
         expected.values(), reverse=True
     )

@@ -1,0 +1,317 @@
+"""Inflected forms of a glossary's target terms.
+
+A term base has dictionary forms, and a sentence may need another one: "Verband" is "Verbands" or
+"Verbänden". Forms come from simplemma's table of lemmas, turned round. For a word that it lacks
+they are those of its last part ("Schwefelmolekül" has those of "Molekül"); for one without a known
+part, the commonest edits of words with the same ending. Forms of the table come first.
+
+Left out are forms that are no inflection: comparatives, linking letters ("Rechnungs"), words with
+another stem, and forms that are out of use ("dem Verbande").
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, lru_cache
+from importlib.util import find_spec
+
+from fairseq_ext.core.language_codes import two_letters
+from fairseq_ext.search.phrases.function_words import function_words
+from fairseq_ext.search.phrases.letter_case import has_own_case
+
+MAX_FORMS = 24  # of a term, itself included
+MIN_PART = 4  # letters of the last part of a compound
+MIN_FIRST_PART = 3  # letters before it
+ENDINGS = (5, 4, 3, 2)  # letters in which similar words agree
+MIN_SIMILAR, MAX_SIMILAR = 8, 100  # words with the same ending
+MIN_SHARE = 0.3  # of similar words that have an edit
+UMLAUTS = str.maketrans("äöüß", "aous")
+ADJECTIVE_ENDINGS = ("e", "en", "er", "es", "em")
+PARTICIPLES = ("iert", "end", "bar", "los", "isch", "lich", "ig")
+FEMININE = re.compile(r"(?:ung|heit|keit|schaft|[ts]ion|tät|enz|anz)$")
+NEGATION = re.compile(r"^(?:ne|nej)")  # Czech: negation and superlative
+WITHOUT = ("en",)  # languages whose few forms the user names
+
+Forms = Callable[[str], tuple[str, ...]]  # a term -> its forms, itself first
+
+
+@lru_cache(maxsize=4)
+def forms_of_language(language: str) -> Forms | None:
+    """Return a function from a term to its forms; None for a language without forms, or without
+    simplemma. The table is read when the first form is needed (1 to 3 s)."""
+    code = two_letters(language)
+    if code in WITHOUT or find_spec("simplemma") is None:
+        return None
+    from simplemma.strategies.dictionaries.dictionary_factory import SUPPORTED_LANGUAGES
+
+    return TermForms(code) if code in SUPPORTED_LANGUAGES else None
+
+
+class Table:
+    """Word forms by lemma, and lemmas by word form, of a language."""
+
+    def __init__(self, lemma_of: Mapping[str, str]):
+        self.lemma_of = lemma_of
+        self.of_lemma: dict[str, list[str]] = defaultdict(list)
+        for form, lemma in lemma_of.items():
+            self.of_lemma[lemma].append(form)
+        self.of_lemma.default_factory = None
+
+    @cached_property
+    def by_ending(self) -> dict[str, list[str]]:
+        """The lemmas with several forms by their last letters."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for lemma, forms in self.of_lemma.items():
+            if len(forms) > 1:
+                found[lemma[-min(ENDINGS) :]].append(lemma)
+        return found
+
+
+def read_table(language: str) -> Table:
+    """Return simplemma's table of a language."""
+    from simplemma.strategies.dictionaries.dictionary_factory import DefaultDictionaryFactory
+
+    return Table(DefaultDictionaryFactory().get_dictionary(language))
+
+
+class TermForms:
+    """The forms of terms. language: two letters; table: of its word forms, None for simplemma's."""
+
+    def __init__(self, language: str, table: Table | None = None):
+        self.language, self.given = language, table
+        self.functions = function_words(language)
+        self.of_word = lru_cache(maxsize=1 << 14)(self.forms_of_word)
+
+    @cached_property
+    def table(self) -> Table:
+        """The table of word forms."""
+        return read_table(self.language) if self.given is None else self.given
+
+    def __call__(self, term: str) -> tuple[str, ...]:
+        """Return the forms of a term, the term first, then those that the table has."""
+        words = term.split()
+        if len(words) == 1:
+            found: Sequence[str] = self.of_word(term)
+        elif self.language == "de":
+            found = self.german_phrases(words)
+        else:
+            parts = [self.of_word(w) if w not in self.functions else (w,) for w in words]
+            found = [" ".join(each) for each in itertools.product(*(p[:4] for p in parts))]
+        return tuple(dict.fromkeys((term, *found)))[:MAX_FORMS]
+
+    def german_phrases(self, words: Sequence[str]) -> list[str]:
+        """The forms of a German noun phrase: of its head, which is the last noun before a
+        preposition or an article, with the adjectives before it."""
+        behind = next((i for i, w in enumerate(words) if i and w in self.functions), len(words))
+        head, rest = behind - 1, list(words[behind:])
+        first = head
+        while first and is_adjective(words[first - 1]) and words[head][:1].isupper():
+            first -= 1
+        fixed = list(words[:first])
+        stems = [adjective_stem(word) for word in words[first:head]]
+        if stems and first == 0 and not has_own_case(words[0]):
+            stems[0] = stems[0][:1].lower() + stems[0][1:]
+        noun = words[head]
+        nouns = (noun,) if noun in self.functions else (noun, *self.attested(noun))
+        endings = ADJECTIVE_ENDINGS if stems else ("",)
+        own = words[0][len(adjective_stem(words[0])) :] if stems else ""
+        ordered = sorted(endings, key=lambda ending: ending != own)
+        return [
+            " ".join([*fixed, *(stem + ending for stem in stems), noun, *rest])
+            for noun in nouns
+            for ending in ordered
+        ]
+
+    def attested(self, word: str) -> list[str]:
+        """The forms of a word by the table alone."""
+        return [] if has_own_case(word) else self.known(word) or self.compound(word)
+
+    def forms_of_word(self, word: str) -> tuple[str, ...]:
+        """The forms of a word: of the table, of its last part, else by its ending."""
+        if has_own_case(word.split("-")[-1]) or not word[-1:].isalpha():
+            return (word,)
+        found: list[str] = []
+        for spelling in self.spellings(word):
+            found += self.known(spelling) or self.compound(spelling) or self.made(spelling)
+        return tuple(dict.fromkeys((word, *found)))
+
+    def spellings(self, word: str) -> list[str]:
+        """A word as written, and in small letters where it may be a label of another word than a
+        noun."""
+        low = word[:1].lower() + word[1:]
+        if low == word:
+            return [word]
+        table = self.table
+        is_noun = table.lemma_of.get(word, low)[:1].isupper()
+        if self.language == "de":
+            is_adjective = low + "em" in table.lemma_of
+            is_infinitive = (
+                low in table.of_lemma
+                and low.endswith("n")
+                and is_nominalised(word, table.of_lemma.get(word, ()))
+            )
+            has_other = is_adjective or is_infinitive or (not is_noun and self.has(low))
+            return [word] * (is_noun or not has_other) + [low] * has_other
+        return [word, low] if self.has(low) else [word]
+
+    def has(self, word: str) -> bool:
+        """Whether the table has a word."""
+        return word in self.table.lemma_of
+
+    def known(self, word: str) -> list[str]:
+        """The forms that the table has. Of a word that is itself an inflected form (a plural, a
+        participle, a comparative), those that continue it."""
+        table = self.table
+        if word in table.of_lemma:
+            found = self.inflections(word, table.of_lemma[word])
+            return found if len(found) > 1 else []
+        lemma = table.lemma_of.get(word)
+        if lemma is None:
+            return []
+        if self.language == "de" and word[:1].islower():
+            is_inflected = word.startswith(lemma) and word[len(lemma) :] in ADJECTIVE_ENDINGS
+            if is_inflected and lemma + "em" in table.lemma_of:
+                return self.inflections(lemma, table.of_lemma.get(lemma, (lemma,)))
+            return with_all_endings(word, [])
+        others = self.inflections(lemma, table.of_lemma.get(lemma, ()))
+        return list(dict.fromkeys([word, *others]))
+
+    def inflections(self, lemma: str, forms: Sequence[str]) -> list[str]:
+        """Forms of a lemma without those that are no inflection of it."""
+        if self.language != "de":
+            first = lemma[:1].lower()
+            return [
+                form
+                for form in forms
+                if form[:1].lower() == first
+                and not (self.language == "cs" and NEGATION.match(form) and form[:2] != lemma[:2])
+            ]
+        if lemma[:1].isupper():
+            return german_noun(lemma, forms)
+        if any(form.endswith("em") for form in forms):
+            return with_all_endings(lemma, [form for form in forms if is_positive(form, lemma)])
+        known = set(forms)
+        return [
+            form
+            for form in forms
+            if form == lemma
+            or not (
+                form + "e" in known  # imperative
+                or form.endswith(("st", "tet"))  # second person
+                or (form.endswith("et") and form[:-2] + "t" in known)
+            )
+        ]
+
+    def compound(self, word: str) -> list[str]:
+        """The forms of a word by those of its last part, the longest one that the table has."""
+        if self.language not in ("de", "nl", "da", "sv", "nb", "fi", "hu") and "-" not in word:
+            return []
+        is_noun = word[:1].isupper()
+        for start in range(MIN_FIRST_PART, len(word) - MIN_PART + 1):
+            part, is_behind_hyphen = word[start:], word[start - 1] == "-"
+            spelled = part if not is_noun or is_behind_hyphen else part[:1].upper() + part[1:]
+            known = self.known(spelled) if part[0].isalpha() else []
+            if known:
+                return [
+                    word[:start] + (form if is_behind_hyphen else form[:1].lower() + form[1:])
+                    for form in known
+                ]
+        return []
+
+    def made(self, word: str) -> list[str]:
+        """The forms of an unknown word: the commonest edits of words with its ending."""
+        if self.language == "de" and word.endswith(PARTICIPLES) and word[:1].islower():
+            return with_all_endings(word, [])
+        of_ending = self.table.by_ending.get(word[-min(ENDINGS) :], [])
+        alike: list[str] = []
+        for length in ENDINGS:
+            same = (
+                lemma
+                for lemma in of_ending
+                if lemma.endswith(word[-length:]) and lemma[:1].isupper() == word[:1].isupper()
+            )
+            alike = list(itertools.islice(same, MAX_SIMILAR))
+            if len(alike) >= MIN_SIMILAR:
+                break
+        edits: Counter[tuple[int, str]] = Counter()
+        for lemma in alike:
+            for form in self.inflections(lemma, self.table.of_lemma[lemma]):
+                shared = common_length(lemma, form)
+                edits[len(lemma) - shared, form[shared:]] += 1
+        return [
+            word[: len(word) - cut] + added
+            for (cut, added), number in edits.most_common(len(ADJECTIVE_ENDINGS) + 1)
+            if number >= MIN_SHARE * len(alike)
+        ]
+
+
+def common_length(one: str, other: str) -> int:
+    """The number of first letters that two words share."""
+    return sum(1 for _ in itertools.takewhile(bool, map(str.__eq__, one, other)))
+
+
+def is_adjective(word: str) -> bool:
+    """Whether a German word before a noun looks like an inflected adjective."""
+    return adjective_stem(word) != word and not word.isupper()
+
+
+def adjective_stem(word: str) -> str:
+    """A German adjective without its ending; the word itself if it has none."""
+    found = re.fullmatch(r"(\w[\w-]*?\w)(?:e[nrsm]?)", word)
+    return found[1] if found else word
+
+
+def is_nominalised(word: str, forms: Sequence[str]) -> bool:
+    """Whether a German noun with these forms is an infinitive ("das Verwenden")."""
+    return word in forms and set(forms) <= {word, word + "s"}
+
+
+def with_all_endings(adjective: str, known: Sequence[str]) -> list[str]:
+    """The forms of a German adjective or participle: those that are known, with missing ones. Where
+    the stem changes ("dunkle"), all are known."""
+    if any(len(form) <= len(adjective) and form != adjective for form in known):
+        return list(known)
+    is_inflected = adjective.endswith("e") and not known
+    endings = tuple(e[1:] for e in ADJECTIVE_ENDINGS) if is_inflected else ("", *ADJECTIVE_ENDINGS)
+    return list(dict.fromkeys([*known, *(adjective + ending for ending in endings)]))
+
+
+def is_positive(form: str, lemma: str) -> bool:
+    """Whether a form of a German adjective is neither comparative nor superlative."""
+    return (
+        form[:1].islower()
+        and len(form) <= len(lemma) + 2
+        and form.startswith(lemma[: max(1, len(lemma) - 2)])
+        and (form == lemma or form.endswith(ADJECTIVE_ENDINGS))
+        and len(re.findall("[äöü]", form)) <= len(re.findall("[äöü]", lemma))
+        and (lemma.endswith("er") or not form.endswith(("ere", "erer", "eres")))
+    )
+
+
+def german_noun(lemma: str, forms: Sequence[str]) -> list[str]:
+    """The forms of a German noun, without those of other words, linking letters, and datives in -e
+    that are out of use."""
+    stem = lemma.lower().translate(UMLAUTS)[: max(3, len(lemma) - 3)]
+    kept = [
+        form
+        for form in forms
+        if form[:1].isupper()
+        and len(form) <= len(lemma) + 4
+        and form.lower().translate(UMLAUTS).startswith(stem)
+        and not (form == lemma + "s" and FEMININE.search(lemma))
+    ]
+    plain = {lemma, lemma + "s", lemma + "es", lemma + "ses"}
+    has_umlaut = any(
+        form[: len(lemma)] != lemma
+        and form.translate(UMLAUTS)[: len(lemma)] == lemma.translate(UMLAUTS)
+        for form in kept
+    )
+    has_er = lemma + "er" in kept
+    return [
+        f
+        for f in kept
+        if f in plain or not (has_umlaut or has_er) or f not in (lemma + "e", lemma + "en")
+    ]
