@@ -44,10 +44,7 @@ from fairseq_ext.search.constraints.word_alignment import (
 )
 from fairseq_ext.search.finished import Hypothesis, OnFinal
 from fairseq_ext.search.phrases.function_words import function_words
-from fairseq_ext.search.phrases.places import (
-    banned_in_texts,
-    token_spans,
-)
+from fairseq_ext.search.phrases.places import banned_in_texts, token_spans
 from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.phrases.sentence import (
     Meets,
