@@ -114,19 +114,15 @@ class GlossaryPlacement:
         left: list[int] = []
         again, required = dict[int, Retry](), dict[int, Retry]()
 
-        searches = self.spec.k >= MIN_BEAM_TO_FORCE
-
         def settle() -> None:
             for sentence, found in zip(waiting, self.placed(pool, waiting), strict=True):
-                retry = required.get(sentence.number)
-                if retry is not None and retry.first:
-                    answer(sentence.number, retry.better(sentence, found, self.target_functions))
-                elif found is not None and (retry is not None or not (searches and sentence.poor)):
-                    answer(sentence.number, found)
-                elif found is not None or sentence.unaligned_terms:
-                    again[sentence.number] = self.retry(sentence, found)
-                else:
+                outcome = self.outcome(sentence, found, required.get(sentence.number))
+                if outcome is None:
                     left.append(sentence.number)
+                elif isinstance(outcome, Retry):
+                    again[sentence.number] = outcome
+                else:
+                    answer(sentence.number, outcome)
             self.score.forget(pool.source(sentence.number).tolist() for sentence in waiting)
             waiting.clear()
 
@@ -159,6 +155,20 @@ class GlossaryPlacement:
                 replace(pool, to_decode=sorted(left)),
                 lambda number, found: answer(number, elsewhere(given[number], found)),
             )
+
+    def outcome(
+        self, sentence: Sentence, found: list[Hypothesis] | None, retry: Retry | None
+    ) -> list[Hypothesis] | Retry | None:
+        """Return the answer of a sentence, or its next search; None: one with all terms forced.
+
+        found: its hypotheses with terms, from `placed`; retry: its last search, None: the draft's.
+        """
+        if retry is not None and retry.first:
+            return retry.better(sentence, found, self.target_functions)
+        searches = retry is None and self.spec.k >= MIN_BEAM_TO_FORCE
+        if found is not None and not (searches and sentence.poor):
+            return found
+        return self.retry(sentence, found) if found or sentence.unaligned_terms else None
 
     def retry(self, sentence: Sentence, first: list[Hypothesis] | None) -> Retry:
         """Return the second search of a sentence. first: its hypotheses so far."""
