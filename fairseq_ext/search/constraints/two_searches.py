@@ -63,7 +63,7 @@ class TwoSearches:
     def meets_all(self, pool: Pool, number: int, hypothesis: Hypothesis) -> bool:
         """Return whether a hypothesis of a sentence meets all its constraints."""
         assert pool.constraints is not None
-        lead = 0 if pool.lead is None else pool.lead[number]
+        lead = pool.lead_of(number)
         tokens = hypothesis.tokens.tolist()
         return all(
             met_with_prefix(tokens, pool.constraints[number], pool.ordered, self.meets(pool), lead)
