@@ -1,4 +1,4 @@
-"""Allowed outputs for logical forms: semantic parsing with an automaton of the queries, and without.
+"""Semantic parsing with an automaton of the queries as the allowed outputs, and without.
 
     python scripts/experiments/logical_forms.py --raw DIR --models DIR [--sets atis geo]
 
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
@@ -30,8 +29,8 @@ from fairseq_ext.search.phrases.token_automaton import TokenAutomaton, trimmed
 
 CLAUSES = ("SELECT", "FROM", "WHERE", "GROUP", "HAVING", "ORDER", "LIMIT")
 OTHERS = (
-    "AS AND OR NOT IN IS NULL BETWEEN LIKE BY ASC DESC DISTINCT ALL ANY EXISTS LEFT OUTER INNER JOIN "
-    "ON UNION"
+    "AS AND OR NOT IN IS NULL BETWEEN LIKE BY ASC DESC DISTINCT ALL ANY EXISTS LEFT OUTER INNER "
+    "JOIN ON UNION"
 )
 SUBQUERIES = 3
 State = tuple[str, str, tuple[tuple[str, str], ...]]  # clause, last kind, open brackets
@@ -163,7 +162,7 @@ def report(raw: Path, models: Path, name: str, groups: int, beams: list[int]) ->
         file = f"{folder}/{name}.allowed"
         queries.automaton.write(file)
         for beam in beams:
-            for flags in ({}, {"allowed_file": file}):
+            for allowed in (None, file):
                 translator = Translator(
                     str(model / "checkpoint.pt"),
                     str(model),
@@ -173,7 +172,7 @@ def report(raw: Path, models: Path, name: str, groups: int, beams: list[int]) ->
                     nbest=beam,
                     max_len_b=400,
                     cpu=True,
-                    **flags,
+                    allowed_file=allowed,
                 )
                 found = [
                     [h.text for h in each] for each in translator.translate(read["test", "nl"])
@@ -182,7 +181,7 @@ def report(raw: Path, models: Path, name: str, groups: int, beams: list[int]) ->
                 exact = sum(each[0] == line for each, line in zip(found, wanted, strict=True))
                 oracle = sum(line in each for each, line in zip(found, wanted, strict=True))
                 shares = " | ".join(f"{100 * x / len(wanted):.1f}" for x in (inside, exact, oracle))
-                print(f"| {name} | {beam} | {'yes' if flags else 'no'} | {shares} |", flush=True)
+                print(f"| {name} | {beam} | {'yes' if allowed else 'no'} | {shares} |", flush=True)
 
 
 def main() -> None:
@@ -202,4 +201,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
