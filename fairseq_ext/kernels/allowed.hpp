@@ -13,6 +13,7 @@ namespace {
 struct Automata {
     const int64_t* first;                      // (M + 1,) the arcs of each state
     const int32_t *token, *target, *shortest;  // (E,) ascending in a state; (E,) next state; (M,) fewest tokens to an end
+    const int32_t* longest;                    // (M,) most tokens to an end; null where no bound needs it
 };
 
 // The outputs of one sentence: `base`, its first state in the table; states are numbers from there

@@ -156,7 +156,8 @@ class CompiledSentence:
         for name, address in self.addresses.items():
             setattr(struct, name, address)
         struct.limit, struct.slot, struct.rows, struct.m = limit, slot, 1, nbest
-        struct.limit_divisor, struct.seed, struct.number = (limit + 1.0) ** lenpen, seed, number
+        struct.limit_divisor, struct.lenpen = (limit + 1.0) ** lenpen, lenpen
+        struct.seed, struct.number = seed, number
         self.rewarded, rewards = rewarded, reward * np.minimum(rewarded, np.arange(limit + 2))
         struct.reward = rewards.ctypes.data if reward else None
         struct.phrases, self.keepalive = None, (rewards, phrases)

@@ -40,7 +40,7 @@ struct Sentence {
     const Rules* rules;
     int64_t limit, T, m;           // limit: largest number of tokens before EOS
     int64_t enough;                // hypotheses that there is room for, and that are enough
-    double limit_divisor;          // (limit + 1)^lenpen
+    double limit_divisor, lenpen;  // (limit + 1)^lenpen
     const double* reward;          // (limit + 2,) of each length; null: none
     int64_t slot, seed, number;    // slot in the KV cache; seed and number of its random numbers
     // required phrases: those of its pool, null for none; its number there; number of tokens; they cannot be met; rows that the banks share

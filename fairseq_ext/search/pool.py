@@ -180,9 +180,16 @@ class RowRule(ABC):
         """Return the tokens that it may allow for each of the N sentences."""
 
     @abstractmethod
-    def compiled(self, pool: Pool, sentence: int) -> tuple[CompiledAutomata, int] | None:
+    def compiled(
+        self, pool: Pool, sentence: int, bounded: bool
+    ) -> tuple[CompiledAutomata, int] | None:
         """Return the rule of a sentence as the compiled search reads it: automata, and the state
-        where its own starts; None: it has none."""
+        where its own starts; None: it has none. bounded: whether the search needs `most_left`."""
+
+    @abstractmethod
+    def most_left(self, row: Tensor, token: Tensor, beam: Beam, pool: Pool) -> Tensor:
+        """Return (S, c) float64 the most tokens before EOS that may follow these tokens (S, c) of
+        rows (S, c), infinity where the rule has no limit; after `__call__` of the same step."""
 
     @abstractmethod
     def __call__(self, log_probs: LogProbs, beam: Beam, pool: Pool) -> None:

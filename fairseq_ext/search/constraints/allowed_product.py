@@ -332,10 +332,22 @@ class AllowedRule(RowRule):
     def required_ids(self, pool: Pool) -> list[Collection[int]]:
         return [() if c.allowed is None else c.allowed.tokens for c in pool.constraints or ()]
 
-    def compiled(self, pool: Pool, sentence: int) -> tuple[CompiledAutomata, int] | None:
+    def compiled(
+        self, pool: Pool, sentence: int, bounded: bool
+    ) -> tuple[CompiledAutomata, int] | None:
         table, bases = self.tables(pool)
         base = int(bases[sentence])
+        if bounded and base >= 0 and table.compiled.longest is None:
+            table.compiled.set_longest_(table.longest)
         return None if base < 0 else (table.compiled, base)
+
+    def most_left(self, row: Tensor, token: Tensor, beam: Beam, pool: Pool) -> Tensor:
+        table, bases = self.tables(pool)
+        base = bases[beam.live_index()][:, None].expand_as(row)
+        after = table.advance(base.flatten(), beam.aux[STATE][row].flatten(), token.flatten())
+        after = after.view_as(row)
+        left = table.longest[(base + after).clamp(min=0)].double()
+        return left.masked_fill((base < 0) | (after < 0), torch.inf)
 
     def start(self, beam: Beam, pool: Pool) -> None:
         beam.aux[STATE] = torch.full((beam.rows,), UNKNOWN, dtype=torch.long, device=beam.device)
