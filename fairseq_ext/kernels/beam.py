@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
-from ctypes import c_void_p
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -241,8 +240,9 @@ class CompiledBatch:
     def set_sentences_(self, live: Sequence[CompiledSentence]) -> None:
         """Set the sentences (B,) that are searched."""
         self.live = live
-        self.addresses = (c_void_p * len(live))(*(sentence.address for sentence in live))
-        self.struct.live, self.struct.sentences = ctypes.addressof(self.addresses), len(live)
+        # subtle: an array type of ctypes for each length would be garbage in a circle
+        self.addresses = np.array([sentence.address for sentence in live], dtype=np.uintp)
+        self.struct.live, self.struct.sentences = self.addresses.ctypes.data, len(live)
 
     @property
     def rows(self) -> int:

@@ -52,8 +52,8 @@ class Pool:
     # sentence ends that are allowed (--constraint-end)
     ends: SentenceEnds | None = None
     ordered: bool = False  # required phrases must appear in the given order
-    # the same as given, for reports, where `constraints` has a product of automata in their place
-    given: list[SentenceConstraints] | None = None
+    # those that the caller set, for reports, where `constraints` has products of automata instead
+    original_constraints: list[SentenceConstraints] | None = None
     rule: RowRule | None = None  # forbids tokens by a state of each row
     # ids that each sentence's shortlist must contain, from `Select.required_ids`
     required: Sequence[Collection[int]] | None = None

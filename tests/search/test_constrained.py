@@ -176,7 +176,7 @@ def test_a_stream_gives_the_loops_bits(width, monkeypatch):
     ours = generators([model("transformer", 3)], flags, beam=4, max_len_b=15).ours
     sample = batch([9, 7, 6, 5, 5, 3, 2, 1])
     given = {**sample, "sentence_constraints": [phrases(draw, 3) for _ in range(8)]}
-    # calls of at most so many rows are divided in two ways
+    # a limit on the rows of a call divides the calls in two ways
     counted = COUNTS[2:] if "stream_rows" in width else COUNTS
     assert both(ours, given, monkeypatch, in_order=False, counted=counted)
     assert ours.stats.refills

@@ -20,8 +20,8 @@ from fairseq_ext.search.phrases.agreement import (
     numbers_of,
 )
 from fairseq_ext.search.phrases.forms import adjective_stem
-from fairseq_ext.search.phrases.letter_case import fitted, keeps_case, starts_sentence
-from fairseq_ext.search.phrases.pieces import capitalised, folded, normal
+from fairseq_ext.search.phrases.letter_case import capitalised, fitted, keeps_case, starts_sentence
+from fairseq_ext.search.phrases.pieces import folded, normal
 from fairseq_ext.search.phrases.places import (
     PLURAL,
     Span,

@@ -16,7 +16,8 @@ from unicodedata import normalize
 
 import regex
 
-from fairseq_ext.search.phrases.pieces import Boundaries, capitalised, folded, is_letter, normal
+from fairseq_ext.search.phrases.letter_case import capitalised
+from fairseq_ext.search.phrases.pieces import Boundaries, folded, is_letter, normal
 from fairseq_ext.search.phrases.sentence import Cased, Phrase, SentenceConstraints, met_in_turn
 
 # ---- A term written in the place of another word, with the right article (case: letter_case.py)

@@ -53,7 +53,7 @@ class TokenAutomaton:
         self.first, self.token, self.target, self.shortest = first, token, target, shortest
         self.notes = dict(notes or {})
         self.path = path  # of its file, None without one
-        self.kept: Any = None  # a temporary file, for other processes
+        self.temporary_file: Any = None  # a temporary file, for other processes
         self.keys: tuple[int, np.ndarray] | None = None  # cache of `key`
 
     def __len__(self) -> int:
@@ -64,8 +64,8 @@ class TokenAutomaton:
 
     def __reduce__(self):
         if self.path is None and self.nbytes >= LARGE:
-            self.kept = tempfile.NamedTemporaryFile(suffix=".allowed")
-            self.path = self.kept.name
+            self.temporary_file = tempfile.NamedTemporaryFile(suffix=".allowed")
+            self.path = self.temporary_file.name
             self.write(self.path)
         if self.path is not None:
             return opened, (self.path, self.digest)

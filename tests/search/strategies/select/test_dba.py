@@ -7,6 +7,7 @@ either phrase meets.
 
 import math
 import random
+from dataclasses import replace
 from functools import partial
 from itertools import product
 
@@ -29,9 +30,11 @@ from table_model import (
 
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.search.constraints.report import SentenceGoal, report_constraints
+from fairseq_ext.search.finished import Scoring
 from fairseq_ext.search.phrases.sentence import SentenceConstraints, met
 from fairseq_ext.search.strategies.select.dba import DBA
 from fairseq_ext.search.strategies.select.topk import TopK
+from fairseq_ext.search.strategies.stop.optimal import OptimalEnding
 
 VOCABULARY = 12  # of the tables
 
@@ -161,7 +164,58 @@ def test_a_large_beam_finds_all_that_satisfy_best_first(case, seed):
         assert expected == satisfying(table, constraints, 4, ordered, 3, deadline=False)
 
 
+@drawn(10)
+@pytest.mark.parametrize("competing, more", [(0, 0), (1, 0), (1, 2)])
+@pytest.mark.parametrize("case", CASES)
+def test_optimal_ending_finds_the_best_of_all_that_satisfy(case, competing, more):
+    """A beam of all sequences, with rows for the best candidates whatever their bank."""
+    constraints, ordered = wanted(*CASES[case][0]), CASES[case][1]
+    tables = [random_table(seed, possible=3) for seed in range(4)]
+    select = partial(DBA, competing=competing, more=more)
+    found = decode(
+        tables, [constraints] * 4, 300, 4, ordered, select, nbest=1, stop=stop_plug("optimal", 300)
+    )
+    for table, got in zip(tables, outputs(found), strict=True):
+        expected = satisfying(table, constraints, 4, ordered, 3, deadline=True)
+        assert got[0][1] == pytest.approx(max(expected.values()))
+        assert got[0][1] == pytest.approx(expected[got[0][0]])
+
+
 # ---- what holds for every search
+
+
+class Whole(OptimalEnding):
+    """The search to the limit, in which no proof ends a sentence."""
+
+    def __call__(self, candidates, beam, pool, finished, at_limit):
+        decision = super().__call__(candidates, beam, pool, finished, at_limit)
+        final = ~decision.stays.any(1)
+        return replace(decision, final=final if at_limit is None else final | at_limit)
+
+
+@drawn(12)
+@pytest.mark.parametrize("paper", [False, True], ids=["fairseq", "paper"])
+@pytest.mark.parametrize("scoring", [Scoring(False), Scoring(True)], ids=["sums", "means"])
+@pytest.mark.parametrize("seed", range(30))
+def test_optimal_ending_gives_the_n_best_list_of_the_whole_run(seed, scoring, paper):
+    """Of a beam that is often too narrow, with rows for the best candidates whatever their bank,
+    and for each word."""
+    draw = random.Random(seed)
+    size, k = draw.randint(2, 5), draw.randint(1, 6)
+    tables = [random_table(100 * seed + i, ending=draw.choice([0, 0.3, 1])) for i in range(size)]
+    limits = [draw.randint(3, 9) for _ in range(size)]
+    constraints = [random_constraints(draw, min(5, limit)) for limit in limits]
+    select = partial(DBA, competing=draw.choice([0, 1, 1, 3]), more=draw.choice([0, 0, 2]))
+    n, found = draw.randint(1, k), []
+    for stop in (OptimalEnding, Whole):
+        plug = stop(EOS, scoring, Stats(), paper, False)
+        more = {"select": select, "scoring": scoring, "nbest": n, "stop": plug}
+        found.append(decode(tables, constraints, k, limits, **more))
+    for got, whole in zip(*map(outputs, found), strict=True):
+        assert [score for _, score in got[:n]] == pytest.approx([score for _, score in whole[:n]])
+    for nbest, c in zip(found[0].lists, constraints, strict=True):
+        assert nbest and all(all_met(h, c) for h in nbest)
+    assert all(a <= b for a, b in zip(found[0].step, found[1].step, strict=True))
 
 
 @drawn(20)
