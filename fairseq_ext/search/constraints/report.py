@@ -12,7 +12,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import IO, Any
 from unicodedata import normalize
 
