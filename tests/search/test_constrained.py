@@ -268,11 +268,11 @@ def test_the_answer_of_two_searches_is_the_better_one():
         sample = batch([9, 5, 3, 2], seed=seed)
         plain = run(generators(of, **flags).ours, sample)
         given = [phrases(draw, 2) for _ in range(4)]
-        # phrases that the output without phrases has
+        # phrases that the output without phrases has, or the hypothesis behind it alone
         for i in (0, 1):
-            tokens = plain[i][0]["tokens"].tolist()[:-1]
-            at = draw.randrange(max(1, len(tokens)))
-            given[i] = SentenceConstraints((((*tokens[at : at + 1],),),), ("own",))
+            first, own = (set(plain[i][rank]["tokens"].tolist()[:-1]) for rank in (0, i))
+            if words := sorted(own - first if i else own):
+                given[i] = SentenceConstraints((((draw.choice(words),),),), ("own",))
         sample["sentence_constraints"] = given
         found = {compete: run(ours, sample) for compete, ours in made.items()}
         for i, each in enumerate(given):
