@@ -12,7 +12,8 @@ and search.
 | target_dictionary.py | fairseq's dictionary, which notes unknown words |
 | run.py, results.py, workers.py | one run: its statistics, its files, `--cpu-workers` |
 | generator.py, search_setup.py | fairseq's generator outside, our search inside; its |
-| | strategies and its pool |
+| | strategies |
+| pools.py | batches as pools |
 | calls.py | what Translator and Engine call |
 | loading/, compat/ | from what a user names to fairseq's settings; changes of other |
 | | packages |

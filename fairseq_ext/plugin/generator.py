@@ -17,19 +17,17 @@ from fairseq.sequence_generator import (
     EnsembleModelWithAlignment,
     SequenceGenerator,
 )
-from torch import Tensor
 
-from fairseq_ext.core.errors import SentenceError, UsageError, counted
+from fairseq_ext.core.errors import SentenceError
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.model.choose import check_finite, make_decoder, refuse_other_batches
 from fairseq_ext.model.protocol import Regroupable
 from fairseq_ext.model.stock_model import model_of_pair
 from fairseq_ext.plugin.options import Context, Options, search_spec, signature, signature_versions
+from fairseq_ext.plugin.pools import PoolBuilder
 from fairseq_ext.plugin.results import Progress, ResultsFile, checksum
 from fairseq_ext.plugin.search_setup import driver_of, may_read_models, setup_of
-from fairseq_ext.search.constraints.allowed_product import Products
 from fairseq_ext.search.constraints.glossary import places_terms
-from fairseq_ext.search.constraints.lines import from_packed
 from fairseq_ext.search.constraints.report import SentenceGoal, count_terms, report_constraints
 from fairseq_ext.search.constraints.sources import is_ordered
 from fairseq_ext.search.finished import Hypothesis
@@ -37,131 +35,9 @@ from fairseq_ext.search.mbr import BayesRisk
 from fairseq_ext.search.phrases.places import InText
 from fairseq_ext.search.phrases.segmenter import Segmenter, TargetText
 from fairseq_ext.search.phrases.sentence import Meets, met
-from fairseq_ext.search.phrases.sentence_ends import EndsOfSources
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.processors import LogitsProcessors
-from fairseq_ext.search.protocols import SearchSpec, Softmax, Strategies
-from fairseq_ext.search.registry import refills
-
-# ---- Batches as pools
-
-
-def source_of(sample: dict[str, Any]) -> Tensor:
-    """Return the batch's source tokens (N, T), or features of speech (N, T, F) (raises UsageError
-    for a batch of something else)."""
-    if "src_tokens" not in sample["net_input"]:
-        found = ", ".join(sample["net_input"])
-        raise UsageError(
-            f"this search reads source tokens (src_tokens), and the batch has {found}: use "
-            "fairseq's task for such data"
-        )
-    return sample["net_input"]["src_tokens"]
-
-
-class PoolBuilder:
-    """A builder of pools from batches.
-
-    flags: ours; ordered: whether required phrases must appear in the given order; source, target:
-    dictionaries, the first None for tasks without one.
-    """
-
-    def __init__(
-        self,
-        flags: Any,
-        spec: SearchSpec,
-        ordered: bool,
-        source: Dictionary | None,
-        target: Dictionary,
-    ):
-        self.flags, self.spec, self.ordered = flags, spec, ordered
-        self.refills = refills(flags)
-        self.source, self.target = source, target
-        self.ends: EndsOfSources | None = None
-        self.made_products: Products | None = None
-
-    def pool(
-        self, sample: dict[str, Any], prefix_tokens: Tensor | None, bos_token: int | None
-    ) -> Pool:
-        """Return the batch as a pool.
-
-        prefix_tokens (N, P): target tokens with which each translation must begin; bos_token: the
-        decoder's first input, None for EOS. Errors: SentenceError for a minimum length above a
-        sentence's limit.
-        """
-        spec, net_input, source = self.spec, sample["net_input"], source_of(sample)
-        # EOS is one of the tokens
-        length = source.ne(spec.pad).sum(1) if source.dim() == 2 else net_input["src_lengths"]
-        lengths = length.tolist()
-        max_len = [min(int(spec.max_len_a * n + spec.max_len_b), spec.max_len - 1) for n in lengths]
-        for n, limit in zip(lengths, max_len, strict=True):
-            if spec.min_len > limit:
-                raise SentenceError(
-                    f"--min-len {spec.min_len} is above the length limit {limit} of a sentence of "
-                    f"{counted(n, 'token')}: raise --max-len-b or lower --min-len"
-                )
-        # an interactive command and the API give no numbers
-        found = sample.get("sentence_numbers", sample.get("id"))
-        ids, numbered = (
-            (found, True) if isinstance(found, Tensor) else (torch.arange(len(lengths)), False)
-        )
-        bos = spec.eos if bos_token is None else bos_token
-        pool = Pool(
-            net_input, length, max_len, ids, bos, prefix_tokens, pad=spec.pad, numbered=numbered
-        )
-        # speech: padding changes the encoder's output, and in a stream it depends on the others
-        pool.encodes_separately = source.dim() == 3 and self.refills
-        pool.draft_lines = sample.get("draft_lines")  # of an interactive session
-        # a call of the API may have its own
-        pool.seeds = sample.get("seeds", [spec.seed] * len(lengths))
-        return pool
-
-    def constrain_(
-        self, pool: Pool, sample: dict[str, Any], packed: Tensor | None, text: TargetText
-    ) -> None:
-        """Set the pool's constraints: from the task, or packed as fairseq's commands pass them.
-        text: has the word boundaries of the target side."""
-        given = sample.get("sentence_constraints")
-        if given is None and packed is not None:
-            given = [
-                from_packed(row, self.target, number)
-                for row, number in zip(packed, pool.ids.tolist(), strict=True)
-            ]
-        if given is None:
-            return
-        pool.constraints, pool.ordered = given, self.ordered
-        pool.boundaries, pool.banned_in_any_case = (
-            text.boundaries,
-            str(self.flags.avoid_case) == "any",
-        )
-        if self.flags.constraint_end:
-            pool.ends = self.allowed_sentence_ends(text)(
-                [row[row != self.spec.pad].tolist() for row in pool.net_input["src_tokens"].cpu()]
-            )
-        pool.lead = None if pool.prefix is None else [len(pool.forced(i)) for i in range(len(pool))]
-        if any(c.prefix for c in given):
-            pool.extend_prefix_([c.prefix for c in given])
-            pool.min_len_after_own_prefix = True
-        if any(c.allowed is not None for c in given):
-            self.products(text).use_(pool)
-
-    def products(self, text: TargetText) -> Products:
-        """Return the products of allowed outputs with other constraints."""
-        if self.made_products is None:
-            spec, unseen = self.spec, text.left_out
-            soft = self.flags.constraint_bonus is not None
-            self.made_products = Products(len(self.target), spec.eos, spec.min_len, unseen, soft)
-        return self.made_products
-
-    def allowed_sentence_ends(self, text: TargetText) -> EndsOfSources:
-        """Return the sentence ends that --constraint-end allows for each source."""
-        if self.ends is None:
-            segmenter = text.segmenter()
-            self.ends = EndsOfSources(segmenter.dictionary, self.source, segmenter.bpe)
-        return self.ends
-
-
-# ---- The generator
-
+from fairseq_ext.search.protocols import Softmax, Strategies
 
 # the stock searches that our drivers replace
 OWN_LOOP = (

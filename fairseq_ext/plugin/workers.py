@@ -26,7 +26,7 @@ from fairseq_ext.core.errors import SentenceError, UsageError
 from fairseq_ext.core.process_pool import Event, Pool, Process, fork
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.core.supervision import State, Supervision
-from fairseq_ext.plugin.generator import source_of
+from fairseq_ext.plugin.pools import source_of
 
 SILENCE = 60.0  # seconds without CPU time, after which a process that has work is replaced
 TICK = 1.0  # seconds between two checks of that
