@@ -30,8 +30,8 @@ CALLS: dict[str, Callable[[Translator, dict[str, Any]], Any]] = {
     "score": lambda t, given: t.score(**{"sources": LINES, "targets": ["en1", "en2"], **given}),
 }
 ARGUMENTS = {
-    "translate": "lines nbest constraints avoid prefixes errors beam seed",
-    "translate_iter": "lines nbest constraints avoid prefixes errors beam buffer seed",
+    "translate": "lines nbest constraints avoid prefixes allowed errors beam seed",
+    "translate_iter": "lines nbest constraints avoid prefixes allowed errors beam buffer seed",
     "translate_text": "text format protect",
     "score": "sources targets",
 }
@@ -58,6 +58,12 @@ ARGUMENTS = {
         ("translate", {"avoid": ["en3", None]}, "avoid has None: give text"),
         ("translate", {"avoid": [5]}, "avoid has 5: give text"),
         ("translate", {"avoid": [["en3"], "en4"]}, "avoid of line 2 is 'en4': give a list"),
+        ("translate", {"allowed": 5}, "allowed is 5, and a list is needed"),
+        ("translate", {"allowed": "en3"}, "allowed is one string, and a list is needed"),
+        ("translate", {"allowed": [5]}, "allowed has 5: give text"),
+        ("translate", {"allowed": ["en3", None]}, "allowed of line 1 is 'en3': give a list"),
+        ("translate", {"allowed": [["en3"], [5]]}, "allowed of line 2 has 5 for a phrase: give"),
+        ("translate", {"allowed": [["en3"], []]}, "allowed of line 2 is empty, so no output"),
         ("translate", {"prefixes": 5}, "prefixes is 5, and a list is needed"),
         ("translate", {"prefixes": "en"}, "prefixes is one string, and a list is needed"),
         ("translate", {"prefixes": [0, None]}, "prefixes of line 1 has 0 for a phrase: give text"),

@@ -13,6 +13,7 @@ namespace {
 struct Automata {
     const int64_t* first;                      // (M + 1,) the arcs of each state
     const int32_t *token, *target, *shortest;  // (E,) ascending in a state; (E,) next state; (M,) fewest tokens to an end
+    const int32_t* longest;                    // (M,) most tokens to an end; null where no bound needs it
 };
 
 // The outputs of one sentence: `base`, its first state in the table; states are numbers from there
@@ -21,14 +22,14 @@ struct Outputs {
     int64_t base;
 
     // Return the state after an allowed token
-    int64_t after(int64_t state, int64_t token) const {
+    int64_t next_state(int64_t state, int64_t token) const {
         const int32_t *from = a.token + a.first[base + state], *end = a.token + a.first[base + state + 1];
         return a.target[std::lower_bound(from, end, static_cast<int32_t>(token)) - a.token];
     }
 
     // Call act(token) for each allowed token, ascending, EOS included. left: tokens that may follow before EOS
     template <typename Act>
-    void each(int64_t state, int64_t left, int64_t eos, Act act) const {
+    void for_each_allowed(int64_t state, int64_t left, int64_t eos, Act act) const {
         bool ends = a.shortest[base + state] == 0;
         for (int64_t e = a.first[base + state]; e < a.first[base + state + 1]; ++e) {
             if (ends && a.token[e] > eos) act(eos), ends = false;

@@ -18,7 +18,7 @@ AutomataStruct = struct("allowed.hpp", "Automata")
 
 class CompiledAutomata:
     """Automata as the library reads them: first (M + 1,) int64; token and target (E,), shortest
-    (M,) int32, contiguous."""
+    (M,) int32, contiguous; longest (M,) int32 is null until `set_longest_`."""
 
     def __init__(self, first: Tensor, token: Tensor, target: Tensor, shortest: Tensor):
         self.arrays = first, token, target, shortest  # the structure points to them
@@ -29,3 +29,9 @@ class CompiledAutomata:
             shortest=address(shortest, torch.int32),
         )
         self.address = ctypes.addressof(self.struct)
+        self.longest: Tensor | None = None
+
+    def set_longest_(self, longest: Tensor) -> None:
+        """Set the most tokens to an end of each state, for the bound of --stop optimal."""
+        self.longest = longest
+        self.struct.longest = address(longest, torch.int32)

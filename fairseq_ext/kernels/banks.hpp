@@ -14,7 +14,7 @@ namespace {
 // The n rows of one sentence, and the settings of the selection. Log-probabilities of the next word are (logit - highest) - log_total
 struct BankRows {
     float* logits;                               // (n, V); EOS becomes impossible where constraints are unmet
-    const float *highest, *log_total, *before;   // (n,); before: scores of the rows
+    const float *highest, *log_total, *row_score;  // (n,); scores of the rows
     const int64_t *state, *count;                // (n, G)
     int64_t n, V, eos;
     int64_t k, competing;      // rows that the banks share; rows for the best in addition, whatever their bank, if there are phrases
@@ -24,7 +24,7 @@ struct BankRows {
     bool no_deadline, infeasible;  // the deadline for constraints does not apply: they cannot be met, or a prefix is being forced
 
     float log_prob(int64_t row, float logit) const { return (logit - highest[row]) - log_total[row]; }  // rounded as in log_softmax
-    float total(int64_t row, float logit) const { return log_prob(row, logit) + before[row]; }
+    float total(int64_t row, float logit) const { return log_prob(row, logit) + row_score[row]; }
     float logit(int64_t row, int64_t word) const { return logits[row * V + word]; }
 };
 
@@ -114,11 +114,11 @@ void collect(const Table& table, const BankRows& rows, Scratch& m) {
     const int64_t most = rows.even || !p.total[table.s] ? rows.most : std::min(rows.k, rows.most);
     Best best{m.best.data(), m.where.data(), most, 0};
     for (int64_t r = 0; r < rows.n; ++r)
-        if (rows.before[r] > -INFINITY)
+        if (rows.row_score[r] > -INFINITY)
             best.add_line(rows.logits + r * rows.V, rows.V, r * rows.V, [&](float logit) { return rows.total(r, logit); });
     for (int64_t i = 0; i < best.count; ++i) add(best.where[i] / rows.V, best.where[i] % rows.V, best.score[i]);
     for (int64_t r = 0; r < rows.n; ++r) {
-        if (!(rows.before[r] > -INFINITY)) continue;
+        if (!(rows.row_score[r] > -INFINITY)) continue;
         best = {m.best.data(), m.where.data(), rows.per_row, 0};
         const float* line = rows.logits + r * rows.V;
         if (table.is_pending(rows.state + r * p.G, rows.count + r * p.G)) {
@@ -127,7 +127,7 @@ void collect(const Table& table, const BankRows& rows, Scratch& m) {
             line = ending.data();
         }
         best.add_line(line, rows.V, 0, [&](float logit) { return rows.log_prob(r, logit); });
-        for (int64_t i = 0; i < best.count; ++i) add(r, best.where[i], best.score[i] + rows.before[r]);
+        for (int64_t i = 0; i < best.count; ++i) add(r, best.where[i], best.score[i] + rows.row_score[r]);
         proposed.clear();
         int64_t *state, *count;
         table.read(rows.state + r * p.G, rows.count + r * p.G, state, count);

@@ -117,7 +117,7 @@ class Estimate:
     max_extra_tokens: int  # tokens that it may take in addition to the missing ones
 
     def missing_cost(self, lacks: Tensor) -> Tensor:
-        """Return the cost of so many missing tokens (any shape, int64), in float32."""
+        """Return the cost of `lacks` missing tokens (any shape, int64), in float32."""
         return self.missing_token_cost * lacks
 
     def extra_cost(self, device: torch.device | None = None) -> Tensor:

@@ -60,7 +60,7 @@ void add_words(const Sentence& s, int64_t row, const float* line, int64_t V, int
         if (const float value = total(line[w]); best.takes(value)) best.add(value, first + w);
     };
     const int64_t eos = s.rules->eos, left = s.limit - s.length;
-    if (s.allowed) s.outputs().each(s.allowed_state[row], left, eos, look);
+    if (s.allowed) s.outputs().for_each_allowed(s.allowed_state[row], left, eos, look);
     else if (left > 0) best.add_line(line, V, first, total);
     else look(eos);
 }
@@ -103,7 +103,7 @@ Result draw(Sentence& s, float* logits, int64_t V) {
         if (s.length >= s.limit) std::fill_n(line, rules.eos, -INFINITY), std::fill(line + rules.eos + 1, line + V, -INFINITY);
         if (s.allowed) {
             scratch(memory_kept, V), std::copy_n(line, V, memory_kept.data()), std::fill_n(line, V, -INFINITY);
-            s.outputs().each(s.allowed_state[i], s.limit - s.length, rules.eos, [&](int64_t w) { line[w] = memory_kept[w]; });
+            s.outputs().for_each_allowed(s.allowed_state[i], s.limit - s.length, rules.eos, [&](int64_t w) { line[w] = memory_kept[w]; });
         }
         const Draw word_of(line, V, rules.sampling_cut, left);
         for (int64_t sample = 0; sample < k; ++sample)

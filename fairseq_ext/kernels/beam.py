@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
-from ctypes import c_void_p
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -157,7 +156,8 @@ class CompiledSentence:
         for name, address in self.addresses.items():
             setattr(struct, name, address)
         struct.limit, struct.slot, struct.rows, struct.m = limit, slot, 1, nbest
-        struct.limit_divisor, struct.seed, struct.number = (limit + 1.0) ** lenpen, seed, number
+        struct.limit_divisor, struct.lenpen = (limit + 1.0) ** lenpen, lenpen
+        struct.seed, struct.number = seed, number
         self.rewarded, rewards = rewarded, reward * np.minimum(rewarded, np.arange(limit + 2))
         struct.reward = rewards.ctypes.data if reward else None
         struct.phrases, self.keepalive = None, (rewards, phrases)
@@ -241,8 +241,9 @@ class CompiledBatch:
     def set_sentences_(self, live: Sequence[CompiledSentence]) -> None:
         """Set the sentences (B,) that are searched."""
         self.live = live
-        self.addresses = (c_void_p * len(live))(*(sentence.address for sentence in live))
-        self.struct.live, self.struct.sentences = ctypes.addressof(self.addresses), len(live)
+        # subtle: an array type of ctypes for each length would be garbage in a circle
+        self.addresses = np.array([sentence.address for sentence in live], dtype=np.uintp)
+        self.struct.live, self.struct.sentences = self.addresses.ctypes.data, len(live)
 
     @property
     def rows(self) -> int:

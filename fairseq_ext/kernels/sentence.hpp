@@ -30,7 +30,7 @@ struct Rules {
     float temperature;
     double threshold, finished_threshold;  // nats that a candidate may lie behind the best, and behind the best finished hypothesis
     double max_nats_per_token;  // EARLY: the part of a total below it is not divided by the length
-    // EARLY, of an estimate: the cost of so many missing tokens, and of 1 + max_extra_tokens others
+    // EARLY, of an estimate: the cost of n missing tokens, and of 1 + max_extra_tokens others
     const float *missing_cost, *extra_cost;
     const float *divisor, *estimate_divisor;  // by length: what totals of finished hypotheses, and of estimates, are divided by
 };
@@ -40,7 +40,7 @@ struct Sentence {
     const Rules* rules;
     int64_t limit, T, m;           // limit: largest number of tokens before EOS
     int64_t enough;                // hypotheses that there is room for, and that are enough
-    double limit_divisor;          // (limit + 1)^lenpen
+    double limit_divisor, lenpen;  // (limit + 1)^lenpen
     const double* reward;          // (limit + 2,) of each length; null: none
     int64_t slot, seed, number;    // slot in the KV cache; seed and number of its random numbers
     // required phrases: those of its pool, null for none; its number there; number of tokens; they cannot be met; rows that the banks share
@@ -90,7 +90,7 @@ struct Sentence {
         std::memcpy(next_history + j * T, history + row * T, (length + 1) * sizeof(*history));
         next_tokens[j * T + length + 1] = token;
         next_score[j * T + length + 1] = total;
-        if (allowed) next_allowed_state[j] = outputs().after(allowed_state[row], token);
+        if (allowed) next_allowed_state[j] = outputs().next_state(allowed_state[row], token);
     }
 
     // Replace the beam by the next one, which has n rows

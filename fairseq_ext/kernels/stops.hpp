@@ -93,10 +93,18 @@ double final_score(const Sentence& s, float total, int64_t length) {
     return s.reward ? total + s.reward[length] : total;
 }
 
-// Return the best score that a live hypothesis can still get
-double reach(const Sentence& s, float total) {
-    if (s.rules->normalize) return total / s.limit_divisor;
-    return s.reward ? total + s.reward[s.limit + 1] : total;
+// Return the best score that a live hypothesis of at most `most` tokens can still get
+double reach(const Sentence& s, float total, int64_t most) {
+    if (s.rules->normalize) return total / (most > s.limit ? s.limit_divisor : std::pow(static_cast<double>(most), s.lenpen));
+    return s.reward ? total + s.reward[most] : total;
+}
+
+// Return the most tokens, EOS included, of a hypothesis that continues a candidate
+int64_t most_tokens(const Sentence& s, const Candidates& all, int64_t i) {
+    if (!s.allowed || !s.allowed->longest) return s.limit + 1;
+    const Outputs outputs = s.outputs();
+    const int64_t left = s.allowed->longest[outputs.base + outputs.after(s.allowed_state[all.row(i)], all.word(i))];
+    return std::min(s.limit, s.length + 1 + left) + 1;
 }
 
 // Store a hypothesis if it is one of the m best
@@ -123,7 +131,7 @@ bool optimal(Sentence& s, const Candidates& all, Places& stays) {
     for (int64_t i = 0, going = 0; i < all.c && going < rules.k && !(rules.paper_expansion && i >= rules.k); ++i) {
         if (all.ends(i)) continue;
         ++going;
-        const double possible = reach(s, all.score[i]);
+        const double possible = reach(s, all.score[i], most_tokens(s, all, i));
         highest = std::max(highest, possible);
         if (!rules.prune_bound || possible > worst) stays.push_back(i);
         else ++s.dropped;
@@ -132,7 +140,7 @@ bool optimal(Sentence& s, const Candidates& all, Places& stays) {
     if (all.at_limit) {  // not proved, unless no row of the last step could have won
         float top = -INFINITY;
         for (int64_t r = 0; r < s.rows; ++r) top = std::max(top, s.score[r * s.T + s.length]);
-        s.gap = std::max(0.0, reach(s, top) - worst);
+        s.gap = std::max(0.0, reach(s, top, s.limit + 1) - worst);
     }
     return highest <= worst;
 }

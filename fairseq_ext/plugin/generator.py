@@ -367,7 +367,7 @@ class BeamSearchGenerator(SequenceGenerator):
             self.strategies.stop.count_ending(found[0].ending)
         if self.rescores:
             found = self.strategies.softmax.rescore(sentence, found, pool, self.spec.scoring)
-        given = pool.given or pool.constraints
+        given = pool.original_constraints or pool.constraints
         if not found and given is not None and given[sentence].allowed is not None:
             raise SentenceError(
                 "every allowed output is forbidden by another flag, such as "
@@ -375,7 +375,7 @@ class BeamSearchGenerator(SequenceGenerator):
             )
         found = found or [self.empty_hypothesis(pool.length.device)]
         if given is not None:
-            lead = 0 if pool.lead is None else pool.lead[sentence]
+            lead = pool.lead_of(sentence)
             wanted = SentenceGoal(
                 int(pool.ids[sentence]), given[sentence], pool.max_len[sentence], lead
             )
@@ -405,7 +405,7 @@ class BeamSearchGenerator(SequenceGenerator):
     def checksum(self, pool: Pool, sentence: int) -> str:
         """Return a checksum of all that a sentence's results depend on: source, constraints,
         prefix."""
-        given = pool.given or pool.constraints
+        given = pool.original_constraints or pool.constraints
         constraints = given[sentence] if given is not None else None
         prefix = pool.prefix[sentence] if pool.prefix is not None else None
         return checksum(

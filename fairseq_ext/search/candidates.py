@@ -35,7 +35,7 @@ class Candidates:
     key: Tensor | None = None  # (S, c) values that candidates are ranked by, if not the score
     # (S,) largest number of rows of each sentence, if some have fewer than the width
     slots: Tensor | None = None
-    competing: int = 0  # so many of the best that continue have rows whatever their bank
+    competing: int = 0  # number of the best that continue and have rows whatever their bank
     # slots (S, B) of the banks for numbers of candidates (S, B); None: no rule of its own
     divide: Callable[[Tensor], Tensor] | None = None
 

@@ -146,7 +146,10 @@ class CompiledSearch(CompiledSearcher):
                 int(pool.ids[i]),
                 None if banks is None else (banks, i),
             )
-            automata = None if pool.rule is None else pool.rule.compiled(pool, request.sentence)
+            automata = None
+            if pool.rule is not None:
+                bounded = rules.struct.stop == StopRule.OPTIMAL and not spec.scoring.is_total
+                automata = pool.rule.compiled(pool, request.sentence, bounded)
             self.sentences[request].restrict_(*(automata or (None,)))
         self.refresh_running()
 

@@ -226,6 +226,11 @@ class Scoring:
     offset: float = 0.0
     bounded: bool = True  # False: every target token is rewarded
 
+    @property
+    def is_total(self) -> bool:
+        """Whether it is the sum of log-probabilities, whatever the length."""
+        return not self.normalize and not self.reward
+
     def rewarded(self, pool: Pool, sentence: Tensor) -> Tensor:
         """Return (S,) target length of each sentence up to which the reward counts, at least 0, in
         float64 for every model."""

@@ -52,8 +52,8 @@ class Pool:
     # sentence ends that are allowed (--constraint-end)
     ends: SentenceEnds | None = None
     ordered: bool = False  # required phrases must appear in the given order
-    # the same as given, for reports, where `constraints` has a product of automata in their place
-    given: list[SentenceConstraints] | None = None
+    # those that the caller set, for reports, where `constraints` has products of automata instead
+    original_constraints: list[SentenceConstraints] | None = None
     rule: RowRule | None = None  # forbids tokens by a state of each row
     # ids that each sentence's shortlist must contain, from `Select.required_ids`
     required: Sequence[Collection[int]] | None = None
@@ -86,6 +86,10 @@ class Pool:
             if self.prefix is None
             else tuple(token for token in self.prefix[sentence].tolist() if token != self.pad)
         )
+
+    def lead_of(self, sentence: int) -> int:
+        """Return the number of tokens that the command forces at the start of a sentence."""
+        return 0 if self.lead is None else self.lead[sentence]
 
     def extend_prefix_(self, phrases: Sequence[Sequence[int]]) -> None:
         """Add forced tokens of each sentence after those that are forced already."""
@@ -176,9 +180,16 @@ class RowRule(ABC):
         """Return the tokens that it may allow for each of the N sentences."""
 
     @abstractmethod
-    def compiled(self, pool: Pool, sentence: int) -> tuple[CompiledAutomata, int] | None:
+    def compiled(
+        self, pool: Pool, sentence: int, bounded: bool
+    ) -> tuple[CompiledAutomata, int] | None:
         """Return the rule of a sentence as the compiled search reads it: automata, and the state
-        where its own starts; None: it has none."""
+        where its own starts; None: it has none. bounded: whether the search needs `most_left`."""
+
+    @abstractmethod
+    def most_left(self, row: Tensor, token: Tensor, beam: Beam, pool: Pool) -> Tensor:
+        """Return (S, c) float64 the most tokens before EOS that may follow these tokens (S, c) of
+        rows (S, c), infinity where the rule has no limit; after `__call__` of the same step."""
 
     @abstractmethod
     def __call__(self, log_probs: LogProbs, beam: Beam, pool: Pool) -> None:

@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,7 +56,12 @@ class Block:
 
 def blocks_of(page: Path) -> list[Block]:
     """Return the bash and Python blocks of a page, in order."""
-    text, found = page.read_text(), []
+    return blocks_in(page, page.read_text())
+
+
+def blocks_in(page: Path, text: str) -> list[Block]:
+    """Return the bash and Python blocks of a page's text, in order."""
+    found = []
     for match in BLOCK.finditer(text):
         line = text.count("\n", 0, match.start("code"))
         rest = match["rest"] or ""
@@ -147,6 +153,41 @@ def same_word(a: str, b: str) -> bool:
     )
 
 
+def numbered(blocks: list[Block]) -> dict[tuple[str, int], Block]:
+    """Return blocks by their code and how many blocks before them have the same code."""
+    made: dict[tuple[str, int], Block] = {}
+    count: Counter[str] = Counter()
+    for block in blocks:
+        made[block.code, count[block.code]] = block
+        count[block.code] += 1
+    return made
+
+
+def paste(page: Path, printed: dict[tuple[str, int], str]) -> list[str]:
+    """Paste what blocks printed, by `numbered`; return a sentence for each that has gone.
+
+    The page is read again, as it may have been edited while its blocks ran: the places of outputs
+    that were found before that are not its own.
+    """
+    text, wrong = page.read_text(), []
+    made, end = "", 0
+    blocks = numbered(blocks_in(page, text))
+    for key, block in blocks.items():
+        if key in printed and block.output is not None:
+            made += text[end : block.span[0]] + printed[key]
+            end = block.span[1]
+        elif key in printed:
+            wrong.append(f"{block.place}: its output was taken from the page while the block ran")
+    wrong += [
+        f"{page.name}: a block was edited while it ran; run python scripts/docs.py --write again:\n"
+        f"{key[0]}"
+        for key in printed
+        if key not in blocks
+    ]
+    page.write_text(made + text[end:])
+    return wrong
+
+
 def check_page(
     page: Path, clone: Path, work: Path, *, write: bool = False, commands: Path = COMMANDS
 ) -> list[str]:
@@ -154,8 +195,8 @@ def check_page(
 
     `write` pastes what they print instead.
     """
-    wrong, pasted = [], []
-    for block in blocks_of(page):
+    wrong, pasted = [], {}
+    for key, block in numbered(blocks_of(page)).items():
         if not block.runs:
             if not block.reason:
                 wrong.append(
@@ -170,14 +211,9 @@ def check_page(
         if block.output is None:
             continue
         if write:
-            pasted.append((block.span, printed.rstrip("\n") + "\n"))
+            pasted[key] = printed.rstrip("\n") + "\n"
         elif not same(block.output, printed):
             wrong.append(
                 f"{block.place}: the page shows\n{block.output}but the block prints\n{printed}"
             )
-    if pasted:
-        text = page.read_text()
-        for (start, end), printed in reversed(pasted):
-            text = text[:start] + printed + text[end:]
-        page.write_text(text)
-    return wrong
+    return wrong + paste(page, pasted) if pasted else wrong

@@ -131,11 +131,13 @@ def test_jsonl_carries_ids_and_constraints(tmp_path):
             "any_of": [["x", "y"]],
             "avoid": ["w"],
             "prefix": "p",
+            "allowed": ["p q", ["p", "r"]],
         },
         {"text": "zwei", "domain": "x"},
         {"source": 3},
         {"source": "x", "constraints": "one"},
         {"source": "\ud800"},
+        {"source": "x", "allowed": []},
     ]
     (tmp_path / "a.jsonl").write_text("\n".join([*map(json.dumps, lines), "{", "[1]"]) + "\n")
     found = read(tmp_path / "a.jsonl")
@@ -147,6 +149,7 @@ def test_jsonl_carries_ids_and_constraints(tmp_path):
             "any_of": [["x", "y"]],
             "avoid": ["w"],
             "prefix": ["p"],
+            "allowed": ["p q", "p r"],
         },
     )
     assert found[1][1:] == ("zwei", 2, None, None)
@@ -156,7 +159,9 @@ def test_jsonl_carries_ids_and_constraints(tmp_path):
         "invalid UTF-8",
         "invalid line",
         "invalid line",
+        "invalid line",
     ]
+    assert 'no string in "allowed", so no output would be allowed' in found[5].error[1]
     assert 'has no text in "source"' in found[2].error[1] and "line 3 of" in found[2].error[1]
     assert read(tmp_path / "a.jsonl", source_field="domain")[1].source == "x"
 

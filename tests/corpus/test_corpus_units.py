@@ -66,6 +66,21 @@ def test_a_unit_is_translated_as_the_translator_does_and_refuses_sentence_by_sen
     assert again.sentences == 1 and again.as_dict()["constraints"] == {"given": 1, "met": 1}
 
 
+def test_a_record_has_its_own_allowed_outputs(tmp_path, demo):
+    lines: list[dict] = [{"source": s} for s in source_lines(10, 13)]
+    outputs = ["The house was red.", "A green boat was red."]
+    lines[0] |= {"allowed": outputs, "constraints": ["green"]}
+    lines[1] |= {"allowed": outputs, "avoid": ["red"]}
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    result = demo.translate(Shard(str(tmp_path / "a.jsonl"), "a"), read(tmp_path / "a.jsonl"))
+    found = [json.loads(line) for line in result.payload.splitlines()]
+    assert [r["hypotheses"] for r in found[:2]] == [outputs[1:], []]
+    (free,) = demo.translator.translate([lines[2]["source"]])
+    assert found[2]["hypotheses"] == [h.text for h in free]
+    (error,) = result.errors
+    assert error["line"] == 2 and "every allowed output has a banned phrase" in error["reason"]
+
+
 class Picky:
     """A translator's search that fails on batches with certain sentences."""
 

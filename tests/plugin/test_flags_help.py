@@ -126,7 +126,7 @@ def test_every_flag_of_the_other_commands_says_what_it_is_and_its_default(comman
         said = action.help or ""
         assert len(said) > 8, action.dest
         assert action.required or "default: " in said, action.dest
-        if action.default is not None and not isinstance(action.default, bool):
+        if action.default not in (None, (), []) and not isinstance(action.default, bool):
             assert (
                 f"default: {action.default:g}" in said
                 if isinstance(action.default, float)

@@ -150,6 +150,26 @@ def test_a_stale_output_is_seen(tmp_path: Path) -> None:
     assert len(blocks.check_page(page, ROOT, tmp_path)) == 1
 
 
+def test_a_page_that_is_edited_while_its_blocks_run_is_not_cut(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    edit = (
+        "sed -i '1i A new line.' page.md\nsed -i 's/echo [l]ater/echo other/' page.md\necho edited"
+    )
+    codes = (edit, "echo 2", "echo 2", "echo later")
+
+    def of(codes: tuple[str, ...], outputs: tuple[object, ...]) -> str:
+        return "# A page\n\n" + "\nText.\n\n".join(
+            f"<!-- run -->\n```bash\n{code}\n```\n\n<!-- output -->\n```text\n{output}\n```\n"
+            for code, output in zip(codes, outputs, strict=True)
+        )
+
+    page.write_text(of(codes, (0, 0, 1, "later")))
+    wrong = blocks.check_page(page, ROOT, tmp_path, write=True)
+    other = (*codes[:3], "echo other")
+    assert page.read_text() == "A new line.\n" + of(other, ("edited", 2, 2, "later"))
+    assert [sentence.splitlines()[1] for sentence in wrong] == ["echo later"]
+
+
 def test_a_block_that_fails_or_is_not_marked_is_seen(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(

@@ -177,7 +177,7 @@ def test_a_stream_gives_the_loops_bits(width, monkeypatch):
     ours = generators([model("transformer", 3)], flags, beam=4, max_len_b=15).ours
     sample = batch([9, 7, 6, 5, 5, 3, 2, 1])
     given = {**sample, "sentence_constraints": [phrases(draw, 3) for _ in range(8)]}
-    # calls of at most so many rows are divided in two ways
+    # a limit on the rows of a call divides the calls in two ways
     counted = COUNTS[2:] if "stream_rows" in width else COUNTS
     assert both(ours, given, monkeypatch, in_order=False, counted=counted)
     assert ours.stats.refills
@@ -280,11 +280,11 @@ def test_the_answer_of_two_searches_is_the_better_one(way):
         sample = batch([9, 5, 3, 2], seed=seed)
         plain = run(generators(of, WAYS[way] if way == "optimal" else {}, **flags).ours, sample)
         given = [phrases(draw, 2) for _ in range(4)]
-        # phrases that the output without phrases has
+        # phrases that the output without phrases has, or the hypothesis behind it alone
         for i in (0, 1):
-            tokens = plain[i][0]["tokens"].tolist()[:-1]
-            at = draw.randrange(max(1, len(tokens)))
-            given[i] = SentenceConstraints((((*tokens[at : at + 1],),),), ("own",))
+            first, own = (set(plain[i][rank]["tokens"].tolist()[:-1]) for rank in (0, i))
+            if words := sorted(own - first if i else own):
+                given[i] = SentenceConstraints((((draw.choice(words),),),), ("own",))
         sample["sentence_constraints"] = given
         found = {compete: run(ours, sample) for compete, ours in made.items()}
         for i, each in enumerate(given):

@@ -23,7 +23,7 @@ from fairseq_ext.serve.models import Models
 from fairseq_ext.serve.service import Stream, Streamed
 
 SOURCE = "Der Patient hat einen Port."
-KEYS = "source, id, constraints, any_of, avoid, prefix, glossary, nbest, detail"
+KEYS = "source, id, constraints, any_of, avoid, prefix, allowed, glossary, nbest, detail"
 
 
 @pytest.mark.parametrize(

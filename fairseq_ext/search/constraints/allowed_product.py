@@ -100,12 +100,12 @@ class Matcher:
         if unknown.size:
             key = np.unique(state[unknown].astype(np.int64) * self.vocabulary + token[unknown])
             s, t = key // self.vocabulary, key % self.vocabulary
-            after = self.after(s, t)  # first, as it may enlarge the table
+            after = self.next_states(s, t)  # first, as it may enlarge the table
             self.next[s, t] = after
             found = self.next[state, token]
         return found
 
-    def after(self, state: np.ndarray, token: np.ndarray) -> list[int]:
+    def next_states(self, state: np.ndarray, token: np.ndarray) -> list[int]:
         """Return the states after tokens, for `advance`."""
         phrase, count, banned, length = self.parts(state)
         of = torch.from_numpy(np.ascontiguousarray(token)).long()
@@ -221,15 +221,15 @@ class Products:
 
     def use_(self, pool: Pool) -> None:
         """Put the products of a pool's sentences in the place of their constraints, which stay in
-        `pool.given`, and set its rule.
+        `pool.original_constraints`, and set its rule.
 
         Errors: SentenceError for a sentence without an output that meets all, and says why.
         """
         assert pool.constraints is not None
-        pool.given, pool.rule = pool.constraints, self.rule
+        pool.original_constraints, pool.rule = pool.constraints, self.rule
         pool.constraints = [
             each if each.allowed is None else self.of_sentence(pool, i, each)
-            for i, each in enumerate(pool.given)
+            for i, each in enumerate(pool.original_constraints)
         ]
 
     def of_sentence(self, pool: Pool, i: int, given: SentenceConstraints) -> SentenceConstraints:
@@ -332,10 +332,22 @@ class AllowedRule(RowRule):
     def required_ids(self, pool: Pool) -> list[Collection[int]]:
         return [() if c.allowed is None else c.allowed.tokens for c in pool.constraints or ()]
 
-    def compiled(self, pool: Pool, sentence: int) -> tuple[CompiledAutomata, int] | None:
+    def compiled(
+        self, pool: Pool, sentence: int, bounded: bool
+    ) -> tuple[CompiledAutomata, int] | None:
         table, bases = self.tables(pool)
         base = int(bases[sentence])
+        if bounded and base >= 0 and table.compiled.longest is None:
+            table.compiled.set_longest_(table.longest)
         return None if base < 0 else (table.compiled, base)
+
+    def most_left(self, row: Tensor, token: Tensor, beam: Beam, pool: Pool) -> Tensor:
+        table, bases = self.tables(pool)
+        base = bases[beam.live_index()][:, None].expand_as(row)
+        after = table.advance(base.flatten(), beam.aux[STATE][row].flatten(), token.flatten())
+        after = after.view_as(row)
+        left = table.longest[(base + after).clamp(min=0)].double()
+        return left.masked_fill((base < 0) | (after < 0), torch.inf)
 
     def start(self, beam: Beam, pool: Pool) -> None:
         beam.aux[STATE] = torch.full((beam.rows,), UNKNOWN, dtype=torch.long, device=beam.device)

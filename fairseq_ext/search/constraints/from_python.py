@@ -66,7 +66,7 @@ class CallConstraints:
                 continue
             of_all = name in ("avoid", "allowed")
             check_list(given, name, unordered=of_all)
-            if of_all and is_of_all(given):
+            if of_all and is_of_all(given, name):
                 check_texts(given, name)
             elif len(given) != count:
                 has = counted(len(given), "entry", "entries")
@@ -92,11 +92,11 @@ class CallConstraints:
             ()
             if self.avoid is None
             else self.avoid
-            if is_of_all(self.avoid)
+            if is_of_all(self.avoid, "avoid")
             else entry_of_line(self.avoid, place)
         )
         outputs = self.allowed
-        if outputs is not None and not is_of_all(outputs):
+        if outputs is not None and not is_of_all(outputs, "allowed"):
             outputs = outputs[place]  # type: ignore[assignment]
         prefix = None if self.prefixes is None else self.prefixes[place]
         fields: dict[str, list[Any]] = {
@@ -117,10 +117,13 @@ class CallConstraints:
         return source.sentence(number, tokens, source.of_fields(fields, where), unknown=unknown)
 
 
-def is_of_all(given: Any) -> bool:
-    """Whether a list is for all lines together: it is a set, or contains no list."""
+def is_of_all(given: Any, name: str) -> bool:
+    """Whether a list is for all lines together: it is a set, or contains no list. In `allowed` a
+    None stands for a line without a set, so it counts as a list."""
     return isinstance(given, AbstractSet) or not any(
-        each is None or isinstance(each, Iterable) and not isinstance(each, str) for each in given
+        (name == "allowed" and each is None)
+        or (isinstance(each, Iterable) and not isinstance(each, str))
+        for each in given
     )
 
 

@@ -6,8 +6,8 @@ Rewrite may be wider than these words and have words of its own around the form 
 "der Gruppe"). To add candidates, such as further forms of a term with their determiners, let
 TermWriter.choices return more of them: the Version with the best score of the whole sentence stays.
 
-Whether a term fits is decided by the model where it can tell, with the draft's own word as the
-rival. A word that the model itself writes for the source term (renderings.py) loses where the next
+The model decides whether a term fits where it can compare the term with a rival, the draft's own
+word. A word that the model itself writes for the source term (renderings.py) loses where the next
 tokens become less probable than in the draft by `RIVAL`. The term's own tokens count too where less
 speaks for it: a label whose source word is of another kind (Use: verwenden), a common word (one
 token) with a doubtful alignment, or another form of the draft's word. A term that the model does

@@ -20,8 +20,8 @@ from fairseq_ext.search.phrases.agreement import (
     numbers_of,
 )
 from fairseq_ext.search.phrases.forms import adjective_stem
-from fairseq_ext.search.phrases.letter_case import fitted, keeps_case, starts_sentence
-from fairseq_ext.search.phrases.pieces import capitalised, folded, normal
+from fairseq_ext.search.phrases.letter_case import capitalised, fitted, keeps_case, starts_sentence
+from fairseq_ext.search.phrases.pieces import folded, normal
 from fairseq_ext.search.phrases.places import (
     PLURAL,
     Span,
@@ -57,7 +57,9 @@ class TermWriter:
         """The ways to write a term in the place of a span of a text; taken: the spans of all
         terms; lead: words before it."""
         displaced = text[slice(*span)]
-        forms = agreeing(term.targets, displaced) if self.is_english else term.targets
+        forms = (
+            agreeing(term.targets, displaced, text[: span[0]]) if self.is_english else term.targets
+        )
         # the draft's own word may be one of them
         forms = tuple(form for form in forms if folded(form) == folded(displaced)) or forms
         wide = [(widened(text, span, form, taken), form) for form in forms]

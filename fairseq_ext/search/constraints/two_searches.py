@@ -17,7 +17,8 @@ from fairseq_ext.search.pool import Pool
 
 
 class TwoSearches:
-    """A driver of two others: free, of sentences without their required phrases, and constrained.
+    """A driver of two others: `unconstrained` for sentences without their required phrases, and
+    `constrained`.
 
     meets: returns the function that counts the constraints that a hypothesis of a pool meets;
     nbest: length of the n-best lists.
@@ -25,12 +26,13 @@ class TwoSearches:
 
     def __init__(
         self,
-        free: Callable[[Pool, OnFinal], None],
+        unconstrained: Callable[[Pool, OnFinal], None],
         constrained: Callable[[Pool, OnFinal], None],
         meets: Callable[[Pool], Meets],
         nbest: int,
     ):
-        self.free, self.constrained, self.meets, self.nbest = free, constrained, meets, nbest
+        self.unconstrained, self.constrained = unconstrained, constrained
+        self.meets, self.nbest = meets, nbest
 
     def __call__(self, pool: Pool, answer: OnFinal) -> None:
         """Call `answer` with each sentence's hypotheses."""
@@ -45,12 +47,14 @@ class TwoSearches:
                 done.add(number)
                 answer(number, found)
             else:
-                meeting[number] = [h for h, met in zip(found, meets, strict=True) if met]
+                meeting[number] = [
+                    h for h, meets_all in zip(found, meets, strict=True) if meets_all
+                ]
 
         if numbers:
             free = [without_phrases(each) for each in given]
             constraints = None if all(each.is_free for each in free) else free
-            self.free(replace(pool, constraints=constraints, to_decode=numbers), keep)
+            self.unconstrained(replace(pool, constraints=constraints, to_decode=numbers), keep)
         left = [i for i in pool.sentences_to_decode() if i not in done]
         if left:
             self.constrained(
@@ -61,7 +65,7 @@ class TwoSearches:
     def meets_all(self, pool: Pool, number: int, hypothesis: Hypothesis) -> bool:
         """Return whether a hypothesis of a sentence meets all its constraints."""
         assert pool.constraints is not None
-        lead = 0 if pool.lead is None else pool.lead[number]
+        lead = pool.lead_of(number)
         tokens = hypothesis.tokens.tolist()
         return all(
             met_with_prefix(tokens, pool.constraints[number], pool.ordered, self.meets(pool), lead)

@@ -16,7 +16,7 @@ import regex
 
 from fairseq_ext.search.phrases.forms import ADJECTIVE_ENDINGS, adjective_stem
 from fairseq_ext.search.phrases.function_words import function_words
-from fairseq_ext.search.phrases.pieces import capitalised
+from fairseq_ext.search.phrases.letter_case import capitalised
 
 Span = tuple[int, int]
 Change = tuple[Span, str]  # characters of a text, and what replaces them

@@ -33,7 +33,7 @@ ADJECTIVE_ENDINGS = ("e", "en", "er", "es", "em")
 PARTICIPLES = ("iert", "end", "bar", "los", "isch", "lich", "ig")
 FEMININE = re.compile(r"(?:ung|heit|keit|schaft|[ts]ion|tät|enz|anz)$")
 NEGATION = re.compile(r"^(?:ne|nej)")  # Czech: negation and superlative
-WITHOUT = ("en",)  # languages whose few forms the user names
+LANGUAGES_WITHOUT_FORMS = ("en",)  # languages whose few forms the user names
 
 Forms = Callable[[str], tuple[str, ...]]  # a term -> its forms, itself first
 
@@ -43,7 +43,7 @@ def forms_of_language(language: str) -> Forms | None:
     """Return a function from a term to its forms; None for a language without forms, or without
     simplemma. The table is read when the first form is needed (1 to 3 s)."""
     code = two_letters(language)
-    if code in WITHOUT or find_spec("simplemma") is None:
+    if code in LANGUAGES_WITHOUT_FORMS or find_spec("simplemma") is None:
         return None
     from simplemma.strategies.dictionaries.dictionary_factory import SUPPORTED_LANGUAGES
 
@@ -81,14 +81,14 @@ class TermForms:
     """The forms of terms. language: two letters; table: of its word forms, None for simplemma's."""
 
     def __init__(self, language: str, table: Table | None = None):
-        self.language, self.given = language, table
+        self.language, self.own_table = language, table
         self.functions = function_words(language)
         self.of_word = lru_cache(maxsize=1 << 14)(self.forms_of_word)
 
     @cached_property
     def table(self) -> Table:
         """The table of word forms."""
-        return read_table(self.language) if self.given is None else self.given
+        return read_table(self.language) if self.own_table is None else self.own_table
 
     def __call__(self, term: str) -> tuple[str, ...]:
         """Return the forms of a term, the term first, then those that the table has."""
@@ -127,7 +127,7 @@ class TermForms:
 
     def attested(self, word: str) -> list[str]:
         """The forms of a word by the table alone."""
-        return [] if has_own_case(word) else self.known(word) or self.compound(word)
+        return [] if has_own_case(word) else self.table_forms(word) or self.compound(word)
 
     def forms_of_word(self, word: str) -> tuple[str, ...]:
         """The forms of a word: of the table, of its last part, else by its ending."""
@@ -135,7 +135,11 @@ class TermForms:
             return (word,)
         found: list[str] = []
         for spelling in self.spellings(word):
-            found += self.known(spelling) or self.compound(spelling) or self.made(spelling)
+            found += (
+                self.table_forms(spelling)
+                or self.compound(spelling)
+                or self.forms_by_ending(spelling)
+            )
         return tuple(dict.fromkeys((word, *found)))
 
     def spellings(self, word: str) -> list[str]:
@@ -161,7 +165,7 @@ class TermForms:
         """Whether the table has a word."""
         return word in self.table.lemma_of
 
-    def known(self, word: str) -> list[str]:
+    def table_forms(self, word: str) -> list[str]:
         """The forms that the table has. Of a word that is itself an inflected form (a plural, a
         participle, a comparative), those that continue it."""
         table = self.table
@@ -213,7 +217,7 @@ class TermForms:
         for start in range(MIN_FIRST_PART, len(word) - MIN_PART + 1):
             part, is_behind_hyphen = word[start:], word[start - 1] == "-"
             spelled = part if not is_noun or is_behind_hyphen else part[:1].upper() + part[1:]
-            known = self.known(spelled) if part[0].isalpha() else []
+            known = self.table_forms(spelled) if part[0].isalpha() else []
             if known:
                 return [
                     word[:start] + (form if is_behind_hyphen else form[:1].lower() + form[1:])
@@ -221,7 +225,7 @@ class TermForms:
                 ]
         return []
 
-    def made(self, word: str) -> list[str]:
+    def forms_by_ending(self, word: str) -> list[str]:
         """The forms of an unknown word: the commonest edits of words with its ending."""
         if self.language == "de" and word.endswith(PARTICIPLES) and word[:1].islower():
             return with_all_endings(word, [])

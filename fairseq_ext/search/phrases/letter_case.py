@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import regex
 
-from fairseq_ext.search.phrases.pieces import capitalised
-
 PART = regex.compile(r"[^\s\-\u2010\u2011/]+")  # a word, or a part of one with a hyphen
 # what may stand between the end of a sentence and the first word of the next one
 SENTENCE_START = regex.compile(r"(?:^|[.!?…]\p{Pe}*\s+)[\p{P}\p{S}\d\s]*$")
@@ -19,6 +17,12 @@ SMALL = frozenset(
     "a an and as at but by for from in into of on onto or per the to via with".split()
 )
 NOUNS_HAVE_CAPITALS = ("de", "lb")  # languages that write nouns with a capital
+
+
+def capitalised(text: str) -> str:
+    """Return a text with a capital at its start, if its first character has a single one."""
+    initial = text[:1].upper()
+    return (initial if len(initial) == 1 else text[:1]) + text[1:]
 
 
 def has_own_case(word: str) -> bool:

@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_ext.search.phrases.automaton import Automaton, Pattern, text_automaton, token_automaton
+from fairseq_ext.search.phrases.letter_case import capitalised
 from fairseq_ext.search.phrases.pieces import (
     IN,
     LED,
@@ -33,7 +34,6 @@ from fairseq_ext.search.phrases.pieces import (
     START,
     Boundaries,
     Pieces,
-    capitalised,
     folded,
     is_letter,
 )

@@ -55,12 +55,6 @@ def folded(text: str) -> str:
     return "".join(map(folded_character, text))
 
 
-def capitalised(text: str) -> str:
-    """Return a text with a capital at its start, if its first character has a single one."""
-    initial = text[:1].upper()
-    return (initial if len(initial) == 1 else text[:1]) + text[1:]
-
-
 def normal(text: str) -> str:
     """Return a text with one space for each stretch of white space, and none around it."""
     return " ".join(text.split())

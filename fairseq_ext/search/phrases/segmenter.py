@@ -22,10 +22,10 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError, is_valid_unicode
+from fairseq_ext.search.phrases.letter_case import capitalised
 from fairseq_ext.search.phrases.pieces import (
     SEPARATOR,
     Boundaries,
-    capitalised,
     find_boundaries,
     join_pieces,
     kind_of,

@@ -29,6 +29,7 @@ from fairseq_ext.kernels.allowed import CompiledAutomata
 
 MAGIC = b"fairseq_ext allowed outputs 1\n"  # start of a file
 NEVER = (1 << 30) - 1  # tokens to a final state from one that reaches none
+MOST_TOKENS = 1000  # longer outputs count as without a limit
 LARGE = 1 << 20  # bytes from which an automaton goes to other processes as a file
 FIELDS = {"first": np.int32, "token": np.int32, "target": np.int32, "shortest": np.int32}
 
@@ -53,7 +54,7 @@ class TokenAutomaton:
         self.first, self.token, self.target, self.shortest = first, token, target, shortest
         self.notes = dict(notes or {})
         self.path = path  # of its file, None without one
-        self.kept: Any = None  # a temporary file, for other processes
+        self.temporary_file: Any = None  # a temporary file, for other processes
         self.keys: tuple[int, np.ndarray] | None = None  # cache of `key`
 
     def __len__(self) -> int:
@@ -64,8 +65,8 @@ class TokenAutomaton:
 
     def __reduce__(self):
         if self.path is None and self.nbytes >= LARGE:
-            self.kept = tempfile.NamedTemporaryFile(suffix=".allowed")
-            self.path = self.kept.name
+            self.temporary_file = tempfile.NamedTemporaryFile(suffix=".allowed")
+            self.path = self.temporary_file.name
             self.write(self.path)
         if self.path is not None:
             return opened, (self.path, self.digest)
@@ -83,19 +84,16 @@ class TokenAutomaton:
 
     @cached_property
     def longest(self) -> np.ndarray:
-        """(M,) the most tokens that lead to a final state; NEVER where there is no limit."""
-        out = np.where(self.final, 0, -1)
-        source = np.repeat(np.arange(len(self)), np.diff(self.first))
-        for _ in range(len(self) + 1):
-            following = out[self.target] + 1
-            more = out.copy()
-            np.maximum.at(more, source, np.where(following > 0, following, -1))
-            if (more == out).all():
+        """(M,) int32 the most tokens that lead to a final state; NEVER for all if an output has no
+        limit."""
+        out = np.where(self.final, 0, -NEVER).astype(np.int32)
+        at = np.flatnonzero(np.diff(self.first))
+        for _ in range(MOST_TOKENS if len(at) else 0):
+            most = np.maximum.reduceat(out[self.target], self.first[at]) + 1
+            if (most <= out[at]).all():
                 return out
-            out = more
-            if out.max() > 10_000:
-                break
-        return np.full(len(self), NEVER)
+            out[at] = np.maximum(out[at], most)
+        return np.full(len(self), NEVER if len(at) else 0, np.int32)
 
     def key(self, vocabulary: int) -> np.ndarray:
         """Return (E,) ascending: state x vocabulary + token of every arc."""
@@ -340,6 +338,11 @@ class AutomatonTable:
             if len(keys) == 1
             else [key + n * vocabulary for key, n in zip(keys, states, strict=False)]
         )
+
+    @cached_property
+    def longest(self) -> Tensor:
+        """(M,) int32 the most tokens to a final state."""
+        return torch.from_numpy(np.concatenate([x.longest for x in self.automata])).to(self.device)
 
     @cached_property
     def compiled(self) -> CompiledAutomata:

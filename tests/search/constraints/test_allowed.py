@@ -385,7 +385,10 @@ def test_a_built_set_is_the_same_set(tiny, tmp_path, capsys):
     [
         {},
         {"schedule": "stream", "stream_width": 3},
+        {"stop": "optimal"},
+        {"stop": "optimal", "prune_bound": True, "nbest": 2},
         {"stop": "optimal", "unnormalized": True},
+        {"stop": "optimal", "unnormalized": True, "length_reward": 0.5, "length_ratio": 2.0},
         {"stop": "ranked"},
         {"stop": "shrink"},
         {"prune_threshold": 3.0},
@@ -407,10 +410,16 @@ def test_the_compiled_search_finds_what_the_loop_finds(more, monkeypatch):
         "admit",
         lambda self, requests: (admitted.extend(requests), admit(self, requests))[1],
     )
-    found = Translator(**(DEMO | more)).translate(sources, allowed=sets)
+    compiled = Translator(**(DEMO | more))
+    found = compiled.translate(sources, allowed=sets)
     assert len(admitted) == len(sources)
     monkeypatch.setattr(CompiledSearch, "supports", staticmethod(lambda setup: False))
-    expected = Translator(**(DEMO | more)).translate(sources, allowed=sets)
+    loop = Translator(**(DEMO | more))
+    expected = loop.translate(sources, allowed=sets)
+    ours, theirs = (each.stats.as_dict() for each in (compiled, loop))
+    if more.get("stop") == "optimal":
+        assert ours["certificates"] == theirs["certificates"]
+        assert ours["saved"]["steps"] == theirs["saved"]["steps"] > 0
     for a, b, allowed in zip(found, expected, sets, strict=True):
         assert [(h.text, h.score, h.positional_scores) for h in a] == [
             (h.text, h.score, h.positional_scores) for h in b

@@ -118,33 +118,63 @@ def ranked(model, sample: dict, outputs: list[tuple[int, ...]]) -> list[tuple[fl
     return sorted(found, reverse=True)
 
 
+def last_step(model, sample: dict, case: Case, n: int) -> int:
+    """The step in which a search that ranks the whole set can prove its n best outputs: no prefix
+    that goes on can beat them with the mean over its longest output."""
+    eos, outputs = 2, replace(case, max_len=99).expected
+    width = max(map(len, outputs))
+    rows = [[eos, *each, *[eos] * (width - len(each))] for each in outputs]
+    totals = []
+    for each, values in zip(outputs, forced(model, sample, rows), strict=True):
+        tokens = torch.tensor([*each, eos], device=DEVICE)
+        totals.append(values[: len(tokens)].gather(1, tokens[:, None]).cumsum(0)[:, 0].tolist())
+    for t in range(1, case.max_len + 1):
+        done = sorted(
+            (of[-1] / len(of) for of in totals if len(of) <= min(t, case.max_len + 1)), reverse=True
+        )
+        reach = -float("inf")
+        for each, of in zip(outputs, totals, strict=True):
+            if t <= len(each) and any(len(x) <= case.max_len for x in outputs if x[:t] == each[:t]):
+                most = max(len(other) for other in outputs if other[:t] == each[:t])
+                reach = max(reach, of[t - 1] / (min(most, case.max_len) + 1))
+        if (done[n - 1] if len(done) >= n else -float("inf")) >= reach:
+            return t
+    return case.max_len + 1
+
+
 def check(seed: int) -> None:
     case = drawn_case(seed)
     model = build("transformer", seed % 50, words=case.words)
     sample = batch([1 + seed % 5], seed, words=case.words)
     expected = ranked(model, sample, case.expected)
     k = len(case.outputs)
+    proves = seed % 3 == 0  # --stop optimal
+    n = 1 + seed % k if proves else k
     generation = {
         "beam": k,
-        "nbest": k,
+        "nbest": n,
         "max_len_b": case.max_len,
         "min_len": case.min_len,
     }
 
     def wide(options, stock):
-        return replace(search_spec(options, stock), k=k, nbest=k)
+        return replace(search_spec(options, stock), k=k, nbest=n)
 
     with patch.object(generator, "search_spec", wide):
-        ours = generators([model], words=case.words, **generation).ours
+        strategy = {"stop": "optimal"} if proves else {}
+        ours = generators([model], strategy, words=case.words, **generation).ours
     given = {**sample, "sentence_constraints": [case.constraints]}
     if not expected:
         with pytest.raises(UsageError) as refused:
             run(ours, given)
         assert "allowed output" in str(refused.value)
         return
-    (got,) = run(ours, given)
-    assert [tuple(h["tokens"].tolist()) for h in got] == [tokens for _, tokens in expected]
-    for h, (score, _) in zip(got, expected, strict=True):
+    got = run(ours, given)[0][:n]
+    assert [tuple(h["tokens"].tolist()) for h in got] == [tokens for _, tokens in expected[:n]]
+    if proves:
+        saved = case.max_len + 1 - last_step(model, sample, case, n)
+        assert ours.stats.as_dict()["saved"]["steps"] == saved
+    for h, (score, _) in zip(got, expected[:n], strict=True):
         assert float(h["score"]) == pytest.approx(score, abs=1e-9)
 
 

@@ -454,7 +454,8 @@ def test_a_stock_search_of_another_kind_is_refused(tiny, tmp_path):
 
 @drawn(1)
 @pytest.mark.parametrize(
-    "flags", [("--decoding", "window", "--beam", 1), ("--stop", "ranked"), ("--match-source-len",)]
+    "flags",
+    [("--decoding", "window", "--beam", 1), ("--sampling", "--nbest", 4), ("--match-source-len",)],
 )
 def test_a_refusal_next_to_constraints_names_the_flags_that_were_given(tiny, flags):
     said = sentence(

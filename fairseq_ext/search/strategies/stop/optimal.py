@@ -106,7 +106,11 @@ class OptimalEnding(Stop):
         best = finished.rank_(live, score)
         # the certificate: no live hypothesis can reach the n-th best finished score
         # (S, c)
-        reach = self.scoring.bound(candidates.score, beam.step + 1, longest, rewarded).masked_fill(
+        most = longest
+        if pool.rule is not None and not self.scoring.is_total:
+            left = pool.rule.most_left(candidates.row, candidates.token, beam, pool)
+            most = longest.minimum(left + (beam.step + 2))
+        reach = self.scoring.bound(candidates.score, beam.step + 1, most, rewarded).masked_fill(
             ~stays, -torch.inf
         )
         worst = best[:, -1:]  # (S, 1)
