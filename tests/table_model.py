@@ -135,7 +135,10 @@ class TableDecoder:
         assert torch.equal(self.sentence, self.live[sentence_of_row]), (
             "a row has moved to another sentence"
         )
-        assert not width or self.rows == width * self.live.numel()
+        if width > 0:
+            assert self.rows == width * self.live.numel()
+        elif width < 0:
+            assert int(sentence_of_row.bincount().max()) == -width
 
     def set_aside(self) -> tuple[Tensor, Tensor]:
         group = self.live, self.sentence

@@ -9,8 +9,8 @@ A request whose preparation fails is answered with the error. If a step fails, f
 its sentences run again, in halves until the one that fails is alone; its request gets the error.
 
 With --glossary-placement align a request is searched without its glossary terms, which are then
-written into the draft. If the draft has no word for a term, the request is searched again with that
-term required; if the result lacks another phrase, with all phrases required.
+written into the draft. If there is no place for a term, or it fits badly there, the request is
+searched again with that term required; if the result lacks another phrase, with all of them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from fairseq_ext.engine.languages import Pair
 from fairseq_ext.plugin.calls import make_pool, pool_without_constraints
 from fairseq_ext.search.constraints.drafts import elsewhere
 from fairseq_ext.search.constraints.placement import GlossaryPlacement
+from fairseq_ext.search.constraints.retry import Retry
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.interpreted import LoopSearch, OpenPool
 from fairseq_ext.search.parallel.driver import ParallelSearch
@@ -170,19 +171,18 @@ class Decoding(Intake):
             return self.scheduler.add(request, first=True)
         if self.placement is not None and request.is_draft and found:
             pool, sentence = make_pool(self.translator, [request.tokens], [request.constraints]), 0
-            placed = self.placement.sentence(pool, 0, found, request.requested, request.required)
-            complete = self.placement.placed(pool, [placed])[0]
-            if complete is None:
-                request.required += placed.unaligned_terms
+            terms = () if request.retry is None else request.retry.terms
+            placed = self.placement.sentence(pool, 0, found, request.requested, terms)
+            with_terms = self.placement.placed(pool, [placed])[0]
+            outcome = self.placement.outcome(placed, with_terms, request.retry)
+            if outcome is None or isinstance(outcome, Retry):
                 assert request.constraints is not None  # its terms were placed
-                request.search_constraints = (
-                    request.constraints.without_terms(request.required)
-                    if placed.unaligned_terms
-                    else request.constraints
-                )
+                request.retry, request.search_constraints = outcome, request.constraints
+                if outcome is not None:
+                    request.search_constraints = outcome.constraints(request.constraints)
                 request.nbest = request.most = request.requested
                 return self.scheduler.add(request, first=True)
-            found = complete
+            found = outcome
         elif (
             self.placement is not None
             and request.constraints is not None

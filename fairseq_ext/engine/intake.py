@@ -17,9 +17,10 @@ from fairseq_ext.plugin.loading.settings import TooLong
 from fairseq_ext.search.constraints.drafts import SEARCHED
 from fairseq_ext.search.constraints.glossary import places_terms
 from fairseq_ext.search.constraints.report import ConstraintCounts
+from fairseq_ext.search.constraints.retry import Retry
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.mbr import check_seed
-from fairseq_ext.search.phrases.sentence import SentenceConstraints, SourceTerm
+from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.protocols import Schedule
 from fairseq_ext.search.scheduler import Request, Scheduler
 from fairseq_ext.translator import Translation, Translator
@@ -44,8 +45,7 @@ class JobRequest(Request):
     # most tokens of a search that is repeated (search/strategies/stop/early.py)
     room: int | None = None
     long: list[Hypothesis] = field(default_factory=list)  # what the first one has found
-    # for which a first draft had no word, and which the search brings in
-    required: tuple[SourceTerm, ...] = ()
+    retry: Retry | None = None  # a second search, for terms that fit badly in the first draft
 
     @property
     def is_draft(self) -> bool:

@@ -42,7 +42,8 @@ class Decoder(Protocol):
 
         sentence (S',): indices of the sentences that stay, in ascending order; None keeps all.
         sentence_of_row (n',): index of each new row's sentence among the sentences that stay.
-        width: number of rows of every sentence, 0 if the numbers differ.
+        width: number of rows of every sentence. If the numbers differ: minus the largest, or 0,
+        for which a decoder may have to wait for the device.
         """
 
     def attention(self) -> Tensor | None:

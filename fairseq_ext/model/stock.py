@@ -66,12 +66,12 @@ class FairseqBackend:
         same_layout = width == self.width and width > 0 and sentence is None
         changes = SelectionChanges(rows=not (same_layout and width == 1), sources=not same_layout)
         for model in self.models:
-            model.select(row, sentence, sentence_of_row if width == 0 else None, changes)
+            model.select(row, sentence, None if width > 0 else sentence_of_row, changes)
             # before its first step a decoder has no state
             if changes.sources and not (model.keeps_source_once and model.live.state):
                 model.move_source(sentence, sentence_of_row)
         self.rows = row.numel()
-        self.width = width
+        self.width = max(width, 0)
 
     def set_aside(self) -> Group:
         group = Group([model.live for model in self.models], self.rows, self.width)

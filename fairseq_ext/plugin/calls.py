@@ -26,7 +26,7 @@ from fairseq_ext.plugin.call_lock import CallLock
 from fairseq_ext.plugin.loading.model import LoadedModel
 from fairseq_ext.plugin.workers import select_batch
 from fairseq_ext.search.constraints.report import report_skipped_sentence
-from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
+from fairseq_ext.search.phrases.sentence import EMPTY, Placement, SentenceConstraints
 from fairseq_ext.search.pool import Pool
 
 # ---- What the Python API returns for a line: `Translation`
@@ -49,6 +49,8 @@ class Translation:
     unmet: list[tuple[str, str]] = field(default_factory=list)
     # glossary terms that replaced no word: check that they read well
     elsewhere: list[str] = field(default_factory=list, repr=False)
+    # how each glossary term got its place, with glossary_placement="align"
+    placements: list[Placement] = field(default_factory=list, repr=False)
 
     def __repr__(self) -> str:
         lacks = f", unmet={self.unmet!r}" if self.unmet else ""
@@ -411,4 +413,5 @@ class SearchingModel(LoadedModel):
             utility=hypothesis.get("utility"),
             unmet=hypothesis.get("unmet", []),
             elsewhere=hypothesis.get("elsewhere", []),
+            placements=hypothesis.get("placements", []),
         )

@@ -375,7 +375,7 @@ class BeamSearchGenerator(SequenceGenerator):
             )
         found = found or [self.empty_hypothesis(pool.length.device)]
         if given is not None:
-            lead = 0 if pool.lead is None else pool.lead[sentence]
+            lead = pool.lead_of(sentence)
             wanted = SentenceGoal(
                 int(pool.ids[sentence]), given[sentence], pool.max_len[sentence], lead
             )

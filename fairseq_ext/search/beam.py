@@ -128,10 +128,13 @@ class Beam:
         """Return (S + 1,) first row of each sentence, and the number of rows."""
         if self.counts is None:
             return numbers(len(self.live) + 1, self.device, self.width or 1)
-        return self.cached_layout(
-            "bounds",
-            lambda: torch.cat([self.first_row(), self.first_row().new_tensor([self.rows])]),
-        )
+        counts = self.counts
+        return self.cached_layout("bounds", lambda: F.pad(counts.cumsum(0), (1, 0)))
+
+    @property
+    def decoder_width(self) -> int:
+        """The width as a decoder reads it: negative if the numbers of rows differ."""
+        return self.width if self.counts is None else -self.width
 
     def by_sentence(self, value: Tensor, fill: float) -> Tensor:
         """Return row values (n, ...) as (S, width, ...), filled up if a sentence has fewer rows."""

@@ -109,7 +109,7 @@ def advance(search: Search, beam: Beam) -> Beam:
     decoder.select(
         rows.row,
         rows.sentence_index,
-        0 if rows.counts is not None else rows.width,
+        following.decoder_width,
         following.sentence_of_row(),
     )
     return following
@@ -248,9 +248,7 @@ class Groups:
                 continue
             group.beam, row = beam.part(kept)
             part, sentence = group.beam, torch.tensor(kept, device=beam.device)
-            self.decoder.select(
-                row, sentence, 0 if part.counts is not None else part.width, part.sentence_of_row()
-            )
+            self.decoder.select(row, sentence, part.decoder_width, part.sentence_of_row())
             self.groups.insert(0, group)  # the decoder holds the first one
 
     def has_room(self, rows: int) -> bool:
@@ -289,7 +287,7 @@ class Groups:
                     (
                         row,
                         sentence,
-                        0 if part.counts is not None else part.width,
+                        part.decoder_width,
                         part.sentence_of_row(),
                     ),
                 )

@@ -87,6 +87,10 @@ class Pool:
             else tuple(token for token in self.prefix[sentence].tolist() if token != self.pad)
         )
 
+    def lead_of(self, sentence: int) -> int:
+        """Return the number of tokens that the command forces at the start of a sentence."""
+        return 0 if self.lead is None else self.lead[sentence]
+
     def extend_prefix_(self, phrases: Sequence[Sequence[int]]) -> None:
         """Add forced tokens of each sentence after those that are forced already."""
         rows = [[*self.forced(i), *phrase] for i, phrase in enumerate(phrases)]

@@ -2,6 +2,8 @@
 
 It is found as in search/constraints/word_alignment.py: of each target word, the source word that
 the model attends to most when it writes it, on the average of all layers and heads (`assigned`).
+All words of a placed glossary term stand for one word of its source term, and no other word stands
+for that: the model that reads a term may attend to anything.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from torch import Tensor
 from fairseq_ext.core.words import UNITS, is_word
 from fairseq_ext.plugin.calls import Translation, pool_without_constraints
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
-from fairseq_ext.search.phrases.places import Span, overlapping, token_spans
+from fairseq_ext.search.phrases.pieces import normal
+from fairseq_ext.search.phrases.places import Span, Text, overlapping, token_spans
 
 Pairs = list[tuple[Span, Span]]  # characters of the source, and of the translation
 LEAST, YIELDS = 0.1, 0.5  # attention to a word, of 1; and to a free one, of that to the best
@@ -69,16 +72,17 @@ class Aligner:
             reading.encode(tokens, device), list(enumerate(targets)), pool.bos
         )
         for i, weights, before, whole, text in zip(full, found, lead, tokens, encoded, strict=True):
+            first = whole.index(int(text[0]))
             out[i] = self.of_sentence(
-                sources[i],
-                hypotheses[i],
-                weights[len(before) :, whole.index(int(text[0])) :].float(),
+                sources[i], hypotheses[i], weights[len(before) :, first:].float(), first
             )
         return out
 
-    def of_sentence(self, source: str, hypothesis: Translation, weights: Tensor) -> Pairs:
+    def of_sentence(
+        self, source: str, hypothesis: Translation, weights: Tensor, first: int
+    ) -> Pairs:
         """Return the pairs of one translation, from the attention (L, T) of its tokens, ends
-        included."""
+        included. first: the number of tokens that stand before the source's own."""
         pieces = self.translator.pieces(source, self.translator.bpe)  # type: ignore[attr-defined]
         sources = words_in(source, pieces, self.text_of)
         targets = words_in(hypothesis.text, hypothesis.tokens, self.text_of)
@@ -95,6 +99,21 @@ class Aligner:
         table = torch.stack([weights[targets[row][1]].mean(0) for row in rows])  # (rows, T)
         # (rows, columns)
         table = torch.stack([table[:, sources[column][1]].sum(1) for column in columns], dim=1)
+        best = list[tuple[list[int], int]]()  # the words of each term, and their source word
+        of_terms = set[int]()
+        for words, tokens in placed_terms(hypothesis, [targets[row][0] for row in rows]):
+            own = [
+                i
+                for i, column in enumerate(columns)
+                if not tokens.isdisjoint(token + first for token in sources[column][1])
+            ]
+            if own:
+                best.append((words, max(own, key=table[words].sum(0).tolist().__getitem__)))
+                of_terms.update(own)
+        table[:, sorted(of_terms)] = 0.0
+        for words, column in best:
+            table[words] = 0.0
+            table[words, column] = 1.0
         return [
             (sources[columns[column]][0], targets[row][0])
             for row, column in zip(rows, assigned(table), strict=True)
@@ -104,6 +123,27 @@ class Aligner:
     def text_of(self, pieces: Sequence[str]) -> str:
         """Pieces as text."""
         return self.translator.decode(" ".join(pieces))  # type: ignore[attr-defined]
+
+
+def placed_terms(
+    hypothesis: Translation, words: Sequence[Span]
+) -> list[tuple[list[int], set[int]]]:
+    """Return the words of each placed term of a translation by their numbers, and the source tokens
+    of the term's mentions. words: of the translation, by their characters."""
+    text, found, taken = Text(hypothesis.text, False), [], set[int]()
+    forms = [
+        (normal(form), each.term)
+        for each in dict.fromkeys(hypothesis.placements)
+        if each.term is not None and each.placed_by not in ("left", "compound")
+        for form in each.term.targets
+    ]
+    for form, term in sorted(forms, key=lambda each: -len(each[0])):
+        for start, end in text.places(form, term.case):
+            inside = [i for i, word in enumerate(words) if word[0] < end and start < word[1]]
+            if inside and taken.isdisjoint(inside):
+                taken.update(inside)
+                found.append((inside, {token for of in term.mentions for token in of}))
+    return found
 
 
 def assigned(table: Tensor) -> list[int]:

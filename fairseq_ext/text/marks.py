@@ -315,9 +315,22 @@ class Projection:
             ):
                 at = self.place(mark, first, behind, marks, found)
                 if (near := self.nearest(at, first, behind, taken, found)) is not None:
-                    found[i] = near, near + 1
-                    taken.add(near)
+                    found[i] = self.together(near, first, behind, taken)
+                    taken |= set(range(*found[i]))
         return found
+
+    def together(self, word: int, first: int, behind: int, taken: set[int]) -> tuple[int, int]:
+        """Return the range of a word and its free neighbours that stand for the same source unit,
+        such as the words of a glossary term."""
+        low, high, unit = word, word + 1, self.unit[word]
+        for step, end in ((-1, first - 1), (1, behind)):
+            for i in range(word + step, end, step):
+                is_inner = self.unit[i] is None and not is_word(self.text[self.words[i][0]])
+                if i in taken or unit is None or (self.unit[i] != unit and not is_inner):
+                    break
+                if not is_inner:
+                    low, high = min(low, i), max(high, i + 1)
+        return low, high
 
     def nearest(
         self, at: int, first: int, behind: int, taken: set[int], found: dict[int, tuple[int, int]]

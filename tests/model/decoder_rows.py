@@ -188,7 +188,8 @@ class Rows:
         sentence_of_row = torch.tensor(
             [place for place, s in enumerate(kept) for _ in chosen[s]], device=self.device
         )
-        self.decoder.select(row, sentence, width if uniform else 0, sentence_of_row)
+        largest = max(map(len, chosen.values()))
+        self.decoder.select(row, sentence, width if uniform else -largest, sentence_of_row)
         self.rows = {
             s: [[*self.rows[s][i], *([self.token()] if grow else [])] for i in chosen[s]]
             for s in kept

@@ -119,7 +119,7 @@ def test_phrases_within_longer_ones_are_not_required_twice() -> None:
 
 def test_the_text_is_what_its_readme_says() -> None:
     """Both sides, kinds and documents of each line; each document has its lines in their order;
-    each term base has 40 terms."""
+    each term base has 40 terms or more."""
     german, english, kinds, documents = (
         lines(f"test.{name}") for name in ("de", "en", "kind", "document")
     )
@@ -135,6 +135,6 @@ def test_the_text_is_what_its_readme_says() -> None:
         assert len(places) > 10 and places == sorted(places) and min(places) >= 0, path.name
     for kind in ("handbook", "letters"):
         terms = [line.split("\t")[0] for line in lines(f"terms.{kind}.tsv")]
-        assert len({*terms}) == 40
+        assert len(terms) == len({*terms}) >= 40
     sources = [example.source for example in demo_examples.examples()]
     assert len(sources) == len({*sources} & {*german})

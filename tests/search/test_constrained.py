@@ -2,12 +2,13 @@
 the last bit (search/compiled.py)."""
 
 import functools
+import itertools
 import os
 import random
 
 import pytest
 import torch
-from models import batch, build, dictionary, generators, run, same
+from models import alone, batch, build, dictionary, forced, generators, run, same
 from sizes import covering
 
 from fairseq_ext.kernels.library import library
@@ -22,7 +23,7 @@ pytestmark = [
 ]
 CASES = int(os.environ.get("CONSTRAINED_CASES", "75"))
 SEED = int(os.environ.get("CONSTRAINED_SEED", "5"))
-WORD = dictionary().nspecial
+BOS, UNK, WORD = dictionary().bos(), dictionary().unk(), dictionary().nspecial
 COUNTS = (
     "encoder_calls",
     "decoder_calls",
@@ -254,37 +255,93 @@ def test_nan_is_an_error_of_its_sentence():
         run(ours, {**batch([5, 3]), "sentence_constraints": given})
 
 
-def test_the_answer_of_two_searches_is_the_better_one():
+WAYS: dict[str, dict] = {
+    "compiled": {},
+    "stream": {"schedule": "stream", "stream_width": 2},
+    "loop": {"decoder_backend": "fairseq"},
+    "optimal": {"stop": "optimal"},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_answer_of_two_searches_is_the_better_one(way):
     """--constraint-compete search, against each search by itself."""
     draw = random.Random(8)
-    flags = {"beam": 4, "max_len_b": 12}
+    flags = {"beam": 4, "max_len_b": 12, "nbest": 3}
     skipped = searched = 0
-    for seed in range(6):
+    for seed in range(6 if way == "compiled" else 3):
         of = [model("transformer", seed)]
         made = {
-            compete: generators(of, {"select": "dba", "constraint_compete": compete}, **flags).ours
+            compete: generators(
+                of, {"select": "dba", "constraint_compete": compete, **WAYS[way]}, **flags
+            ).ours
             for compete in ("search", "off")
         }
         sample = batch([9, 5, 3, 2], seed=seed)
-        plain = run(generators(of, **flags).ours, sample)
+        plain = run(generators(of, WAYS[way] if way == "optimal" else {}, **flags).ours, sample)
         given = [phrases(draw, 2) for _ in range(4)]
-        # phrases that the output without phrases has
+        # phrases that the output without phrases has, or the hypothesis behind it alone
         for i in (0, 1):
-            tokens = plain[i][0]["tokens"].tolist()[:-1]
-            at = draw.randrange(max(1, len(tokens)))
-            given[i] = SentenceConstraints((((*tokens[at : at + 1],),),), ("own",))
+            first, own = (set(plain[i][rank]["tokens"].tolist()[:-1]) for rank in (0, i))
+            if words := sorted(own - first if i else own):
+                given[i] = SentenceConstraints((((draw.choice(words),),),), ("own",))
         sample["sentence_constraints"] = given
         found = {compete: run(ours, sample) for compete, ours in made.items()}
         for i, each in enumerate(given):
             if not each.any_of:
                 continue
-            meeting = [h for h in plain[i] if all(met(h["tokens"].tolist(), each, False))]
-            score = float(found["search"][i][0]["score"])
-            if meeting and meeting[0] is plain[i][0]:  # it is not searched again
+            lists = {"free": plain[i], **{name: lists[i] for name, lists in found.items()}}
+            scores = {name: [float(h["score"]) for h in hs[:3]] for name, hs in lists.items()}
+            own = found["search"][i][:3]
+            assert all(all(met(h["tokens"].tolist(), each, False)) for h in own)
+            assert scores["search"] == sorted(scores["search"], reverse=True)
+            meets = [all(met(h["tokens"].tolist(), each, False)) for h in plain[i]]
+            meeting = [h for h, is_met in zip(plain[i], meets, strict=True) if is_met]
+            if all(meets[:3]):  # it is not searched again
                 skipped += 1
-                assert score == float(meeting[0]["score"])
+                assert scores["search"] == pytest.approx(scores["free"], abs=1e-5)
                 continue
-            best = max(float(h["score"]) for h in [*meeting, *found["off"][i]])
-            assert score == pytest.approx(best, abs=1e-5)
+            every = {tuple(h["tokens"].tolist()): float(h["score"]) for h in meeting}
+            every |= {tuple(h["tokens"].tolist()): float(h["score"]) for h in found["off"][i]}
+            best = sorted(every.values(), reverse=True)[:3]
+            assert scores["search"] == pytest.approx(best, abs=1e-5)
             searched += 1
-    assert skipped and searched
+    assert searched and (skipped or way != "compiled")
+
+
+@pytest.mark.parametrize("compete", ["rows", "search", "off"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_beam_of_all_sequences_finds_the_best_that_meets_its_phrases(way, compete):
+    """Of all sequences of up to three tokens, each scored by teacher forcing."""
+    words, longest = 3, 3
+    made = build("transformer", 3, dtype=torch.float32, words=words, eos=2.0)
+    vocabulary = [BOS, UNK, *range(WORD, len(dictionary(words)))]
+    eos = dictionary().eos()
+    flags = {"select": "dba", "constraint_compete": compete, **WAYS[way]}
+    generation = {"beam": 120, "max_len_b": longest, "unnormalized": way == "optimal"}
+    ours = generators([made], flags, words=words, **generation).ours
+    sample = batch([3, 2, 1], words=words)
+    given = [((WORD,),), ((WORD + 1, WORD),), ((WORD + 2,), (WORD,))]
+    sample["sentence_constraints"] = [
+        SentenceConstraints(tuple((phrase,) for phrase in each), tuple(map(str, each)))
+        for each in given
+    ]
+    found = run(ours, sample)
+    for i, constraints in enumerate(sample["sentence_constraints"]):
+        sequences = [
+            [*tokens, eos]
+            for n in range(1, longest + 1)
+            for tokens in itertools.product(vocabulary, repeat=n)
+            if all(met(tokens, constraints, False))
+        ]
+        rows = [[eos, *each[:-1], *[eos] * (longest + 1 - len(each))] for each in sequences]
+        values = forced(made, alone(sample, i), rows)
+        means = {}
+        for each, line in zip(sequences, values, strict=True):
+            total = float(sum(line[at, token] for at, token in enumerate(each)))
+            means[tuple(each)] = total if way == "optimal" else total / len(each)
+        best = found[i][0]
+        assert float(best["score"]) == pytest.approx(max(means.values()), abs=1e-4)
+        assert means[tuple(best["tokens"].tolist())] == pytest.approx(
+            float(best["score"]), abs=1e-4
+        )

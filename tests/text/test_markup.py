@@ -2,6 +2,7 @@
 of what it stood around."""
 
 import html
+import random
 import re
 import sys
 from collections import Counter
@@ -22,6 +23,7 @@ from fairseq_ext.text.formats import passes
 from fairseq_ext.text.marks import Projection
 from fairseq_ext.text.splitter import splitter
 
+HANDBOOK = ROOT / "data" / "demo" / "terms.handbook.tsv"
 sys.path.append(str(ROOT / "scripts" / "bench"))
 import tags  # noqa: E402
 
@@ -364,6 +366,47 @@ def test_a_page_is_translated_with_its_attributes(translator):
         "<r>Der <x>Patient</x> ist sehr alt &amp; müde.</r>", "xml"
     ).text
     assert etree.fromstring(sheet).find("x").text
+
+
+@pytest.fixture(scope="module")
+def translator_with_terms() -> Translator:
+    options = {"glossary": str(HANDBOOK), "glossary_match": "lemma"}
+    return Translator(
+        **{**FLAGS, "stop": "count", "stream_width": None, "schedule": None}, **options
+    )
+
+
+@pytest.mark.parametrize(
+    "source, inside",
+    [
+        ("Blinkt die Leuchtanzeige <b>gelb</b>, wird sie installiert.", "status light"),
+        ("Schieben Sie in jeden <b>Einschub</b> ein Laufwerk, bis es einrastet.", "drive bay"),
+        ("Rufen Sie die <b>Startseite</b> des Geräts auf.", "dashboard"),
+        ("Rufen Sie zuerst den <b>Fehlerspeicher</b> auf, bevor Sie warten.", "fault log"),
+    ],
+)
+def test_a_tag_around_a_glossary_term_has_all_its_words(translator_with_terms, source, inside):
+    assert f"<b>{inside}</b>" in translator_with_terms.translate_text(source, "html").text
+
+
+def test_no_tag_parts_the_words_of_a_glossary_term(translator_with_terms):
+    draw, terms = random.Random(3), [each.split("\t") for each in HANDBOOK.read_text().splitlines()]
+    forms = [form for _, targets in terms for form in targets.split("|") if " " in form]
+    sources = [source for source, targets in terms if " " in targets]
+    lines = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()
+    text = ""
+    for line in lines:
+        if any(source in line for source in sources):
+            words = line.split()
+            place = draw.randrange(len(words))
+            text += (
+                f"<p>{' '.join([*words[:place], f'<b>{words[place]}</b>', *words[place + 1 :]])}\n"
+            )
+    found = translator_with_terms.translate_text(text, "html").text
+    plain = found.replace("<b>", "").replace("</b>", "")
+    assert sum(map(plain.count, forms)) > 15
+    for form in forms:
+        assert found.count(form) == plain.count(form), (form, found)
 
 
 def test_a_tag_around_a_word_comes_around_its_translation(translator):

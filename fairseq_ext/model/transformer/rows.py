@@ -150,13 +150,14 @@ class RowGroup:
             self.length = self.length[row]
         if sentence is not None:
             self.cache.keep_sentences_(sentence)
-        self.rows, self.width, self.place = row.numel(), width, None
-        if width == 0:
+        self.rows, self.width, self.place = row.numel(), abs(width), None
+        if width <= 0:
             first = torch.searchsorted(
                 sentence_of_row, torch.arange(self.sentences, device=row.device)
             )
             rank = torch.arange(self.rows, device=row.device) - first[sentence_of_row]
-            self.width = int(rank.max()) + 1
+            if width == 0:
+                self.width = int(rank.max()) + 1
             self.place = sentence_of_row * self.width + rank
         self.mask = None
         if histories is not None:

@@ -11,6 +11,9 @@
 | from_python.py, lines.py | constraints from Python, and from the lines of a command |
 | report.py | which constraints are met; `--glossary-report` |
 | placement.py, drafts.py | `--glossary-placement align`: the driver, its hypotheses |
+| term_writer.py, rewrites.py, renderings.py | the same: drafts with terms; the model's own words |
+| insertion.py, retry.py | the same: terms without a word in the draft; a second search |
+| usable.py | the same: which drafts with terms are answers |
 | placement_choice.py | its default, and the flags that it cannot obey |
 | inflection.py | the same: forms of terms, and the words that agree with them |
 | batches.py | terms that go through an encoder together |

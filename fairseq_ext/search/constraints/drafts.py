@@ -175,7 +175,7 @@ class Sentence:
             else:
                 displaced = candidate.text[slice(*rewrites[term].span)]
                 out.append(self.placement(candidate, term, rewrites[term], displaced, weight))
-        return tuple(out)
+        return of_terms(self.constraints.terms, out)
 
     def placement(
         self,
@@ -244,4 +244,10 @@ def elsewhere(constraints: SentenceConstraints, found: list[Hypothesis]) -> list
     """Hypotheses of a search that was free to put the terms anywhere."""
     terms = tuple(term.text for term in constraints.terms)
     how = [Placement("searched" if t.phrases else "left", doubtful=True) for t in constraints.terms]
-    return [replace(hypothesis, elsewhere=terms, placements=tuple(how)) for hypothesis in found]
+    placements = of_terms(constraints.terms, how)
+    return [replace(hypothesis, elsewhere=terms, placements=placements) for hypothesis in found]
+
+
+def of_terms(terms: Sequence[SourceTerm], how: Sequence[Placement]) -> tuple[Placement, ...]:
+    """Return placements, each with its term."""
+    return tuple(replace(each, term=term) for term, each in zip(terms, how, strict=True))

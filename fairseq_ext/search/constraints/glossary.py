@@ -434,3 +434,10 @@ register_feature(
     signature=signature,
     page="glossaries.md",
 )
+
+
+def is_label(required: Required, words: Sequence[str]) -> bool:
+    """Whether the glossary has a capital where a source of these words has a small letter: a label
+    that the source uses as another kind of word (Enthalten: enthalten)."""
+    starts = [words[match.start][:1] for match in required.matches] if words else []
+    return required.term.source[:1].isupper() and any(starts) and all(map(str.islower, starts))

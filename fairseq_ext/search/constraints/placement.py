@@ -33,26 +33,20 @@ from fairseq_ext.search.constraints.drafts import (
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding, Sources
 from fairseq_ext.search.constraints.inflection import Inflection
 from fairseq_ext.search.constraints.insertion import Insertion
-from fairseq_ext.search.constraints.prefix import met_with_prefix
 from fairseq_ext.search.constraints.renderings import Renderings
 from fairseq_ext.search.constraints.retry import Retry
 from fairseq_ext.search.constraints.rewrites import Version, unfit
 from fairseq_ext.search.constraints.term_writer import TermWriter
+from fairseq_ext.search.constraints.usable import usable
 from fairseq_ext.search.constraints.word_alignment import (
     WordAlignment,
     remove_tokens,
 )
 from fairseq_ext.search.finished import Hypothesis, OnFinal
 from fairseq_ext.search.phrases.function_words import function_words
-from fairseq_ext.search.phrases.places import banned_in_texts, token_spans
+from fairseq_ext.search.phrases.places import token_spans
 from fairseq_ext.search.phrases.segmenter import TargetText
-from fairseq_ext.search.phrases.sentence import (
-    Meets,
-    Phrase,
-    SentenceConstraints,
-    SourceTerm,
-    banned_in_tokens,
-)
+from fairseq_ext.search.phrases.sentence import Meets, SentenceConstraints, SourceTerm
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import SearchSpec
 
@@ -114,19 +108,15 @@ class GlossaryPlacement:
         left: list[int] = []
         again, required = dict[int, Retry](), dict[int, Retry]()
 
-        searches = self.spec.k >= MIN_BEAM_TO_FORCE
-
         def settle() -> None:
             for sentence, found in zip(waiting, self.placed(pool, waiting), strict=True):
-                retry = required.get(sentence.number)
-                if retry is not None and retry.first:
-                    answer(sentence.number, retry.better(sentence, found, self.target_functions))
-                elif found is not None and (retry is not None or not (searches and sentence.poor)):
-                    answer(sentence.number, found)
-                elif found is not None or sentence.unaligned_terms:
-                    again[sentence.number] = self.retry(sentence, found)
-                else:
+                outcome = self.outcome(sentence, found, required.get(sentence.number))
+                if outcome is None:
                     left.append(sentence.number)
+                elif isinstance(outcome, Retry):
+                    again[sentence.number] = outcome
+                else:
+                    answer(sentence.number, outcome)
             self.score.forget(pool.source(sentence.number).tolist() for sentence in waiting)
             waiting.clear()
 
@@ -160,6 +150,20 @@ class GlossaryPlacement:
                 lambda number, found: answer(number, elsewhere(given[number], found)),
             )
 
+    def outcome(
+        self, sentence: Sentence, found: list[Hypothesis] | None, retry: Retry | None
+    ) -> list[Hypothesis] | Retry | None:
+        """Return the answer of a sentence, or its next search; None: one with all terms forced.
+
+        found: its hypotheses with terms, from `placed`; retry: its last search, None: the draft's.
+        """
+        if retry is not None and retry.first:
+            return retry.better(sentence, found, self.target_functions)
+        searches = retry is None and self.spec.k >= MIN_BEAM_TO_FORCE
+        if found is not None and not (searches and sentence.poor):
+            return found
+        return self.retry(sentence, found) if found or sentence.unaligned_terms else None
+
     def retry(self, sentence: Sentence, first: list[Hypothesis] | None) -> Retry:
         """Return the second search of a sentence. first: its hypotheses so far."""
         if first is None:
@@ -186,7 +190,7 @@ class GlossaryPlacement:
         assert pool.constraints is not None
         constraints = pool.constraints[number]
         candidates = [
-            self.candidate(pool, constraints, draft, lead_of(pool, number)) for draft in drafts
+            self.candidate(pool, constraints, draft, pool.lead_of(number)) for draft in drafts
         ]
         mentions = mentions_of(constraints, self.source_functions)
         return Sentence(number, constraints, candidates, nbest, mentions, required)
@@ -236,7 +240,7 @@ class GlossaryPlacement:
             for sentence in sentences
             if sentence.nbest < SEARCHED
             and any(sentence.incomplete(SEARCHED))
-            and not self.usable(pool, sentence, 1)
+            and not usable(pool, sentence, 1, self.meets(pool), self.spec.unk)
         ]
         if unsuited:
             for sentence in unsuited:
@@ -310,7 +314,7 @@ class GlossaryPlacement:
             words = sorted(place for of in sentence.constraints.source_words for place in of)
             if not words:
                 continue
-            forced = pool.forced(sentence.number)[: lead_of(pool, sentence.number)]
+            forced = pool.forced(sentence.number)[: pool.lead_of(sentence.number)]
             ends = source[: words[0]], source[words[-1] + 1 :]
             for mention in sentence.mentions:
                 term = [source[place] for place in mention.tokens]
@@ -416,51 +420,8 @@ class GlossaryPlacement:
     def ranked_hypotheses(self, pool: Pool, sentence: Sentence) -> list[Hypothesis] | None:
         """The usable hypotheses: the answer, which does not depend on how many are wanted, and
         those that score no better, best first; None where there is none."""
-        if not (out := self.usable(pool, sentence, len(sentence.candidates))):
+        count = len(sentence.candidates)
+        if not (out := usable(pool, sentence, count, self.meets(pool), self.spec.unk)):
             return None
         best, *rest = out
         return [best, *sorted((h for h in rest if h.score <= best.score), key=lambda h: -h.score)]
-
-    def usable(self, pool: Pool, sentence: Sentence, first: int) -> list[Hypothesis]:
-        """Return the versions with terms of the first candidates, if they meet all constraints; of
-        equal ones the first."""
-        constraints, meets = sentence.constraints, self.meets(pool)
-        lead = lead_of(pool, sentence.number)
-        banned = self.banned_in(pool)(constraints) if constraints.banned else lambda tokens: None
-        out: dict[tuple[int, ...], Hypothesis] = {}
-        finals = (
-            (sentence.rank(i), -value, final, each)
-            for i, each in enumerate(sentence.candidates[:first])
-            for value, final in each.finals
-        )
-        for _, _, final, candidate in sorted(finals, key=lambda each: each[:2]):
-            tokens, unk = tuple(final.tokens.tolist()), self.spec.unk
-            is_allowed = (
-                tokens not in out
-                and tokens.count(unk) <= candidate.draft.tokens.tolist().count(unk)
-                and banned(tokens[:-1]) is None
-            )
-            left = sentence.left_terms(candidate)
-            placed = constraints.without_mentions(list(left))
-            if is_allowed and all(met_with_prefix(list(tokens), placed, pool.ordered, meets, lead)):
-                others = tuple(term.text for term in (*sentence.required, *candidate.inserted))
-                out[tokens] = replace(
-                    final,
-                    tokens=final.tokens.to(pool.length.device),
-                    elsewhere=others,
-                    left_terms=tuple((term.text, why) for term, why in left.items()),
-                )
-        return list(out.values())
-
-    def banned_in(
-        self, pool: Pool
-    ) -> Callable[[SentenceConstraints], Callable[[Phrase], str | None]]:
-        """Return how a banned phrase is found in tokens: as by the search."""
-        if pool.boundaries is None:
-            return banned_in_tokens
-        return banned_in_texts(pool.boundaries, "any" if pool.banned_in_any_case else "exact")
-
-
-def lead_of(pool: Pool, sentence: int) -> int:
-    """Return the number of tokens that the command forces at the start of a sentence."""
-    return 0 if pool.lead is None else pool.lead[sentence]

@@ -12,7 +12,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import IO, Any
 from unicodedata import normalize
 
@@ -275,7 +275,9 @@ class GlossaryReport:
                 "forms": len(forms_of(each.term)),
                 "source_at": source_at,
             }
-            terms.append({**entry, "form": form, "at": at} | ({} if how is None else asdict(how)))
+            found = {} if how is None else {**vars(how)}
+            found.pop("term", None)
+            terms.append({**entry, "form": form, "at": at, **found})
         record = {"id": number, "source": source, "translation": translation, "terms": terms}
         line = json.dumps(record, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
         try:

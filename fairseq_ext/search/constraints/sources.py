@@ -14,7 +14,7 @@ from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.core.files import Lines
 from fairseq_ext.core.words import is_word, words_of
 from fairseq_ext.search.constraints.allowed import AllowedFlags, AllowedOutputs
-from fairseq_ext.search.constraints.glossary import Glossary, GlossaryOptions, Required
+from fairseq_ext.search.constraints.glossary import Glossary, GlossaryOptions, Required, is_label
 from fairseq_ext.search.constraints.lines import is_json, parse_json, parse_tabs
 from fairseq_ext.search.constraints.source_text import SourceText
 from fairseq_ext.search.phrases.pieces import Boundaries
@@ -443,10 +443,3 @@ class ConstraintSource:
             if self.glossary is None
             else self.glossary.required(words_of(source, self.segmenter.takes_pieces))
         )
-
-
-def is_label(required: Required, words: Sequence[str]) -> bool:
-    """Whether the glossary has a capital where a source of these words has a small letter: a label
-    that the source uses as another kind of word (Enthalten: enthalten)."""
-    starts = [words[match.start][:1] for match in required.matches] if words else []
-    return required.term.source[:1].isupper() and any(starts) and all(map(str.islower, starts))

@@ -57,7 +57,9 @@ class TermWriter:
         """The ways to write a term in the place of a span of a text; taken: the spans of all
         terms; lead: words before it."""
         displaced = text[slice(*span)]
-        forms = agreeing(term.targets, displaced) if self.is_english else term.targets
+        forms = (
+            agreeing(term.targets, displaced, text[: span[0]]) if self.is_english else term.targets
+        )
         # the draft's own word may be one of them
         forms = tuple(form for form in forms if folded(form) == folded(displaced)) or forms
         wide = [(widened(text, span, form, taken), form) for form in forms]

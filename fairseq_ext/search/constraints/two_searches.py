@@ -42,12 +42,14 @@ class TwoSearches:
         done = set[int]()
 
         def keep(number: int, found: list[Hypothesis]) -> None:
-            met = [h for h in found if self.meets_all(pool, number, h)]
-            if found and met[: self.nbest] == found[: self.nbest]:
+            meets = [self.meets_all(pool, number, h) for h in found]
+            if found and all(meets[: self.nbest]):
                 done.add(number)
                 answer(number, found)
             else:
-                meeting[number] = met
+                meeting[number] = [
+                    h for h, meets_all in zip(found, meets, strict=True) if meets_all
+                ]
 
         if numbers:
             free = [without_phrases(each) for each in given]
@@ -63,7 +65,7 @@ class TwoSearches:
     def meets_all(self, pool: Pool, number: int, hypothesis: Hypothesis) -> bool:
         """Return whether a hypothesis of a sentence meets all its constraints."""
         assert pool.constraints is not None
-        lead = 0 if pool.lead is None else pool.lead[number]
+        lead = pool.lead_of(number)
         tokens = hypothesis.tokens.tolist()
         return all(
             met_with_prefix(tokens, pool.constraints[number], pool.ordered, self.meets(pool), lead)

@@ -140,8 +140,9 @@ class WordAlignment:
     def rendering(self, mention: int, word: int) -> float:
         """The share of the renderings of a mention that have a word, in English in any form."""
         own = self.folded[word]
-        if "the" not in self.functions or not own.endswith("ing"):
-            return self.mentions[mention].share(own)
+        exact = self.mentions[mention].share(own)
+        if "the" not in self.functions or (exact and not own.endswith("ing")):
+            return exact
         pairs = self.mentions[mention].renderings.items()
         return sum(share for phrase, share in pairs if stem(own) in map(stem, phrase))
 

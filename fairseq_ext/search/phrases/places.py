@@ -27,6 +27,11 @@ ARTICLE = regex.compile(r"(?<!\w)(a|an)(?= $)", regex.IGNORECASE)
 DETERMINER = regex.compile(r"(?i)(?:an?|the|one|this|that|my|your|his|her|its|our|their) ")
 SOUNDS_AS_VOWEL = regex.compile(r"(?i)[aeio]|u(?!ni|se|su|ti|ro|r[aeio])|h(?:our|onest|onou?r|eir)")
 SOUNDS_AS_CONSONANT = regex.compile(r"(?i)eu|ewe|one?(?!\w)|once")
+COUNTED = regex.compile(  # words before a plural, if it can be counted
+    r"(?i)(?<![\w-])(?:all|both|many|several|few|these|those|two|three|four|five|six|seven|eight|nine"
+    r"|ten|eleven|twelve)(?: the| these| those| of the)? $"
+)
+EACH_ONE = regex.compile(r"(?i)(?<=(?<![\w-])(?:each|every) )one $")
 PLURAL = regex.compile(r"(?i)(?:\w*(?:[^ius\W]s|men|children|people|feet|teeth|mice|geese))$")
 WORD = regex.compile(r"\p{L}+")
 MIN_NOUN, MIN_OTHER_PART = 4, 3  # letters of the parts of a compound
@@ -335,12 +340,13 @@ def banned_in_texts(
     return look
 
 
-def agreeing(targets: tuple[str, ...], word: str) -> tuple[str, ...]:
-    """Return the English target forms with the number of the word that they replace; all of them if
-    none has it, or if no word is replaced."""
+def agreeing(targets: tuple[str, ...], word: str, before: str = "") -> tuple[str, ...]:
+    """Return the English target forms with the number of the word that they replace, or of a word
+    such as "all" before it; all of them if none has it, or if no word is replaced. before: the text
+    before the word."""
     if not word:
         return targets
-    is_plural = PLURAL.search(word) is not None
+    is_plural = PLURAL.search(word) is not None or COUNTED.search(before) is not None
     return (
         tuple(form for form in targets if (PLURAL.search(form) is not None) == is_plural) or targets
     )
@@ -353,6 +359,9 @@ def edits(text: str, terms: Sequence[tuple[Span, str]], english: bool) -> list[t
     out = []
     for (start, end), term in sorted(terms):
         space = " " * (start == end)
+        one = EACH_ONE.search(text[:start]) if english and start < end else None
+        if one is not None:  # the term takes its place
+            start = one.start()
         article = ARTICLE.search(text[:start] + space) if english else None
         if article is not None and not any(
             first <= article.start() < behind for (first, behind), _ in terms

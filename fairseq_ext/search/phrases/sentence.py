@@ -146,6 +146,7 @@ class Placement:
     displaced: str = ""  # the words of the draft in whose place it stands
     weight: float | None = None  # of their alignment
     doubtful: bool = False
+    term: SourceTerm | None = None
 
 
 @dataclass(frozen=True)

@@ -132,6 +132,23 @@ def test_a_plural_takes_the_plural_form(word):
     )
 
 
+def test_the_word_before_a_noun_may_say_that_it_is_a_plural():
+    """The draft's own word has no plural there: all volume, both software."""
+    for before in ("all ", "Move both the ", "of these ", "all of the ", "twelve "):
+        assert agreeing(("edifice", "edifices"), "furniture", before) == ("edifices",), before
+    for before in ("overall ", "the ", "all-round ", "all is ", "", "twenty-one "):
+        assert agreeing(("edifice", "edifices"), "furniture", before) == ("edifice",), before
+    assert agreeing(("edifice",), "furniture", "all ") == ("edifice",)
+
+
+def test_a_noun_takes_the_place_of_a_pronoun_after_each():
+    assert put("in each one house", [((12, 17), "edifice")], True) == "in each edifice"
+    assert put("in every one house", [((13, 18), "edifice")], True) == "in every edifice"
+    assert put("in just one house", [((12, 17), "edifice")], True) == "in just one edifice"
+    assert put("in each one", [((8, 11), "edifice")], True) == "in each edifice"
+    assert put("in each one Baum", [((12, 16), "Haus")], False) == "in each one Haus"
+
+
 def test_a_neighbour_that_the_term_holds_itself_goes_with_the_word():
     text = "plays an electric guitar and a guitar"
     assert text[slice(*widened(text, (9, 17), "six-string guitar", [(9, 17)]))] == "electric guitar"
@@ -169,6 +186,13 @@ def aligned(
     found = WordAlignment(draft, spans, mentions, taken, function_words("en"))
     found.attend_(weights, [(i,) for i in range(len(words))])
     return [span and draft[slice(*span)] for span in found.span_of_mention]
+
+
+def test_a_verb_stands_for_its_source_in_any_form():
+    """The model writes "check" for "prüft" by itself, and "checks" in the sentence."""
+    weak = "Heute prüft das Gerät", "today the device checks", "0 2 3 3"
+    assert aligned(*weak, "prüft", renderings=("check", "check for")) == ["checks"]
+    assert aligned(*weak, "prüft", renderings=("review",)) == [None]
 
 
 def test_a_term_stands_for_all_words_that_translate_its_source_term():

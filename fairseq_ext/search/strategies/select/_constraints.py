@@ -29,6 +29,7 @@ class Tables:
     forced: Tensor  # (N,) tokens of the prefix
     infeasible: Tensor  # (N,) whether the constraints have more tokens than the sentence may have
     banks: int  # of the sentence with the most constraint tokens
+    most_words: int  # required words of the sentence with the most
     ends: EndRule | None = None  # --constraint-end
     struct: ctypes.Structure | None = None  # cache of `compiled_phrases`
 
@@ -161,7 +162,16 @@ def tables(pool: Pool, vocabulary: int, compilers: Compilers, eos: int, min_len:
         if pool.ends is None
         else EndRule(pool.ends, (phrases.total > 0) & ~infeasible, forced, min_len, eos)
     )
-    return Tables(phrases, banned, max_len, forced, infeasible, int(phrases.total.max()) + 1, ends)
+    return Tables(
+        phrases,
+        banned,
+        max_len,
+        forced,
+        infeasible,
+        int(phrases.total.max()) + 1,
+        int(phrases.words.max()),
+        ends,
+    )
 
 
 # ---- A limit on the number of *pending* rows

@@ -298,7 +298,7 @@ class DBA(Select):
         """Return the number of rows that a sentence may continue with."""
         if not self.adds_rows or table.banks == 1:
             return self.k
-        return self.k + self.more * int(table.phrases.words.max()) + self.competing
+        return self.k + self.more * table.most_words + self.competing
 
     def widths(self, phrases: PhraseTable) -> Tensor | None:
         """Return (S,) the number of rows that the banks of each sentence share, if sentences differ

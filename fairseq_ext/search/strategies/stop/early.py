@@ -268,7 +268,7 @@ class LengthRetry:
         """Return a sentence's hypotheses of the second search if one of them meets all constraints,
         else those of the first."""
         assert pool.constraints is not None
-        lead = 0 if pool.lead is None else pool.lead[number]
+        lead = pool.lead_of(number)
         met = (
             met_with_prefix(
                 h.tokens.tolist(), pool.constraints[number], pool.ordered, self.meets(pool), lead
