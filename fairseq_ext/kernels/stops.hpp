@@ -103,7 +103,7 @@ double reach(const Sentence& s, float total, int64_t most) {
 int64_t most_tokens(const Sentence& s, const Candidates& all, int64_t i) {
     if (!s.allowed || !s.allowed->longest) return s.limit + 1;
     const Outputs outputs = s.outputs();
-    const int64_t left = s.allowed->longest[outputs.base + outputs.after(s.allowed_state[all.row(i)], all.word(i))];
+    const int64_t left = s.allowed->longest[outputs.base + outputs.next_state(s.allowed_state[all.row(i)], all.word(i))];
     return std::min(s.limit, s.length + 1 + left) + 1;
 }
 
