@@ -28,8 +28,8 @@ DETERMINER = regex.compile(r"(?i)(?:an?|the|one|this|that|my|your|his|her|its|ou
 SOUNDS_AS_VOWEL = regex.compile(r"(?i)[aeio]|u(?!ni|se|su|ti|ro|r[aeio])|h(?:our|onest|onou?r|eir)")
 SOUNDS_AS_CONSONANT = regex.compile(r"(?i)eu|ewe|one?(?!\w)|once")
 COUNTED = regex.compile(  # words before a plural, if it can be counted
-    r"(?i)(?<![\w-])(?:all|both|many|several|few|these|those|two|three|four|five|six|seven|eight|nine"
-    r"|ten|eleven|twelve)(?: the| these| those| of the)? $"
+    r"(?i)(?<![\w-])(?:all|both|many|several|few|these|those|two|three|four|five|six|seven|eight"
+    r"|nine|ten|eleven|twelve)(?: the| these| those| of the)? $"
 )
 EACH_ONE = regex.compile(r"(?i)(?<=(?<![\w-])(?:each|every) )one $")
 PLURAL = regex.compile(r"(?i)(?:\w*(?:[^ius\W]s|men|children|people|feet|teeth|mice|geese))$")
