@@ -205,6 +205,7 @@ def test_a_port_that_is_taken_is_reported_before_a_worker_is_started(monkeypatch
     assert "error: cannot listen on 127.0.0.1:" in capsys.readouterr().err
 
 
+@drawn(0)  # long
 def test_a_server_whose_standard_output_is_closed_starts():
     words = [sys.executable, "-m", "fairseq_ext.serve", *NEEDED, "--port", "0"]
     with subprocess.Popen(
