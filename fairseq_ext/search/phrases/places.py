@@ -178,7 +178,7 @@ def find_augmenting_path(
 
 
 def overlap(one: Span, other: Span) -> bool:
-    """Whether two spans share a character."""
+    """Return whether two spans share a character."""
     return one[0] < other[1] and other[0] < one[1]
 
 
@@ -308,7 +308,7 @@ def compounds(noun: str, text: str) -> list[Span]:
 
 
 def are_in_one_word(first: str, second: str) -> bool:
-    """Whether two neighbouring characters are in one word."""
+    """Return whether two neighbouring characters are in one word."""
     return is_letter(first) and is_letter(second)
 
 
