@@ -16,7 +16,7 @@ from fairseq_ext.search.phrases.places import Span
 from fairseq_ext.text.atoms import CLOSING, OPENING, POINT, SOFT, Edge, Mark, Segment
 
 # of a text: as UNITS has them, but no tag is to stand inside "don't"
-WHOLE = regex.compile(rf"(?V1)\w+n['’]t\b|{UNITS.pattern.removeprefix('(?V1)')}")
+WITH_NEGATIONS = regex.compile(rf"(?V1)\w+n['’]t\b|{UNITS.pattern.removeprefix('(?V1)')}")
 
 
 class Source:
