@@ -72,6 +72,9 @@ class Feature:
     signature: Callable | None = None
     constrains: bool = False  # strategies with constraints read its flags
     page: str = ""  # documentation of its flags
+    # its flags are a group of the help with this title and example; "": they belong to another one
+    title: str = ""
+    example: str = ""
 
 
 FEATURES: dict[str, Feature] = {}

@@ -126,6 +126,8 @@ register_feature(
     check=check,
     signature=signature,
     page="allowed.md",
+    title="which outputs are allowed",
+    example="--allowed-file names.txt",
 )
 
 

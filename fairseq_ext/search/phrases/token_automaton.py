@@ -193,8 +193,10 @@ def trimmed(
 ) -> TokenAutomaton | None:
     """Return the automaton of arcs (E,) and states final (M,) without states that reach no final
     one; None if the start is one of those. A state has one arc for a token; all are reachable."""
-    order = np.lexsort((token, source))
-    source, token, target = source[order], token[order], target[order]
+    step = np.diff(source)
+    if not ((step > 0) | ((step == 0) & (np.diff(token) > 0))).all():  # a product's are in order
+        order = np.lexsort((token, source))
+        source, token, target = source[order], token[order], target[order]
     shortest = np.where(final, 0, NEVER)
     begins = np.flatnonzero(np.diff(source, prepend=-1)) if len(source) else source
     changed = len(source) > 0
