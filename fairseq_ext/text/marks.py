@@ -315,11 +315,13 @@ class Projection:
             ):
                 at = self.place(mark, first, behind, marks, found)
                 if (near := self.nearest(at, first, behind, taken, found)) is not None:
-                    found[i] = self.together(near, first, behind, taken)
+                    found[i] = self.words_of_same_unit(near, first, behind, taken)
                     taken |= set(range(*found[i]))
         return found
 
-    def together(self, word: int, first: int, behind: int, taken: set[int]) -> tuple[int, int]:
+    def words_of_same_unit(
+        self, word: int, first: int, behind: int, taken: set[int]
+    ) -> tuple[int, int]:
         """Return the range of a word and its free neighbours that stand for the same source unit,
         such as the words of a glossary term."""
         low, high, unit = word, word + 1, self.unit[word]

@@ -224,7 +224,8 @@ def test_clients_that_do_not_read_hold_no_connection(serving, sends):
         begin = time.monotonic()
         if sends == "a few requests":
             for sock in held:
-                sock.sendall((head("/translate", body) + body) * 3)
+                with contextlib.suppress(ConnectionError):  # a slow one is closed meanwhile
+                    sock.sendall((head("/translate", body) + body) * 3)
         while sends == "ever more" and time.monotonic() < begin + 1.5:
             for sock in held:
                 with contextlib.suppress(OSError):

@@ -361,11 +361,8 @@ class ConstraintSource:
                 i = max(fitting, key=lambda i: set(any_of[i]) == set(each.phrases))
                 own.remove(i)
                 forms = tuple(filter(self.segmenter.writable, text[i].split("|")))
-                terms.append(
-                    SourceTerm(
-                        text[i], any_of[i], forms, mentions, each.term.source, cased[i].mode, True
-                    )
-                )
+                held = (text[i], any_of[i], forms, mentions, each.term.source, cased[i].mode)
+                terms.append(SourceTerm(*held, required=True))
                 continue
             reason = each.term.lacks
             tokens += each.term.size
