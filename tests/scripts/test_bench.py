@@ -391,7 +391,7 @@ def test_before_refuses_in_one_sentence(root, python, sentence, monkeypatch):
             "constrained",
             [
                 *["--limit", "3", "--beam", "2", "--parts", "words", "--sets", "rand1"],
-                *["--constraint-compete", "off"],
+                *["--constraint-compete", "rows"],
             ],
             "rand1",
         ),

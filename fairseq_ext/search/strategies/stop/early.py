@@ -11,8 +11,8 @@ number of other tokens (0 to 4) that gives the best final score. Once the n-best
 hypothesis whose estimate is not better than the list's last is dropped. The sentence is final when
 none is left, when its hypotheses are more than 16 tokens longer than twice the one that finished
 first, or when 2k hypotheses are finished; where the unconstrained output competes, 4k: a required
-word at the wrong place ended up to 2k hypotheses, each a little less improbable than the one
-before, while the good one had not come to the word.
+word at a wrong place ended up to 2k hypotheses, each a little less improbable than the one before,
+and the good one did not have the word yet.
 
 The part of a total below -1.25 nats a token is not divided by the length. An improbable word gives
 a mean of -3, which every more probable token raises: without this rule, the best mean was that of a
