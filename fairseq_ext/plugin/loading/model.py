@@ -18,7 +18,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks import TASK_REGISTRY
 from torch import Tensor
 
-from fairseq_ext.core.errors import SentenceError, UsageError, cut, is_valid_unicode
+from fairseq_ext.core.errors import LONE_SURROGATE, SentenceError, UsageError, cut
 from fairseq_ext.plugin.loading.data_folder import segmentation_flags
 from fairseq_ext.plugin.loading.languages import language_pair, languages_of
 from fairseq_ext.plugin.loading.settings import (
@@ -358,7 +358,7 @@ class LoadedModel:
         """
         if not isinstance(line, str):
             raise SentenceError(f"{where} is {cut(repr(line))}: give text")
-        if not is_valid_unicode(line):
+        if LONE_SURROGATE.search(line):
             raise SentenceError(
                 f"{where} is not valid Unicode ({cut(ascii(line))}): read it with "
                 "errors='replace', or leave it out"

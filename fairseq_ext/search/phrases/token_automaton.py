@@ -122,7 +122,7 @@ class TokenAutomaton:
         return int(self.target[place]) if place < b and self.token[place] == token else -1
 
     def accepts(self, tokens: Iterable[int]) -> bool:
-        """Whether it allows an output of these tokens, without EOS."""
+        """Return whether it allows an output of these tokens, without EOS."""
         state = 0
         for token in tokens:
             state = self.next_state(state, token)
@@ -143,7 +143,7 @@ class TokenAutomaton:
 
 
 def is_automaton_file(path: str) -> bool:
-    """Whether a file that can be read is an automaton's."""
+    """Return whether a file that can be read is an automaton's."""
     with contextlib.suppress(OSError), open(path, "rb") as file:
         return os.path.isfile(path) and file.read(len(MAGIC)) == MAGIC
     return False
@@ -350,7 +350,7 @@ class AutomatonTable:
         return CompiledAutomata(self.first, self.token, self.target, self.shortest)
 
     def has(self, automata: Iterable[TokenAutomaton]) -> bool:
-        """Whether it has all of these."""
+        """Return whether it has all of these."""
         return all(id(each) in self.base_of for each in automata)
 
     def base(self, automata: Iterable[TokenAutomaton | None]) -> Tensor:

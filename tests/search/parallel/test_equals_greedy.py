@@ -143,6 +143,7 @@ def test_repeated_ngrams_are_blocked_as_in_our_beam_search(method, n):
     assert changed
 
 
+@drawn(1)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_equals_one_token_at_a_time(dtype):
     """One sentence at a time: in a batch whose rows stand at different lengths the one-token path
