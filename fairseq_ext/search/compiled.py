@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from fairseq_ext.core.errors import NotANumber
-from fairseq_ext.kernels.banks import Banks
+from fairseq_ext.kernels.banks import Banks, finished_needed
 from fairseq_ext.kernels.beam import (
     CompiledBatch,
     CompiledSentence,
@@ -164,7 +164,8 @@ class CompiledSearch(CompiledSearcher):
         if banks is not None:
             k = enough = banks.slots[number]
             if banks.total[number]:
-                k, enough = k + rules.struct.competing, 2 * k
+                competing = rules.struct.competing
+                k, enough = k + competing, finished_needed(bool(competing)) * k
         for i, sentence in enumerate(self.spare):
             if (sentence.rules, sentence.k, sentence.enough) == (rules.struct, k, enough):
                 return self.spare.pop(i)

@@ -390,7 +390,10 @@ def test_before_refuses_in_one_sentence(root, python, sentence, monkeypatch):
         ),
         (
             "constrained",
-            ["--limit", "3", "--beam", "2", "--parts", "words", "--sets", "rand1"],
+            [
+                *["--limit", "3", "--beam", "2", "--parts", "words", "--sets", "rand1"],
+                *["--constraint-compete", "rows"],
+            ],
             "rand1",
         ),
         ("placement", ["--limit", "80", "--lines", "with terms"], "with terms"),

@@ -87,8 +87,8 @@ def folder_named(folder: str) -> str:
     wheel = importlib.util.find_spec("fairseq_ext_demo")
     if wheel is None or not wheel.submodule_search_locations:
         raise UsageError(
-            "the demo model is not installed: install the wheel fairseq_ext_demo of the release "
-            "page, or name the folder checkpoints/demo of a clone"
+            "the demo model is not installed: install the wheel fairseq_ext_demo, which "
+            "scripts/wheels.sh of a clone makes, or name the folder checkpoints/demo of a clone"
         )
     return str(wheel.submodule_search_locations[0])
 

@@ -51,7 +51,7 @@ def test_every_method_equals_greedy_for_random_models_drafts_and_blocks(method, 
         assert pair.ours.decoder.name == backend
 
 
-@covering(1)
+@drawn(2)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_stream_of_rows_equals_greedy(method, dtype, tmp_path):
