@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from typing import Any
 from weakref import WeakMethod
 
-from fairseq_ext.engine.callbacks import THREADS, Reply, when_done
+from fairseq_ext.engine.callbacks import THREADS, Reply, Threads, when_done
 from fairseq_ext.engine.jobs import Answer, Partial
 from fairseq_ext.engine.joined import Joined, Slot
 from fairseq_ext.engine.tickets import Busy, Closed
@@ -41,8 +41,8 @@ class TextRequest:
 
     submit: of an engine; passes: of the text's format; request: keywords of `submit` for every
     segment; on_text: gets the translation in parts, and the answer then has none. A text none
-    of whose segments can be translated has the error of the first. Errors: those of `submit`,
-    for the first segments.
+    of whose segments can be translated has the error of the first. threads: where answers are
+    joined. Errors: those of `submit`, for the first segments.
     """
 
     def __init__(
@@ -53,10 +53,11 @@ class TextRequest:
         request: dict[str, Any],
         on_partial: Callable[[Partial], None] | None = None,
         on_text: Callable[[str], object] | None = None,
+        threads: Threads = THREADS,
     ):
         self.submit, self.passes, self.request = submit, list(passes), request
         self.on_partial, self.on_text = on_partial, on_text
-        self.future = Reply(THREADS, lambda: None, on_partial)
+        self.future = Reply(threads, lambda: None, on_partial)
         # its calls are those of this object too, one after another: no lock is held in them
         self.calls = self.future.calls
         self.lock = threading.Lock()  # of these two, which `stop` reads in any thread

@@ -293,9 +293,10 @@ class CompiledRows(CompiledReader):
         """Copy sentences (G,) that have just been admitted into free slots (G,); add slots if there
         are too few. other: their KeyValues."""
         more = max(slots) + 1 > self.slots
-        self.cache.enlarge_(
-            max(max(slots) + 1, 2 * self.slots) if more else self.slots, 0, other.source.size(4)
-        )
+        width = other.source.size(4)
+        if width > self.cache.source.size(4):
+            width += width // 2  # longer ones may follow, as where the shortest are first
+        self.cache.enlarge_(max(max(slots) + 1, 2 * self.slots) if more else self.slots, 0, width)
         self.cache.copy_slots_(torch.tensor(slots), other, torch.arange(len(slots)), 0)
         self.update_pointers_()
 

@@ -25,6 +25,7 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import Headers
@@ -36,6 +37,7 @@ from fairseq_ext.engine.jobs import Answer, GlossaryFile
 from fairseq_ext.serve import Settings, records
 from fairseq_ext.serve.bodies import checked, described, file_name, read_json, urlencoded
 from fairseq_ext.serve.deepl import DeepL
+from fairseq_ext.serve.direct import Direct, busy_routes
 from fairseq_ext.serve.glossaries import Glossaries
 from fairseq_ext.serve.guard import read_body
 from fairseq_ext.serve.libretranslate import LibreTranslate
@@ -81,7 +83,8 @@ class Server(Service):
 
     def add_routes(self) -> None:
         """Add all routes; each is handled by the method of its name."""
-        app = self.app
+        app, busy = self.app, dict[str, APIRoute]()
+        app.add_middleware(Direct, routes=busy)
         app.add_middleware(
             SameSite, hosts=self.settings.hosts, origins=self.settings.allowed_origins
         )
@@ -114,6 +117,7 @@ class Server(Service):
         app.get("/ready", **more)(self.ready)
         app.get("/metrics", summary="Counts for Prometheus", **more)(self.prometheus)
         app.get("/", include_in_schema=False)(self.page)
+        busy.update(busy_routes(app))
 
     async def translate(self, request: Request) -> Any:
         """Translate a record, or a list of them."""

@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from fairseq_ext.core.errors import UsageError, cut
-from fairseq_ext.engine.callbacks import when_done
+from fairseq_ext.engine.callbacks import THREADS, Threads, when_done
 from fairseq_ext.engine.jobs import Answer, Partial
 from fairseq_ext.engine.text import TextRequest
 from fairseq_ext.engine.tickets import Busy, Closed, WorkerDied
@@ -43,6 +43,17 @@ BRIEF = 0.02  # seconds in which no client hangs up: whether it has takes 0.06 m
 def whole_line(line: str) -> list[int]:
     """Return the end of a line that is not split into sentences."""
     return [len(line)]
+
+
+class LoopThread(Threads):
+    """The thread of the running event loop, in place of others: none is woken for a short text."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+
+    def run(self, work: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self.loop.call_soon_threadsafe(work)
 
 
 class Service:
@@ -143,6 +154,7 @@ class Service:
             items or self.passes(format, model, **options or {}),
             request,
             on_partial,
+            threads=LoopThread() if len(source) < LONG else THREADS,
         ).future
         release = model.hold()  # between two of its sentences, too
         when_done(future, lambda _: release())
