@@ -10,6 +10,7 @@ the draft; the others are compared by the mean over the whole sentence.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from fairseq_ext.search.constraints.drafts import Candidate, Rewrite, Sentence
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding, Sources
@@ -26,6 +27,7 @@ from fairseq_ext.search.pool import Pool
 # one word, and with more
 COMPARED = (3, 3, 6)
 FILLS = 8  # first words in front of a term that are compared
+NEAR = 8  # tokens behind a term that are compared
 POOR = 8.0  # nats that an insertion may cost before the sentence is searched again
 LEADS = {  # words before a term in the singular and in the plural
     "en": (
@@ -38,6 +40,19 @@ LEADS = {  # words before a term in the singular and in the plural
 }
 
 
+class Option(NamedTuple):
+    """A way to insert a term: after words that lead to it."""
+
+    place: int  # in the draft's text
+    lead: str
+    form: str  # of the term
+    own: str  # the model's word in its place
+
+    def rewrite(self, form: str) -> Rewrite:
+        """Return the rewrite that has a form after the lead."""
+        return Rewrite((self.place, self.place), led(self.lead, form), form, "inserted")
+
+
 class Insertion:
     """Finds places for terms. score_: scores versions."""
 
@@ -45,7 +60,7 @@ class Insertion:
         self,
         score: ForcedDecoding,
         writer: TermWriter,
-        score_: Callable[[Pool, Sources, Sequence[Version]], None],
+        score_: Callable[[Pool, Sources, Sequence[Version], int | None], None],
     ):
         self.score, self.writer, self.score_ = score, writer, score_
 
@@ -63,9 +78,12 @@ class Insertion:
             return
         options = [self.options(sentence, term) for sentence, term in jobs]
         versions = self.selected(pool, sources, jobs, options)
-        self.score_(pool, sources, [version for of in versions for version, _ in of])
-        for (sentence, term), of in zip(jobs, versions, strict=True):
-            best = max(of, key=lambda each: float(each[0].scores.sum()), default=None)
+        self.score_(pool, sources, [version for of in versions for version, _ in of], NEAR)
+        bests = [
+            max(of, key=lambda each: float(each[0].scores.sum()), default=None) for of in versions
+        ]
+        self.score_(pool, sources, [best[0] for best in bests if best is not None], None)
+        for (sentence, term), best in zip(jobs, bests, strict=True):
             if best is not None:
                 candidate = sentence.candidates[0]
                 candidate.inserted[term] = best[1]
@@ -74,27 +92,21 @@ class Insertion:
                     ((_, own),) = best[0].rewrites.items()
                     sentence.poor[term] = own.form, float(best[0].scores.mean())
 
-    def options(self, sentence: Sentence, term: SourceTerm) -> list[tuple[Rewrite, Rewrite]]:
-        """The ways to insert a term, each with that of the model's own word."""
+    def options(self, sentence: Sentence, term: SourceTerm) -> list[Option]:
+        """The ways to insert a term."""
         candidate = sentence.candidates[0]
         assert candidate.words is not None
         taken = [span for span in candidate.words.span_of_mention if span is not None]
         word = self.own_word([sentence.mentions[i] for i in sentence.mention_numbers(term)])
         form = agreeing(term.targets, word)[0] if self.writer.is_english else term.targets[0]
         is_plural = PLURAL.search(form) is not None
+        leads = LEADS.get(self.writer.language, ([""], [""]))[is_plural]
         out = []
         for _, end in word_spans(candidate.text):
-            span = end, end
             if any(overlap((end - 1, end + 1), other) and end != other[1] for other in taken):
                 continue
-            cased = self.writer.in_case(term, form, candidate.text, span)[0]
-            leads = LEADS.get(self.writer.language, ([""], [""]))[is_plural]
-            for lead in leads:
-                pair = [
-                    Rewrite(span, led(lead, each), each, "inserted")
-                    for each in (cased, word or cased)
-                ]
-                out.append((pair[0], pair[1]))
+            cased = self.writer.in_case(term, form, candidate.text, (end, end))[0]
+            out += [Option(end, lead, cased, word or cased) for lead in leads]
         return out
 
     def fill(self, pool: Pool, sources: Sources, sentences: Sequence[Sentence]) -> None:
@@ -132,7 +144,7 @@ class Insertion:
                 )
                 for lead in dict.fromkeys(leads)
             ]
-        self.score_(pool, sources, versions)
+        self.score_(pool, sources, versions, NEAR)
         best: dict[tuple[Sentence, SourceTerm], float] = {}
         for version in versions:
             ((term, rewrite),) = version.rewrites.items()
@@ -167,34 +179,33 @@ class Insertion:
         pool: Pool,
         sources: Sources,
         jobs: Sequence[tuple[Sentence, SourceTerm]],
-        options: Sequence[Sequence[tuple[Rewrite, Rewrite]]],
+        options: Sequence[Sequence[Option]],
     ) -> list[list[tuple[Version, Rewrite]]]:
         """The options whose first token is the most probable in the draft, as versions with the
         model's own word, each with the rewrite that has the term."""
         segmenter = self.writer.text.segmenter()
-        first: dict[str, int] = {}
-        for each in {own.text for of in options for _, own in of}:
-            first[each] = segmenter.dictionary.index(segmenter.known_pieces(each, " ")[0])
+        first: dict[tuple[str, str], int] = {}  # tokens
+        for lead, own in {(each.lead, each.own) for of in options for each in of}:
+            piece = segmenter.known_pieces(led(lead, own), " ")[0]
+            first[lead, own] = segmenter.dictionary.index(piece)
         tokens = sorted(set(first.values()))
+        column = {token: i for i, token in enumerate(tokens)}
         drafts = [(s.source, s.candidates[0].draft.tokens.tolist()) for s, _ in jobs]
         scores = self.score.of_tokens(sources, drafts, pool.bos, tokens)
         out = []
         for (sentence, term), of, log_probs in zip(jobs, options, scores, strict=True):
             candidate = sentence.candidates[0]
-            lead = len(candidate.draft.tokens) - len(candidate.tokens)
-            ranked = []
-            for rewrite, own in of:
-                step = next_token(candidate, rewrite.span[1]) + lead
-                value = float(log_probs[step, tokens.index(first[own.text])])
-                ranked.append((value, rewrite, own))
-            ranked.sort(key=lambda x: -x[0])
-            kinds = [[x for x in ranked if min(2, words_before(x[2])) == n] for n in range(3)]
+            begins = len(candidate.draft.tokens) - len(candidate.tokens)
+            values = log_probs.tolist()
+            steps = {end: next_token(candidate, end) + begins for end in {x.place for x in of}}
+            ranked = sorted(of, key=lambda x: -values[steps[x.place]][column[first[x.lead, x.own]]])
+            kinds = [[x for x in ranked if min(2, len(x.lead.split())) == n] for n in range(3)]
             chosen = [x for kind, n in zip(kinds, COMPARED, strict=True) for x in kind[:n]]
+            versions = [
+                self.writer.version(sentence, candidate, {term: x.rewrite(x.own)}) for x in chosen
+            ]
             out.append(
-                [
-                    (self.writer.version(sentence, candidate, {term: own}), rewrite)
-                    for _, rewrite, own in chosen
-                ]
+                [(each, x.rewrite(x.form)) for each, x in zip(versions, chosen, strict=True)]
             )
         return out
 
@@ -207,11 +218,6 @@ def differs(term: SourceTerm, own: str, displaced: str) -> bool:
     is_verb = displaced.endswith("ing") and not any(t.endswith("ing") for t in (*term.targets, own))
     has_plural = any(PLURAL.search(form) for form in (*term.targets, own))
     return is_verb or (PLURAL.search(displaced) is not None and not has_plural)
-
-
-def words_before(rewrite: Rewrite) -> int:
-    """The number of words that a rewrite has before its term."""
-    return len(rewrite.text.removesuffix(rewrite.form).split())
 
 
 def next_token(candidate: Candidate, place: int) -> int:
