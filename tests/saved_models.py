@@ -53,7 +53,7 @@ RECURRENT = dict(
     decoder_embed_dim=12,
     decoder_hidden_size=14,
     decoder_layers=2,
-    decoder_out_embed_dim=10,
+    decoder_out_embed_dim=18,
     criterion="cross_entropy",
     max_source_positions=40,
     max_target_positions=38,
@@ -168,11 +168,11 @@ RECIPES: dict[str, Recipe] = {
     "lstm": Recipe("lstm", RECURRENT, spread=8.0),
     "lstm, bidirectional": Recipe("lstm", RECURRENT | dict(encoder_bidirectional=True), spread=8.0),
     "lstm, no attention": Recipe(
-        "lstm", RECURRENT | dict(decoder_attention="0", decoder_hidden_size=10), spread=8.0
+        "lstm", RECURRENT | dict(decoder_attention="0", decoder_hidden_size=18), spread=8.0
     ),
     "lstm, tied output": Recipe(
         "lstm",
-        RECURRENT | dict(decoder_out_embed_dim=12, share_decoder_input_output_embed=True),
+        RECURRENT | dict(decoder_embed_dim=18, share_decoder_input_output_embed=True),
         spread=8.0,
     ),
     "lstm, adaptive softmax": Recipe(

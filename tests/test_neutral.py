@@ -43,13 +43,15 @@ from fairseq_ext.search.registry import STRATEGIES
 # settings at which nothing may differ from stock: those that the strategies declare, and fairseq's
 # modules as the decoder
 NEUTRAL = settings("neutral") | {"fairseq's modules": {"decoder_backend": "fairseq"}}
-# a softmax of ours reads the features of plain Transformer decoders, and but for `top` of one model
+# a softmax of ours reads the features of plain Transformer and LSTM decoders, and but for `top` of
+# one model
 HAVE_FEATURES = (
     "transformer",
     "transformer-pre-norm",
     "transformer-tied",
     "transformer-align",
     "bart",
+    "lstm",
 )
 
 MIXED = [3, 1, 7, 0, 12, 5]  # words of each source sentence; 0: an empty line

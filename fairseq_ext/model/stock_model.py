@@ -30,7 +30,11 @@ from fairseq.models.lstm import LSTMDecoder
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
-from fairseq_ext.model.transformer.supported import has_plain_decoder, has_plain_softmax
+from fairseq_ext.model.transformer.supported import (
+    has_plain_decoder,
+    has_plain_softmax,
+    output_layer,
+)
 
 FEW_SENTENCES = 2
 
@@ -81,11 +85,7 @@ class StockModel:
             self.other_modules.append(self.decoder)
         # True: features and output layer are separate, so a softmax strategy can score a part of
         # the vocabulary; False: the model's own scores are used
-        self.has_output_layer = (
-            self.keeps_source_once
-            and getattr(self.decoder, "adaptive_softmax", None) is None
-            and has_plain_softmax(model)
-        )
+        self.has_output_layer = output_layer(model) is not None
         self.attention: Tensor | None = None
         # whether groups of rows can be joined, and whether even with different lengths: an LSTM
         # starts from its encoder's state, if there is one

@@ -415,8 +415,8 @@ CAPABILITIES = {
     "several tokens a call": "{denier} reads one token a call, and {needer} reads several",
     "repeatable calls": "{denier} draws again at every call, so {needer} cannot verify drafts",
     "one process": "{needer} is written by one process, and {denier} starts several",
-    "output layer": "{needer} reads the output layer of a plain Transformer decoder, and "
-    "{denier} has none",
+    "output layer": "{needer} reads the output layer of a plain Transformer or LSTM decoder, "
+    "and {denier} has none",
     "one model": "{needer} reads one output layer, and {denier} has several",
     "compiled linear layers": "{needer} is for the transformer backend, and {denier} is another",
     "source sentence": "{needer} works from the words of a source sentence, and {denier} has none",

@@ -3,7 +3,9 @@ and figures from them."""
 
 import importlib.util
 import json
+import os
 import random
+import re
 import subprocess
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import sacrebleu
 import torch
 import warm
 from models import batch, build, generators, run, same
+from sizes import drawn
 from table_model import EOS
 
 LSH = Path(__file__).resolve().parents[2] / "scripts" / "experiments" / "lsh"
@@ -223,3 +226,31 @@ def test_what_cannot_be_run_is_said_in_one_sentence(arguments, said, tmp_path):
         and said in done.stderr.splitlines()[-1]
         and not (tmp_path / "out").exists()
     )
+
+
+@drawn(0)  # long
+@pytest.mark.parametrize("architecture", ["transformer", "lstm"])
+def test_a_model_is_trained_searched_with_and_drawn(architecture, tmp_path):
+    raw, work = tmp_path / "raw", tmp_path / "work"
+    raw.mkdir()
+    for part in ("train", "val", "test_2016_flickr"):
+        for language in ("en", "de", "fr", "cs"):
+            lines = (f"{language}{i} a dog {language}{i % 5} runs .\n" for i in range(30))
+            (raw / f"{part}.{language}").write_text("".join(lines))
+    train = ["--raw", raw, "--out", work, "--arch", architecture, "--updates", "3"]
+    environment = os.environ | {"PYTHON": warm.python(), "OMP_NUM_THREADS": "1"}
+
+    def ran(script: str, *arguments) -> None:
+        command = [str(LSH / script), *map(str, arguments)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+    ran("train.sh", *train, "--negatives", "20", "--max-tokens", "200")
+    (work / "lexicon").write_text("en1\tde1\t0.9\na\ta\t0.9\n")
+    only = ["top T=2000", "lexical N=5", "per row, 500 collisions", "lsh --int8"]
+    only = only[: 4 if architecture == "transformer" else 3]
+    ran("run.sh", "--work", work, "--out", work, "--sentences", "2", "--few", "1", "--only", *only)
+    text = (work / "tables.md").read_text()
+    # a T above the number of words is the full softmax
+    losses = re.findall(r"^\| (?:lsh|top) T=\d+.* \| ([+-][\d.]+) \(", text, re.MULTILINE)
+    assert losses == ["+0.00"] * 2 and (work / "figure6.png").exists()

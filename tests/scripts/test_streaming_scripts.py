@@ -4,6 +4,7 @@ they count and compute."""
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -273,6 +274,8 @@ def test_tables_are_written_where_the_figure_is_not_requested(tmp_path):
         "2",
         "--repeats",
         "1",
+        "--ensemble",
+        str(ROOT / "checkpoints" / "demo" / "checkpoint.pt"),
     ]
     environment = os.environ | {"PYTHON": warm.python(), "OMP_NUM_THREADS": "1"}
     subprocess.run(
@@ -281,10 +284,11 @@ def test_tables_are_written_where_the_figure_is_not_requested(tmp_path):
         check=True,
         capture_output=True,
     )
-    assert (
-        "VAR-STR-FIFO" in (tmp_path / "tables.md").read_text(encoding="utf-8")
-        and not (tmp_path / "figure2.png").exists()
-    )
+    text = (tmp_path / "tables.md").read_text(encoding="utf-8")
+    assert not (tmp_path / "figure2.png").exists()
+    assert "test, ensemble, k = 1" in text and "test, single model, k = 1" in text
+    equal = r"^\| VAR-STR-(?:FIFO|FLUSH) \| .* equal \(3 hypotheses\) to VAR-BATCH \|$"
+    assert len(re.findall(equal, text, re.MULTILINE)) == 4
 
 
 @pytest.mark.parametrize(

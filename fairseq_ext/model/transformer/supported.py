@@ -11,6 +11,7 @@ from typing import Any
 
 from fairseq.models import FairseqDecoder, FairseqEncoderDecoderModel
 from fairseq.models.fairseq_model import BaseFairseqModel
+from fairseq.models.lstm import LSTMDecoder
 from fairseq.models.transformer import (
     TransformerDecoder,
     TransformerDecoderBase,
@@ -184,30 +185,43 @@ def unsupported_norm(modules: list) -> str | None:
 # ---- The output layer, for a softmax that scores only a part of the vocabulary
 
 
-def output_layers(models: list[Any], flag: str) -> list[tuple[Tensor, Tensor | None]]:
-    """Return weight (V, d) and bias (V,) or None of each model. flag: for the error message.
+def output_layer(model: Any) -> tuple[Tensor, Tensor | None] | None:
+    """Return weight (V, d) and bias (V,) or None of the linear layer over the features of a plain
+    Transformer or LSTM decoder; None for a model that does not return features separately."""
+    decoder: Any = getattr(model, "decoder", None)
+    if getattr(decoder, "adaptive_softmax", None) is not None or not has_plain_softmax(model):
+        return None
+    if type(decoder) is LSTMDecoder:
+        tied = decoder.share_input_output_embed
+        layer = decoder.embed_tokens if tied else decoder.fc_out
+    elif decoder is not None and has_plain_decoder(model):
+        layer = decoder.output_projection
+    else:
+        return None
+    if type(layer) not in (nn.Linear, nn.Embedding):
+        return None
+    bias = getattr(layer, "bias", None)
+    return layer.weight.detach(), None if bias is None else bias.detach()
 
-    Errors: UsageError if a model does not return features separately from scores
-    (model/stock_model.py, has_output_layer).
+
+def output_layers(models: list[Any], flag: str) -> list[tuple[Tensor, Tensor | None]]:
+    """Return the output layer of each model. flag: for the error message.
+
+    Errors: UsageError if a model has none.
     """
     out: list[tuple[Tensor, Tensor | None]] = []
     for model in models:
-        decoder = getattr(model, "decoder", None)
-        layer = getattr(decoder, "output_projection", None)
-        plain = decoder is not None and has_plain_decoder(model) and has_plain_softmax(model)
-        if (
-            not plain
-            or getattr(decoder, "adaptive_softmax", None) is not None
-            or type(layer) is not nn.Linear
-        ):
+        layer = output_layer(model)
+        if layer is None:
+            adaptive = getattr(getattr(model, "decoder", None), "adaptive_softmax", None)
             kind = (
                 "an adaptive softmax"
-                if getattr(decoder, "adaptive_softmax", None) is not None
-                else "no plain Transformer decoder"
+                if adaptive is not None
+                else "no plain Transformer or LSTM decoder"
             )
             raise UsageError(
                 f"{flag} needs the decoder's features before its output layer, and "
                 f"{type(model).__name__} has {kind}: use --softmax full"
             )
-        out.append((layer.weight.detach(), None if layer.bias is None else layer.bias.detach()))
+        out.append(layer)
     return out

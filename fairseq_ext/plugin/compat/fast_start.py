@@ -10,10 +10,13 @@ import contextlib
 import copy
 import functools
 import gc
+import importlib.abc
+import importlib.machinery
 import logging
 import os
 import re
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 
 # ---- fairseq's configuration without hydra's parser
@@ -117,7 +120,85 @@ def replace_compose(utils: ModuleType) -> None:
     utils.initialize = lambda config_path: contextlib.nullcontext()  # type: ignore[attr-defined]
 
 
+def convert_settings_late(initialize: ModuleType) -> None:
+    """Let hydra's store convert a dataclass into omegaconf's form when it is first read: a command
+    reads 3 of some 40."""
+    from hydra.core.config_store import ConfigNode, ConfigStore
+    from omegaconf import OmegaConf
+
+    class LateNode(ConfigNode):
+        """An entry whose `node` is made by the first look at it."""
+
+        def __init__(self, given: object, **fields: str | None) -> None:
+            vars(self).update(fields, given=given)
+
+        def __getattr__(self, name: str) -> object:
+            if name != "node":
+                raise AttributeError(name)
+            self.node = OmegaConf.structured(self.given)
+            return self.node
+
+    def store(self, name: str, node, group=None, package=None, provider=None) -> None:
+        entries, name = self.repo, f"{name.removesuffix('.yaml')}.yaml"
+        for part in [] if group is None else group.split("/"):
+            entries = entries.setdefault(part, {})
+        entries[name] = LateNode(node, name=name, group=group, package=package, provider=provider)
+
+    ConfigStore.store = store  # type: ignore[method-assign]
+
+
 # ---- Other parts of a quick start, together with lazy.py
+
+
+METAS = "torch._meta_registrations"
+WITH_METAS = (  # modules that torch imports for them alone
+    "torch._decomp",
+    "torch._prims",
+    "torch._prims_common.wrappers",
+    "torch._refs",
+    "torch.testing._internal.common_dtype",
+    "torch.utils._content_store",
+)
+TORCH_VERSIONS = ("2.13.",)  # whose list this is
+
+
+class MetasFinder(importlib.abc.MetaPathFinder):
+    """Imports METAS before the first of these modules, in torch's own order."""
+
+    def find_spec(self, fullname, path=None, target=None):
+        if fullname not in WITH_METAS:
+            return None
+        sys.meta_path.remove(self)
+        del sys.modules[METAS]
+        importlib.import_module(METAS)
+        from fairseq_ext.plugin.compat.lazy import AlreadyImportedLoader
+
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path)
+        spec.loader = AlreadyImportedLoader(sys.modules[fullname], spec.loader)
+        sys.modules[fullname].__spec__ = spec
+        return spec
+
+
+def import_metas_late() -> bool:
+    """Let torch import its rules for tensors without data, and what they need, when something needs
+    them: torch.compile, torch.export, fake tensors. They are a third of `import torch`."""
+    try:
+        is_known = version("torch").startswith(TORCH_VERSIONS)
+    except PackageNotFoundError:
+        return False
+    if not is_known or "torch" in sys.modules:
+        return False
+
+    def missing(name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        importlib.import_module("torch._decomp")
+        return getattr(sys.modules[METAS], name)
+
+    sys.modules[METAS] = stand_in = ModuleType(METAS)
+    stand_in.__getattr__ = missing  # type: ignore[method-assign]
+    sys.meta_path.insert(0, MetasFinder())
+    return True
 
 
 PLAIN = {bool, int, float, type(None)}

@@ -164,6 +164,18 @@ QUICK = (  # not for --help, which lists names in the order in which fairseq's f
         "fairseq_ext.plugin.compat.fast_start.spare_collections",
     ),
     Patch(
+        "sys.meta_path, torch._meta_registrations",
+        "a third of torch's import is for tensors without data, which no command has: "
+        "torch.compile and others import it when they start",
+        "fairseq_ext.plugin.compat.fast_start.import_metas_late",
+    ),
+    Patch(
+        "ConfigStore.store in hydra.core.config_store",
+        "some 40 dataclasses are converted when they are read, and a command reads 3",
+        "fairseq_ext.plugin.compat.fast_start.convert_settings_late",
+        ("fairseq.dataclass.initialize",),
+    ),
+    Patch(
         "omegaconf.DictConfig.__getattr__",
         "plain values are read directly: omegaconf takes 40 us, and a line reads 23",
         "fairseq_ext.plugin.compat.fast_start.read_plain_values",

@@ -2,14 +2,18 @@
 vocabulary of some 50,000 words.
 
     python scripts/experiments/lsh/prepare.py --raw DIR --out DIR
+    python scripts/experiments/lsh/prepare.py --model DIR --text PREFIX [--src de] [--tgt en]
+        --out DIR
 
 DIR of --raw holds train.LL, val.LL and test_2016_flickr.LL for en, de, fr and cs. Every English
 sentence occurs once for each target language, with the language's tag as its first word. OUT then
-holds the text in words and OUT/bin, for fairseq-train.
+holds the text in words and OUT/bin, for fairseq-train. With --model OUT gets that model, which has
+an spm.model, and the text in its pieces: for runs.py, but for the lexical table.
 """
 
 import argparse
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -29,14 +33,37 @@ def read(path: Path) -> list[str]:
         return [words(line) for line in file]
 
 
+def with_model(args: argparse.Namespace) -> None:
+    """Write the model under the names of runs.py, and the text in pieces."""
+    import sentencepiece
+
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(args.model / "spm.model"))
+    shutil.copy(args.model / "checkpoint.pt", args.out)
+    for side, language in (("src", args.src), ("tgt", args.tgt)):
+        shutil.copy(args.model / f"dict.{language}.txt", args.out / f"dict.{side}.txt")
+        with open(f"{args.text}.{language}", encoding="utf-8", newline="\n") as lines:
+            text = "".join(" ".join(pieces.encode(line, out_type=str)) + "\n" for line in lines)
+        (args.out / f"test.{side}").write_text(text, encoding="utf-8")
+
+
 def main() -> None:
     parse = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parse.add_argument("--raw", type=Path, required=True)
+    source = parse.add_mutually_exclusive_group(required=True)
+    source.add_argument("--raw", type=Path, help="folder of Multi30k's text")
+    source.add_argument("--model", type=Path, help="folder of a model with an spm.model")
+    parse.add_argument("--text", help="prefix of what is translated with --model")
+    parse.add_argument("--src", default="de", help="(de)")
+    parse.add_argument("--tgt", default="en", help="(en)")
     parse.add_argument("--out", type=Path, required=True)
     args = parse.parse_args()
+    if (args.model is None) != (args.text is None):
+        parse.error("--model and --text belong together")
     args.out.mkdir(parents=True, exist_ok=True)
+    if args.model is not None:
+        with_model(args)
+        return
     for name, part in PARTS.items():
         source = read(args.raw / f"{part}.en")
         left, right = [], []

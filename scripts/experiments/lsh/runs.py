@@ -3,7 +3,8 @@
     python scripts/experiments/lsh/runs.py --model DIR --out DIR [--sentences 1000] [--few 200]
         [--rounds 6]
 
-DIR of --model is what train.sh made, with `lexicon` from scripts/lexical_table.py. The searches
+DIR of --model is what train.sh made, with `lexicon` from scripts/lexical_table.py; or what
+prepare.py --model made, without the searches that need a lexicon. The searches
 take turns: in each round every search translates the next share of the sentences, and every other
 round goes through the searches backwards, so that a machine that becomes steadily slower or faster
 does so for all of them. Each share of a search becomes a file of OUT/searches; those that are there
@@ -138,6 +139,11 @@ def spread(wanted: int, available: int) -> list[int]:
     return [i * available // wanted for i in range(wanted)]
 
 
+def joined(line: str) -> str:
+    """A line of SentencePiece's pieces as text; one of words as it is."""
+    return line.replace(" ", "").replace("\u2581", " ").strip() if "\u2581" in line else line
+
+
 def search(args: argparse.Namespace, flags: dict[str, Any], chosen: list[int]) -> dict[str, Any]:
     """Translate these lines of the test set."""
     texts = []
@@ -187,7 +193,8 @@ def search(args: argparse.Namespace, flags: dict[str, Any], chosen: list[int]) -
         "words": (most or softmax.get("vocab_mean", 0.0)) * counts["decoder_calls"],
         "stages": softmax.get("seconds", {}),
     }
-    out |= {"texts": [nbest[0].text for nbest in found], "references": target}
+    out |= {"texts": [joined(nbest[0].text) for nbest in found]}
+    out |= {"references": [joined(line) for line in target]}
     if is_shortlist:
         translator.generator.strategies.softmax.inner.meter.every = 1
         translator.translate(source[:: max(1, len(source) // 15)])
@@ -255,7 +262,8 @@ def main() -> None:
     for name in ("sentences", "few", "rounds"):
         if (given := getattr(args, name)) is not None and given < 1:
             parse.error(f"--{name} wants 1 or more, not {given}")
-    for name in ("checkpoint.pt", "test.src", "test.tgt", "lexicon"):
+    lexical = ["lexicon"] if args.only is None or "lexical" in " ".join(args.only) else []
+    for name in ("checkpoint.pt", "test.src", "test.tgt", *lexical):
         if not (args.model / name).exists():
             parse.error(
                 f"{args.model / name} is missing: train.sh and scripts/lexical_table.py make "

@@ -1,8 +1,8 @@
-"""Trains the word-level model of these experiments on a CPU: a stock fairseq Transformer, its
-output layer on a sample of the words.
+"""Trains a word-level model of these experiments on a CPU, its output layer on a sample of the
+words: a stock fairseq Transformer, or an LSTM with attention as in the paper's Table 1.
 
     python scripts/experiments/lsh/train.py --data DIR/bin --out DIR/checkpoint_last.pt
-        [--updates N] [--minutes M]
+        [--arch transformer] [--updates N] [--minutes M]
 
 A large vocabulary makes fairseq-train spend its time on words that a batch does not hold.
 So each update scores the batch's own words and a uniform sample of the others, weighted by
@@ -28,13 +28,18 @@ from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 
-ARCHITECTURE = (
-    "--arch transformer --share-decoder-input-output-embed --encoder-layers 2 --decoder-layers 2 "
-    "--encoder-embed-dim 256 --decoder-embed-dim 256 --encoder-ffn-embed-dim 1024 "
-    "--decoder-ffn-embed-dim 1024 --encoder-attention-heads 4 --decoder-attention-heads 4 "
-    "--encoder-normalize-before --decoder-normalize-before --dropout 0.1 --source-lang src "
+SHARED = (
+    "--share-decoder-input-output-embed --encoder-layers 2 --decoder-layers 2 "
+    "--encoder-embed-dim 256 --decoder-embed-dim 256 --dropout 0.1 --source-lang src "
     "--target-lang tgt"
 )
+ARCHITECTURES = {
+    "transformer": "--encoder-ffn-embed-dim 1024 --decoder-ffn-embed-dim 1024 "
+    "--encoder-attention-heads 4 --decoder-attention-heads 4 --encoder-normalize-before "
+    "--decoder-normalize-before",
+    "lstm": "--encoder-bidirectional --encoder-hidden-size 128 --decoder-hidden-size 256 "
+    "--decoder-out-embed-dim 256",
+}
 BETAS, EPS = (0.9, 0.98), 1e-8
 
 
@@ -111,6 +116,9 @@ def main() -> None:
     )
     parse.add_argument("--data", type=Path, required=True)
     parse.add_argument("--out", type=Path, required=True)
+    parse.add_argument(
+        "--arch", choices=list(ARCHITECTURES), default="transformer", help="(transformer)"
+    )
     parse.add_argument("--updates", type=int, default=2400)
     parse.add_argument(
         "--minutes", type=float, default=0, help="shorten the schedule to what fits (0: no limit)"
@@ -127,7 +135,8 @@ def main() -> None:
     F.linear = linear  # of this process alone
 
     parser = options.get_training_parser()
-    flags = options.parse_args_and_arch(parser, [str(args.data), *ARCHITECTURE.split()])
+    chosen = f"--arch {args.arch} {SHARED} {ARCHITECTURES[args.arch]}"
+    flags = options.parse_args_and_arch(parser, [str(args.data), *chosen.split()])
     cfg = convert_namespace_to_omegaconf(flags)
     task = tasks.setup_task(cfg.task)
     task.load_dataset("train")
@@ -163,11 +172,9 @@ def main() -> None:
             ids = torch.cat([own, drawn])
             encoder.weight = torch.nn.Parameter(tables[0].table[sources])
             decoder.weight = torch.nn.Parameter(tables[1].table[ids])
-            features, _ = model(
-                src_tokens=local(sources, inputs["src_tokens"]),
-                src_lengths=inputs["src_lengths"],
-                prev_output_tokens=local(own, inputs["prev_output_tokens"]),
-                features_only=True,
+            encoded = model.encoder(local(sources, inputs["src_tokens"]), inputs["src_lengths"])
+            features, _ = model.decoder.extract_features(
+                local(own, inputs["prev_output_tokens"]), encoder_out=encoded
             )
             real = target.ne(pad)
             logits = linear(features[real], decoder.weight)
@@ -202,7 +209,8 @@ def main() -> None:
             break
     encoder.weight = torch.nn.Parameter(tables[0].table)
     decoder.weight = torch.nn.Parameter(tables[1].table)
-    model.decoder.output_projection.weight = decoder.weight
+    if args.arch == "transformer":  # an LSTM has no other module with these weights
+        model.decoder.output_projection.weight = decoder.weight
     history = {
         "criterion_name": "sampled softmax",
         "optimizer_name": "Adam",

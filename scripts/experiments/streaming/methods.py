@@ -37,6 +37,7 @@ SAME_AS = {  # outputs that must be equal
     "FIXED-STREAM": "FIXED-OURS",
     "VAR-STREAM": "VAR-BATCH",
     "VAR-STR-FIFO": "VAR-BATCH",
+    "VAR-STR-FLUSH": "VAR-BATCH",
     "DEFAULT-STREAM": "DEFAULT",
 }
 
@@ -73,6 +74,11 @@ def methods(s: Setting) -> dict[str, list[str]]:
         "VAR-STREAM": [*beam, *batch, *prune, *stream],
         "VAR-STR-FIFO": [*beam, *batch, *prune, *stream, *fifo],
     }
+
+
+def flushed(s: Setting) -> dict[str, list[str]]:
+    """The flags of the stream that finishes all its sentences after every 2 n (footnote 3)."""
+    return {"VAR-STR-FLUSH": [*methods(s)["VAR-STREAM"], "--stream-flush", str(2 * s.n)]}
 
 
 def defaults(s: Setting) -> dict[str, list[str]]:

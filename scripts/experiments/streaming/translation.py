@@ -28,6 +28,7 @@ from methods import (
     cached,
     clock_of,
     defaults,
+    flushed,
     measure,
     methods,
     named,
@@ -51,10 +52,9 @@ class Translation:
     def __init__(self, args: argparse.Namespace, folder: Path):
         self.args = args
         self.folder = folder
-        self.models = {
-            "single model": [],
-            **({"ensemble": [*args.ensemble]} if args.ensemble else {}),
-        }
+        self.models: dict[str, list[Path]] = {"single model": []} if args.single else {}
+        if args.ensemble:
+            self.models["ensemble"] = [*args.ensemble]
         mix(args.text, [args.src, args.tgt], folder / "mixed", args.longest, args.seed)
         self.texts = {
             "test": self.text(args.text, "test"),
@@ -116,9 +116,8 @@ class Translation:
             for models, members in self.models.items():
                 for k in self.args.beams:
                     s = self.setting(k)
-                    self.group(
-                        f"{name}, {models}, k = {k}", text, members, methods(s) | defaults(s), s.n
-                    )
+                    wanted = methods(s) | flushed(s) | defaults(s)
+                    self.group(f"{name}, {models}, k = {k}", text, members, wanted, s.n)
 
     def exploration(self) -> None:
         """Table 5: FIXED, VAR-STREAM, and VAR-STREAM with one of delta, M and eps changed,
@@ -212,6 +211,12 @@ def main() -> None:
         nargs="+",
         default=[],
         help="more checkpoints with the same dictionaries (none)",
+    )
+    parse.add_argument(
+        "--single",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="Tables 1, 3 and 4 of --model alone, beside the ensemble's (yes)",
     )
     parse.add_argument(
         "--text",

@@ -56,6 +56,8 @@ for name, module in list(sys.modules.items()):
                 for own, held in vars(value).items()
                 if is_ours(held) or is_borrowed(name, own, held)
             }
+metas = sys.modules["torch._meta_registrations"]
+found |= {metas.__name__} if is_ours(vars(metas).get("__getattr__")) else set()
 found |= {"gc.set_threshold"} if gc.get_threshold() != before else set()
 found |= (
     {"warnings.filters"}

@@ -35,6 +35,9 @@ HELD = {
     "fairseq_ext.core.exit.install_hook": r"sys\.excepthook",
     "fairseq_ext.core.exit.watch_output": r"logging\.Handler\.handleError",
     "fairseq_ext.plugin.compat.fast_start.spare_collections": r"gc\.set_threshold",
+    "fairseq_ext.plugin.compat.fast_start.import_metas_late": r"torch\._meta_registrations",
+    "fairseq_ext.plugin.compat.fast_start.convert_settings_late": r"hydra\.core\.config_store\."
+    r"ConfigStore\.store",
     "fairseq_ext.plugin.compat.fast_start.read_plain_values": r"omegaconf\.dictconfig\."
     r"DictConfig\.__getattr__",
     "fairseq_ext.plugin.compat.fast_start.leave_out_default_model": r"fairseq\.options\."

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from fairseq import options
 from fairseq.dataclass import utils
 from fairseq.tasks import TASK_REGISTRY
@@ -16,7 +17,7 @@ from omegaconf import OmegaConf
 from sizes import drawn
 
 import fairseq_ext.plugin.tasks  # noqa: F401
-from fairseq_ext.plugin.compat.fast_start import compose, value_of
+from fairseq_ext.plugin.compat.fast_start import TORCH_VERSIONS, compose, value_of
 
 ALL = """
 import fairseq, json, sys
@@ -100,6 +101,28 @@ def test_stock_tasks_start_as_they_always_do():
     )
     # 700, or 2000 since Python 3.13
     assert said.splitlines()[-1] == f"False False {plain.stdout.strip()}"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "with FakeTensorMode(): shape = conv1d(torch.empty(2, 3, 8), torch.empty(4, 3, 3)).shape",
+        "import torch.utils._content_store; shape = "
+        "conv1d(torch.empty(2, 3, 8, device='meta'), torch.empty(4, 3, 3, device='meta')).shape",
+        "import torch._dynamo; shape = torch.compile(torch.nn.Conv1d(3, 4, 3), backend='aot_eager')"
+        "(torch.ones(2, 3, 8)).shape",
+    ],
+)
+def test_tensors_without_data_have_torchs_rules_once_something_needs_them(use):
+    said = python(
+        "import sys; sys.argv = sys.orig_argv = ['fairseq-generate', '--task', 'translation_ext']\n"
+        "import fairseq, torch\nfrom torch.nn.functional import conv1d\n"
+        "late = 'torch._refs' not in sys.modules\n"
+        "from torch._subclasses.fake_tensor import FakeTensorMode\n"
+        f"{use}\nprint(late, *shape, len(vars(torch._meta_registrations)) > 100)"
+    )
+    late = str(torch.__version__.startswith(TORCH_VERSIONS))
+    assert said.splitlines()[-1].split() == [late, "2", "4", "6", "True"]
 
 
 FLAGS = [

@@ -35,6 +35,7 @@ HAVE_FEATURES = (
     "transformer_align",
     "bart_base",
     "mbart_base",
+    "lstm",
 )
 
 

@@ -19,11 +19,12 @@ The driver is search/parallel/driver.py.
 | not in the paper | window, window.py | 1 to b positions, by | as soon as they are |
 | | | expected gain | verified |
 
-m and h are never taken from the reference (the paper's are for PJ and PGJ): without the flag they
-are 1.25 x source tokens, and if a sentence is longer, PJ continues with another block and HGJ with
-single tokens. A block has converged when its inputs equal the outputs before them; the paper
-compares one more output, which costs a call and changes nothing. EOS ends a sentence as soon as it
-is verified. INITT, the first draft of a block, is --draft; the paper's is `pad`.
+The paper assumes to know m for PJ and PGJ, and sets h to the maximum. Here both are never taken
+from the reference: without the flag they are 1.25 x source tokens, and if a sentence is longer, PJ
+continues with another block and HGJ with single tokens. A block has converged when its inputs equal
+the outputs before them; the paper compares one more output, which costs a call and changes nothing.
+EOS ends a sentence as soon as it is verified. INITT, the first draft of a block, is --draft; the
+paper's is `pad`.
 
 Neutral setting: --decoding beam; a block of 1 is greedy decoding, with greedy's calls. Beams,
 constraints, language models and alignments are not supported (refused).

@@ -3,7 +3,6 @@
     X. Shi and K. Knight. Speeding Up Neural Machine Translation Decoding by Shrinking Run-time
     Vocabulary. ACL 2017. https://aclanthology.org/P17-2091/
     It is the baseline WA of X. Shi, S. Xu and K. Knight, https://arxiv.org/abs/1806.00588
-    https://arxiv.org/abs/1806.00588
 
 The shortlist has the T most frequent target words (top.py) and, for every word of the source, its
 likeliest translations, from a table that scripts/lexical_table.py learns from a parallel corpus.

@@ -399,6 +399,9 @@ class FullScorer:
             for name, value in pool.net_input.items()
             if name != "prev_output_tokens"
         }
+        source = inputs["src_tokens"]
+        if source.dim() == 2:  # no wider than the sentence, as an LSTM requires
+            inputs["src_tokens"] = source[:, source.ne(spec.pad).any(0)]
         logits = self.model(**inputs, prev_output_tokens=previous)[0]  # (hypotheses, L, V)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / spec.temperature
         exact = logits.log_softmax(-1).gather(2, tokens[:, :, None])[:, :, 0] - spec.unk_penalty * (

@@ -260,7 +260,8 @@ def test_constraints_and_prefixes_are_on_the_list(way, select, share):
         assert all(h["tokens"][:2].tolist() == [400, 401] for h in nbest)
 
 
-def test_exact_scores_are_those_of_the_whole_vocabulary():
+@pytest.mark.parametrize("name", ["transformer", "lstm"])
+def test_exact_scores_are_those_of_the_whole_vocabulary(name):
     flags = {
         "softmax": "lsh",
         "lsh_k": 4,
@@ -269,7 +270,7 @@ def test_exact_scores_are_those_of_the_whole_vocabulary():
         "lsh_hits": 4,
         "lsh_top": 20,
     }
-    model, sample = build("transformer", words=WORDS), batch(LENGTHS, words=WORDS)
+    model, sample = build(name, words=WORDS), batch(LENGTHS, words=WORDS)
     ways = [flags | {"lsh_normalise": how} for how in ("list", "exact")]
     lists, exact = (
         run(generators([model], way, words=WORDS, beam=4, max_len_b=12).ours, sample)
@@ -467,7 +468,7 @@ def test_an_index_that_cannot_be_kept_is_used(tmp_path, built, monkeypatch, capl
 @pytest.mark.parametrize(
     "models, flags, generation, said",
     [
-        (("lstm",), {}, {}, "no plain Transformer decoder"),
+        (("fconv",), {}, {}, "no plain Transformer or LSTM decoder"),
         (("transformer", "transformer"), {}, {}, "ensemble"),
         (("transformer",), {"lsh_k": 1}, {}, "--lsh-k"),
         (("transformer",), {"lsh_k": 40}, {}, "dimensions"),

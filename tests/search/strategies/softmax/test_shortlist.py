@@ -18,6 +18,9 @@ LENGTHS = [6, 4, 3, 1, 0]
 ROOT = Path(__file__).resolve().parents[4]
 
 
+MODELS = [("transformer",), ("transformer",) * 2, ("lstm",), ("transformer", "lstm")]
+
+
 @pytest.fixture
 def table(tmp_path) -> str:
     """Every source word w_i has the translations w_(i+1), likelier, and w_(i+2)."""
@@ -26,8 +29,8 @@ def table(tmp_path) -> str:
     return str(tmp_path / "lexicon")
 
 
-def ours(flags: dict, models: int = 1, **generation):
-    each = [build("transformer", seed=i + 1, words=WORDS) for i in range(models)]
+def ours(flags: dict, models: tuple = ("transformer",), **generation):
+    each = [build(name, seed=i + 1, words=WORDS) for i, name in enumerate(models)]
     return generators(each, flags, words=WORDS, **({"beam": 4, "max_len_b": 10} | generation))
 
 
@@ -38,7 +41,7 @@ def test_the_most_frequent_words_with_ties_in_the_dictionarys_order():
     assert most_frequent([1, 1], 9, ()).tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("models", [1, 2])
+@pytest.mark.parametrize("models", MODELS, ids="+".join)
 def test_every_word_equals_the_full_softmax(models, table):
     for flags in (
         {"softmax": "top", "shortlist_top": 10**6},
@@ -50,7 +53,7 @@ def test_every_word_equals_the_full_softmax(models, table):
 
 
 @covering(1)
-@pytest.mark.parametrize("models", [1, 2])
+@pytest.mark.parametrize("models", MODELS, ids="+".join)
 @pytest.mark.parametrize("generation", [{}, {"beam": 20}, {"unkpen": 2.0}, {"min_len": 4}], ids=str)
 def test_top_searches_as_if_there_were_no_other_words(generation, models, tmp_path):
     """Against fairseq's search over models whose other words cannot be said: the same lists,
@@ -65,7 +68,8 @@ def test_top_searches_as_if_there_were_no_other_words(generation, models, tmp_pa
     sample = batch(LENGTHS, words=WORDS)
     got = run(pair.ours, sample)
     for decoder in pair.stock.model.models:  # a bias would do; these models have none
-        project = decoder.decoder.output_projection
+        of = decoder.decoder
+        project = of.fc_out if hasattr(of, "fc_out") else of.output_projection
         blocked = torch.full((WORDS + 4,), -1e9, dtype=torch.float64).index_fill(
             0, torch.tensor(kept), 0.0
         )
