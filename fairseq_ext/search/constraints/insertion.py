@@ -4,7 +4,8 @@ The model does not know the term, but what it would write for the source term by
 (renderings.py). So the best place in the draft, and the words that lead to it ("on a", "with the"),
 are those where this word is the most probable; the term then takes its place. The draft keeps all
 of its words. The log-probabilities of the draft's own steps select a few places, in one pass over
-the draft; the others are compared by the mean over the whole sentence.
+the draft; these are compared by the sum over the sentence, in which tokens that are not near the
+term count as in the draft.
 """
 
 from __future__ import annotations
