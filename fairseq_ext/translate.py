@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fairseq_ext.core import command_line
-from fairseq_ext.core.errors import UsageError, is_valid_unicode
+from fairseq_ext.core.errors import LONE_SURROGATE, UsageError
 from fairseq_ext.kernels.beam import STEPS, CompiledBatch, CompiledSentence, Rules, SearchResult
 from fairseq_ext.kernels.image import Image, save
 from fairseq_ext.kernels.library import build, library, loaded, private_folder, struct
@@ -149,7 +149,7 @@ class SavedModel:
         """Return the translations; None if a line needs a function that only the loaded model
         has."""
         about, text = self.about, [line if line.strip() else "" for line in lines]
-        if not all(map(is_valid_unicode, text)):
+        if any(map(LONE_SURROGATE.search, text)):
             return None
         pieces = [" ".join(self.segment(line, out_type=str)).split() for line in text]
         tokens = [

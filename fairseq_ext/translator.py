@@ -45,7 +45,7 @@ from fairseq_ext.text.splitter import splitter
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from fairseq_ext.plugin.flags import Flags
+    from fairseq_ext.plugin.typed_flags import Flags
 
 ALIGNED = 64  # translations at once
 

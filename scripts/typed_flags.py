@@ -1,5 +1,5 @@
-"""Write fairseq_ext/plugin/flags.py: every flag of the commands with its type, so that editors
-complete the keywords of `Translator` and `Engine`.
+"""Write fairseq_ext/plugin/typed_flags.py: every flag of the commands with its type, so that
+editors complete the keywords of `Translator` and `Engine`.
 
     python scripts/typed_flags.py    # after a flag has changed; a test says when the file is old
 """
@@ -21,7 +21,7 @@ from fairseq.tasks import TASK_REGISTRY
 from fairseq_ext.plugin.tasks import Flags
 from fairseq_ext.search.checks import refused_by_engine
 
-FILE = Path(__file__).resolve().parents[1] / "fairseq_ext" / "plugin" / "flags.py"
+FILE = Path(__file__).resolve().parents[1] / "fairseq_ext" / "plugin" / "typed_flags.py"
 NAMED = ("help", "path", "data", "task")  # arguments of Translator
 # fairseq's flags that matter to decoding, besides its group "Generation" and those of tokenizers;
 # the others are of training

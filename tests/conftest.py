@@ -22,6 +22,9 @@ import torch.nn.functional as F
 from fairseq import utils
 from hypothesis import settings
 
+# a variable of containers: each process would compile the package and the tests again
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 pytest_plugins = ["serve_fixtures"]
 
 BIN = Path(sys.executable).parent  # where the fairseq commands are

@@ -28,9 +28,11 @@ from fairseq_cli.generate import cli_main
 from fairseq_cli.interactive import cli_main as interactive_main
 
 from fairseq_ext.core import exit
-from fairseq_ext.plugin.compat import startup
+from fairseq_ext.plugin.compat import fast_start, startup
 
+fast_start.defaults()  # or each child composes them
 COMMANDS = {"fairseq-generate": cli_main, "fairseq-interactive": interactive_main}
+NO_READER = ("--num-workers", 0)  # a process that reads batches is a fork of its own
 LONGEST = 120  # seconds of a command, after which it is stopped
 
 
@@ -174,7 +176,7 @@ def interactive(*arguments: object, stdin: bytes = b"") -> Done:
 
 def generate(*arguments: object) -> Done:
     """fairseq-generate with our tasks known, as with --user-dir fairseq_ext."""
-    return forked(cli_main, "fairseq-generate", *arguments)
+    return forked(cli_main, "fairseq-generate", *NO_READER, *arguments)
 
 
 def generate_forked(*arguments: object) -> Done:
@@ -198,7 +200,8 @@ def command(
 ) -> subprocess.CompletedProcess:
     """What conftest.command gives, without a start of Python: for commands of our tasks, since here
     their package is imported first."""
-    done = forked(COMMANDS[name], name, *arguments, stdin=stdin)
+    more = NO_READER if name == "fairseq-generate" else ()
+    done = forked(COMMANDS[name], name, *more, *arguments, stdin=stdin)
     assert not check or done.status == 0, done.stdout + done.stderr
     return subprocess.CompletedProcess(
         [name, *map(str, arguments)], done.status, done.stdout, done.stderr

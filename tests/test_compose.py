@@ -86,7 +86,7 @@ def decode(
     )
 
 
-@drawn(40)
+@drawn(25)
 @pytest.mark.parametrize("first, second", pairs())
 def test_pair_keeps_its_properties_or_is_refused(first, second, tmp_path):
     """What the declared needs do not refuse must work."""
@@ -118,6 +118,7 @@ def automaton(outputs: list[tuple[int, ...]]) -> TokenAutomaton:
     return minimal(flat, np.array(list(map(len, outputs))), len(dictionary()))
 
 
+@drawn(12)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_setting_keeps_to_the_allowed_outputs_or_is_refused(name, tmp_path):
     """What the registry does not refuse must work, alone and with required phrases."""

@@ -19,6 +19,7 @@ from fairseq_ext.kernels.compiling import LEVELS
 ROOT = Path(__file__).parents[1]
 DEMO = ROOT / "checkpoints" / "demo"
 TOOLS = ("cat", "grep", "sh")
+pytestmark = pytest.mark.timeout(3600)  # a wheel compiles each level; busy machines take long
 needs_all = pytest.mark.skipif(
     not os.environ.get(sizes.ALL),
     reason="with --all: it takes minutes, and a network or pip's settings",

@@ -13,7 +13,7 @@ from sizes import part_of
 from test_translator import SETTINGS
 
 from fairseq_ext import Engine, Translator, UsageError
-from fairseq_ext.plugin.flags import Flags
+from fairseq_ext.plugin.typed_flags import Flags
 
 LINES = ["de1 de2", "de3"]
 

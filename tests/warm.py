@@ -86,9 +86,11 @@ def serve(folder: Path) -> None:
     import fairseq_ext.engine
     import fairseq_ext.plugin.tasks
     import fairseq_ext.text  # noqa: F401
+    from fairseq_ext.plugin.compat import fast_start
     from fairseq_ext.search.registry import all_strategies
 
     all_strategies()
+    fast_start.defaults()
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(folder / SOCKET))
     listener.listen(64)

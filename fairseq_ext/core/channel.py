@@ -59,7 +59,7 @@ class Channel:
 
     @staticmethod
     def pair() -> tuple[Channel, socket.socket]:
-        """Make a channel that never waits, and the socket at its other end (raises OSError)."""
+        """Make a channel that never blocks, and the socket at its other end (raises OSError)."""
         with standard_streams_open():
             ours, theirs = socket.socketpair()
         ours.setblocking(False)
@@ -165,7 +165,7 @@ class Channel:
         self.socket.sendall(LENGTH.pack(len(message)) + message)
 
     def is_readable(self, milliseconds: int | None) -> bool:
-        """Whether there is something to read; wait for it (None: without a limit)."""
+        """Return whether there is something to read; wait for it (None: without a limit)."""
         # made once: this is a call a step
         if self.poll is None:
             self.poll = select.poll()

@@ -55,6 +55,7 @@ SERVER_PACKAGES = (
     "starlette",
     "uvicorn",
 )
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # half a character: no encoding can write it
 LONG_WORD = re.compile(r"\d{81,}|[^\s/]{256,}")  # a number, or a word longer than any file name
 
 
@@ -109,15 +110,6 @@ def isolated(
     if len(items) == 1:
         return [error]
     return [found for half in halves(items) for found in isolated(half, decode, kinds)]
-
-
-def is_valid_unicode(text: str) -> bool:
-    """Return whether text has no lone surrogate, which no encoding can write."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def cut(text: str) -> str:

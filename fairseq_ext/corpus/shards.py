@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_ext.core.errors import UsageError, counted, cut, is_valid_unicode
+from fairseq_ext.core.errors import LONE_SURROGATE, UsageError, counted, cut
 from fairseq_ext.core.files import Lines
 from fairseq_ext.search.constraints.lines import (
     KEYS,
@@ -357,7 +357,7 @@ class ShardReader:
             )
         except UnicodeEncodeError as error:  # a lone surrogate, from an escape in JSON
             reason = f"{self.where()} is not valid Unicode (character {error.start + 1})"
-            identity = identity if all(map(is_valid_unicode, texts_of(identity))) else None
+            identity = None if any(map(LONE_SURROGATE.search, texts_of(identity))) else identity
             return self.bad_line(
                 source.encode("utf-8", "replace").decode(), identity, "invalid UTF-8", reason
             )

@@ -98,7 +98,7 @@ class Calls:
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """A context in which the calls of other threads wait, as during a call."""
+        """Return a context in which the calls of other threads wait, as during a call."""
         with self.lock:
             assert not self.running
             self.running = True

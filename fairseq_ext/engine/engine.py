@@ -56,7 +56,7 @@ from fairseq_ext.text.splitter import splitter
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from fairseq_ext.plugin.flags import EngineFlags
+    from fairseq_ext.plugin.typed_flags import EngineFlags
 
 SLACK = 5.0  # seconds more for the end of an engine's thread
 

@@ -64,7 +64,8 @@ def failure(error: BaseException) -> Failure:
 
 
 def is_passing(error: BaseException | None) -> bool:
-    """Whether another try may succeed: the system was short of memory, processes or files."""
+    """Return whether another try may succeed: the system was short of memory, processes or
+    files."""
     while error is not None:
         if isinstance(error, MemoryError) or "allocate memory" in str(error):
             return True

@@ -47,8 +47,8 @@ class LanguagesOfRequests:
 
     @contextlib.contextmanager
     def selected(self, pair: Pair | None) -> Iterator[None]:
-        """A context in which the task has this pair of languages; None: that of its flags (raises
-        UsageError for a language that the model does not have)."""
+        """Return a context in which the task has this pair of languages; None: that of its flags
+        (raises UsageError for a language that the model does not have)."""
         own = dataclasses.astuple(languages_of(self.settings))
         if pair is None or pair == own:
             yield

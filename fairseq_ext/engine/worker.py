@@ -106,7 +106,7 @@ def constrained(flags: dict[str, Any]) -> tuple[Translator, str]:
 
 
 def shares(flags: Any, name: str) -> bool:
-    """Whether a softmax has one list for all sentences."""
+    """Return whether a softmax has one list for all sentences."""
     of = {"lsh_share": ("lsh",), "shortlist_share": ("top", "lexical")}
     return str(flags.softmax) in of[name] and vars(flags)[name] == "batch"
 

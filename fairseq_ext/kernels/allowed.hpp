@@ -27,6 +27,9 @@ struct Outputs {
         return a.target[std::lower_bound(from, end, static_cast<int32_t>(token)) - a.token];
     }
 
+    // Return how many ways lead on from a state: tokens, and EOS
+    int64_t count(int64_t state) const { return a.first[base + state + 1] - a.first[base + state] + (a.shortest[base + state] == 0); }
+
     // Call act(token) for each allowed token, ascending, EOS included. left: tokens that may follow before EOS
     template <typename Act>
     void for_each_allowed(int64_t state, int64_t left, int64_t eos, Act act) const {

@@ -105,6 +105,12 @@ def select_by_banks(phrases: ctypes.Structure, rows: BankRows) -> tuple[Tensor, 
     return row, token, bank, score, state, count, most
 
 
+def finished_needed(competes: bool) -> int:
+    """Return the number of finished hypotheses, for each row that the banks share, that make a
+    sentence with phrases final; competes: a row follows the best hypothesis whatever its bank."""
+    return 4 if competes else 2
+
+
 @dataclass
 class Estimate:
     """Constants of the estimate of a live hypothesis' final score

@@ -7,8 +7,7 @@
 
 #include "banks.hpp"
 #include "ngrams.hpp"
-#include "result.hpp"
-#include "stops.hpp"
+#include "remaining.hpp"
 #include "topk.hpp"
 
 namespace {
@@ -28,9 +27,10 @@ void decode_step(Batch& batch, int64_t rows, const Reader& reader, Step& step) {
     for (int64_t b = 0; b < batch.sentences; ++b) {
         Sentence& s = *batch.live[b];
         for (int64_t r = 0; r < s.rows; ++r, x += reader.d) {
-            reader.embed(s.tokens[r * s.T + s.length], s.length, x);
-            s.history[r * s.T + s.length] = static_cast<int32_t>(s.used);
-            *line++ = {s.slot, s.used++, s.length + 1, s.history + r * s.T};
+            const int64_t row = s.remaining ? s.reading : r, at = s.remaining ? s.read[row] + r : s.length;
+            reader.embed(s.tokens[row * s.T + at], at, x);
+            s.history[row * s.T + at] = static_cast<int32_t>(s.used);
+            *line++ = {s.slot, s.used++, at + 1, s.history + row * s.T};
         }
     }
     step.x = reader.x, step.rows = rows, step.block = 1, step.lines = lines;
@@ -39,13 +39,18 @@ void decode_step(Batch& batch, int64_t rows, const Reader& reader, Step& step) {
     batch.calls += 1, batch.decoder_rows += rows;
 }
 
-// (4), (5) Divide a row's logits (V,) by the temperature and set forbidden words to -inf; return false for NaN
-bool forbid(const Sentence& s, int64_t row, float* line, int64_t V, float& highest, float& log_total) {
-    const Rules& rules = *s.rules;
+// (4) Divide a row's logits (V,) by the temperature and find their normaliser; return false for NaN
+bool normalise(const Rules& rules, float* line, int64_t V, float& highest, float& log_total) {
     if (rules.temperature != 1.0f)
         for (int64_t w = 0; w < V; ++w) line[w] /= rules.temperature;
     highest = largest(line, V), log_total = std::log(sum_of_powers(line, V, highest));
-    if (std::isnan((line[0] - highest) - log_total)) return false;
+    return !std::isnan((line[0] - highest) - log_total);
+}
+
+// (4), (5) The same, and set forbidden words to -inf
+bool forbid(const Sentence& s, int64_t row, float* line, int64_t V, float& highest, float& log_total) {
+    const Rules& rules = *s.rules;
+    if (!normalise(rules, line, V, highest, log_total)) return false;
     line[rules.pad] = -INFINITY;
     if (s.length < rules.min_len) line[rules.eos] = -INFINITY;
     if (rules.ngram) repeated_ngrams(s.tokens + row * s.T + 1, s.length, rules.ngram, [&](int64_t word) { line[word] = -INFINITY; });
@@ -193,6 +198,8 @@ Result advance_in_banks(Sentence& s, float* logits, int64_t V) {
 
 Result extend(Sentence& s, float* logits, int64_t V) {
     static Result (*const extensions[])(Sentence&, float*, int64_t) = {advance, draw, advance_in_banks};
+    auto normalise_line = [&](float* line, float& highest, float& log_total) { return normalise(*s.rules, line, V, highest, log_total); };
+    if (s.remaining) return score_output(s, logits, V, normalise_line);
     return extensions[s.rules->selection](s, logits, V);
 }
 
@@ -214,7 +221,10 @@ Result search(Batch& batch, int64_t most, const Reader& reader, Step& step) {
     int64_t* first = scratch(memory_first, batch.sentences);
     for (; most > 0; --most) {
         int64_t rows = 0, live = 0;
-        for (int64_t b = 0; b < batch.sentences; ++b) first[b] = rows, rows += batch.live[b]->rows;
+        for (int64_t b = 0; b < batch.sentences; ++b) {
+            find_remaining(*batch.live[b], reader);
+            first[b] = rows, rows += batch.live[b]->rows;
+        }
         if (rows > reader.width || !have_room(batch, reader, step)) return NO_ROOM;
         decode_step(batch, rows, reader, step);
         Parallel sentences;

@@ -105,7 +105,8 @@ class CompiledSentence:
         self.order_arrays = {
             name: np.zeros(enough, np.int64) for name in ("order", "unconfirmed", "found_length")
         }
-        self.order_arrays["row"], self.best = np.zeros(k, np.int64), np.zeros(k)
+        self.order_arrays |= {name: np.zeros(k, np.int64) for name in ("row", "ends", "read")}
+        self.best = np.zeros(k)
         for name, array in (*self.order_arrays.items(), ("best", self.best)):
             setattr(self.struct, name, array.ctypes.data)
         self.states = np.zeros((len(STATES), 0), np.int64)  # (4, at least k x G)
@@ -165,7 +166,7 @@ class CompiledSentence:
             self.start_phrases_(*phrases)
         struct.result = struct.length = struct.used = struct.finished = struct.waiting = (
             struct.dropped
-        ) = struct.unused_rows = struct.full = 0
+        ) = struct.unused_rows = struct.full = struct.remaining = 0
         struct.best_total, struct.gap = -math.inf, 0.0
         self.best.fill(-math.inf)
         self.order_arrays["row"].fill(0)
@@ -226,7 +227,7 @@ class CompiledSentence:
         # the two arrays are swapped at every step
         first = self.struct.tokens == self.addresses["tokens"]
         return self.arrays["tokens" if first else "next_tokens"][
-            : self.struct.rows, 1 : self.struct.length + 1
+            : self.struct.remaining or self.struct.rows, 1 : self.struct.length + 1
         ]
 
 

@@ -70,11 +70,16 @@ struct Sentence {
     const Automata* allowed;
     int64_t allowed_base;
     int64_t *allowed_state, *next_allowed_state;
+    // number of outputs that are left, once they are so few that all of them are answers (remaining.hpp); 0 before. Each is a row of
+    // `tokens`; the one of which the next step reads `rows` tokens
+    int64_t remaining, reading;
+    int64_t *ends, *read;                      // (k,) number of tokens of each before EOS; how many of them the decoder has read
 
     Outputs outputs() const { return {*allowed, allowed_base}; }
 
     // Write the row's tokens and EOS to the f-th place of found
-    void finish(int64_t f, int64_t row, float total) {
+    void finish(int64_t f, int64_t row, float total) { finish(f, row, total, length); }
+    void finish(int64_t f, int64_t row, float total, int64_t length) {
         std::memcpy(found_tokens + f * T, tokens + row * T, (length + 1) * sizeof(*tokens));
         std::memcpy(found_score + f * T, score + row * T, (length + 1) * sizeof(*score));
         found_length[f] = length + 1;
@@ -106,13 +111,15 @@ struct Sentence {
         static thread_local std::vector<int32_t> memory_kept, memory_place;
         int32_t *kept = scratch(memory_kept, used), *place = scratch(memory_place, used);
         std::fill_n(place, used, 0);
-        for (int64_t r = 0; r < rows; ++r)
-            for (int64_t i = 0; i < length; ++i) place[history[r * T + i]] = 1;
+        const int64_t all = remaining ? remaining : rows;
+        auto count_of = [&](int64_t r) { return remaining ? read[r] : length; };
+        for (int64_t r = 0; r < all; ++r)
+            for (int64_t i = 0; i < count_of(r); ++i) place[history[r * T + i]] = 1;
         int64_t count = 0;
         for (int64_t p = 0; p < used; ++p)
             if (place[p]) kept[count] = static_cast<int32_t>(p), place[p] = static_cast<int32_t>(count++);
-        for (int64_t r = 0; r < rows; ++r)
-            for (int64_t i = 0; i < length; ++i) history[r * T + i] = place[history[r * T + i]];
+        for (int64_t r = 0; r < all; ++r)
+            for (int64_t i = 0; i < count_of(r); ++i) history[r * T + i] = place[history[r * T + i]];
         keep_positions(reader.layers, &step, slot, kept, count);
         used = count;
     }

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import textwrap
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Iterable
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.search.registry import (
@@ -21,55 +22,28 @@ from fairseq_ext.search.registry import (
     flags_of,
 )
 
-# A group of flags: its title, the extension points whose strategies bring them, features, an
-# example, and its page.
-GROUPS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str, str], ...] = (
-    (
-        "required and banned phrases",
-        ("select",),
-        (),
-        "--constraints-file terms.tsv",
-        "constraints.md",
-    ),
-    (
-        "which outputs are allowed",
-        (),
-        ("constraints: allowed outputs",),
-        "--allowed-file names.txt",
-        "allowed.md",
-    ),
+# A group of flags of an extension point's strategies: its title, the point, an example, and its
+# page. Features that have a title are groups as well.
+GROUPS = (
+    ("required and banned phrases", "select", "--constraints-file terms.tsv", "constraints.md"),
     (
         "when a sentence ends",
-        ("stop",),
-        (),
+        "stop",
         "--unnormalized --stop optimal --prune-bound",
         "optimal-ending.md",
     ),
     (
         "which hypotheses are dropped",
-        ("prune",),
-        (),
+        "prune",
         "--prune-threshold 1.5 --prune-children 5",
         "streaming.md",
     ),
-    (
-        "when sentences start",
-        ("schedule",),
-        (),
-        "--schedule stream --stream-width 64",
-        "streaming.md",
-    ),
-    ("which words are scored", ("softmax",), (), "--softmax screened", "large-vocabularies.md"),
-    (
-        "several tokens a call",
-        ("decoding",),
-        (),
-        "--beam 1 --decoding window",
-        "parallel-decoding.md",
-    ),
-    ("the best of many candidates", (), ("candidates",), "--beam 10 --mbr chrf", "candidates.md"),
-    ("the run", (), (), "--results-file results.jsonl --stats-file run.json", "flags.md"),
+    ("when sentences start", "schedule", "--schedule stream --stream-width 64", "streaming.md"),
+    ("which words are scored", "softmax", "--softmax screened", "large-vocabularies.md"),
+    ("several tokens a call", "decoding", "--beam 1 --decoding window", "parallel-decoding.md"),
 )
+# of the flags that are left
+RUN = ("the run", "--results-file results.jsonl --stats-file run.json", "flags.md")
 
 
 NOTES = {  # notes of a group on fairseq's own flags
@@ -157,23 +131,23 @@ def strategies_of(point: str) -> list[Strategy]:
 
 
 def flag_groups() -> list[tuple[str, str, str, list[dataclasses.Field]]]:
-    """Return the groups of flags, the most needed first: title, example, page, fields; each flag
-    once."""
+    """Return the groups of flags: title, example, page, fields; each flag once."""
     all_strategies()
     left, groups = all_flags(), []
-    for title, points, names, example, page in GROUPS:
-        owned = [point for point in points if point in POINTS]
-        owned += fields_of([FEATURES[name].flags for name in names])
-        owned += [
-            f.name for point in points for s in strategies_of(point) for f in flags_of(s).values()
-        ]
-        last = title == GROUPS[-1][0]
-        fields = [
-            left.pop(name)
-            for name in (list(left) if last else dict.fromkeys(owned))
-            if name in left
-        ]
+
+    def add(title: str, example: str, page: str, names: Iterable[str]) -> None:
+        fields = [left.pop(name) for name in dict.fromkeys(names) if name in left]
         groups.append((title, example, page, fields))
+
+    titled = [feature for feature in FEATURES.values() if feature.title]
+    own = fields_of([feature.flags for feature in titled])
+    for title, point, example, page in GROUPS:
+        of_strategies = [f.name for s in strategies_of(point) for f in flags_of(s).values()]
+        names = [point] * (point in POINTS) + of_strategies
+        add(title, example, page, [name for name in names if name not in own])
+    for feature in titled:
+        add(feature.title, feature.example, feature.page, fields_of([feature.flags]))
+    add(*RUN, list(left))
     return groups
 
 
@@ -192,9 +166,9 @@ def print_flags() -> None:
         add_help=False,
         usage="%(prog)s [flags below]",
     )
-    points_of = {title: points for title, points, *_ in GROUPS}
+    notes_of = {title: NOTES[point] for title, point, *_ in GROUPS if point in NOTES}
     for title, example, page, fields in flag_groups():
-        notes = [textwrap.fill(NOTES[point], 80) for point in points_of[title] if point in NOTES]
+        notes = [textwrap.fill(notes_of[title], 80)] if title in notes_of else []
         group = parser.add_argument_group(
             title, "\n".join([f"for example: {example}   (docs/{page})", *notes])
         )

@@ -18,7 +18,7 @@ from fairseq.token_generation_constraints import pack_constraints
 from torch import Tensor
 
 from fairseq_ext.core import command_line
-from fairseq_ext.core.errors import SentenceError, UsageError, cut, is_valid_unicode
+from fairseq_ext.core.errors import LONE_SURROGATE, SentenceError, UsageError, cut
 from fairseq_ext.plugin.bad_sentences import BadSentences
 from fairseq_ext.plugin.compat.repairs import COMMAND, is_loaded, keep_invalid_bytes
 from fairseq_ext.plugin.loading.settings import max_tokens_limit, too_long
@@ -88,7 +88,7 @@ class InteractiveLines(BadSentences):
         if self.sentences.segmentation_check.kind is not None:
             self.sentences.segmentation_check.check(lines)
         for i, line in enumerate(lines):
-            if not is_valid_unicode(line):
+            if LONE_SURROGATE.search(line):
                 said = (
                     f"a line of the input is not valid UTF-8 ({cut(ascii(line))}): convert it, for "
                     "example with iconv -t utf-8"

@@ -265,7 +265,7 @@ def line_of(record: dict[str, Any]) -> bytes:
 
 
 def may_be_header_start(line: bytes) -> bool:
-    """Whether an incomplete first line can be the start of ours."""
+    """Return whether an incomplete first line can be the start of ours."""
     return START.startswith(line[: len(START)])
 
 
@@ -330,18 +330,18 @@ def check(hypothesis: Any, words: int) -> None:
 
 
 def is_index(value: Any) -> bool:
-    """Whether it is an integer of 0 or more."""
+    """Return whether it is an integer of 0 or more."""
     return type(value) is int and value >= 0
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a number, or -Infinity, the score of a sentence whose every word was
+    """Return whether it is a number, or -Infinity, the score of a sentence whose every word was
     forbidden."""
     return type(value) in (int, float) and value == value
 
 
 def is_text_pair(value: Any) -> bool:
-    """Whether it is [phrase, reason]."""
+    """Return whether it is [phrase, reason]."""
     return (
         isinstance(value, list) and len(value) == 2 and all(isinstance(text, str) for text in value)
     )

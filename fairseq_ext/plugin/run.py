@@ -76,7 +76,7 @@ class Session:
         return command_settings(self.task.flags())
 
     def translates(self, dataset: Any) -> bool:
-        """Whether it is the data set that fairseq-generate translates."""
+        """Return whether it is the data set that fairseq-generate translates."""
         return self.lines.is_generate and self.sentences.is_corpus(dataset)
 
     def generator(

@@ -79,7 +79,7 @@ def setup_of(
 
 
 def may_read_models(flags: Any) -> bool:
-    """Whether a strategy may run the models' own modules: --lsh-normalise exact does, and
+    """Return whether a strategy may run the models' own modules: --lsh-normalise exact does, and
     strategies outside the package may."""
     return choice(flags, "softmax") != DEFAULT["softmax"] or OUTSIDE in os.environ
 

@@ -13,7 +13,7 @@ from fairseq.data import Dictionary
 from fairseq.utils import split_paths
 from torch import Tensor
 
-from fairseq_ext.core.errors import UsageError, counted, cut, explain, is_valid_unicode
+from fairseq_ext.core.errors import LONE_SURROGATE, UsageError, counted, cut, explain
 from fairseq_ext.core.exit import at_process_end
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.core.words import LANGUAGE
@@ -148,7 +148,7 @@ class Sentences:
         )
 
     def is_corpus(self, dataset: Any) -> bool:
-        """Whether it is a loaded data set, and not an interactive session's buffer."""
+        """Return whether it is a loaded data set, and not an interactive session's buffer."""
         return any(dataset is known for known in self.task.datasets.values())
 
     def add_sentence_data(self, batch: Batch, carries_numbers: bool) -> Batch:
@@ -398,4 +398,4 @@ def numbers_of(sample: dict) -> list[int]:
 def encode_valid(encode: Callable[[str], str], text: str) -> str:
     """Return segmented text; invalid Unicode is returned unchanged, since segmentations fail on it
     in various ways; its line is reported."""
-    return encode(text) if is_valid_unicode(text) else text
+    return text if LONE_SURROGATE.search(text) else encode(text)

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from fairseq_ext.core.errors import NotANumber
-from fairseq_ext.kernels.banks import Banks
+from fairseq_ext.kernels.banks import Banks, finished_needed
 from fairseq_ext.kernels.beam import (
     CompiledBatch,
     CompiledSentence,
@@ -68,8 +68,8 @@ class CompiledSearch(CompiledSearcher):
 
     @staticmethod
     def supports(setup: SearchSetup) -> bool:
-        """Whether kernels/beam.cpp supports a generator's search; decoder (`is_compiled`) and
-        phrases are checked later."""
+        """Return whether kernels/beam.cpp supports a generator's search; decoder (`is_compiled`)
+        and phrases are checked later."""
         return supports_free(setup) or supports_phrases(setup)
 
     @property
@@ -164,7 +164,8 @@ class CompiledSearch(CompiledSearcher):
         if banks is not None:
             k = enough = banks.slots[number]
             if banks.total[number]:
-                k, enough = k + rules.struct.competing, 2 * k
+                competing = rules.struct.competing
+                k, enough = k + competing, finished_needed(bool(competing)) * k
         for i, sentence in enumerate(self.spare):
             if (sentence.rules, sentence.k, sentence.enough) == (rules.struct, k, enough):
                 return self.spare.pop(i)
@@ -286,7 +287,7 @@ class CompiledSearch(CompiledSearcher):
 
 
 def is_free(pool: Pool) -> bool:
-    """Whether no sentence of a pool has constraints but its allowed outputs."""
+    """Return whether no sentence of a pool has constraints but its allowed outputs."""
     return pool.constraints is None or (
         pool.rule is not None and all(each.is_restricted for each in pool.constraints)
     )
@@ -303,7 +304,7 @@ def without_constraints(setup: SearchSetup) -> SearchSetup:
 
 
 def is_supported(setup: SearchSetup) -> bool:
-    """Whether kernels/beam.cpp supports each of the strategies of a search."""
+    """Return whether kernels/beam.cpp supports each of the strategies of a search."""
     strategies = setup.strategies
     return (
         library() is not None
@@ -315,7 +316,7 @@ def is_supported(setup: SearchSetup) -> bool:
 
 
 def supports_free(setup: SearchSetup) -> bool:
-    """Whether kernels/beam.cpp can search sentences without constraints."""
+    """Return whether kernels/beam.cpp can search sentences without constraints."""
     setup = without_constraints(setup)
     scoring = setup.spec.scoring
     return (
@@ -327,7 +328,7 @@ def supports_free(setup: SearchSetup) -> bool:
 
 
 def supports_phrases(setup: SearchSetup) -> bool:
-    """Whether kernels/beam.cpp can search sentences with required phrases."""
+    """Return whether kernels/beam.cpp can search sentences with required phrases."""
     strategies = setup.strategies
     return (
         is_supported(setup)

@@ -231,8 +231,8 @@ class LogProbs:
 
 
 def is_compiled(value: Tensor) -> bool:
-    """Whether the compiled library can read a tensor: contiguous, on a CPU, and the library is
-    available."""
+    """Return whether the compiled library can read a tensor: contiguous, on a CPU, and the library
+    is available."""
     return value.device.type == "cpu" and value.is_contiguous() and library() is not None
 
 

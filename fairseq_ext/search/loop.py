@@ -252,15 +252,15 @@ class Groups:
             self.groups.insert(0, group)  # the decoder holds the first one
 
     def has_room(self, rows: int) -> bool:
-        """Whether one decoder call may have `rows` rows."""
+        """Return whether one decoder call may have `rows` rows."""
         return self.most_rows is None or rows <= self.most_rows
 
     def too_wide(self, beam: Beam) -> bool:
-        """Whether a group must be divided; a single sentence never is."""
+        """Return whether a group must be divided; a single sentence never is."""
         return len(beam.live) > 1 and not self.has_room(beam.rows)
 
     def can_join(self, a: Beam, b: Beam) -> bool:
-        """Whether two groups may be stepped together."""
+        """Return whether two groups may be stepped together."""
         level = a.longest == b.longest and a.lags is None and b.lags is None
         return (self.joins_any_step or (level and self.decoder.joins)) and self.has_room(
             a.rows + b.rows

@@ -390,4 +390,12 @@ def signature(flags: Any, generation: Any) -> str:
     return f"mbr:{settings}" if flags.mbr else ""
 
 
-register_feature("candidates", CandidateFlags, check=check, signature=signature)
+register_feature(
+    "candidates",
+    CandidateFlags,
+    check=check,
+    signature=signature,
+    page="candidates.md",
+    title="the best of many candidates",
+    example="--beam 10 --mbr chrf",
+)

@@ -127,7 +127,7 @@ class Pool:
         return self.used_columns(sentences)[0]
 
     def are_all(self, sentences: list[int]) -> bool:
-        """Whether these are all sentences, in their order."""
+        """Return whether these are all sentences, in their order."""
         return (
             not self.encodes_separately
             and len(sentences) == len(self)

@@ -194,8 +194,8 @@ class Strategies:
         return bool(self.prune) or self.select.variable or self.stop.variable
 
     def rules(self) -> list[StrategyRules | None]:
-        """The rules by which kernels/beam.cpp replaces the select, prune and stop strategies; None
-        for each that it cannot replace."""
+        """Return the rules by which kernels/beam.cpp replaces the select, prune and stop
+        strategies; None for each that it cannot replace."""
         return [self.select.rules, self.stop.rules, *(prune.rules for prune in self.prune)]
 
 

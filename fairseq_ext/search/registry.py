@@ -72,6 +72,9 @@ class Feature:
     signature: Callable | None = None
     constrains: bool = False  # strategies with constraints read its flags
     page: str = ""  # documentation of its flags
+    # its flags are a group of the help with this title and example; "": they belong to another one
+    title: str = ""
+    example: str = ""
 
 
 FEATURES: dict[str, Feature] = {}
@@ -293,12 +296,12 @@ def choice(flags: Any, point: str) -> str:
 
 
 def refills(flags: Any) -> bool:
-    """Whether the schedule of the flags starts sentences while others are live."""
+    """Return whether the schedule of the flags starts sentences while others are live."""
     return STRATEGIES["schedule"][choice(flags, "schedule")].refills
 
 
 def samples(flags: Any) -> bool:
-    """Whether the select strategy of the flags samples, by the numbers of sentences."""
+    """Return whether the select strategy of the flags samples, by the numbers of sentences."""
     return STRATEGIES["select"][choice(flags, "select")].samples
 
 
@@ -352,7 +355,7 @@ def all_fields() -> dict[str, dataclasses.Field]:
 
 
 def is_given(flags: Any, field: dataclasses.Field) -> bool:
-    """Whether a flag differs from its default."""
+    """Return whether a flag differs from its default."""
     return vars(flags)[field.name] not in (field.default, None, "")
 
 
@@ -379,7 +382,7 @@ def constraint_flag(flags: Any, generation: Any) -> str | None:
 
 
 def constrained(flags: Any, generation: Any) -> bool:
-    """Whether the command gives constraints of any kind."""
+    """Return whether the command gives constraints of any kind."""
     return constraint_flag(flags, generation) is not None
 
 

@@ -147,12 +147,12 @@ class Searcher(ABC):
         """Number of their rows."""
 
     def supports_constraints(self, constraints: SentenceConstraints | None) -> bool:
-        """Whether this search supports a sentence with these constraints, as far as they decide;
-        true by default."""
+        """Return whether this search supports a sentence with these constraints, as far as they
+        decide; true by default."""
         return True
 
     def supports_pool(self, pool: Pool) -> bool:
-        """Whether this search supports the sentences of a pool; true by default."""
+        """Return whether this search supports the sentences of a pool; true by default."""
         return True
 
     @abstractmethod

@@ -39,7 +39,7 @@ class Keys:
         self.hashes: list[str] | None = None if path is None else read_hashes(path)
 
     def admit(self, key: str | None) -> bool:
-        """Whether a key is one of the file's.
+        """Return whether a key is one of the file's.
 
         The time that it takes does not depend on where a wrong one differs.
         """
@@ -93,7 +93,7 @@ def read_hashes(path: str) -> list[str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server at this address."""
+    """Return whether only this machine can reach a server at this address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

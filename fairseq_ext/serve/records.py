@@ -204,8 +204,8 @@ def read_record(value: Any, where: str, glossary: Callable[[str], GlossaryFile])
 
 
 def is_one_sentence(request: dict[str, Any]) -> bool:
-    """Whether a request requires phrases: its source is then one sentence, as no field says in
-    which sentence of a text they must stand."""
+    """Return whether a request requires phrases: its source is then one sentence, as no field says
+    in which sentence of a text they must stand."""
     return any(request.get(name) for name in ("constraints", "any_of", "prefix"))
 
 

@@ -206,7 +206,7 @@ def text_of(raw: str, lemma: Lemmatizer | None) -> Text:
 
 
 def found_in(term: Text, text: Text) -> bool:
-    """Whether a text holds a term as the WMT25 task decides it (metrics.py)."""
+    """Return whether a text holds a term as the WMT25 task decides it (metrics.py)."""
     if term.raw.lower() in text.raw.lower():
         return True
     return text.lemma is not None and term.joined_lemmas in text.joined_lemmas

@@ -62,7 +62,7 @@ def parser() -> ArgumentParser:
 def with_values(argv: Sequence[str]) -> list[str]:
     """Return the arguments with the value of each decoding flag joined to it, so that the parser
     of our part does not take it for IN or OUT."""
-    from fairseq_ext.plugin.flags import Flags
+    from fairseq_ext.plugin.typed_flags import Flags
 
     kinds, out, words = Flags.__annotations__, list[str](), iter(argv)
     for word in words:

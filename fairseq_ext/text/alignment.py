@@ -15,11 +15,12 @@ from unicodedata import normalize
 import torch
 from torch import Tensor
 
-from fairseq_ext.core.words import UNITS, is_word
+from fairseq_ext.core.words import is_word
 from fairseq_ext.plugin.calls import Translation, pool_without_constraints
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
 from fairseq_ext.search.phrases.pieces import normal
 from fairseq_ext.search.phrases.places import Span, Text, overlapping, token_spans
+from fairseq_ext.text.units import WITH_NEGATIONS
 
 Pairs = list[tuple[Span, Span]]  # characters of the source, and of the translation
 LEAST, YIELDS = 0.1, 0.5  # attention to a word, of 1; and to a free one, of that to the best
@@ -170,9 +171,9 @@ def words_in(
 ) -> list[tuple[Span, list[int]]]:
     """Return the words of a text with the places of their pieces; the pieces' own text may be
     normalised otherwise."""
-    spans = [match.span() for match in UNITS.finditer(text)]
+    spans = [match.span() for match in WITH_NEGATIONS.finditer(text)]
     read = normalize("NFKC", decode(pieces)).rstrip()
-    there = [match.span() for match in UNITS.finditer(read)]
+    there = [match.span() for match in WITH_NEGATIONS.finditer(read)]
     of_pieces = token_spans(pieces, decode)  # type: ignore[arg-type]
     both = (
         [normalize("NFKC", text[slice(*span)]) for span in spans],

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Literal, get_args
 
-from fairseq_ext.core.errors import UsageError, cut, is_valid_unicode
+from fairseq_ext.core.errors import LONE_SURROGATE, UsageError, cut
 from fairseq_ext.search.constraints.from_python import ListOf, check_texts
 from fairseq_ext.text.atoms import Item, Segment
 from fairseq_ext.text.markdown import of_markdown, of_titles
@@ -68,5 +68,5 @@ def check_text(text: object) -> None:
     """Refuse what is no text (raises UsageError)."""
     if not isinstance(text, str):
         raise UsageError(f"the text is {cut(repr(text))}: give a str")
-    if not is_valid_unicode(text):
+    if LONE_SURROGATE.search(text):
         raise UsageError("the text has half a character (a lone surrogate): give whole characters")

@@ -28,7 +28,8 @@ Span = tuple[int, int]
 KEPT_LINE = regex.compile(
     r"[ \t]*(?:\[!\w+[^\]\n]*\][-+]?[ \t]*|:{3,}[ \t]*(?:[\w-]+)?(?:[ \t]+\S*[={}\[\]/\"].*)?|"
     r"\[[^\]\n^]+\]:[ \t]*\S+.*|(?:!!!|\?\?\?\+?)[ \t]+[\w ]+|\{%.*%\}|-*8<-+.*|"
-    r"import\s.*[\"'][^\"'\s]+[\"'];?|export\s+(?:const|let|default|function|class)\b.*[={(;].*)\r?$"
+    r"import\s.*[\"'][^\"'\s]+[\"'];?|"
+    r"export\s+(?:const|let|default|function|class)\b.*[={(;].*)\r?$"
 )
 # in a row of a table that the parser does not know, for it has more columns than its heading
 CELL = regex.compile(r"\|[ \t]*|(?:[^\\|`]|\\.|(?P<ticks>`+)[^`]*(?P=ticks)|`)+?(?=[ \t]*(?:\||$))")

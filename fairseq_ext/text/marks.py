@@ -21,7 +21,6 @@ from itertools import accumulate
 
 import regex
 
-from fairseq_ext.core.words import UNITS
 from fairseq_ext.search.phrases.places import Span
 from fairseq_ext.text.atoms import (
     CLOSES,
@@ -38,7 +37,15 @@ from fairseq_ext.text.atoms import (
     Segment,
     is_word,
 )
-from fairseq_ext.text.units import UNKNOWN, Source, Written, flat, is_hollow, unknown_signs
+from fairseq_ext.text.units import (
+    UNKNOWN,
+    WITH_NEGATIONS,
+    Source,
+    Written,
+    flat,
+    is_hollow,
+    unknown_signs,
+)
 
 # characters of source and target words that stand for each other
 Pairs = Sequence[tuple[Span, Span]]
@@ -74,7 +81,7 @@ class Projection:
         if self.is_bare:
             return
         self.from_source = source = Source(segment)
-        spans = [match.span() for match in UNITS.finditer(self.text)]
+        spans = [match.span() for match in WITH_NEGATIONS.finditer(self.text)]
         texts = [self.text[slice(*span)] for span in spans]
         known = self.by_order(texts) if pairs is None else self.by_pairs(spans, pairs)
         self.words = list[Span]()  # units of the translation

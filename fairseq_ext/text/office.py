@@ -24,7 +24,6 @@ from fairseq_ext.text.stopping import checked
 A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 M = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
 O_TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
-O_OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
 # the same in files of the standard's strict form (ISO/IEC 29500)
 STRICT = {
     b"http://purl.oclc.org/ooxml/wordprocessingml/main": W[1:-1].encode(),

@@ -22,9 +22,10 @@ CLOSING = r"[\p{Pe}\p{Pf}\"'“‘]*"
 MONTHS = "Januar|Jänner|Februar|März|April|Mai|Juni|Juli|August|September|Oktober|November|Dezember"
 # abbreviations of three letters and more that stand before numbers
 BEFORE_NUMBERS = (
-    r"Abb|Abs|Abt|Art|Aufl|Az|Best|Bsp|Fig|Geb|Hrsg|Kap|Konto|Nrn|Rdnr|Reg|Tab|Tel|Verf|Ziff|abzgl|"
-    r"approx|art|bzgl|bzw|circa|dept|entspr|etwa|evtl|exkl|fig|gegr|gem|geb|gest|ggf|inkl|insb|lfd|max|"
-    r"mind|min|nat|nom|núm|pág|pag|rys|sec|tab|tel|tél|usw|vgl|vol|zzgl|рис|стр|табл|тел"
+    r"Abb|Abs|Abt|Art|Aufl|Az|Best|Bsp|Fig|Geb|Hrsg|Kap|Konto|Nrn|Rdnr|Reg|Tab|Tel|Verf|Ziff|"
+    r"abzgl|approx|art|bzgl|bzw|circa|dept|entspr|etwa|evtl|exkl|fig|gegr|gem|geb|gest|ggf|inkl|"
+    r"insb|lfd|max|mind|min|nat|nom|núm|pág|pag|rys|sec|tab|tel|tél|usw|vgl|vol|zzgl|"
+    r"рис|стр|табл|тел"
 )
 BEFORE_QUOTES = r"bzw|ca|vgl|Nr|ggf|inkl|sog|etc|evtl|Abb|Kap|Art|gen|lat|engl|dt|bspw"
 # a word in front of a sentence that no space parts from it: not System.Windows, nor .NET
@@ -60,15 +61,16 @@ QUOTATION = regex.compile(
 # where sentencex sees an end and none is: in front of it, and behind it
 SHORT = (
     r"Abb|Abs|Anh|Bd|Kap|Tab|Ziff|Rdnr|Anm|[Aa]rt|[Ff]ig|[Nn]o|[Nn]r|[Nn]ro|[Nn]úm|[Pp]ág|[Pp]ag|"
-    r"[Rr]ys|[Nn]|[Тт]абл|[Рр]ис|[Сс]тр|[Гг]л|[Пп]п?|[Сс]м|[Сс]|[Cc]h|[Vv]ol|[Pp]p?|[Ss]tr|[Tt]ab|[Uu]l"
+    r"[Rr]ys|[Nn]|[Тт]абл|[Рр]ис|[Сс]тр|[Гг]л|[Пп]п?|[Сс]м|[Сс]|[Cc]h|[Vv]ol|[Pp]p?|[Ss]tr|"
+    r"[Tt]ab|[Uu]l"
 )
 BEFORE_NAMES = (
     r"Drs?|Mrs?|Ms|D|Dña|Sra?|MM?|Mme|Mlle|Mgr|Me|ing|avv|dott|prof|Prof|sig|Sig|ks|"
     r"inż|śp|г|ул|им|акад|проф"
 )
 NUMBERED = (  # headings
-    r"Kapitel|Abschnitt|Anhang|Teil|Chapter|Section|Appendix|Part|Chapitre|Capítulo|Capitolo|Rozdział|"
-    r"Глава|Kapitola|Hoofdstuk"
+    r"Kapitel|Abschnitt|Anhang|Teil|Chapter|Section|Appendix|Part|Chapitre|Capítulo|Capitolo|"
+    r"Rozdział|Глава|Kapitola|Hoofdstuk"
 )
 SMALL = (
     r"(?i:der|die|das|dem|den|des|am|im|zum|zur|vom|beim|ab|bis|seit|jede[mnrs]?|diese[mnrs]?|"

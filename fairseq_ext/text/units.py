@@ -15,6 +15,9 @@ from fairseq_ext.core.words import UNITS, is_word
 from fairseq_ext.search.phrases.places import Span
 from fairseq_ext.text.atoms import CLOSING, OPENING, POINT, SOFT, Edge, Mark, Segment
 
+# of a text: as UNITS has them, but no tag is to stand inside "don't"
+WITH_NEGATIONS = regex.compile(rf"(?V1)\w+n['’]t\b|{UNITS.pattern.removeprefix('(?V1)')}")
+
 
 class Source:
     """A segment as units (words and punctuation) and what is between them.

@@ -1,12 +1,14 @@
-"""Allowed outputs: CPU seconds of a search with a set, without one, and of fairseq's
-prefix_allowed_tokens_fn over a trie of dicts, with the same best outputs.
+"""Allowed outputs: CPU seconds of a search with a set, without one, and of the
+prefix_allowed_tokens_fn of fairseq and transformers over a trie of dicts, with the same best
+outputs.
 
     python scripts/bench/allowed.py --model MODEL --text TEXT --strings F --sizes 400 100000
 
 MODEL: folder with checkpoint.pt, dict.*.txt and spm.model. F: strings, one a line; of each size,
 the references of the sources (TEXT.en) and the first others. One thread; contenders in turn
-(A B C A B C), the least of the rounds counts. The share of the loop's steps that the automaton
-takes is timed in a run of its own.
+(A B C A B C), the least of the rounds counts. --batch 1: one sentence at a time. transformers
+(`--transformers`) reads the same weights; it needs a pre-norm model. The share of the loop's steps
+that the automaton takes is timed in a run of its own.
 """
 
 from __future__ import annotations
@@ -35,6 +37,79 @@ def measured(run: Callable[[], Any]) -> tuple[float, Any]:
     return time.process_time() - start, found
 
 
+def callback(trie: dict) -> Callable[[int, torch.Tensor], list[int]]:
+    """The prefix_allowed_tokens_fn of a trie: the tokens that may follow a prefix."""
+
+    def allowed(sentence: int, prefix: torch.Tensor) -> list[int]:
+        node = trie
+        for token in prefix.tolist()[1:]:
+            if token not in node:
+                return [2]
+            node = node[token]
+        return list(node) or [2]
+
+    return allowed
+
+
+class Transformers:
+    """The search of transformers over a trie of dicts, with the weights of the same checkpoint."""
+
+    def __init__(self, model: Path, beam: int, batch: int):
+        from transformers import M2M100Config, M2M100ForConditionalGeneration
+
+        saved = checkpoint_utils.load_checkpoint_to_cpu(str(model / "checkpoint.pt"))
+        shape, weights = saved["cfg"]["model"], saved["model"]
+        if not shape.encoder_normalize_before or shape.encoder_learned_pos:
+            raise SystemExit("--transformers needs a pre-norm model with sinusoidal positions")
+        sides = {
+            f"{side}_{name}": getattr(shape, f"{side}_{own}")
+            for side in ("encoder", "decoder")
+            for name, own in (
+                ("layers", "layers"),
+                ("ffn_dim", "ffn_embed_dim"),
+                ("attention_heads", "attention_heads"),
+            )
+        }
+        self.model = M2M100ForConditionalGeneration(
+            M2M100Config(
+                vocab_size=len(weights["decoder.embed_tokens.weight"]),
+                d_model=shape.encoder_embed_dim,
+                activation_function=shape.activation_fn,
+                decoder_start_token_id=2,
+                **sides,
+            )
+        ).eval()
+        given = {f"model.{name}": value for name, value in weights.items()}
+        given["model.shared.weight"] = given["lm_head.weight"] = weights[
+            "decoder.embed_tokens.weight"
+        ]
+        missing, _ = self.model.load_state_dict(given, strict=False)
+        assert not missing, missing
+        self.beam, self.batch = beam, batch
+
+    @torch.no_grad()
+    def __call__(self, lines: list[torch.Tensor], trie: dict) -> list[list[int]]:
+        """The best output's tokens of each source."""
+        out: list[list[int]] = [[] for _ in lines]
+        order = sorted(range(len(lines)), key=lambda i: -len(lines[i]))
+        for at in range(0, len(order), self.batch):
+            part = order[at : at + self.batch]
+            tokens = torch.nn.utils.rnn.pad_sequence(
+                [lines[i] for i in part], batch_first=True, padding_value=1
+            )
+            found = self.model.generate(
+                input_ids=tokens.long(),
+                attention_mask=(tokens != 1).long(),
+                num_beams=self.beam,
+                max_new_tokens=200,
+                early_stopping=False,
+                prefix_allowed_tokens_fn=callback(trie),
+            )
+            for i, each in zip(part, found.tolist(), strict=True):
+                out[i] = [token for token in each if token > 2]
+        return out
+
+
 class Stock:
     """fairseq's own search over a trie of dicts."""
 
@@ -48,17 +123,8 @@ class Stock:
 
     def __call__(self, lines: list[torch.Tensor], trie: dict) -> list[list[int]]:
         """The best output's tokens of each source."""
-
-        def allowed(sentence: int, prefix: torch.Tensor) -> list[int]:
-            node = trie
-            for token in prefix.tolist()[1:]:
-                if token not in node:
-                    return [2]
-                node = node[token]
-            return list(node) or [2]
-
         generator = self.task.build_generator(
-            self.models, self.generation, prefix_allowed_tokens_fn=allowed
+            self.models, self.generation, prefix_allowed_tokens_fn=callback(trie)
         )
         out: list[list[int]] = [[] for _ in lines]
         data = self.task.build_dataset_for_inference(lines, [len(line) for line in lines])
@@ -97,6 +163,7 @@ def main() -> None:
     parse.add_argument("--batch", type=int, default=60)
     parse.add_argument("--rounds", type=int, default=3)
     parse.add_argument("--no-stock", action="store_true", help="without fairseq's own search")
+    parse.add_argument("--transformers", action="store_true", help="with that of transformers")
     args = parse.parse_args()
     torch.set_num_threads(1)
     model = args.model
@@ -115,7 +182,11 @@ def main() -> None:
     sources, references = (text.splitlines()[: args.lines] for text in read)
     free = Translator(**flags)
     tokens = [free.encode(line) for line in sources]
-    stock = None if args.no_stock else Stock(model, args.beam, args.batch)
+    rivals: dict[str, Any] = {}
+    if not args.no_stock:
+        rivals["fairseq, trie of dicts"] = Stock(model, args.beam, args.batch)
+    if args.transformers:
+        rivals["transformers, trie of dicts"] = Transformers(model, args.beam, args.batch)
     with args.strings.open(encoding="utf-8") as file:
         others = [line.rstrip("\n") for line in file]
     print("| strings | contender | CPU s | of plain | own reference | notes |")
@@ -133,10 +204,10 @@ def main() -> None:
             "plain": lambda: free.translate(sources),
             "set": lambda of=limited: of.translate(sources),
         }
-        if stock is not None:
-            sequences = Segmented(strings, segmenter)
-            trie = trie_of(sequences)
-            runs["fairseq, trie of dicts"] = lambda of=trie: stock(tokens, of)
+        if rivals:
+            trie = trie_of(Segmented(strings, segmenter))
+        for name, rival in rivals.items():
+            runs[name] = lambda by=rival, of=trie: by(tokens, of)
         for run in runs.values():
             run()
         spent: dict[str, list[float]] = {name: [] for name in runs}
@@ -151,17 +222,16 @@ def main() -> None:
             "set": f"{len(automaton):,} states, {automaton.nbytes / size:.1f} bytes a string, made "
             f"in {made:.1f} s"
         }
-        if stock is not None:
-            dictionary = segmenter.dictionary
-            of_stock = [
+        dictionary = segmenter.dictionary
+        for name in rivals:
+            texts[name] = [
                 segmenter.decode(" ".join(dictionary[t] for t in each if t != 2))
-                for each in found["fairseq, trie of dicts"]
+                for each in found[name]
             ]
-            texts["fairseq, trie of dicts"] = of_stock
-            same = sum(a == b for a, b in zip(of_stock, texts["set"], strict=True))
-            times = least["fairseq, trie of dicts"] / least["set"]
-            notes["fairseq, trie of dicts"] = (
-                f"{same} of {len(sources)} outputs equal to ours; {times:.1f} times our seconds"
+            same = sum(a == b for a, b in zip(texts[name], texts["set"], strict=True))
+            notes[name] = (
+                f"{same} of {len(sources)} outputs equal to ours; "
+                f"{least[name] / least['set']:.1f} times our seconds"
             )
         for name in runs:
             own = sum(a == b for a, b in zip(texts[name], references, strict=True))

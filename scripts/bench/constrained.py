@@ -20,7 +20,9 @@ of --beams: mean scores of the best hypotheses, sentences with a better and with
 many times as fast (constrained_stock.py). With --out a finished cell is kept in OUT.cells and not
 measured again: an interrupted run goes on, and --stock-sets and --beams make short pieces of a long
 one. fairseq's search stops at an assertion when a batch reaches the length limit with words unmet.
-Such a cell is named above the table; a larger --max-len-b holds for all searches.
+Such a cell is named above the table; a larger --max-len-b holds for all searches. fairseq's beam
+has the rows of ours: one more than --beams where the unconstrained output competes in a row.
+--constraint-compete off: our searches without that row.
 
 --before CHECKOUT PYTHON: each search of ours and the same one of another checkout of this project
 run in turns, each in a process of its own. "before / ours" is the other's time over ours, the
@@ -53,6 +55,8 @@ from harness import fix_threads
 from report import before_over_ours, named
 from text import Text, prepare
 
+from fairseq_ext.search.strategies.select.dba import COMPETING_ROWS
+
 SEARCHES = {
     "unconstrained": None,
     "DBA": [],
@@ -61,6 +65,7 @@ SEARCHES = {
     "DBA, unnormalised scores, --stop optimal": ["--unnormalized", "--stop", "optimal"],
 }
 FEW, MANY = "1 constraint token", "10 or more"
+COMPETE, FILE = "--constraint-compete", "--constraints-file"
 
 
 def tokens(c: Counted) -> int:
@@ -73,11 +78,16 @@ class Bench:
         self.args, self.folder = args, folder
         self.text = self.prepared("all", args.text, args.limit)
         self.common = ["--cpu", "--beam", str(args.beam), "--max-tokens", str(args.max_tokens)]
-        self.searching: Searching = searching
+        own: Searching = searching
         self.before: Searching | None = None
         if args.before:
-            self.searching = partial(searching_apart, this_checkout(), threads=args.threads)
+            own = partial(searching_apart, this_checkout(), threads=args.threads)
             self.before = partial(searching_apart, args.before, threads=args.threads)
+        # another checkout may lack the flag
+        self.compete = [] if args.constraint_compete is None else [COMPETE, args.constraint_compete]
+        self.searching: Searching = lambda text, flags, name: own(
+            text, [*flags, *(self.compete if FILE in flags else [])], name
+        )
 
     def prepared(self, name: str, prefix: str, limit: int | None = None) -> Text:
         place = self.folder / name
@@ -112,7 +122,7 @@ class Bench:
         """Flags that give these constraints."""
         path = self.folder / f"{name}.tsv"
         path.write_text("".join("\t".join(phrases) + "\n" for phrases in lines), encoding="utf-8")
-        return ["--constraints-file", str(path), *self.bpe]
+        return [FILE, str(path), *self.bpe]
 
     def raced(self, text: Text, searches: dict[str, list[str]]) -> list[Row]:
         """A row of the table for each search; ratios are over the first."""
@@ -277,6 +287,8 @@ class Bench:
             args.max_tokens,
         ]
         key += [] if args.max_len_b is None else [f"max_len_b {args.max_len_b}"]
+        more = COMPETING_ROWS if args.constraint_compete != "off" else 0
+        key += [*self.compete, f"beam of fairseq +{more}"]
         key += [args.repeats, args.threads] if part == "speed" else ["intervals", "rambling"]
         key += ["before", args.before.commit] if args.before else []
         cells = Cells.read(
@@ -285,16 +297,19 @@ class Bench:
         limit = [] if args.max_len_b is None else ["--max-len-b", str(args.max_len_b)]
         for beam in args.beams:
             for name in args.stock_sets:
-                flags = ["--cpu", "--beam", str(beam), "--max-tokens", str(args.max_tokens), *limit]
+                flags = ["--cpu", "--max-tokens", str(args.max_tokens), *limit]
                 phrases = extract(text.references, name, args.seed, self.usable())
                 given, makers = self.file(name, phrases), (self.searching, self.before)
-                made = partial(Searches.of, text, flags, phrases, given, self.pieces(), *makers)
+                beams = (beam, beam + more)
+                made = partial(
+                    Searches.of, text, flags, beams, phrases, given, self.pieces(), *makers
+                )
                 cells.measure(name, beam, lambda made=made: run(made()))
                 failed = f": {cells.failed[name, beam]}" if (name, beam) in cells.failed else ""
                 print(f"{part}: {name}, beam {beam}{failed}", file=sys.stderr, flush=True)
         about = (
             f"{named(args.model)}, {named(args.text)}, {len(text.references)} "
-            f"sentences{', ' if limit else ''}{' '.join(limit)}"
+            f"sentences, {' '.join([*self.compete, *limit, 'beam of fairseq'])} +{more}"
         )
         title = f"fairseq's own constrained search against DBA: {part}, {about}"
         bleu = (
@@ -347,6 +362,7 @@ def main() -> None:
         default=[5, 10, 20],
         help="of the parts quality and speed (5 10 20)",
     )
+    parse.add_argument(COMPETE, choices=["rows", "off"], help="of our searches (the default: rows)")
     parse.add_argument(
         "--max-len-b",
         type=int,

@@ -91,22 +91,25 @@ class Searches:
         cls,
         text: Text,
         flags: Sequence[str],
+        beams: tuple[int, int],
         phrases: Sequence[Sequence[str]],
         given: Sequence[str],
         pieces: Callable[[str], list[str]],
         searching: Searching = searching,
         before: Searching | None = None,
     ) -> Searches:
-        """flags: of all of them; given: flags that give the phrases; pieces: a phrase as symbols of
-        the target dictionary; searching, before: make a search of this version and of another."""
+        """flags: of all of them; beams: of ours and of fairseq's; given: flags that give the
+        phrases; pieces: a phrase as symbols of the target dictionary; searching, before: make a
+        search of this version and of another."""
+        own, stocks = ([*flags, "--beam", str(beam)] for beam in beams)
         ours = {"free": [], "inside": [*given, *INSIDE], "whole": [*given]}
-        made = {name: searching(text, [*flags, *more], name) for name, more in ours.items()}
+        made = {name: searching(text, [*own, *more], name) for name, more in ours.items()}
         others = {}
         if before is not None:
             for name in ("inside", "whole"):
-                others[name] = before(text, [*flags, *ours[name]], f"before {name}")
+                others[name] = before(text, [*own, *ours[name]], f"before {name}")
         required = [sum(len(pieces(phrase)) for phrase in line) for line in phrases]
-        stock = stock_constrained(text, flags, phrases, pieces, "fairseq")
+        stock = stock_constrained(text, stocks, phrases, pieces, "fairseq")
         return cls(stock, **made, required=required, before=others)
 
     def all(self) -> list[Counted]:

@@ -103,7 +103,7 @@ def measure(lines: list[str], known: dict[str, set[str]], translator: Translator
         )
         for way, alignment.assigned in ways.items():
             pairs = {
-                line: ours.of_sentence(line, h, w.float())
+                line: ours.of_sentence(line, h, w.float(), 0)
                 for line, h, w in zip(lines, found, weights, strict=True)
             }
             right = sum(

@@ -598,7 +598,7 @@ def test_a_limit_of_open_files_under_which_torch_would_wait_for_ever(files):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (55, hard))
     try:
-        said = refused(filled(RIGHT, files))
+        said = refused(filled([*RIGHT, "--num-workers", 1], files))
         alone = generate(*filled([*RIGHT, "--num-workers", 0], files))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -627,6 +627,7 @@ def test_a_glossary_is_read_once_and_again_when_it_has_changed(decoding, tmp_pat
     assert str(error) == "a glossary of the request has been deleted: put it again, or leave it out"
 
 
+@drawn(3)
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from sizes import part_of
+from sizes import drawn, part_of
 from test_decoding import FLAGS, LINES
 from test_translator_types import values
 
@@ -261,6 +261,7 @@ def test_no_process_is_left_behind():
     assert not any(Path(f"/proc/{pid}").exists() for pid in processes)
 
 
+@drawn(0)  # long
 def test_processes_that_cannot_start_are_reported(monkeypatch):
     monkeypatch.setenv("FAIRSEQ_EXT_STRATEGIES", "/nowhere/none.py")
     with (
@@ -366,6 +367,7 @@ def test_texts_of_wrong_types_are_refused(engine, given):
         engine.submit_text(**{"text": "Ja.", **given})
 
 
+@drawn(1)
 @pytest.mark.parametrize("given", [{"cpu_workers": "2"}, {"max_queue": "9"}, {"longest": 2.5}])
 def test_numbers_of_an_engine_are_whole(given):
     with pytest.raises(UsageError, match=next(iter(given)).replace("_", ".")):

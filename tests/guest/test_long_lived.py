@@ -69,7 +69,7 @@ def test_an_engine_that_is_forgotten_answers_what_is_open_and_ends_its_processes
     assert found["engines"]["left"] == []
 
 
-@drawn(2)
+@drawn(1)
 @pytest.mark.parametrize(
     ("part", "closed"),
     [

@@ -64,7 +64,7 @@ def wrong(translator: Translator, engine: Engine) -> None:
 
 def test_the_file_of_types_is_what_the_dataclasses_make():
     made = runpy.run_path(str(ROOT / "scripts" / "typed_flags.py"))["source"]()
-    written = (ROOT / "fairseq_ext" / "plugin" / "flags.py").read_text(encoding="utf-8")
+    written = (ROOT / "fairseq_ext" / "plugin" / "typed_flags.py").read_text(encoding="utf-8")
     assert made == written, "run python scripts/typed_flags.py"
 
 

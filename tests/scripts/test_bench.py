@@ -312,6 +312,7 @@ def test_shapes_are_saved_as_checkpoints_and_measured(tmp_path):
     assert "stock" not in again.stdout, "what is there is not measured again"
 
 
+@drawn(0)  # long
 @pytest.mark.skipif(library() is None, reason="there is no compiled library")
 def test_the_linear_maps_of_the_demo_reach_less_than_the_processors_own_rates():
     flags = ["--limit", "2", "--repeats", "1", "--beam", "2"]
@@ -389,7 +390,10 @@ def test_before_refuses_in_one_sentence(root, python, sentence, monkeypatch):
         ),
         (
             "constrained",
-            ["--limit", "3", "--beam", "2", "--parts", "words", "--sets", "rand1"],
+            [
+                *["--limit", "3", "--beam", "2", "--parts", "words", "--sets", "rand1"],
+                *["--constraint-compete", "rows"],
+            ],
             "rand1",
         ),
         ("placement", ["--limit", "80", "--lines", "with terms"], "with terms"),
@@ -456,6 +460,7 @@ def test_a_soak_compares_readings_of_which_none_is_in_both_medians():
     assert all(callable(getattr(soak.Traffic, kind)) for kind in kinds - {"gone"})
 
 
+@drawn(0)  # long
 def test_whole_words_are_timed_next_to_phrases_inside_words(tmp_path):
     small = [
         "--limit",
@@ -499,6 +504,7 @@ def test_growth_says_the_exponent_and_keeps_what_it_has_measured(tmp_path, monke
     )
 
 
+@drawn(0)  # long
 def test_growth_measures_all_contenders_on_equal_outputs(tmp_path, monkeypatch):
     monkeypatch.setattr(growth, "fix_threads", lambda threads: None)  # this process has other tests
     args = [

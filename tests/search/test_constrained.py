@@ -9,7 +9,7 @@ import random
 import pytest
 import torch
 from models import alone, batch, build, dictionary, forced, generators, run, same
-from sizes import covering
+from sizes import covering, drawn, part_of
 
 from fairseq_ext.kernels.library import library
 from fairseq_ext.search.compiled import supports_phrases
@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.skipif(library() is None, reason="there is no compiled library"),
     pytest.mark.usefixtures("on_the_cpu"),
 ]
-CASES = int(os.environ.get("CONSTRAINED_CASES", "75"))
+CASES = int(os.environ.get("CONSTRAINED_CASES", "75"))  # 25 without --all
 SEED = int(os.environ.get("CONSTRAINED_SEED", "5"))
 BOS, UNK, WORD = dictionary().bos(), dictionary().unk(), dictionary().nspecial
 COUNTS = (
@@ -106,7 +106,7 @@ def both(
 
 def test_random_batches_give_the_loops_bits(monkeypatch):
     draw = random.Random(SEED)
-    for case in range(CASES):
+    for case in part_of(CASES, 25):
         if case % 5 == 0:
             generation = dict(
                 beam=draw.choice([1, 2, 3, 5, 8, 15]),
@@ -263,6 +263,7 @@ WAYS: dict[str, dict] = {
 }
 
 
+@drawn(2)
 @pytest.mark.parametrize("way", WAYS)
 def test_the_answer_of_two_searches_is_the_better_one(way):
     """--constraint-compete search, against each search by itself."""

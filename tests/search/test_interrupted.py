@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from sizes import ALL, covering
+from sizes import ALL, drawn
 from test_translator import SETTINGS
 
 from fairseq_ext import Translator
@@ -71,7 +71,7 @@ def in_another_thread(function: Callable[[], list]) -> list:
 
 
 # in generators that no one waits for, Python ignores it
-@covering(1)
+@drawn(3)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("lines", [LINES, LINES[:1]], ids=["many", "alone"])
 @pytest.mark.parametrize("way", WAYS)

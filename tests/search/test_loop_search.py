@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 from models import alone, batch, build, dictionary, generators, run, same
-from sizes import covering, drawn, part_of
+from sizes import drawn, part_of
 
 from fairseq_ext.search.interpreted import LoopSearch, OpenPool
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
@@ -164,7 +164,7 @@ def random_constraints(
     )
 
 
-@covering(1)
+@drawn(6)
 @pytest.mark.parametrize(
     "flags",
     [

@@ -259,6 +259,7 @@ def test_a_step_waits_no_more_than_it_must_and_requests_what_the_page_says(
         assert step.launches["graph"] == 1
 
 
+@drawn(0)  # long
 def test_stocks_step_is_counted_by_the_same_harness(pretended, simulated):
     # the second waits for each of its candidates, and takes long
     for way in ["stock", "stock, constrained"][: len(part_of(2, 1))]:

@@ -18,6 +18,7 @@ import warm
 from forked import forked
 from libretranslatepy import LibreTranslateAPI
 from serving import FLAGS, ROOT, TSV, started  # noqa: F401  (a fixture)
+from sizes import drawn
 
 from fairseq_ext.serve.__main__ import main
 
@@ -110,6 +111,7 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for task in tasks for child in task.read_text().split()]
 
 
+@drawn(0)  # long
 def test_stopped_workers_hold_neither_health_nor_the_end_of_the_server(started):  # noqa: F811
     process, url, _ = started("--cpu-workers", "2", "--beam", "1", "--grace", "1", cold=True)
     (fork_server,) = children_of(process.pid)
@@ -203,6 +205,7 @@ def test_a_port_that_is_taken_is_reported_before_a_worker_is_started(monkeypatch
     assert "error: cannot listen on 127.0.0.1:" in capsys.readouterr().err
 
 
+@drawn(0)  # long
 def test_a_server_whose_standard_output_is_closed_starts():
     words = [sys.executable, "-m", "fairseq_ext.serve", *NEEDED, "--port", "0"]
     with subprocess.Popen(

@@ -5,7 +5,6 @@ import pytest
 from fairseq_ext.core.words import lemmatizer
 from fairseq_ext.terms.__main__ import forms_in, main
 
-ENGLISH = lemmatizer("en", "--lang")
 LINES = [
     "Boots are on the table, two boots and one boot.",
     "A rubber boot, rubber boots, RUBBER boots",
@@ -15,7 +14,7 @@ LINES = [
 
 
 def test_forms_of_one_and_of_several_words():
-    found = forms_in(LINES, ["boot", "rubber boot", "table"], ENGLISH)
+    found = forms_in(LINES, ["boot", "rubber boot", "table"], lemmatizer("en", "--lang"))
     # the capital of the first word of a line is the line's
     assert found["boot"] == {"boots": 5 + 1, "boot": 2}
     assert found["rubber boot"] == {"rubber boot": 1, "rubber boots": 2, "RUBBER boots": 1}

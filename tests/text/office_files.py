@@ -130,7 +130,8 @@ OFFICE = "urn:oasis:names:tc:opendocument:xmlns:office:1.0"
 TEXT = "urn:oasis:names:tc:opendocument:xmlns:text:1.0"
 ODT = f"""{HEAD}<office:document-content xmlns:office="{OFFICE}" xmlns:text="{TEXT}"
  xmlns:draw="urn:d"><office:body><office:text><text:tracked-changes><text:changed-region>
-<text:deletion><text:p>Gelöscht</text:p></text:deletion></text:changed-region></text:tracked-changes>
+<text:deletion><text:p>Gelöscht</text:p></text:deletion></text:changed-region>\
+</text:tracked-changes>
 <text:h text:outline-level="1">Der <text:bookmark text:name="b"/>Titel</text:h>
 <text:p>Ein <text:span text:style-name="T1">alter</text:span> Hund<text:s text:c="2"/>läuft.\
 <text:tab/>Ende<text:line-break/>neu. <text:a href="x">Ein <text:span>Link</text:span></text:a>, \

@@ -300,6 +300,14 @@ def test_a_tag_whose_word_has_no_translation_goes_around_another(text, translati
         assert re.search(r"<b>\w+</b>", out) and not re.search(r"<\w>\W*</", out)
 
 
+@pytest.mark.parametrize("known", [[((0, 5), (0, 5))], [((0, 5), (0, 3))], None])
+@pytest.mark.parametrize("mark", ["'", "’"])
+def test_no_tag_stands_inside_a_negation(mark, known):
+    [segment] = [item for item in items_of("<b>Nicht</b> warten.") if isinstance(item, Segment)]
+    out = Projection(segment, f"Don{mark}t wait.", known).rendered()
+    assert f"Don{mark}t" in out and out.count("<b>") == out.count("</b>") == 1
+
+
 @pytest.mark.parametrize(
     ("translation", "expected"),
     [

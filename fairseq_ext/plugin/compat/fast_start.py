@@ -166,6 +166,10 @@ class MetasFinder(importlib.abc.MetaPathFinder):
     """Imports METAS before the first of these modules, in torch's own order."""
 
     def find_spec(self, fullname, path=None, target=None):
+        if fullname == "torch.utils.data":
+            # METAS would set it: without it torch.Generator() raises
+            metaclass = importlib.import_module("torch._opaque_base").OpaqueBaseMeta
+            sys.modules["torch._C"]._set_generator_metaclass(metaclass)
         if fullname not in WITH_METAS:
             return None
         sys.meta_path.remove(self)

@@ -55,8 +55,8 @@ registering_modules: dict[
 
 
 def is_lazy(fullname: str) -> bool:
-    """Whether a module of fairseq runs when it is needed; packages whose files register run at
-    once, and so do their own parts."""
+    """Return whether a module of fairseq runs when it is needed; packages whose files register run
+    at once, and so do their own parts."""
     if fullname in FOLDERS:
         return False
     package, _, name = fullname.rpartition(".")
@@ -166,9 +166,9 @@ class Registry(dict):
 
     def find(self, name: object) -> None:
         """Run the files that register a name."""
-        unknown = not dict.__contains__(self, name)
-        for module in registering_modules.get(self.kind, {}).get(name, ()) if unknown else ():  # type: ignore
-            run(module)
+        if not dict.__contains__(self, name):
+            for module in registering_modules.get(self.kind, {}).get(name, ()):  # type: ignore
+                run(module)
 
     def __contains__(self, name: object) -> bool:
         self.find(name)

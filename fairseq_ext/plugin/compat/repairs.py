@@ -170,7 +170,7 @@ COMMAND = "fairseq_cli.interactive"
 
 
 def is_loaded(command: str) -> bool:
-    """Whether a module of fairseq's commands is loaded here, also as the main program."""
+    """Return whether a module of fairseq's commands is loaded here, also as the main program."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return command in sys.modules or (main is not None and main.name == command)
 
@@ -188,11 +188,11 @@ def keep_invalid_bytes() -> None:
 
 
 def are_kept() -> bool:
-    """Whether this process does so, for the doctor."""
+    """Return whether this process does so, for the doctor."""
     return holds_here in logging.getLogger(COMMAND).filters
 
 
 def holds_here(record: logging.LogRecord) -> bool:
-    """Whether a line of the command's log is correct: our phrases are segmented for the target
-    side, and need no shared vocabulary."""
+    """Return whether a line of the command's log is correct: our phrases are segmented for the
+    target side, and need no shared vocabulary."""
     return "assumes a shared subword vocabulary" not in str(record.msg)

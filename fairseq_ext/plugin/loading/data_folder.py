@@ -156,7 +156,7 @@ def kind_of_codes(path: str) -> str:
 
 
 def is_moses(folder: str) -> bool:
-    """Whether a folder's dictionaries have Moses' escapes of quotes and brackets."""
+    """Return whether a folder's dictionaries have Moses' escapes of quotes and brackets."""
     return any(
         ESCAPED.search(path.read_text(encoding="utf-8", errors="replace"))
         for path in Path(folder).glob("dict.*txt")

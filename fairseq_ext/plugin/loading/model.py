@@ -18,7 +18,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks import TASK_REGISTRY
 from torch import Tensor
 
-from fairseq_ext.core.errors import SentenceError, UsageError, cut, is_valid_unicode
+from fairseq_ext.core.errors import LONE_SURROGATE, SentenceError, UsageError, cut
 from fairseq_ext.plugin.loading.data_folder import segmentation_flags
 from fairseq_ext.plugin.loading.languages import language_pair, languages_of
 from fairseq_ext.plugin.loading.settings import (
@@ -87,8 +87,8 @@ def folder_named(folder: str) -> str:
     wheel = importlib.util.find_spec("fairseq_ext_demo")
     if wheel is None or not wheel.submodule_search_locations:
         raise UsageError(
-            "the demo model is not installed: install the wheel fairseq_ext_demo of the release "
-            "page, or name the folder checkpoints/demo of a clone"
+            "the demo model is not installed: install the wheel fairseq_ext_demo, which "
+            "scripts/wheels.sh of a clone makes, or name the folder checkpoints/demo of a clone"
         )
     return str(wheel.submodule_search_locations[0])
 
@@ -358,7 +358,7 @@ class LoadedModel:
         """
         if not isinstance(line, str):
             raise SentenceError(f"{where} is {cut(repr(line))}: give text")
-        if not is_valid_unicode(line):
+        if LONE_SURROGATE.search(line):
             raise SentenceError(
                 f"{where} is not valid Unicode ({cut(ascii(line))}): read it with "
                 "errors='replace', or leave it out"

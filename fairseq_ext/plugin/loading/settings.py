@@ -36,7 +36,7 @@ def setting(settings: DictConfig | Namespace, group: str, name: str) -> Any:
 
 
 def segments_text(settings: DictConfig | Namespace) -> bool:
-    """Whether the command names a --bpe or a --tokenizer, which it builds later."""
+    """Return whether the command names a --bpe or a --tokenizer, which it builds later."""
     if isinstance(settings, DictConfig):
         return any(setting(settings, group, "_name") for group in ("bpe", "tokenizer"))
     return any(getattr(settings, group, None) for group in ("bpe", "tokenizer"))
@@ -50,7 +50,8 @@ def checkpoint_of(settings: DictConfig | Namespace) -> str | None:
 
 
 def shows_bar(settings: DictConfig | Namespace) -> bool:
-    """Whether the command shows progress bars: on a terminal, unless --no-progress-bar is given."""
+    """Return whether the command shows progress bars: on a terminal, unless --no-progress-bar is
+    given."""
     return (
         sys.stderr is not None
         and sys.stderr.isatty()

@@ -89,7 +89,7 @@ class AllowedFlags:
 
 
 def restricts_outputs(flags: Any) -> bool:
-    """Whether the command gives the allowed outputs of sentences."""
+    """Return whether the command gives the allowed outputs of sentences."""
     return OUTPUTS in declared("gives", flags).values()
 
 
@@ -126,6 +126,8 @@ register_feature(
     check=check,
     signature=signature,
     page="allowed.md",
+    title="which outputs are allowed",
+    example="--allowed-file names.txt",
 )
 
 

@@ -163,7 +163,7 @@ class ForcedDecoding:
     def next_tokens(
         self, sources: Sources, pairs: Sequence[Pair], bos: int, k: int
     ) -> list[Tensor]:
-        """The k best tokens in the place of each pair's last one: log-probabilities and ids
+        """Return the k best tokens in the place of each pair's last one: log-probabilities and ids
         (2, k), best first."""
 
         def reader(inputs: Tensor, target: Tensor, numbers: Sequence[int]) -> Tensor:
@@ -181,7 +181,8 @@ class ForcedDecoding:
     def of_tokens(
         self, sources: Sources, pairs: Sequence[Pair], bos: int, tokens: Sequence[int]
     ) -> list[Tensor]:
-        """The log-probabilities (L, n) of n tokens in the place of each of a pair's tokens."""
+        """Return the log-probabilities (L, n) of n tokens in the place of each of a pair's
+        tokens."""
         wanted = torch.tensor(tokens)
 
         def reader(inputs: Tensor, target: Tensor, numbers: Sequence[int]) -> Tensor:

@@ -118,8 +118,8 @@ class CallConstraints:
 
 
 def is_of_all(given: Any, name: str) -> bool:
-    """Whether a list is for all lines together: it is a set, or contains no list. In `allowed` a
-    None stands for a line without a set, so it counts as a list."""
+    """Return whether a list is for all lines together: it is a set, or contains no list. In
+    `allowed` a None stands for a line without a set, so it counts as a list."""
     return isinstance(given, AbstractSet) or not any(
         (name == "allowed" and each is None)
         or (isinstance(each, Iterable) and not isinstance(each, str))
@@ -133,12 +133,12 @@ def entry_of_line(given: Any, place: int) -> Any:
 
 
 def is_empty(prefix: Any) -> bool:
-    """Whether it is no prefix: None, or a text without characters."""
+    """Return whether it is no prefix: None, or a text without characters."""
     return prefix is None or (isinstance(prefix, str) and not prefix)
 
 
 def is_iterable(given: Any) -> bool:
-    """Whether it has entries; arrays without dimensions have an `__iter__` that raises."""
+    """Return whether it has entries; arrays without dimensions have an `__iter__` that raises."""
     try:
         iter(given)
     except TypeError:

@@ -384,8 +384,8 @@ class Glossary:
 
 
 def places_terms(flags: Any) -> bool:
-    """Whether terms of the glossary replace the words that translate their source terms, after
-    `choose_placement`."""
+    """Return whether terms of the glossary replace the words that translate their source terms,
+    after `choose_placement`."""
     return str(flags.glossary_placement) == "align"
 
 
@@ -437,7 +437,7 @@ register_feature(
 
 
 def is_label(required: Required, words: Sequence[str]) -> bool:
-    """Whether the glossary has a capital where a source of these words has a small letter: a label
-    that the source uses as another kind of word (Enthalten: enthalten)."""
+    """Return whether the glossary has a capital where a source of these words has a small letter: a
+    label that the source uses as another kind of word (Enthalten: enthalten)."""
     starts = [words[match.start][:1] for match in required.matches] if words else []
     return required.term.source[:1].isupper() and any(starts) and all(map(str.islower, starts))

@@ -41,7 +41,7 @@ TOO_DEEP = f"has lists and objects nested more than {DEEPEST} deep: make it flat
 
 
 def is_json(lines: Lines) -> bool:
-    """Whether a constraints file is JSONL: by its name, else by its first character."""
+    """Return whether a constraints file is JSONL: by its name, else by its first character."""
     suffix = Path(lines.path).suffix.lower()
     if suffix in (".jsonl", ".json", ".tsv"):
         return suffix != ".tsv"

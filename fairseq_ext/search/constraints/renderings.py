@@ -48,7 +48,7 @@ class Renderings:
         return found
 
     def searched(self, terms: Sequence[Term], device: torch.device, bos: int) -> list[Phrases]:
-        """The same by a beam search."""
+        """Return the same by a beam search."""
         if not terms:
             return []
         sources = self.score.encode([source for source, _ in terms], device)

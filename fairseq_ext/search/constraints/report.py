@@ -300,7 +300,7 @@ def compound_of(term: Term, translation: str) -> tuple[str | None, Span | None]:
 
 
 def is_left(placement: Placement | None) -> bool:
-    """Whether a term was not placed."""
+    """Return whether a term was not placed."""
     return placement is not None and placement.placed_by == "left"
 
 

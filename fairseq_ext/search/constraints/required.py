@@ -103,8 +103,8 @@ def check_phrases(flags: Any, has_typed: bool, corpus: bool) -> None:
 
 
 def may_ban(path: str | None) -> bool:
-    """Whether a constraints file may have banned phrases; assumed of a pipe, which can be read only
-    once."""
+    """Return whether a constraints file may have banned phrases; assumed of a pipe, which can be
+    read only once."""
     return path is not None and (
         not os.path.isfile(path) or is_json(Lines(path, "--constraints-file"))
     )

@@ -33,7 +33,7 @@ class Retry:
     mean: float = 0.0
 
     def constraints(self, given: SentenceConstraints) -> SentenceConstraints:
-        """The constraints of the search. given: those of the sentence."""
+        """Return the constraints of the search. given: those of the sentence."""
         kept = given.without_terms(self.terms)
         any_of = tuple((*each, *self.own.get(each, ())) for each in kept.any_of)
         return replace(kept, any_of=any_of)
@@ -55,5 +55,5 @@ class Retry:
 
 
 def content_words(text: str, functions: Collection[str]) -> int:
-    """The number of a text's words that are no function words."""
+    """Return the number of a text's words that are no function words."""
     return sum(folded(text[start:end]) not in functions for start, end in word_spans(text))

@@ -103,7 +103,7 @@ def unfit(version: Version, spans: Sequence[Span]) -> set[SourceTerm]:
 
 
 def loses(version: Version, term: SourceTerm, lost: Loss) -> bool:
-    """Whether the model prefers the draft's own words to a term."""
+    """Return whether the model prefers the draft's own words to a term."""
     sentence, candidate, rewrite = version.sentence, version.candidate, version.rewrites[term]
     displaced, numbers = candidate.text[slice(*rewrite.span)], sentence.mention_numbers(term)
     is_word = len(words(rewrite.form)) == 1
@@ -121,12 +121,12 @@ def loses(version: Version, term: SourceTerm, lost: Loss) -> bool:
 
 
 def words(text: str) -> list[str]:
-    """The words of a text, folded."""
+    """Return the words of a text, folded."""
     return [folded(word) for word in words_of(text) if is_word(word)]
 
 
 def is_inflection(one: str, other: str) -> bool:
-    """Whether two texts are forms of the same English words: "use" and "using"."""
+    """Return whether two texts are forms of the same English words: "use" and "using"."""
     pairs = words(one), words(other)
     return (
         pairs[0] != pairs[1]

@@ -45,7 +45,8 @@ class SourceText:
     def tokens_of_words(
         self, tokens: Tokens, unknown: Sequence[str] = ()
     ) -> tuple[Callable[[int, int], list[int]], list[str]]:
-        """A function from `words` [start, end) to the places of their tokens, and the words."""
+        """Return a function from `words` [start, end) to the places of their tokens, and the
+        words."""
         ids = self.numbered(tokens, unknown)
 
         def read(part: Sequence[int]) -> str:

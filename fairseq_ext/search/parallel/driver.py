@@ -389,7 +389,7 @@ def decode_alone(
 
 
 def takes_full_softmax(reader: BlockReader, pool: Pool, limit: int) -> bool:
-    """Whether the best words are those of the full softmax, except for the length limits and
+    """Return whether the best words are those of the full softmax, except for the length limits and
     repeated n-grams."""
     processors, softmax = reader.processors, reader.softmax
     if (

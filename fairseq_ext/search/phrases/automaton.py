@@ -199,7 +199,7 @@ class PatternReader:
         return SPACE if last == " " else IN if self.reading.is_letter(last) else OUT
 
     def is_pending(self, items: Items) -> bool:
-        """Whether a pattern is complete but pending."""
+        """Return whether a pattern is complete but pending."""
         return any([node in self.ends for node, _ in items])
 
     def continuing(self, items: Items) -> set[int]:

@@ -103,7 +103,7 @@ class TermForms:
         return tuple(dict.fromkeys((term, *found)))[:MAX_FORMS]
 
     def german_phrases(self, words: Sequence[str]) -> list[str]:
-        """The forms of a German noun phrase: of its head, which is the last noun before a
+        """Return the forms of a German noun phrase: of its head, which is the last noun before a
         preposition or an article, with the adjectives before it."""
         behind = next((i for i, w in enumerate(words) if i and w in self.functions), len(words))
         head, rest = behind - 1, list(words[behind:])
@@ -126,11 +126,11 @@ class TermForms:
         ]
 
     def attested(self, word: str) -> list[str]:
-        """The forms of a word by the table alone."""
+        """Return the forms of a word by the table alone."""
         return [] if has_own_case(word) else self.table_forms(word) or self.compound(word)
 
     def forms_of_word(self, word: str) -> tuple[str, ...]:
-        """The forms of a word: of the table, of its last part, else by its ending."""
+        """Return the forms of a word: of the table, of its last part, else by its ending."""
         if has_own_case(word.split("-")[-1]) or not word[-1:].isalpha():
             return (word,)
         found: list[str] = []
@@ -143,8 +143,8 @@ class TermForms:
         return tuple(dict.fromkeys((word, *found)))
 
     def spellings(self, word: str) -> list[str]:
-        """A word as written, and in small letters where it may be a label of another word than a
-        noun."""
+        """Return a word as written, in small letters where the table knows no such noun, or both: a
+        term base may give any word a capital."""
         low = word[:1].lower() + word[1:]
         if low == word:
             return [word]
@@ -162,12 +162,12 @@ class TermForms:
         return [word, low] if self.has(low) else [word]
 
     def has(self, word: str) -> bool:
-        """Whether the table has a word."""
+        """Return whether the table has a word."""
         return word in self.table.lemma_of
 
     def table_forms(self, word: str) -> list[str]:
-        """The forms that the table has. Of a word that is itself an inflected form (a plural, a
-        participle, a comparative), those that continue it."""
+        """Return the forms that the table has. Of a word that is itself an inflected form (a
+        plural, a participle, a comparative), those that continue it."""
         table = self.table
         if word in table.of_lemma:
             found = self.inflections(word, table.of_lemma[word])
@@ -210,7 +210,8 @@ class TermForms:
         ]
 
     def compound(self, word: str) -> list[str]:
-        """The forms of a word by those of its last part, the longest one that the table has."""
+        """Return the forms of a word by those of its last part, the longest one that the table
+        has."""
         if self.language not in ("de", "nl", "da", "sv", "nb", "fi", "hu") and "-" not in word:
             return []
         is_noun = word[:1].isupper()
@@ -226,7 +227,7 @@ class TermForms:
         return []
 
     def forms_by_ending(self, word: str) -> list[str]:
-        """The forms of an unknown word: the commonest edits of words with its ending."""
+        """Return the forms of an unknown word: the commonest edits of words with its ending."""
         if self.language == "de" and word.endswith(PARTICIPLES) and word[:1].islower():
             return with_all_endings(word, [])
         of_ending = self.table.by_ending.get(word[-min(ENDINGS) :], [])
@@ -253,29 +254,29 @@ class TermForms:
 
 
 def common_length(one: str, other: str) -> int:
-    """The number of first letters that two words share."""
+    """Return the number of first letters that two words share."""
     return sum(1 for _ in itertools.takewhile(bool, map(str.__eq__, one, other)))
 
 
 def is_adjective(word: str) -> bool:
-    """Whether a German word before a noun looks like an inflected adjective."""
+    """Return whether a German word before a noun looks like an inflected adjective."""
     return adjective_stem(word) != word and not word.isupper()
 
 
 def adjective_stem(word: str) -> str:
-    """A German adjective without its ending; the word itself if it has none."""
+    """Return a German adjective without its ending; the word itself if it has none."""
     found = re.fullmatch(r"(\w[\w-]*?\w)(?:e[nrsm]?)", word)
     return found[1] if found else word
 
 
 def is_nominalised(word: str, forms: Sequence[str]) -> bool:
-    """Whether a German noun with these forms is an infinitive ("das Verwenden")."""
+    """Return whether a German noun with these forms is an infinitive ("das Verwenden")."""
     return word in forms and set(forms) <= {word, word + "s"}
 
 
 def with_all_endings(adjective: str, known: Sequence[str]) -> list[str]:
-    """The forms of a German adjective or participle: those that are known, with missing ones. Where
-    the stem changes ("dunkle"), all are known."""
+    """Return the forms of a German adjective or participle: those that are known, with missing
+    ones. Where the stem changes ("dunkle"), all are known."""
     if any(len(form) <= len(adjective) and form != adjective for form in known):
         return list(known)
     is_inflected = adjective.endswith("e") and not known
@@ -284,7 +285,7 @@ def with_all_endings(adjective: str, known: Sequence[str]) -> list[str]:
 
 
 def is_positive(form: str, lemma: str) -> bool:
-    """Whether a form of a German adjective is neither comparative nor superlative."""
+    """Return whether a form of a German adjective is neither comparative nor superlative."""
     return (
         form[:1].islower()
         and len(form) <= len(lemma) + 2
@@ -296,8 +297,8 @@ def is_positive(form: str, lemma: str) -> bool:
 
 
 def german_noun(lemma: str, forms: Sequence[str]) -> list[str]:
-    """The forms of a German noun, without those of other words, linking letters, and datives in -e
-    that are out of use."""
+    """Return the forms of a German noun, without those of other words, linking letters, and datives
+    in -e that are out of use."""
     stem = lemma.lower().translate(UMLAUTS)[: max(3, len(lemma) - 3)]
     kept = [
         form

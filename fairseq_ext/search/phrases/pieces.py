@@ -35,8 +35,8 @@ LAST = "\U0010ffff"
 
 @cache
 def is_letter(character: str) -> bool:
-    """Whether a character is part of a word: a letter, mark, digit or underscore of a script with
-    spaces between words."""
+    """Return whether a character is part of a word: a letter, mark, digit or underscore of a script
+    with spaces between words."""
     return bool(LETTER.match(character)) or ord(character) >= PRIVATE
 
 

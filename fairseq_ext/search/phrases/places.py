@@ -28,8 +28,8 @@ DETERMINER = regex.compile(r"(?i)(?:an?|the|one|this|that|my|your|his|her|its|ou
 SOUNDS_AS_VOWEL = regex.compile(r"(?i)[aeio]|u(?!ni|se|su|ti|ro|r[aeio])|h(?:our|onest|onou?r|eir)")
 SOUNDS_AS_CONSONANT = regex.compile(r"(?i)eu|ewe|one?(?!\w)|once")
 COUNTED = regex.compile(  # words before a plural, if it can be counted
-    r"(?i)(?<![\w-])(?:all|both|many|several|few|these|those|two|three|four|five|six|seven|eight|nine"
-    r"|ten|eleven|twelve)(?: the| these| those| of the)? $"
+    r"(?i)(?<![\w-])(?:all|both|many|several|few|these|those|two|three|four|five|six|seven|eight"
+    r"|nine|ten|eleven|twelve)(?: the| these| those| of the)? $"
 )
 EACH_ONE = regex.compile(r"(?i)(?<=(?<![\w-])(?:each|every) )one $")
 PLURAL = regex.compile(r"(?i)(?:\w*(?:[^ius\W]s|men|children|people|feet|teeth|mice|geese))$")
@@ -178,7 +178,7 @@ def find_augmenting_path(
 
 
 def overlap(one: Span, other: Span) -> bool:
-    """Whether two spans share a character."""
+    """Return whether two spans share a character."""
     return one[0] < other[1] and other[0] < one[1]
 
 
@@ -308,7 +308,7 @@ def compounds(noun: str, text: str) -> list[Span]:
 
 
 def are_in_one_word(first: str, second: str) -> bool:
-    """Whether two neighbouring characters are in one word."""
+    """Return whether two neighbouring characters are in one word."""
     return is_letter(first) and is_letter(second)
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_ext.core.errors import UsageError, is_valid_unicode
+from fairseq_ext.core.errors import LONE_SURROGATE, UsageError
 from fairseq_ext.search.phrases.letter_case import capitalised
 from fairseq_ext.search.phrases.pieces import (
     SEPARATOR,
@@ -184,7 +184,7 @@ class Segmenter:
         return max(map(len, self.dictionary.symbols))
 
     def has_piece(self, piece: str) -> bool:
-        """Whether the dictionary has a piece that translations may have."""
+        """Return whether the dictionary has a piece that translations may have."""
         dictionary = self.dictionary
         unknown = dictionary.unk()
         return dictionary.indices.get(piece, unknown) not in (
@@ -219,8 +219,8 @@ class Segmenter:
         return {known.bos_word, known.eos_word, known.pad_word}.intersection(text.split())
 
     def writable(self, text: str) -> bool:
-        """Whether the dictionary has all pieces of a text, alone or after a space, and none of its
-        words is one of `symbols`."""
+        """Return whether the dictionary has all pieces of a text, alone or after a space, and none
+        of its words is one of `symbols`."""
         return not self.symbols(text) and any(
             all(map(self.has_piece, self.known_pieces(text, lead))) for lead in ("", " ")
         )
@@ -307,7 +307,11 @@ class Segmenter:
                 "; without --bpe and --tokenizer, phrases are taken as segmented already"
                 * self.takes_pieces
             )
-            if dictionary.unk() in form and not self.takes_pieces and is_valid_unicode(text):
+            if (
+                dictionary.unk() in form
+                and not self.takes_pieces
+                and not LONE_SURROGATE.search(text)
+            ):
                 raise Unwritable(where, text, f"{reason}{hint}")
             raise UsageError(f"in {where}, the phrase '{text}' {reason}{hint}")
         return tuple(forms)

@@ -122,7 +122,7 @@ class TokenAutomaton:
         return int(self.target[place]) if place < b and self.token[place] == token else -1
 
     def accepts(self, tokens: Iterable[int]) -> bool:
-        """Whether it allows an output of these tokens, without EOS."""
+        """Return whether it allows an output of these tokens, without EOS."""
         state = 0
         for token in tokens:
             state = self.next_state(state, token)
@@ -143,7 +143,7 @@ class TokenAutomaton:
 
 
 def is_automaton_file(path: str) -> bool:
-    """Whether a file that can be read is an automaton's."""
+    """Return whether a file that can be read is an automaton's."""
     with contextlib.suppress(OSError), open(path, "rb") as file:
         return os.path.isfile(path) and file.read(len(MAGIC)) == MAGIC
     return False
@@ -193,8 +193,10 @@ def trimmed(
 ) -> TokenAutomaton | None:
     """Return the automaton of arcs (E,) and states final (M,) without states that reach no final
     one; None if the start is one of those. A state has one arc for a token; all are reachable."""
-    order = np.lexsort((token, source))
-    source, token, target = source[order], token[order], target[order]
+    step = np.diff(source)
+    if not ((step > 0) | ((step == 0) & (np.diff(token) > 0))).all():  # a product's are in order
+        order = np.lexsort((token, source))
+        source, token, target = source[order], token[order], target[order]
     shortest = np.where(final, 0, NEVER)
     begins = np.flatnonzero(np.diff(source, prepend=-1)) if len(source) else source
     changed = len(source) > 0
@@ -350,7 +352,7 @@ class AutomatonTable:
         return CompiledAutomata(self.first, self.token, self.target, self.shortest)
 
     def has(self, automata: Iterable[TokenAutomaton]) -> bool:
-        """Whether it has all of these."""
+        """Return whether it has all of these."""
         return all(id(each) in self.base_of for each in automata)
 
     def base(self, automata: Iterable[TokenAutomaton | None]) -> Tensor:

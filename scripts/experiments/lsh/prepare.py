@@ -2,13 +2,14 @@
 vocabulary of some 50,000 words.
 
     python scripts/experiments/lsh/prepare.py --raw DIR --out DIR
-    python scripts/experiments/lsh/prepare.py --model DIR --text PREFIX [--src de] [--tgt en]
-        --out DIR
+    python scripts/experiments/lsh/prepare.py --model DIR --text PREFIX --counts FILE ...
+        [--src de] [--tgt en] --out DIR
 
 DIR of --raw holds train.LL, val.LL and test_2016_flickr.LL for en, de, fr and cs. Every English
 sentence occurs once for each target language, with the language's tag as its first word. OUT then
 holds the text in words and OUT/bin, for fairseq-train. With --model OUT gets that model, which has
-an spm.model, and the text in its pieces: for runs.py, but for the lexical table.
+an spm.model, and the text in its pieces: for runs.py, but for the lexical table. FILEs are target
+text, in which the pieces are counted: a dictionary from SentencePiece may have no counts.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 LANGUAGES = ("de", "fr", "cs")
@@ -44,6 +46,13 @@ def with_model(args: argparse.Namespace) -> None:
         with open(f"{args.text}.{language}", encoding="utf-8", newline="\n") as lines:
             text = "".join(" ".join(pieces.encode(line, out_type=str)) + "\n" for line in lines)
         (args.out / f"test.{side}").write_text(text, encoding="utf-8")
+    seen: Counter[str] = Counter()
+    for file in args.counts:
+        with file.open(encoding="utf-8", newline="\n") as lines:
+            for line in lines:
+                seen.update(pieces.encode(line, out_type=str))
+    counts = "".join(f"{piece} {count}\n" for piece, count in seen.most_common())
+    (args.out / "counts").write_text(counts, encoding="utf-8")
 
 
 def main() -> None:
@@ -54,12 +63,13 @@ def main() -> None:
     source.add_argument("--raw", type=Path, help="folder of Multi30k's text")
     source.add_argument("--model", type=Path, help="folder of a model with an spm.model")
     parse.add_argument("--text", help="prefix of what is translated with --model")
+    parse.add_argument("--counts", type=Path, nargs="+", help="target text, with --model")
     parse.add_argument("--src", default="de", help="(de)")
     parse.add_argument("--tgt", default="en", help="(en)")
     parse.add_argument("--out", type=Path, required=True)
     args = parse.parse_args()
-    if (args.model is None) != (args.text is None):
-        parse.error("--model and --text belong together")
+    if len({given is None for given in (args.model, args.text, args.counts)}) > 1:
+        parse.error("--model, --text and --counts belong together")
     args.out.mkdir(parents=True, exist_ok=True)
     if args.model is not None:
         with_model(args)

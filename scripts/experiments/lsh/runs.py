@@ -153,6 +153,8 @@ def search(args: argparse.Namespace, flags: dict[str, Any], chosen: list[int]) -
             texts.append([whole[i] for i in chosen])
     source, target = texts
     flags = dict(flags)
+    if flags["softmax"] in ("lsh", "top", "lexical") and (args.model / "counts").exists():
+        flags["shortlist_counts"] = str(args.model / "counts")
     most = flags.pop("per_row", None)
     model = str(args.model / "checkpoint.pt")
     translator = fairseq_ext.Translator(

@@ -23,35 +23,6 @@ PARSING = {
     "atis": "Table 2: semantic parsing, ATIS (the targets are SQL)",
     "geo": "Table 7: semantic parsing, GeoQuery (the targets are SQL)",
 }
-# F1, oracle F1, seconds on a GPU and expansions a step of the paper (Tables 2, 6, 7); its targets
-# are logical forms, its trees those of the Penn Treebank
-METHODS = ("GREEDY", "FIXED", "VAR-BATCH", "VAR-STREAM")
-PAPER: dict[str, list[tuple[str, ...]]] = {
-    "ATIS (Table 2)": [
-        ("86.4", "86.4", "1.4", "46.5"),
-        ("86.6", "91.2", "7.7", "48.0"),
-        ("86.6", "90.2", "8.2", "16.9"),
-        ("86.6", "90.2", "6.3", "72.1"),
-    ],
-    "Penn Treebank (Table 2)": [
-        ("91.3", "91.3", "22.3", "86.7"),
-        ("91.2", "94.0", "224.2", "97.1"),
-        ("91.2", "93.8", "235.6", "48.2"),
-        ("91.2", "93.8", "220.5", "95.7"),
-    ],
-    "JOBS (Table 6)": [
-        ("87.1", "87.1", "0.67", "20.0"),
-        ("87.1", "90.0", "2.36", "39.4"),
-        ("87.1", "89.3", "2.29", "8.7"),
-        ("87.1", "89.3", "1.47", "40.2"),
-    ],
-    "GEO (Table 7)": [
-        ("82.5", "82.5", "0.96", "39.8"),
-        ("82.5", "89.3", "4.54", "39.2"),
-        ("82.5", "89.6", "4.77", "10.5"),
-        ("82.5", "89.6", "2.95", "57.1"),
-    ],
-}
 Rows = list[dict[str, Any]]
 
 
@@ -99,17 +70,6 @@ def speed_up(row: dict, other: dict) -> float:
     )
 
 
-def quoted() -> list[str]:
-    """The paper's parsing tables, which no run here repeats: other models, targets and machines."""
-    rows = [
-        [name, method, *cells]
-        for name, lines in PAPER.items()
-        for method, cells in zip(METHODS, lines, strict=True)
-    ]
-    head = ["data", "method", "F1", "oracle", "seconds", "expansions / step"]
-    return ["### From the paper: parsing\n", table(head, rows)]
-
-
 def markdown(out: Path) -> str:
     parts = [
         (
@@ -122,8 +82,6 @@ def markdown(out: Path) -> str:
             parts += section(title, out / "parsing" / f"{name}.json", ("FIXED", "VAR-BATCH"))
     for file in sorted((out / "trees").glob("*.json")):
         parts += section(f"Table 2: syntactic parsing, {file.stem}", file, ("FIXED", "VAR-BATCH"))
-    if len(parts) > 1:
-        parts += quoted()
     for file in sorted((out / "translation").glob("*, k = *.json")):
         parts += section(
             f"Tables 1, 3 and 4: {file.stem}", file, ("FIXED", "DEFAULT", "FIXED-OURS", "VAR-BATCH")

@@ -12,6 +12,7 @@ import torch
 from demo_text import raw_demo
 from fairseq.sequence_scorer import SequenceScorer
 from forked import generate, interactive
+from sizes import drawn
 
 from fairseq_ext import Translator, UsageError
 from fairseq_ext.core.stats import Stats
@@ -261,6 +262,7 @@ def scorer_of(built, dictionary) -> ForcedDecoding:
     )
 
 
+@drawn(2)
 @pytest.mark.parametrize(
     "architectures", [["transformer"], ["transformer", "transformer-tied"], ["lstm"], ["fconv"]]
 )
@@ -433,6 +435,7 @@ def test_the_words_that_a_lexicon_names_are_replaced(drafts, tmp_path):
     assert hits >= 0.9 * len(cases), (hits, len(cases))
 
 
+@drawn(1)
 @pytest.mark.parametrize("beam", [1, 5])
 def test_a_german_compound_is_replaced_wholly(tmp_path, beam):
     """Its translation has two words, both of which the English term replaces."""

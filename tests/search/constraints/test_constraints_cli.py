@@ -98,6 +98,7 @@ def test_generate_with_a_file_of_tabs(tiny, tmp_path):
     }
 
 
+@drawn(1)
 @pytest.mark.parametrize("select", ["gbs", "cbs"])
 def test_the_baselines_take_the_same_file(tiny, tmp_path, select):
     file = write(tmp_path / "c.tsv", PHRASES)
@@ -321,6 +322,7 @@ BAD = {  # tests/attack has the others
 }
 
 
+@drawn(1)
 @pytest.mark.parametrize("what", BAD)
 def test_a_bad_line_of_a_file_ends_a_strict_session_by_number_behind_what_came_before(
     tiny, tmp_path, what
@@ -399,6 +401,7 @@ def test_a_bad_field_is_refused_by_number_and_earlier_output_is_kept(tiny, typed
     ) == hypotheses(done)
 
 
+@drawn(1)
 @pytest.mark.parametrize("count", [SENTENCES - 1, SENTENCES + 1])
 def test_a_file_of_another_length_than_the_corpus_is_refused(tiny, tmp_path, count):
     file = write(tmp_path / "c.tsv", ["en1"] * count)
@@ -410,6 +413,7 @@ def test_the_stock_flag_alone_gives_generate_no_phrases(tiny):
     assert "--constraints alone" in sentence(generate(tiny, *EXT, "--constraints", check=False))
 
 
+@drawn(0)
 def test_more_phrases_than_cbs_can_hold_are_refused(tiny, tmp_path):
     file = write(tmp_path / "c.tsv", ["\t".join(f"en{i}" for i in range(7))] * SENTENCES)
     done = generate(tiny, *EXT, "--select", "cbs", "--constraints-file", file, check=False)
@@ -421,6 +425,7 @@ def test_more_phrases_than_cbs_can_hold_are_refused(tiny, tmp_path):
     )
 
 
+@drawn(0)
 def test_constraints_next_to_a_search_that_knows_none_are_refused(tiny, tmp_path):
     file = write(tmp_path / "c.tsv", PHRASES)
     for flags in (("--constraints-file", file), ("--avoid-file", file)):

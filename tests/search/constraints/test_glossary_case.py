@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from forked import interactive
+from sizes import drawn
 
 MODEL = Path(__file__).resolve().parents[3] / "checkpoints" / "demo"
 SOURCES = {
@@ -43,6 +44,7 @@ LABELS = "Angebot\tQuotation\nAngebote\tSales Orders\nOrdner\tAPI\n"
 EXACT = "source\ttarget\tcase\n" + LABELS.replace("Quotation", "Quotation\texact")
 
 
+@drawn(1)
 @pytest.mark.parametrize(
     ("terms", "flags", "texts"),
     [

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from sizes import drawn
 
 from fairseq_ext import Translator
 
@@ -21,6 +22,7 @@ def folder(tmp_path_factory):
     return out
 
 
+@drawn(1)
 @pytest.mark.parametrize(
     ("forms", "number"), [("auto", 2), ("off", 1)], ids=["with forms", "without"]
 )

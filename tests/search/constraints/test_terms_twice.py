@@ -44,7 +44,7 @@ def words(text: str) -> list[str]:
     return re.findall(r"\w{4,}", text)
 
 
-@drawn(2)
+@drawn(1)
 @pytest.mark.parametrize("flags", [[], ["--constraints", "ordered"], ["--glossary-repeat", "each"]])
 def test_terms_whose_target_the_draft_has_end_no_run(drafts, tmp_path, flags):
     """Another word of the source has the target that a term has in the draft: every line has a
@@ -157,6 +157,7 @@ def test_scores_with_terms_in_place_are_those_of_the_search_s_temperature(tmp_pa
         assert float(score) == pytest.approx(float(printed.mean()), abs=1e-3)
 
 
+@drawn(0)  # long
 def test_lists_are_in_the_order_of_their_scores(drafts, tmp_path):
     draw = random.Random(5)
     glossary = tmp_path / "terms.tsv"
@@ -182,6 +183,7 @@ def test_lists_are_in_the_order_of_their_scores(drafts, tmp_path):
     }
 
 
+@drawn(0)  # long
 def test_a_banned_phrase_does_not_make_the_best_depend_on_how_many_are_wanted(tmp_path):
     """A phrase of the term and the word in front of it: the best draft is of no use with its term,
     and the same other ones are looked at."""

@@ -5,6 +5,7 @@ import json
 import re
 
 import pytest
+from sizes import drawn
 from test_terms_twice import MODEL, translated
 
 from fairseq_ext import Translator
@@ -29,6 +30,7 @@ def glossary(tmp_path_factory):
     return path
 
 
+@drawn(1)
 @pytest.mark.parametrize("flags", [[], ["--glossary-documents", "blank"]])
 def test_the_command_finds_them(glossary, tmp_path, flags):
     report, stats = tmp_path / "report.jsonl", tmp_path / "stats.json"

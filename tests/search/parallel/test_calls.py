@@ -3,6 +3,7 @@
 import pytest
 from models import batch, build, generators, run, same
 from parallel_decoding import LENGTHS, blocks, counts, drafts
+from sizes import part_of
 
 
 @pytest.mark.parametrize("method", ["gs-jacobi", "hybrid-jacobi", "window"])
@@ -37,12 +38,14 @@ def test_the_gold_output_as_draft_takes_one_verifying_pass(tmp_path, seed):
 def test_an_edit_in_the_middle_of_the_old_output_does_not_spoil_the_rest(tmp_path):
     """One token of the old output changed, one missing, one too many: two or three calls, not
     as many as tokens are left."""
-    checked = 0
+    checked, most = 0, len(part_of(9, 3))
     for seed in range(30):
+        if checked >= most:
+            break
         models, sample = [build("transformer", seed, eos=0.5)], batch([8], seed)
         stock = generators(models, beam=1, max_len_b=20).stock
         gold = run(stock, sample)[0][0]["tokens"].tolist()[:-1]
-        if len(gold) < 12 or len(set(gold)) < 8 or checked >= 9:
+        if len(gold) < 12 or len(set(gold)) < 8:
             continue
         other = next(t for t in range(4, 25) if t not in gold)
         for old in (
@@ -60,7 +63,7 @@ def test_an_edit_in_the_middle_of_the_old_output_does_not_spoil_the_rest(tmp_pat
             same(run(pair.stock, sample), run(pair.ours, sample))
             assert counts(pair.ours)["calls"] <= 5
             checked += 1
-    assert checked >= 6
+    assert checked >= min(most, 6)
 
 
 @pytest.mark.parametrize("method", ["jacobi", "gs-jacobi"])

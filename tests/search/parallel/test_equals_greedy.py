@@ -51,7 +51,7 @@ def test_every_method_equals_greedy_for_random_models_drafts_and_blocks(method, 
         assert pair.ours.decoder.name == backend
 
 
-@covering(1)
+@drawn(2)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_stream_of_rows_equals_greedy(method, dtype, tmp_path):
@@ -143,6 +143,7 @@ def test_repeated_ngrams_are_blocked_as_in_our_beam_search(method, n):
     assert changed
 
 
+@drawn(1)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_equals_one_token_at_a_time(dtype):
     """One sentence at a time: in a batch whose rows stand at different lengths the one-token path

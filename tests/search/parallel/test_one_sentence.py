@@ -9,7 +9,7 @@ import pytest
 import torch
 from models import batch, build, dictionary, generators, run, same
 from parallel_decoding import EOS, LENGTHS, METHODS, PAD, blocks, counts, drafts
-from sizes import covering, part_of
+from sizes import covering, drawn, part_of
 
 from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.parallel import CompiledRow
@@ -73,7 +73,7 @@ def test_a_sentence_alone_equals_greedy(method, dtype, tmp_path):
         )
 
 
-@covering(1)
+@drawn(2)
 @pytest.mark.usefixtures("on_the_cpu")
 @pytest.mark.skipif(library() is None, reason="no compiler")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

@@ -43,7 +43,7 @@ def test_equals_the_whole_batch_and_one_sentence_at_a_time(threshold, order, bac
                 same(run(fixed, alone(sample, i)), expected[i : i + 1], 1e-9)
 
 
-@drawn(4)
+@drawn(2)
 @pytest.mark.parametrize("order", ["shortest", "fifo"])
 @pytest.mark.parametrize("rows", [None, 6, 11])
 @pytest.mark.parametrize("architecture", JOINED + APART)

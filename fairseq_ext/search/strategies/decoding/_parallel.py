@@ -31,7 +31,7 @@ MARGIN = {"float16": 0.1, "bfloat16": 0.8}
 
 
 def is_on_cpu(context: Any) -> bool:
-    """Whether the model is on the CPU."""
+    """Return whether the model is on the CPU."""
     return next(context.models[0].parameters()).device.type == "cpu"
 
 

@@ -199,8 +199,8 @@ class Screened(Softmax):
         return ScreenedLogProbs(self, decoder, x, screen)
 
     def is_faster(self, decoder: Decoder, x: Tensor, screen: Screen) -> bool:
-        """Whether screening is faster for this number of rows: both are timed in turns when the
-        number first occurs."""
+        """Return whether screening is faster for this number of rows: both are timed in turns when
+        the number first occurs."""
         size = (x.size(0) - 1).bit_length()
         if size not in self.faster:
             ways = (

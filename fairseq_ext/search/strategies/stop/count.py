@@ -80,8 +80,8 @@ class Count(Stop):
         )
 
     def no_candidate_ends(self, candidates: Candidates, before: Tensor) -> bool:
-        """Whether no candidate ends, as in most steps; only checked on a CPU, where it does not
-        wait for a device."""
+        """Return whether no candidate ends, as in most steps; only checked on a CPU, where it does
+        not wait for a device."""
         return not bool((candidates.token == self.eos).any())
 
 

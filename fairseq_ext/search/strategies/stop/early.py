@@ -10,7 +10,9 @@ score is optimistic: each missing token costs 0.3 nats, EOS and each other token
 number of other tokens (0 to 4) that gives the best final score. Once the n-best list is full, a
 hypothesis whose estimate is not better than the list's last is dropped. The sentence is final when
 none is left, when its hypotheses are more than 16 tokens longer than twice the one that finished
-first, or when 2k hypotheses are finished.
+first, or when 2k hypotheses are finished; where the unconstrained output competes, 4k: a required
+word at a wrong place ended up to 2k hypotheses, each a little less improbable than the one before,
+and the good one did not have the word yet.
 
 The part of a total below -1.25 nats a token is not divided by the length. An improbable word gives
 a mean of -3, which every more probable token raises: without this rule, the best mean was that of a
@@ -37,7 +39,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.core.stats import Stats
-from fairseq_ext.kernels.banks import Estimate
+from fairseq_ext.kernels.banks import Estimate, finished_needed
 from fairseq_ext.kernels.beam import StopRule, StrategyRules
 from fairseq_ext.search.beam import Beam, numbers, upload
 from fairseq_ext.search.candidates import Candidates, StopDecision
@@ -135,10 +137,12 @@ class Early(Count):
         )
 
     def finished_needed(self, candidates: Candidates) -> int | Tensor:
-        """Return k, and 2k with constraints: if few rows are left, many finished hypotheses would
-        not have been among the k best."""
+        """Return k, and with constraints 2k, or 4k where hypotheses compete: if few rows are left,
+        many finished hypotheses would not have been among the k best."""
         k = super().finished_needed(candidates)
-        return k if candidates.goal is None else k * (1 + (candidates.goal > 0).long())
+        if candidates.goal is None:
+            return k
+        return k * torch.where(candidates.goal > 0, finished_needed(candidates.competing > 0), 1)
 
     def exceed_first_length(self, beam: Beam, finished: Finished) -> list[bool]:
         """Return whether each sentence is far longer than its first finished hypothesis."""

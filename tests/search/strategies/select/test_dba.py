@@ -403,3 +403,23 @@ def test_a_row_that_has_its_phrase_goes_on_with_its_second_best_word():
     }
     best = outputs(decode([lattice(arcs)], [wanted("b")], 4, 6, nbest=1))[0][0]
     assert best == ("be", round(math.log(0.01 * 0.4), 9))
+
+
+def test_improbable_hypotheses_that_end_do_not_stop_the_search_before_the_one_that_competes():
+    """The model says "b" itself behind "aaa"; before, one hypothesis a step ends with it."""
+    arcs = {"a" * n: {"a": 0.999, "b": 0.001} for n in range(3)} | {"aaa": {"b": 1}}
+    means = Scoring(True)
+    found = [
+        decode(
+            [lattice(arcs)],
+            [wanted("b")],
+            1,
+            nbest=1,
+            scoring=means,
+            stop=stop_plug("early", 1, means),
+            select=partial(DBA, competing=competing),
+        )
+        for competing in (0, 1)
+    ]
+    best = [outputs(each)[0][0] for each in found]
+    assert best[0][0] == "b" and best[1] == ("aaab", round(3 * math.log(0.999) / 5, 9))

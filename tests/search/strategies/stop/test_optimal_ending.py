@@ -22,7 +22,7 @@ from ending_reference import (
     sentences,
     unbounded,
 )
-from sizes import covering
+from sizes import covering, drawn
 from table_model import EOS, lattice, random_table, search, stop_plug, words
 
 from fairseq_ext.search.finished import Scoring
@@ -105,7 +105,7 @@ def test_an_offset_moves_the_wanted_length(offset, prune, k):
     assert found.step != optimal(k, reward(0.9)).step
 
 
-@covering(1)
+@drawn(6)
 @each_rule
 @each_expansion
 def test_prune_bound_changes_no_answer_and_saves_rows(rule, paper):
