@@ -94,7 +94,7 @@ class Insertion:
                     sentence.poor[term] = own.form, float(best[0].scores.mean())
 
     def options(self, sentence: Sentence, term: SourceTerm) -> list[Option]:
-        """The ways to insert a term."""
+        """Return the ways to insert a term."""
         candidate = sentence.candidates[0]
         assert candidate.words is not None
         taken = [span for span in candidate.words.span_of_mention if span is not None]

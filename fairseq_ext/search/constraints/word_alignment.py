@@ -129,7 +129,7 @@ class WordAlignment:
         return self.doubtful[mention]
 
     def is_found_doubtful(self, mention: int) -> bool:
-        """The same, computed."""
+        """Compute the result of `is_doubtful`."""
         span, weight = self.span_of_mention[mention], self.weight[mention]
         if span is None:
             return True
