@@ -158,7 +158,7 @@ VARIABLE = [
 ]
 
 
-@drawn(2)
+@drawn(1)
 @pytest.mark.parametrize("strategy", [{}, {"int8": True}, {"stop": "ranked"}, *VARIABLE], ids=str)
 def test_sentences_that_come_and_go_get_the_loops_bits(strategy):
     """Some are cancelled; slots, the KV cache and its positions grow, and positions that no row

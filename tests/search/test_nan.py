@@ -81,7 +81,7 @@ WEIGHTS = [
 ]
 
 
-@drawn(23)
+@drawn(12)
 @pytest.mark.parametrize("numbers", NUMBERS)
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("architecture, weight", WEIGHTS)

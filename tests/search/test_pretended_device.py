@@ -42,13 +42,14 @@ def on_both(flags: dict, device: torch.device, **generation) -> list:
     return found
 
 
-@drawn(4)
+@drawn(2)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_strategy_gives_on_the_device_what_it_gives_on_the_cpu(name, pretended, tmp_path):
     flags, needed = separated(with_files(EXAMPLES[name], tmp_path))
     same(*on_both(flags, pretended, **needed))
 
 
+@drawn(0)  # long
 def test_lsh_by_its_cuda_kernels_gives_what_the_cpu_gives(
     pretended, simulated, monkeypatch, tmp_path
 ):
@@ -238,7 +239,7 @@ def on_page(way: str) -> tuple[float, int]:
     return float(waits), int(launches)
 
 
-@drawn(2)
+@drawn(1)
 @pytest.mark.parametrize("way", WAITS)
 def test_a_step_waits_no_more_than_it_must_and_requests_what_the_page_says(
     way, pretended, simulated, monkeypatch, tmp_path

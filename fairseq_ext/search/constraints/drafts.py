@@ -112,8 +112,8 @@ class Sentence:
     # terms that the search has brought in, since a first draft had no word for them
     required: tuple[SourceTerm, ...] = ()
     source: int = -1  # its number among the encoded sources
-    # terms that fit badly where they are inserted, each with the model's own word and the mean
-    # log-probability of the draft that has this word there
+    # terms that fit badly where they are inserted, each with the model's own word ("" for labels
+    # that are left) and the mean log-probability of the draft that has this word there
     poor: dict[SourceTerm, tuple[str, float]] = field(default_factory=dict)
 
     @cached_property
@@ -148,12 +148,12 @@ class Sentence:
         known = {(term.source, term.phrases) for term, word in places if word is not None}
         for term, word in places:
             key = term.source, term.phrases
-            if term in candidate.unfit or (word is None and term.is_interface_label):
-                left[term] = UNFIT_REASON
-            elif (word is None and (key in known or term.phrases in candidate.has)) or (
+            if (word is None and (key in known or term.phrases in candidate.has)) or (
                 key in sure and self.is_doubtful(candidate, term)
             ):
                 left[term] = FURTHER_REASON
+            elif term in candidate.unfit or (word is None and term.is_interface_label):
+                left[term] = UNFIT_REASON
             known.add(key)
         return left
 

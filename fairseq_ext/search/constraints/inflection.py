@@ -17,14 +17,17 @@ from collections.abc import Callable, Sequence
 
 from fairseq_ext.search.constraints.drafts import Candidate, Rewrite, Sentence
 from fairseq_ext.search.constraints.forced_decoding import Sources
-from fairseq_ext.search.constraints.rewrites import Version
+from fairseq_ext.search.constraints.rewrites import Version, words
 from fairseq_ext.search.constraints.term_writer import TermWriter
-from fairseq_ext.search.phrases.agreement import LANGUAGES, has_noun
+from fairseq_ext.search.phrases.agreement import LANGUAGES, has_noun, is_nominal, noun_after
 from fairseq_ext.search.phrases.sentence import SourceTerm
 from fairseq_ext.search.pool import Pool
 
 # nats that a label may cost its sentence: of several words, of one, and where the place is doubtful
 PHRASE_MARGIN, WORD_MARGIN, DOUBTFUL_MARGIN = 5.0, 4.0, 2.0
+NAMED_MARGIN = 8.0  # of several words, with the label's capitals in the source
+# of one that the model writes by itself, where it never writes the draft's word
+WRITTEN_SHARE, WRITTEN_MARGIN = 0.45, 7.0
 Options = list[tuple[SourceTerm, list[Rewrite]]]  # the terms of a draft, and ways to write them
 Score = Callable[[Pool, Sources, Sequence[Version]], None]
 
@@ -106,6 +109,19 @@ class Inflection:
 
 def margin(sentence: Sentence, candidate: Candidate, term: SourceTerm) -> float:
     """Return how much less probable (in nats) a label may make a draft."""
+    mention = sentence.aligned_mention(candidate, term)
+    if mention is None or candidate.words is None:
+        return DOUBTFUL_MARGIN
+    if candidate.words.is_in_compound(mention):
+        return 0.0
     if " " in term.source:
-        return PHRASE_MARGIN
+        return NAMED_MARGIN if term.mention == term.source else PHRASE_MARGIN
+    span = candidate.words.span_of_mention[mention] or (0, 0)
+    displaced = candidate.text[slice(*span)]
+    of = sentence.mentions[mention]
+    is_written = max(of.share(*words(form)) for form in term.targets) >= WRITTEN_SHARE
+    is_same_kind = displaced[:1].isupper() == is_nominal(term.targets)
+    is_attributive = displaced[:1].islower() and noun_after(candidate.text, span[1], "de")
+    if is_written and is_same_kind and not is_attributive and not of.share(*words(displaced)):
+        return WRITTEN_MARGIN
     return DOUBTFUL_MARGIN if sentence.is_doubtful(candidate, term) else WORD_MARGIN

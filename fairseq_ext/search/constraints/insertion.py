@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from fairseq_ext.search.constraints.drafts import Candidate, Rewrite, Sentence
+from fairseq_ext.search.constraints.drafts import UNFIT_REASON, Candidate, Rewrite, Sentence
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding, Sources
 from fairseq_ext.search.constraints.rewrites import Version, is_inflection
 from fairseq_ext.search.constraints.term_writer import TermWriter, led
 from fairseq_ext.search.constraints.word_alignment import Mention, word_spans
+from fairseq_ext.search.phrases.agreement import is_nominal
 from fairseq_ext.search.phrases.function_words import function_words, stem
 from fairseq_ext.search.phrases.pieces import folded
 from fairseq_ext.search.phrases.places import PLURAL, agreeing, overlap
@@ -29,6 +30,8 @@ from fairseq_ext.search.pool import Pool
 COMPARED = (3, 3, 6)
 FILLS = 8  # first words in front of a term that are compared
 NEAR = 8  # tokens behind a term that are compared
+# nats that a label of an interface may cost: inserted, inserted before a second search, and in that
+LABEL_COST, SEARCHED_COST, FOUND_COST = 4.0, 13.0, 4.0
 POOR = 8.0  # nats that an insertion may cost before the sentence is searched again
 LEADS = {  # words before a term in the singular and in the plural
     "en": (
@@ -37,7 +40,8 @@ LEADS = {  # words before a term in the singular and in the plural
         "|the|and|and the|with|with the|in|in the|on|on the|of|of the|for|to the|between".split(
             "|"
         ),
-    )
+    ),
+    "de": ("|der|die|das|den|dem|des|im|in der|in den|auf dem|auf der|für|von|mit".split("|"),) * 2,
 }
 
 
@@ -70,7 +74,10 @@ class Insertion:
         jobs = []
         for sentence in sentences:
             draft = sentence.candidates[0]
-            for term in [term for term, word in sentence.places(draft) if word is None]:
+            places = sentence.places(draft) if sentence.lacks(1) else []
+            terms = [term for term, word in places if word is None]
+            labels = () if sentence.required else absent_labels(sentence, draft)
+            for term in [*terms, *labels]:
                 if not term.required and self.has_inflection(draft, term):
                     draft.unfit.add(term)
                 else:
@@ -84,14 +91,51 @@ class Insertion:
             max(of, key=lambda each: float(each[0].scores.sum()), default=None) for of in versions
         ]
         self.score_(pool, sources, [best[0] for best in bests if best is not None], None)
+        found: list[tuple[Sentence, SourceTerm, Rewrite]] = []
         for (sentence, term), best in zip(jobs, bests, strict=True):
-            if best is not None:
+            if best is not None and term.is_interface_label:
+                found.append((sentence, term, best[1]))
+            elif best is not None:
                 candidate = sentence.candidates[0]
                 candidate.inserted[term] = best[1]
                 cost = candidate.draft.positional_scores.sum() - best[0].scores.sum()
                 if float(cost) > POOR:
                     ((_, own),) = best[0].rewrites.items()
                     sentence.poor[term] = own.form, float(best[0].scores.mean())
+        self.insert_labels(pool, sources, found)
+
+    def insert_labels(
+        self,
+        pool: Pool,
+        sources: Sources,
+        places: Sequence[tuple[Sentence, SourceTerm, Rewrite]],
+    ) -> None:
+        """Insert a label in each best draft, in the form and with the words before it that are the
+        most probable, where this costs the sentence little; where it costs more, the label is
+        searched for."""
+        versions = []
+        for sentence, term, place in places:
+            candidate = sentence.candidates[0]
+            ways = [
+                Rewrite(place.span, led(lead, form), form, "inserted")
+                for form in self.writer.of_number(term)
+                for lead in LEADS[self.writer.language][0]
+            ]
+            versions += [self.writer.version(sentence, candidate, {term: way}) for way in ways]
+        self.score_(pool, sources, versions, None)
+        best: dict[Sentence, tuple[float, SourceTerm, Rewrite]] = {}
+        for version in versions:
+            draft, ((term, way),) = version.candidate.draft, version.rewrites.items()
+            cost = float(draft.positional_scores.sum() - version.scores.sum())
+            if cost < best.get(version.sentence, (SEARCHED_COST,))[0]:
+                best[version.sentence] = cost, term, way
+        for sentence, (cost, term, way) in best.items():
+            candidate = sentence.candidates[0]
+            if cost < LABEL_COST:
+                candidate.inserted[term] = way
+            elif not sentence.poor:
+                scores = candidate.draft.positional_scores
+                sentence.poor[term] = "", float(scores.sum() - FOUND_COST) / len(scores)
 
     def options(self, sentence: Sentence, term: SourceTerm) -> list[Option]:
         """Return the ways to insert a term."""
@@ -99,7 +143,10 @@ class Insertion:
         assert candidate.words is not None
         taken = [span for span in candidate.words.span_of_mention if span is not None]
         word = self.own_word([sentence.mentions[i] for i in sentence.mention_numbers(term)])
-        form = agreeing(term.targets, word)[0] if self.writer.is_english else term.targets[0]
+        forms = (
+            agreeing(term.targets, word) if self.writer.is_english else self.writer.of_number(term)
+        )
+        form = forms[0]
         is_plural = PLURAL.search(form) is not None
         leads = LEADS.get(self.writer.language, ([""], [""]))[is_plural]
         out = []
@@ -219,6 +266,26 @@ def differs(term: SourceTerm, own: str, displaced: str) -> bool:
     is_verb = displaced.endswith("ing") and not any(t.endswith("ing") for t in (*term.targets, own))
     has_plural = any(PLURAL.search(form) for form in (*term.targets, own))
     return is_verb or (PLURAL.search(displaced) is not None and not has_plural)
+
+
+def absent_labels(sentence: Sentence, candidate: Candidate) -> list[SourceTerm]:
+    """The labels of things (no verbs or adjectives) for which a draft has no word, and no part of a
+    compound."""
+    left, places, words = (
+        sentence.left_terms(candidate),
+        dict(sentence.all_places(candidate)),
+        candidate.words,
+    )
+    return [
+        term
+        for term, reason in left.items()
+        if reason == UNFIT_REASON
+        and term.is_interface_label
+        and places[term] is None
+        and is_nominal(term.targets)
+        and words is not None
+        and not any(map(words.is_in_compound, sentence.mention_numbers(term)))
+    ]
 
 
 def next_token(candidate: Candidate, place: int) -> int:

@@ -171,6 +171,7 @@ class GlossaryPlacement:
         own = {
             term.phrases: self.text.segmenter().alternatives([word], "", suggest=False)[0]
             for term, (word, _) in sentence.poor.items()
+            if word
         }
         mean = max(mean for _, mean in sentence.poor.values())
         return Retry(tuple(sentence.poor), own, first, sentence.candidates[0], mean)
@@ -215,7 +216,9 @@ class GlossaryPlacement:
             tokens,
             text,
             [
-                is_held and not self.writer.is_miscased(term, text)
+                is_held
+                and not self.writer.is_miscased(term, text)
+                and not self.writer.is_misinflected(term, text)
                 for term, is_held in zip(constraints.terms, has_term, strict=True)
             ],
             has,
@@ -261,7 +264,7 @@ class GlossaryPlacement:
         lacking = [s for s in sentences if s.lacks(0)]
         new = [(s, c) for s in lacking for c in s.incomplete(SEARCHED) if c.words is None]
         self.align(pool, sources, new)
-        self.insert(pool, sources, [s for s in lacking if s.lacks(1)])
+        self.insert(pool, sources, sentences)
         is_inflected = self.inflect.is_known
         if is_inflected:
             self.inflect(pool, sources, sentences)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from unicodedata import normalize
 
 from fairseq_ext.search.constraints.drafts import Candidate, Rewrite, Sentence
 from fairseq_ext.search.constraints.rewrites import Version
-from fairseq_ext.search.constraints.word_alignment import widened
+from fairseq_ext.search.constraints.word_alignment import widened, word_spans
 from fairseq_ext.search.phrases.agreement import (
     LANGUAGES,
     Beginning,
@@ -16,10 +17,11 @@ from fairseq_ext.search.phrases.agreement import (
     endings_before,
     fits,
     has_noun,
+    is_feminine_with_other_article,
     noun_after,
     numbers_of,
 )
-from fairseq_ext.search.phrases.forms import adjective_stem
+from fairseq_ext.search.phrases.forms import ADJECTIVE_ENDINGS, adjective_stem
 from fairseq_ext.search.phrases.letter_case import capitalised, fitted, keeps_case, starts_sentence
 from fairseq_ext.search.phrases.pieces import folded, normal
 from fairseq_ext.search.phrases.places import (
@@ -35,7 +37,7 @@ from fairseq_ext.search.phrases.places import (
 from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.phrases.sentence import SourceTerm
 
-NUMBER_BONUS = 2.0
+NUMBER_BONUS = 3.0
 
 
 class TermWriter:
@@ -85,8 +87,9 @@ class TermWriter:
             forms = self.attributive(forms, text, span, others, noun)
         if self.source == "en" and PLURAL.search(term.mention):
             forms = dative_plurals(forms, text[: span[0]]) or forms
-        for form in forms:
-            wide = widened(text, span, form, taken)
+        spans = [span, *other_spans(text, span, others)] if " " in term.mention else [span]
+        for place, form in itertools.product(spans, forms):
+            wide = widened(text, place, form, taken)
             cased = self.in_sentence(term, form, text, wide)
             changed = (
                 beginnings(text, wide[0], self.language, others)
@@ -96,7 +99,15 @@ class TermWriter:
             for i, beginning in enumerate(changed):
                 if not i or fits(form, beginning.endings):
                     found.setdefault(Rewrite(wide, cased, cased, around=beginning.changes))
-        return list(found)
+        return [each for each in found if not self.has_wrong_article(each, text)] or list(found)
+
+    def has_wrong_article(self, rewrite: Rewrite, text: str) -> bool:
+        """Whether a German feminine noun has a determiner that none has."""
+        if self.language not in LANGUAGES:
+            return False
+        changes = sorted(rewrite.around)
+        begun = edited(text[: rewrite.span[0]], changes)
+        return is_feminine_with_other_article(rewrite.form, begun)
 
     def attributive(
         self, forms: tuple[str, ...], text: str, span: Span, others: list[Span], noun: Span
@@ -107,7 +118,8 @@ class TermWriter:
         endings = endings_before(text, span[0], self.language, others)
         displaced = text[slice(*span)]
         own = displaced[len(adjective_stem(displaced)) :]
-        if own in endings and not any(overlap(noun, other) for other in others):
+        stays = endings != ADJECTIVE_ENDINGS and not any(overlap(noun, each) for each in others)
+        if own in endings and stays:
             endings = (own,)
         base = min(forms, key=len)
         fitting = tuple(form for form in forms if form[len(base) :] in endings)
@@ -125,6 +137,32 @@ class TermWriter:
             text[start].isupper() and not starts_sentence(text, start) for start, _ in places
         )
 
+    def is_misinflected(self, term: SourceTerm, text: str) -> bool:
+        """Whether a German text has a noun with an article of another gender, or an adjective only
+        with endings that the words before it do not allow: "einer kleinen, randomisierte Studie".
+        """
+        if self.language not in LANGUAGES:
+            return False
+        places = {
+            span: form
+            for form in term.targets
+            for span in Text(text, False).places(normal(form), term.case)
+        }
+        if any(map(has_noun, term.targets)):
+            return any(
+                is_feminine_with_other_article(form, text[:start])
+                for (start, _), form in places.items()
+            )
+        base = min(term.targets, key=len, default="")
+        allowed = [
+            (form[len(base) :], endings_before(text, start, self.language))
+            for (start, end), form in places.items()
+            if noun_after(text, end, self.language) is not None
+        ]
+        return bool(allowed) and all(
+            endings != ADJECTIVE_ENDINGS and own not in endings for own, endings in allowed
+        )
+
     def bonus(self, term: SourceTerm, form: str) -> float:
         """Return what a form of a German noun gains (in nats) for the number of its source term, an
         English one."""
@@ -132,6 +170,10 @@ class TermWriter:
             return 0.0
         number = "plural" if PLURAL.search(term.mention) else "singular"
         return NUMBER_BONUS * (number in numbers_of(form, term.targets))
+
+    def of_number(self, term: SourceTerm) -> tuple[str, ...]:
+        """The forms of a German noun with the number of its source term; all if that is unknown."""
+        return tuple(f for f in term.targets if self.bonus(term, f)) or term.targets
 
     def in_sentence(self, term: SourceTerm, form: str, text: str, span: Span) -> str:
         """A form of a term of an inflected language: as written, with a capital at the start of a
@@ -195,3 +237,22 @@ def led(lead: str, term: str) -> str:
     """A term after the words that lead to it."""
     *others, last = lead.split(" ")
     return " ".join([*others, fitting(last, term) if last in ("a", "an") else last, term]).strip()
+
+
+def other_spans(text: str, span: Span, taken: list[Span]) -> list[Span]:
+    """Return other places of a term for several words: with the noun behind them, which their
+    adjective has, and without the first or the last word."""
+    words = word_spans(text)
+    inside = [i for i, (start, _) in enumerate(words) if span[0] <= start < span[1]]
+    if not inside:
+        return []
+    first, last = inside[0], inside[-1]
+    found = []
+    if last + 1 < len(words) and text[words[last][0]].islower():
+        behind = words[last + 1]
+        is_noun = text[behind[0]].isupper() and text[span[1] : behind[0]].isspace()
+        if is_noun and not any(overlap(behind, other) for other in taken):
+            found.append((span[0], behind[1]))
+    if len(inside) > 2:
+        found += [(words[first + 1][0], span[1]), (span[0], words[last - 1][1])]
+    return found

@@ -138,6 +138,18 @@ class WordAlignment:
         is_weak = weight < (MIN_SURE_SCORE if agrees else MIN_SURE_SCORE_ALONE)
         return is_weak or self.are_modifiers(mention, {self.folded[w] for w in found})
 
+    def is_in_compound(self, mention: int) -> bool:
+        """Whether a German noun translates a mention and another source word ("Nummernkreis" for
+        "number sequence"): the word that was found, or any where none was."""
+        span, own = self.span_of_mention[mention], self.mentions[mention].words
+        return any(
+            (span is None or span[0] <= start < span[1])
+            and self.text[start].isupper()
+            and claims & own
+            and claims - own
+            for (start, _), claims in zip(self.words, self.claims, strict=True)
+        )
+
     def are_modifiers(self, mention: int, words: Collection[str]) -> bool:
         """Whether words are in the renderings of a mention, but never the head, which is the last
         word: "young" of "young boy". Phrases with function words ("crowd of people") say nothing.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import regex
 
-from fairseq_ext.search.phrases.forms import ADJECTIVE_ENDINGS, adjective_stem
+from fairseq_ext.search.phrases.forms import ADJECTIVE_ENDINGS, FEMININE, adjective_stem
 from fairseq_ext.search.phrases.function_words import function_words
 from fairseq_ext.search.phrases.letter_case import capitalised
 
@@ -30,6 +30,7 @@ WORD_BEHIND = regex.compile(
 SAME_PLURAL = ("el", "er", "en", "chen", "lein")  # nouns without an ending in the plural
 UMLAUT = regex.compile("[äöü]")
 DATIVE = regex.compile(r"(?i)(?<!\p{L})(?:mit|von|zu|bei|aus|nach|seit) (?:\p{Ll}+en )*$")
+LAST_WORDS = regex.compile(r"(?:[\p{L}\p{M}-]+ )*$")
 DEFINITE = ("der", "die", "das", "den", "dem", "des")
 # with the articles that they may contract with
 PREPOSITIONS = {
@@ -46,6 +47,10 @@ CONTRACTIONS = {
     if " " not in word
 }
 POSSESSIVES = ("ein", "kein", "mein", "dein", "sein", "ihr", "unser", "euer")
+NOT_FEMININE = frozenset(
+    [*"das dem den des am ans beim im ins vom zum".split(), *POSSESSIVES]
+    + [stem + ending for stem in POSSESSIVES for ending in ("en", "em", "es")]
+)
 STRONG = ("dies", "jed", "jen", "welch", "solch", "manch", "all", "beid")
 # begin a sentence as adjectives do, which take the ending of the next one
 PARALLEL = ("weiter", "ander", "mehrer", "viel", "einig", "wenig", "verschieden", "zahlreich")
@@ -188,6 +193,23 @@ def fits(form: str, endings: Sequence[str]) -> bool:
 def has_noun(form: str) -> bool:
     """Return whether a German term has a noun, with which other words agree."""
     return any(word[:1].isupper() for word in form.split())
+
+
+def is_feminine_with_other_article(form: str, before: str) -> bool:
+    """Return whether a German noun that is feminine by its ending, in the singular, stands behind a
+    determiner that no feminine noun has: "einen Differenz". before: the text before it."""
+    if not FEMININE.search(form):
+        return False
+    found = LAST_WORDS.search(before)
+    words = found.group().lower().split() if found else []
+    while words and looks_like_adjective(words[-1], function_words("de")):
+        words.pop()
+    return bool(words) and words[-1] in NOT_FEMININE
+
+
+def is_nominal(forms: Sequence[str]) -> bool:
+    """Return whether a German term with these forms is a noun: none begins with a small letter."""
+    return all(form[:1].isupper() for form in forms)
 
 
 def numbers_of(form: str, forms: Sequence[str]) -> tuple[str, ...]:

@@ -189,6 +189,15 @@ def aligned(
     return [span and draft[slice(*span)] for span in found.span_of_mention]
 
 
+def test_a_compound_translates_other_source_words_too():
+    """Attention: "Nummernkreis" is the strongest word of both "number" and "sequence"."""
+    weights = torch.tensor([[0.8, 0.1, 0.1], [0.1, 0.5, 0.4]])
+    mentions = [Mention((place,), ("Folge",), frozenset({place})) for place in range(3)]
+    found = WordAlignment("neuer Nummernkreis", [(0, 5), (6, 18)], mentions)
+    found.attend_(weights, [(0,), (1,), (2,)])
+    assert list(map(found.is_in_compound, range(3))) == [False, True, True]
+
+
 def test_a_verb_stands_for_its_source_in_any_form():
     """The model writes "check" for "prüft" by itself, and "checks" in the sentence."""
     weak = "Heute prüft das Gerät", "today the device checks", "0 2 3 3"

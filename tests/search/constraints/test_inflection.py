@@ -9,6 +9,8 @@ import pytest
 from sizes import drawn
 
 from fairseq_ext import Translator
+from fairseq_ext.search.constraints.term_writer import TermWriter, other_spans
+from fairseq_ext.search.phrases.sentence import SourceTerm
 
 MODEL = Path(__file__).resolve().parents[3] / "checkpoints" / "demo"
 
@@ -45,3 +47,53 @@ def test_a_term_is_there_in_one_of_its_forms(folder, forms, number):
     (term,) = json.loads(report.read_text(encoding="utf-8"))["terms"]
     assert term["forms"] == number and term["placed_by"] == "aligned"
     assert term["form"] in ("Kunde", "Kunden")[:number] and term["form"] in text
+
+
+ADJECTIVE = ("klinisch", *("klinisch" + ending for ending in ("e", "en", "er", "es", "em")))
+
+
+@pytest.mark.parametrize(
+    ("text", "is_wrong"),
+    [
+        ("in einer kleinen, klinische Studie", True),
+        ("in einer kleinen, klinischen Studie", False),
+        ("unfreiwillige klinisch Behandlung", True),
+        ("mit dem klinische Versuch", True),
+        ("der klinische Versuch", False),
+        ("für klinische Studien", False),
+        ("Es ist klinisch belegt", False),
+    ],
+)
+def test_an_adjective_of_the_draft_has_an_ending_that_goes_with_the_words_before(text, is_wrong):
+    writer = TermWriter(lambda: None, 2, "de")
+    assert writer.is_misinflected(SourceTerm("klinisch", targets=ADJECTIVE), text) == is_wrong
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "others"),
+    [
+        ("die verbleibende Menge", "verbleibende", ["verbleibende Menge"]),
+        ("die verbleibende, Menge", "verbleibende", []),
+        ("Register Ausführen im Hintergrund", None, ["Ausführen im Hintergrund", None]),
+        ("die Rechnung Betrag", "Rechnung", []),
+    ],
+)
+def test_a_term_of_several_words_has_other_places(text, words, others):
+    words = words or text
+    start = text.index(words)
+    found = other_spans(text, (start, start + len(words)), [])
+    assert [text[slice(*span)] for span in found] == [
+        other or text.rsplit(" ", 1)[0] for other in others
+    ]
+
+
+@pytest.mark.parametrize(("mention", "forms"), [("box", ["Kunde"]), ("boxes", ["Kunden"])])
+def test_a_noun_has_the_number_of_its_english_source(mention, forms):
+    writer = TermWriter(lambda: None, 2, "de")
+    writer.source = "en"
+    term = SourceTerm("Kunde", targets=("Kunde", "Kunden"), mention=mention)
+    assert set(forms) <= set(writer.of_number(term))
+    assert writer.of_number(SourceTerm("neu", targets=("neu", "neue"), mention=mention)) == (
+        "neu",
+        "neue",
+    )

@@ -6,6 +6,8 @@ from fairseq_ext.search.phrases.agreement import (
     beginnings,
     dative_plurals,
     fits,
+    is_feminine_with_other_article,
+    is_nominal,
     noun_after,
     numbers_of,
 )
@@ -152,3 +154,23 @@ def test_number_and_case_of_forms():
 )
 def test_a_noun_is_a_part_of_longer_words(noun, text, words):
     assert [text[slice(*span)] for span in compounds(noun, text)] == words
+
+
+def test_a_noun_has_no_form_in_small_letters():
+    assert is_nominal(("Kunde", "Kunden"))
+    assert not is_nominal(("Gefiltert", "gefiltert"))
+
+
+@pytest.mark.parametrize(
+    ("before", "noun", "is_wrong"),
+    [
+        ("Es gibt einen ", "Differenz", True),
+        ("mit dem großen ", "Leistung", True),
+        ("Es gibt eine ", "Differenz", False),
+        ("mit den großen ", "Leistungen", False),
+        ("mit dem großen ", "Wert", False),
+        ("", "Differenz", False),
+    ],
+)
+def test_articles_of_feminine_nouns(before, noun, is_wrong):
+    assert is_feminine_with_other_article(noun, before) == is_wrong
