@@ -123,3 +123,6 @@ class AttendingDecoder(BlockDecoder, Protocol):
     def source_attention(self, tokens: Tensor) -> Tensor:
         """Read tokens (n, b), a block for each row; return their attention to the source (n, b,
         source), averaged over models, layers and heads."""
+
+    def separate_(self) -> None:
+        """Copy the keys and values of the live rows, which may be those of another group."""

@@ -176,6 +176,9 @@ class TransformerBackend:
     def source_attention(self, tokens: Tensor) -> Tensor:
         return read_attention(self.weights, self.live, tokens)
 
+    def separate_(self) -> None:
+        self.live.cache.leave_shared_slots_()
+
     def truncate(self, length: int | Tensor) -> None:
         """Forget all but the first length (n,) tokens of each row."""
         self.live.truncate_(length)

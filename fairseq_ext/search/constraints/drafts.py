@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from fairseq_ext.core.words import words_of
 from fairseq_ext.search.constraints.word_alignment import Mention, WordAlignment
@@ -115,7 +116,7 @@ class Sentence:
     # that are left) and the mean log-probability of the draft that has this word there
     poor: dict[SourceTerm, tuple[str, float]] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def first_mentions(self) -> list[int]:
         """The number of each term's first mention."""
         lengths = (len(term.mentions) for term in self.constraints.terms)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -23,8 +23,17 @@ Pair = tuple[int, Sequence[int]]  # the number of a source, and target tokens, E
 TOKENS = 2000  # target tokens of one call, padding included, at most
 # on a CPU, where padding costs as much as tokens: largest ratio of the lengths of two pairs in a
 # call
-MAX_LENGTH_RATIO = 1.1
+MAX_LENGTH_RATIO = 1.5
 SCORES = 50_000_000  # log-probabilities of one call, target tokens x vocabulary, at most: 200 MB
+
+
+class Start(NamedTuple):
+    """Where the reading of a pair begins: after the first tokens of a row of a group."""
+
+    group: Any  # the decoder's
+    row: int
+    sentence: int  # of the row in the group
+    length: int = 0  # tokens
 
 
 @dataclass
@@ -35,6 +44,16 @@ class Sources:
     lengths: list[int]  # EOS included
     row: list[int]  # of each source
     device: torch.device
+    # rows that have read a target: by source and target tokens
+    has_read: dict[tuple[int, tuple[int, ...]], Start] = field(default_factory=dict)
+
+    def start(self, source: int, tokens: Sequence[int] = (), length: int = 0) -> Start:
+        """Return where to begin a target of a source that shares its first tokens with other ones,
+        if they were read; else the start of the target."""
+        found = self.has_read.get((source, tuple(tokens)))
+        if found is None:
+            return Start(self.group, self.row[source], self.row[source])
+        return found._replace(length=length)
 
 
 class ForcedDecoding:
@@ -96,17 +115,32 @@ class ForcedDecoding:
         )
 
     def log_probs(
-        self, sources: Sources, pairs: Sequence[Pair], bos: int, known: Sequence[Tensor] = ()
+        self,
+        sources: Sources,
+        pairs: Sequence[Pair],
+        bos: int,
+        known: Sequence[Tensor] = (),
+        drafts: Sequence[Sequence[int]] = (),
     ) -> list[Tensor]:
         """Return the log-probabilities (L,) of each pair's target tokens; bos: the first input of
-        the decoder; known: those of each pair's first tokens, which are not computed again."""
+        the decoder; known: those of each pair's first tokens, which are not computed again; drafts:
+        targets with the same first tokens, of which `attention` may have kept the rows."""
+        shared = zip(pairs, drafts, known, strict=True) if drafts else ()
+        starts = [
+            sources.start(i, draft, min(len(of), len(target) - 1))
+            for (i, target), draft, of in shared
+        ]
 
         def reader(inputs: Tensor, target: Tensor, numbers: Sequence[int]) -> Tensor:
-            features = self.decoder.step(inputs, inputs.size(1))
+            length = None
+            if starts and starts[numbers[0]].group is not sources.group:
+                length = torch.tensor([starts[i].length for i in numbers], device=target.device)
+            features = self.decoder.step(inputs, inputs.size(1), length)
             out, is_requested = torch.zeros(target.shape, device=target.device), target.ne(self.pad)
             for row, i in enumerate(numbers if known else ()):
-                out[row, : len(known[i])] = known[i]
-                is_requested[row, : len(known[i])] = False
+                rest = known[i][starts[i].length if starts else 0 :]
+                out[row, : len(rest)] = rest
+                is_requested[row, : len(rest)] = False
             if not bool(is_requested.any()):
                 return out
             # (requested ones, V)
@@ -117,9 +151,13 @@ class ForcedDecoding:
             out[is_requested] = scores.gather(1, target[is_requested][:, None])[:, 0].float()
             return out
 
+        read = self.read(reader, sources, pairs, bos, starts)
+        out = [row[: len(target)] for row, (_, target) in zip(read, pairs, strict=True)]
+        if not starts:
+            return out
         return [
-            row[: len(target)]
-            for row, (_, target) in zip(self.read(reader, sources, pairs, bos), pairs, strict=True)
+            torch.cat([of[: start.length].to(row), row[: len(target) - start.length]])
+            for row, (_, target), of, start in zip(read, pairs, known, starts, strict=True)
         ]
 
     def next_tokens(
@@ -158,10 +196,14 @@ class ForcedDecoding:
 
     def attention(self, sources: Sources, pairs: Sequence[Pair], bos: int) -> list[Tensor]:
         """Return the attention (L, T) to each pair's source in the steps that predict its target
-        tokens, averaged by the decoder."""
+        tokens, averaged by the decoder. The rows are kept for `log_probs`."""
         decoder = cast(AttendingDecoder, self.decoder)
         read = self.read(
-            lambda inputs, *others: decoder.source_attention(inputs), sources, pairs, bos
+            lambda inputs, *others: decoder.source_attention(inputs),
+            sources,
+            pairs,
+            bos,
+            keeps=True,
         )
         out = []
         for row, (source, target) in zip(read, pairs, strict=True):
@@ -178,37 +220,55 @@ class ForcedDecoding:
         sources: Sources,
         pairs: Sequence[Pair],
         bos: int,
+        starts: Sequence[Start] = (),
+        keeps: bool = False,
     ) -> list[Tensor]:
         """Return the results of a reader on the CPU, in batches: it gets inputs (N, L), target
-        (N, L), padded, and the numbers of some pairs."""
+        (N, L), padded, and the numbers of some pairs.
+
+        starts: of each pair, where it begins; keeps: keep the rows in `sources`.
+        """
         out: list[Tensor] = [torch.empty(0)] * len(pairs)
-        order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][1]))
+        starts = starts or [sources.start(source) for source, _ in pairs]
+        rest = [
+            len(target) - start.length for (_, target), start in zip(pairs, starts, strict=True)
+        ]
+        order = sorted(range(len(pairs)), key=lambda i: (id(starts[i].group), rest[i]))
         while order:
-            lengths = [len(pairs[i][1]) for i in order]
-            longest = (
-                lengths[0] * MAX_LENGTH_RATIO + 1 if sources.device.type == "cpu" else self.tokens
-            )
+            group, least = starts[order[0]].group, rest[order[0]]
+            longest = least * MAX_LENGTH_RATIO + 1 if sources.device.type == "cpu" else self.tokens
             fits = (
-                n * length <= self.tokens and length <= longest
-                for n, length in enumerate(lengths, 1)
+                n * rest[i] <= self.tokens and rest[i] <= longest and starts[i].group is group
+                for n, i in enumerate(order, 1)
             )
             count = max(1, sum(itertools.takewhile(bool, fits)))
             numbers, order = (
-                sorted(order[:count], key=lambda i: sources.row[pairs[i][0]]),
+                sorted(order[:count], key=lambda i: starts[i].sentence),
                 order[count:],
             )
-            row = torch.tensor([sources.row[pairs[i][0]] for i in numbers], device=sources.device)
-            sentence, of_row = row.unique(return_inverse=True)
-            self.decoder.resume(sources.group)
+            row = torch.tensor([starts[i].row for i in numbers], device=sources.device)
+            of = torch.tensor([starts[i].sentence for i in numbers], device=sources.device)
+            sentence, of_row = of.unique(return_inverse=True)
+            self.decoder.resume(group)
             part = self.decoder.part(row, sentence, int(sentence.numel() == row.numel()), of_row)
             self.decoder.set_aside()
             self.decoder.resume(part)
-            target = self.padded([pairs[i][1] for i in numbers], False, sources.device)  # (N, L)
-            inputs = torch.cat([torch.full_like(target[:, :1], bos), target[:, :-1]], dim=1)
+            if group is not sources.group:
+                cast(AttendingDecoder, self.decoder).separate_()
+            # (N, L)
+            target = self.padded(
+                [pairs[i][1][starts[i].length :] for i in numbers], False, sources.device
+            )
+            before = [[bos, *pairs[i][1]][starts[i].length] for i in numbers]
+            first = torch.tensor(before, device=sources.device)[:, None]
+            inputs = torch.cat([first, target[:, :-1]], dim=1)
             self.stats.count_step(*target.shape)
             for i, each in zip(numbers, reader(inputs, target, numbers).cpu(), strict=True):
                 out[i] = each
-            self.decoder.set_aside()
+            group = self.decoder.set_aside()
+            for place, i in enumerate(numbers if keeps else ()):
+                source, tokens = pairs[i]
+                sources.has_read[source, tuple(tokens)] = Start(group, place, int(of_row[place]))
         return out
 
     def padded(self, rows: Sequence[Sequence[int]], left: bool, device: torch.device) -> Tensor:

@@ -4,12 +4,14 @@ The model does not know the term, but what it would write for the source term by
 (renderings.py). So the best place in the draft, and the words that lead to it ("on a", "with the"),
 are those where this word is the most probable; the term then takes its place. The draft keeps all
 of its words. The log-probabilities of the draft's own steps select a few places, in one pass over
-the draft; the others are compared by the mean over the whole sentence.
+the draft; these are compared by the sum over the sentence, in which tokens that are not near the
+term count as in the draft.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from fairseq_ext.search.constraints.drafts import UNFIT_REASON, Candidate, Rewrite, Sentence
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding, Sources
@@ -27,6 +29,7 @@ from fairseq_ext.search.pool import Pool
 # one word, and with more
 COMPARED = (3, 3, 6)
 FILLS = 8  # first words in front of a term that are compared
+NEAR = 8  # tokens behind a term that are compared
 # nats that a label of an interface may cost: inserted, inserted before a second search, and in that
 LABEL_COST, SEARCHED_COST, FOUND_COST = 4.0, 13.0, 4.0
 POOR = 8.0  # nats that an insertion may cost before the sentence is searched again
@@ -42,6 +45,19 @@ LEADS = {  # words before a term in the singular and in the plural
 }
 
 
+class Option(NamedTuple):
+    """A way to insert a term: after words that lead to it."""
+
+    place: int  # in the draft's text
+    lead: str
+    form: str  # of the term
+    own: str  # the model's word in its place
+
+    def rewrite(self, form: str) -> Rewrite:
+        """Return the rewrite that has a form after the lead."""
+        return Rewrite((self.place, self.place), led(self.lead, form), form, "inserted")
+
+
 class Insertion:
     """Finds places for terms. score_: scores versions."""
 
@@ -49,7 +65,7 @@ class Insertion:
         self,
         score: ForcedDecoding,
         writer: TermWriter,
-        score_: Callable[[Pool, Sources, Sequence[Version]], None],
+        score_: Callable[[Pool, Sources, Sequence[Version], int | None], None],
     ):
         self.score, self.writer, self.score_ = score, writer, score_
 
@@ -70,10 +86,13 @@ class Insertion:
             return
         options = [self.options(sentence, term) for sentence, term in jobs]
         versions = self.selected(pool, sources, jobs, options)
-        self.score_(pool, sources, [version for of in versions for version, _ in of])
+        self.score_(pool, sources, [version for of in versions for version, _ in of], NEAR)
+        bests = [
+            max(of, key=lambda each: float(each[0].scores.sum()), default=None) for of in versions
+        ]
+        self.score_(pool, sources, [best[0] for best in bests if best is not None], None)
         found: list[tuple[Sentence, SourceTerm, Rewrite]] = []
-        for (sentence, term), of in zip(jobs, versions, strict=True):
-            best = max(of, key=lambda each: float(each[0].scores.sum()), default=None)
+        for (sentence, term), best in zip(jobs, bests, strict=True):
             if best is not None and term.is_interface_label:
                 found.append((sentence, term, best[1]))
             elif best is not None:
@@ -103,7 +122,7 @@ class Insertion:
                 for lead in LEADS[self.writer.language][0]
             ]
             versions += [self.writer.version(sentence, candidate, {term: way}) for way in ways]
-        self.score_(pool, sources, versions)
+        self.score_(pool, sources, versions, None)
         best: dict[Sentence, tuple[float, SourceTerm, Rewrite]] = {}
         for version in versions:
             draft, ((term, way),) = version.candidate.draft, version.rewrites.items()
@@ -118,8 +137,8 @@ class Insertion:
                 scores = candidate.draft.positional_scores
                 sentence.poor[term] = "", float(scores.sum() - FOUND_COST) / len(scores)
 
-    def options(self, sentence: Sentence, term: SourceTerm) -> list[tuple[Rewrite, Rewrite]]:
-        """The ways to insert a term, each with that of the model's own word."""
+    def options(self, sentence: Sentence, term: SourceTerm) -> list[Option]:
+        """Return the ways to insert a term."""
         candidate = sentence.candidates[0]
         assert candidate.words is not None
         taken = [span for span in candidate.words.span_of_mention if span is not None]
@@ -129,19 +148,13 @@ class Insertion:
         )
         form = forms[0]
         is_plural = PLURAL.search(form) is not None
+        leads = LEADS.get(self.writer.language, ([""], [""]))[is_plural]
         out = []
         for _, end in word_spans(candidate.text):
-            span = end, end
             if any(overlap((end - 1, end + 1), other) and end != other[1] for other in taken):
                 continue
-            cased = self.writer.in_case(term, form, candidate.text, span)[0]
-            leads = LEADS.get(self.writer.language, ([""], [""]))[is_plural]
-            for lead in leads:
-                pair = [
-                    Rewrite(span, led(lead, each), each, "inserted")
-                    for each in (cased, word or cased)
-                ]
-                out.append((pair[0], pair[1]))
+            cased = self.writer.in_case(term, form, candidate.text, (end, end))[0]
+            out += [Option(end, lead, cased, word or cased) for lead in leads]
         return out
 
     def fill(self, pool: Pool, sources: Sources, sentences: Sequence[Sentence]) -> None:
@@ -179,7 +192,7 @@ class Insertion:
                 )
                 for lead in dict.fromkeys(leads)
             ]
-        self.score_(pool, sources, versions)
+        self.score_(pool, sources, versions, NEAR)
         best: dict[tuple[Sentence, SourceTerm], float] = {}
         for version in versions:
             ((term, rewrite),) = version.rewrites.items()
@@ -214,34 +227,33 @@ class Insertion:
         pool: Pool,
         sources: Sources,
         jobs: Sequence[tuple[Sentence, SourceTerm]],
-        options: Sequence[Sequence[tuple[Rewrite, Rewrite]]],
+        options: Sequence[Sequence[Option]],
     ) -> list[list[tuple[Version, Rewrite]]]:
         """The options whose first token is the most probable in the draft, as versions with the
         model's own word, each with the rewrite that has the term."""
         segmenter = self.writer.text.segmenter()
-        first: dict[str, int] = {}
-        for each in {own.text for of in options for _, own in of}:
-            first[each] = segmenter.dictionary.index(segmenter.known_pieces(each, " ")[0])
+        first: dict[tuple[str, str], int] = {}  # tokens
+        for lead, own in {(each.lead, each.own) for of in options for each in of}:
+            piece = segmenter.known_pieces(led(lead, own), " ")[0]
+            first[lead, own] = segmenter.dictionary.index(piece)
         tokens = sorted(set(first.values()))
+        column = {token: i for i, token in enumerate(tokens)}
         drafts = [(s.source, s.candidates[0].draft.tokens.tolist()) for s, _ in jobs]
         scores = self.score.of_tokens(sources, drafts, pool.bos, tokens)
         out = []
         for (sentence, term), of, log_probs in zip(jobs, options, scores, strict=True):
             candidate = sentence.candidates[0]
-            lead = len(candidate.draft.tokens) - len(candidate.tokens)
-            ranked = []
-            for rewrite, own in of:
-                step = next_token(candidate, rewrite.span[1]) + lead
-                value = float(log_probs[step, tokens.index(first[own.text])])
-                ranked.append((value, rewrite, own))
-            ranked.sort(key=lambda x: -x[0])
-            kinds = [[x for x in ranked if min(2, words_before(x[2])) == n] for n in range(3)]
+            begins = len(candidate.draft.tokens) - len(candidate.tokens)
+            values = log_probs.tolist()
+            steps = {end: next_token(candidate, end) + begins for end in {x.place for x in of}}
+            ranked = sorted(of, key=lambda x: -values[steps[x.place]][column[first[x.lead, x.own]]])
+            kinds = [[x for x in ranked if min(2, len(x.lead.split())) == n] for n in range(3)]
             chosen = [x for kind, n in zip(kinds, COMPARED, strict=True) for x in kind[:n]]
+            versions = [
+                self.writer.version(sentence, candidate, {term: x.rewrite(x.own)}) for x in chosen
+            ]
             out.append(
-                [
-                    (self.writer.version(sentence, candidate, {term: own}), rewrite)
-                    for _, rewrite, own in chosen
-                ]
+                [(each, x.rewrite(x.form)) for each, x in zip(versions, chosen, strict=True)]
             )
         return out
 
@@ -274,11 +286,6 @@ def absent_labels(sentence: Sentence, candidate: Candidate) -> list[SourceTerm]:
         and words is not None
         and not any(map(words.is_in_compound, sentence.mention_numbers(term)))
     ]
-
-
-def words_before(rewrite: Rewrite) -> int:
-    """The number of words that a rewrite has before its term."""
-    return len(rewrite.text.removesuffix(rewrite.form).split())
 
 
 def next_token(candidate: Candidate, place: int) -> int:

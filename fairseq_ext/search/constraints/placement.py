@@ -241,7 +241,7 @@ class GlossaryPlacement:
         unsuited = [
             sentence
             for sentence in sentences
-            if sentence.nbest < SEARCHED
+            if sentence.nbest < min(SEARCHED, len(sentence.candidates))
             and any(sentence.incomplete(SEARCHED))
             and not usable(pool, sentence, 1, self.meets(pool), self.spec.unk)
         ]
@@ -326,19 +326,28 @@ class GlossaryPlacement:
         for (mention, _), phrases in zip(open_terms, found, strict=True):
             mention.renderings = phrases
 
-    def score_(self, pool: Pool, sources: Sources, versions: Sequence[Version]) -> None:
-        """Score versions; the drafts' own log-probabilities are used up to the first changed
-        token."""
-        known = [
-            each.candidate.draft.positional_scores[
-                : len(commonprefix([each.tokens, each.candidate.draft.tokens.tolist()]))
-            ]
-            for each in versions
-        ]
-        pairs = [(each.sentence.source, each.tokens) for each in versions]
-        scores = self.score.log_probs(sources, pairs, pool.bos, known if self.reuses else ())
-        for version, each in zip(versions, scores, strict=True):
-            version.scores = each
+    def score_(
+        self, pool: Pool, sources: Sources, versions: Sequence[Version], near: int | None = None
+    ) -> None:
+        """Score versions; the drafts' own log-probabilities are used up to the first changed token,
+        and from `near` tokens behind the last one on (None: never)."""
+        drafts = [each.candidate.draft for each in versions]
+        tokens = [draft.tokens.tolist() for draft in drafts]
+        known, pairs, tails = [], [], []
+        for version, draft, own in zip(versions, drafts, tokens, strict=True):
+            first = len(commonprefix([version.tokens, own]))
+            behind = 0
+            if near is not None and self.reuses:
+                same = len(commonprefix([version.tokens[:first:-1], own[:first:-1]]))
+                behind = max(0, same - near)
+            known.append(draft.positional_scores[:first])
+            tails.append(draft.positional_scores[len(own) - behind :].cpu())
+            end = len(version.tokens) - behind
+            pairs.append((version.sentence.source, version.tokens[:end]))
+        given = (known, tokens) if self.reuses else ()
+        scores = self.score.log_probs(sources, pairs, pool.bos, *given)
+        for version, each, tail in zip(versions, scores, tails, strict=True):
+            version.scores = torch.cat([each, tail.to(each)])
 
     def align(
         self, pool: Pool, sources: Sources, given: Sequence[tuple[Sentence, Candidate]]

@@ -24,6 +24,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from os.path import commonprefix
 
 import numpy as np
@@ -63,6 +64,16 @@ class Mention:
     words: frozenset[int] = frozenset()
     has_function_word: bool = False  # among several words
     renderings: Mapping[tuple[str, ...], float] = field(default_factory=dict)
+
+    @cached_property
+    def shares(self) -> tuple[dict[str, float], dict[str, float]]:
+        """The shares of the renderings that have each word, and each stem of English words."""
+        exact, stems = dict[str, float](), dict[str, float]()
+        for phrase, share in self.renderings.items():
+            for found, keys in ((exact, phrase), (stems, map(stem, phrase))):
+                for key in dict.fromkeys(keys):
+                    found[key] = found.get(key, 0.0) + share
+        return exact, stems
 
     def share(self, *words: str) -> float:
         """The share of the renderings that have these words next to each other."""
@@ -109,9 +120,16 @@ class WordAlignment:
         self.strongest: list[int | None] = [None] * len(self.words)
         # the source words of which a word is the strongest one
         self.claims: list[set[int]] = [set() for _ in self.words]
+        self.doubtful: dict[int, bool] = {}  # the results of `is_doubtful`
 
     def is_doubtful(self, mention: int) -> bool:
         """Whether little speaks for the words that were found for a mention."""
+        if mention not in self.doubtful:
+            self.doubtful[mention] = self.is_found_doubtful(mention)
+        return self.doubtful[mention]
+
+    def is_found_doubtful(self, mention: int) -> bool:
+        """Compute the result of `is_doubtful`."""
         span, weight = self.span_of_mention[mention], self.weight[mention]
         if span is None:
             return True
@@ -151,12 +169,10 @@ class WordAlignment:
 
     def rendering(self, mention: int, word: int) -> float:
         """The share of the renderings of a mention that have a word, in English in any form."""
-        own = self.folded[word]
-        exact = self.mentions[mention].share(own)
-        if "the" not in self.functions or (exact and not own.endswith("ing")):
-            return exact
-        pairs = self.mentions[mention].renderings.items()
-        return sum(share for phrase, share in pairs if stem(own) in map(stem, phrase))
+        own, (exact, stems) = self.folded[word], self.mentions[mention].shares
+        if "the" not in self.functions or (own in exact and not own.endswith("ing")):
+            return exact.get(own, 0.0)
+        return stems.get(stem(own), 0.0)
 
     def attend_(self, weights: Tensor | None, source_words: Sequence[Sequence[int]] = ()) -> None:
         """Find words by attention and renderings. weights: the attention (L, T) in the steps that
@@ -224,6 +240,7 @@ class WordAlignment:
     def take_(self, scores: dict[int, list[float]], least: float) -> None:
         """Give these mentions the free words that score best for them, if that is enough, with the
         neighbours that translate the same source words. The surest mention chooses first."""
+        self.doubtful = {}
         for mention in sorted(scores, key=lambda mention: -max(scores[mention], default=0.0)):
             free = [w for w in range(len(self.words)) if self.may_stand(mention, w)]
             best = max(free, key=scores[mention].__getitem__, default=None)

@@ -227,7 +227,8 @@ def numbers_of(form: str, forms: Sequence[str]) -> tuple[str, ...]:
         return ("singular", "plural")
     if head in singular:
         return ("singular",)
-    return ("plural", "singular") if head in (base + "n", base + "en") else ("plural",)
+    is_weak = head in (base + "n", base + "en") and not FEMININE.search(base)
+    return ("plural", "singular") if is_weak else ("plural",)
 
 
 def dative_plurals(forms: Sequence[str], before: str) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ And the stems of English words, by which a term is recognised in another form.
 
 from __future__ import annotations
 
+import functools
+
 ENDINGS = ("ing", "ed", "es", "s", "e")  # of English inflection
 FUNCTION_WORDS = {
     "en": frozenset(
@@ -70,6 +72,7 @@ def function_words(language: str) -> frozenset[str]:
     return FUNCTION_WORDS.get(language, frozenset())
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def stem(word: str) -> str:
     """An English word without its ending: use, uses, used and using have one stem."""
     for ending in ENDINGS:

@@ -52,6 +52,8 @@ def folded_character(character: str) -> str:
 
 def folded(text: str) -> str:
     """Return a text of the same length without case."""
+    if text.isascii():
+        return text.lower()
     return "".join(map(folded_character, text))
 
 

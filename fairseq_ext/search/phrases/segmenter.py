@@ -424,7 +424,11 @@ class TargetText:
         dictionary = self.segmenter().dictionary
         # like the dictionary's `string`, which is slower
         left_out = {*self.left_out, dictionary.bos(), dictionary.eos()}
-        return " ".join(dictionary[i] for i in numbers if i not in left_out)
+        symbols = dictionary.symbols
+        known = len(symbols)
+        return " ".join(
+            [symbols[i] if i < known else dictionary[i] for i in numbers if i not in left_out]
+        )
 
     def text(self, tokens: Tensor | Sequence[int]) -> str:
         """Return tokens (L,) as text, without segmentation if the command undoes it by --bpe and

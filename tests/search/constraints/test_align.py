@@ -292,20 +292,55 @@ def test_forced_decoding_equals_fairseqs_scorer(architectures):
         scorer.encode([row.tolist() for row in rows], models.DEVICE), pairs, dictionary.eos()
     )
     for (number, target), scores in zip(pairs, found, strict=True):
-        source = rows[number].tolist()
-        inputs = {
-            "src_tokens": torch.tensor([source]),
-            "src_lengths": torch.tensor([len(source)]),
-            "prev_output_tokens": torch.tensor([[dictionary.eos(), *target[:-1]]]),
-        }
-        alone = {
-            "id": torch.tensor([0]),
-            "ntokens": len(target),
-            "net_input": {name: value.to(models.DEVICE) for name, value in inputs.items()},
-            "target": torch.tensor([target], device=models.DEVICE),
-        }
-        expected = SequenceScorer(dictionary).generate(built, alone)[0][0]["positional_scores"]
-        torch.testing.assert_close(scores.double(), expected.cpu().double(), rtol=0, atol=1e-5)
+        expected = fairseqs_scores(built, rows[number].tolist(), target)
+        torch.testing.assert_close(scores.double(), expected, rtol=0, atol=1e-5)
+
+
+def fairseqs_scores(built, source: list[int], target: list[int]) -> torch.Tensor:
+    """The log-probabilities of a target by fairseq's scorer."""
+    dictionary = models.dictionary()
+    inputs = {
+        "src_tokens": torch.tensor([source]),
+        "src_lengths": torch.tensor([len(source)]),
+        "prev_output_tokens": torch.tensor([[dictionary.eos(), *target[:-1]]]),
+    }
+    alone = {
+        "id": torch.tensor([0]),
+        "ntokens": len(target),
+        "net_input": {name: value.to(models.DEVICE) for name, value in inputs.items()},
+        "target": torch.tensor([target], device=models.DEVICE),
+    }
+    scores = SequenceScorer(dictionary).generate(built, alone)[0][0]["positional_scores"]
+    return scores.cpu().double()
+
+
+def test_what_a_target_shares_with_a_draft_is_not_read_again():
+    """Three targets of one draft, each from another token on, twice, and one of a draft that was
+    not read: fairseq's scores, from fewer tokens."""
+    built = [models.build("transformer", seed) for seed in (1, 2)]
+    dictionary = models.dictionary()
+    eos = dictionary.eos()
+    sources = [
+        row[row != dictionary.pad()].tolist()
+        for row in models.batch([3, 7, 5])["net_input"]["src_tokens"]
+    ]
+    drafts = [(1, [5, 6, 7, 8, eos]), (0, [7, 9, eos]), (1, [8, 9, 10, 11, eos])]
+    scorer = scorer_of(built, dictionary)
+    encoded = scorer.encode(sources, models.DEVICE)
+    scorer.attention(encoded, drafts, eos)
+    drafts.append((2, [5, eos]))
+    targets = [(0, [9, 6, eos], 0), (0, [5, 9, 8, eos], 1), (0, [5, 6, 7, 9, 9, eos], 3)]
+    targets += [(1, [7, 9, eos], 3), (2, [8, 9, 4, eos], 2), (3, [5, 9, 9, eos], 1)]
+    pairs = [(drafts[draft][0], target) for draft, target, _ in targets]
+    expected = [fairseqs_scores(built, sources[i], target) for i, target in pairs]
+    known = [each[:n].float() for each, (*_, n) in zip(expected, targets, strict=True)]
+    tokens = [drafts[draft][1] for draft, *_ in targets]
+    for _ in range(2):
+        before = scorer.stats.decoder_positions
+        found = scorer.log_probs(encoded, pairs, eos, known, tokens)
+        assert scorer.stats.decoder_positions - before < sum(len(target) for _, target in pairs)
+        for scores, each in zip(found, expected, strict=True):
+            torch.testing.assert_close(scores.double(), each, rtol=0, atol=1e-5)
 
 
 def test_attention_is_fairseqs_of_all_layers_on_average():

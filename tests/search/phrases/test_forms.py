@@ -138,6 +138,8 @@ def test_number_and_case_of_forms():
     assert [numbers_of(form, forms)[0] for form in forms] == ["singular"] * 3 + ["plural"] * 2
     assert dative_plurals(forms, "mit großen ") == ("Verbänden",)
     assert dative_plurals(forms, "die großen ") == ()
+    assert numbers_of("Kunden", ("Kunde", "Kunden")) == ("plural", "singular")  # "dem Kunden"
+    assert numbers_of("Rechnungen", ("Rechnung", "Rechnungen")) == ("plural",)
     assert numbers_of("Mittel", ("Mittel", "Mitteln", "Mittels")) == ("singular", "plural")
 
 
