@@ -10,8 +10,9 @@ from functools import cached_property
 from fairseq_ext.core.words import words_of
 from fairseq_ext.search.constraints.word_alignment import Mention, WordAlignment
 from fairseq_ext.search.finished import Hypothesis
+from fairseq_ext.search.phrases.letter_case import NOUNS_HAVE_CAPITALS
 from fairseq_ext.search.phrases.pieces import folded, normal
-from fairseq_ext.search.phrases.places import Span, Text, compounds
+from fairseq_ext.search.phrases.places import PLURAL, Span, Text, compounds
 from fairseq_ext.search.phrases.sentence import Phrase, Placement, SentenceConstraints, SourceTerm
 
 Alternatives = tuple[Phrase, ...]
@@ -20,18 +21,32 @@ UNFIT_REASON = "a common word that does not fit this sentence, by the model"
 SEARCHED = 5  # hypotheses that are searched for a word where the best has none
 
 
-def mentions_of(constraints: SentenceConstraints, functions: Collection[str]) -> list[Mention]:
-    """The mentions of a sentence's terms. functions: the source's function words."""
+def mentions_of(
+    constraints: SentenceConstraints, functions: Collection[str], language: str
+) -> list[Mention]:
+    """The mentions of a sentence's terms. functions: the source's function words; language: of the
+    source."""
     return [
         Mention(
             tokens,
             term.targets,
             frozenset(i for i, of in enumerate(constraints.source_words) if set(of) <= set(tokens)),
             not set(functions).isdisjoint(words_of(folded(term.source))),
+            is_noun=language in NOUNS_HAVE_CAPITALS and is_noun(term),
         )
         for term in constraints.terms
         for tokens in term.mentions
     ]
+
+
+def is_noun(term: SourceTerm) -> bool:
+    """Whether a term of a language that writes nouns with a capital is a noun, and its English
+    forms are none of a verb: "delete" for "Löschen" may be one."""
+    return (
+        all(text.split(" ")[-1][:1].isupper() for text in (term.source, term.mention))
+        and not any(form.endswith(("ed", "ing")) for form in term.targets)
+        and any(" " in form or PLURAL.search(form) for form in term.targets)
+    )
 
 
 @dataclass(frozen=True)

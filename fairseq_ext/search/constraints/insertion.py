@@ -20,6 +20,7 @@ from fairseq_ext.search.constraints.term_writer import TermWriter, led
 from fairseq_ext.search.constraints.word_alignment import Mention, word_spans
 from fairseq_ext.search.phrases.agreement import is_nominal
 from fairseq_ext.search.phrases.function_words import function_words, stem
+from fairseq_ext.search.phrases.noun_phrases import lacks_article
 from fairseq_ext.search.phrases.pieces import folded
 from fairseq_ext.search.phrases.places import PLURAL, agreeing, overlap
 from fairseq_ext.search.phrases.sentence import SourceTerm
@@ -154,7 +155,9 @@ class Insertion:
             if any(overlap((end - 1, end + 1), other) and end != other[1] for other in taken):
                 continue
             cased = self.writer.in_case(term, form, candidate.text, (end, end))[0]
-            out += [Option(end, lead, cased, word or cased) for lead in leads]
+            before = candidate.text[:end] + " "
+            needs = self.writer.is_english and lacks_article(cased, before)
+            out += [Option(end, lead, cased, word or cased) for lead in leads if lead or not needs]
         return out
 
     def fill(self, pool: Pool, sources: Sources, sentences: Sequence[Sentence]) -> None:

@@ -193,7 +193,7 @@ class GlossaryPlacement:
         candidates = [
             self.candidate(pool, constraints, draft, pool.lead_of(number)) for draft in drafts
         ]
-        mentions = mentions_of(constraints, self.source_functions)
+        mentions = mentions_of(constraints, self.source_functions, self.writer.source)
         return Sentence(number, constraints, candidates, nbest, mentions, required)
 
     def candidate(

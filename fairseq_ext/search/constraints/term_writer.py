@@ -22,7 +22,21 @@ from fairseq_ext.search.phrases.agreement import (
     numbers_of,
 )
 from fairseq_ext.search.phrases.forms import ADJECTIVE_ENDINGS, adjective_stem
-from fairseq_ext.search.phrases.letter_case import capitalised, fitted, keeps_case, starts_sentence
+from fairseq_ext.search.phrases.letter_case import (
+    capitalised,
+    fitted,
+    is_title,
+    keeps_case,
+    lowered,
+    starts_sentence,
+)
+from fairseq_ext.search.phrases.noun_phrases import (
+    BARE,
+    is_plural,
+    is_plural_in_german,
+    lacks_article,
+    verb_behind,
+)
 from fairseq_ext.search.phrases.pieces import folded, normal
 from fairseq_ext.search.phrases.places import (
     PLURAL,
@@ -58,18 +72,38 @@ class TermWriter:
     ) -> list[Rewrite]:
         """The ways to write a term in the place of a span of a text; taken: the spans of all
         terms; lead: words before it."""
-        displaced = text[slice(*span)]
-        forms = (
-            agreeing(term.targets, displaced, text[: span[0]]) if self.is_english else term.targets
-        )
+        displaced, before = text[slice(*span)], text[: span[0]]
+        forms = term.targets
+        if self.is_english:
+            forms = agreeing(forms, displaced, before)
+            is_bare = self.source == "de" and BARE.search(before) is not None
+            if is_bare and is_plural_in_german(term.source, term.mention):
+                forms = tuple(filter(is_plural, term.targets)) or forms
         # the draft's own word may be one of them
         forms = tuple(form for form in forms if folded(form) == folded(displaced)) or forms
         wide = [(widened(text, span, form, taken), form) for form in forms]
-        return [
-            Rewrite(each, led(lead, cased), cased)
-            for each, form in wide
-            for cased in self.in_case(term, form, text, each)
+        ways = [
+            (each, cased) for each, form in wide for cased in self.in_case(term, form, text, each)
         ]
+        return [
+            self.agreed(each, led(first, cased), cased, text, taken)
+            for each, cased in ways
+            for first in self.leads(lead, cased, text[: each[0]])
+        ]
+
+    def leads(self, lead: str, form: str, before: str) -> tuple[str, ...]:
+        """Return the words that may stand before a form. lead: those that are known."""
+        needs = self.is_english and not lead and lacks_article(form, before)
+        return (lead, "the") if needs else (lead,)
+
+    def agreed(
+        self, span: Span, text: str, form: str, draft: str, taken: Sequence[Span]
+    ) -> Rewrite:
+        """Return the rewrite of a span of a draft, with the verb behind it that agrees."""
+        verb = ""
+        if self.is_english:
+            span, verb = verb_behind(draft, span, form, taken)
+        return Rewrite(span, text + verb, form)
 
     def inflected(
         self, term: SourceTerm, text: str, span: Span, taken: list[Span]
@@ -185,7 +219,12 @@ class TermWriter:
     def in_case(self, term: SourceTerm, form: str, text: str, span: Span) -> tuple[str, ...]:
         """A form of a term in the letter case that it has in the place of a span of a text."""
         if term.case in ("any", "fitted"):
-            return fitted(form, text, span, self.language)
+            cased = fitted(form, text, span, self.language)
+            low = lowered(form)
+            # in running text, one word with a capital may be a label, or the model's habit
+            is_either = self.is_english and form == low and cased == (capitalised(low),)
+            is_either = is_either and not starts_sentence(text, span[0]) and not is_title(text)
+            return (*cased, low) if is_either else cased
         begins = term.case == "initial" and span[0] == 0 < span[1] and text[:1].isupper()
         return (capitalised(form) if begins and not keeps_case(form) else form,)
 

@@ -4,9 +4,9 @@ term, and forced decoding.
 Attention: the words whose prediction attends to the term, by the cross-attention of all layers and
 heads on average. A word whose strongest source word is another one counts a third. Renderings: the
 words that the model writes for the term by itself (renderings.py). Function words translate no
-term, unless a rendering has them. Neighbours join a word where they translate the same source term:
-"power cable" for "Netzkabel". A word that is nearly the term itself ("priority" for "priorities")
-counts twice.
+term, unless a rendering has them; a verb translates no noun. Neighbours join a word where they
+translate the same source term: "power cable" for "Netzkabel". A word that is nearly the term itself
+("priority" for "priorities") counts twice.
 
 Where the model has no such attention, a rendering, else prediction difference:
 
@@ -48,6 +48,10 @@ MIN_SURE_SCORE = (
 )
 MIN_SURE_SCORE_ALONE = 0.6  # else
 DROP = 0.5  # nats
+OBJECT_BEGINNINGS = frozenset(  # words behind "to" and a verb
+    "a an the this that these those my your his her its our their it him them no all each every "
+    "any some both".split()
+)
 WITH_UNKNOWN = re.compile(r"\w*(?:<unk>\w*)+")  # a word with unknown pieces
 
 
@@ -64,6 +68,7 @@ class Mention:
     words: frozenset[int] = frozenset()
     has_function_word: bool = False  # among several words
     renderings: Mapping[tuple[str, ...], float] = field(default_factory=dict)
+    is_noun: bool = False  # a noun in both languages
 
     @cached_property
     def shares(self) -> tuple[dict[str, float], dict[str, float]]:
@@ -220,14 +225,28 @@ class WordAlignment:
 
     def may_stand(self, mention: int, word: int) -> bool:
         """Whether a mention's term may take the place of a word."""
-        if not self.is_free(word) or not self.is_function[word]:
-            return self.is_free(word)
-        # a term that is a function word itself, such as "ohne"
         of = self.mentions[mention]
+        if not self.is_free(word) or (of.is_noun and self.is_verb(mention, word)):
+            return False
+        if not self.is_function[word]:
+            return True
+        # a term that is a function word itself, such as "ohne"
         return any(
             share >= IS_RENDERING and phrase == (self.folded[word],)
             for phrase, share in of.renderings.items()
         )
+
+    def is_verb(self, mention: int, word: int) -> bool:
+        """Whether an English word found for a noun is a verb by the words around it: "to move our
+        office", "has been received"; behind "to", any word that no rendering has."""
+        if "the" not in self.functions or not word:
+            return False
+        before, behind = self.folded[word - 1], self.folded[word + 1 : word + 2]
+        if before in ("been", "have", "has", "had"):
+            is_own = self.folded[word] in self.mentions[mention].shares[0]
+            return self.folded[word].endswith("ed") and not is_own
+        has_object = not OBJECT_BEGINNINGS.isdisjoint(behind)
+        return before == "to" and (has_object or not self.rendering(mention, word))
 
     def is_free(self, word: int) -> bool:
         """Whether no term stands in the place of a word."""

@@ -66,6 +66,11 @@ def titled(term: str) -> str:
     )
 
 
+def is_title(text: str) -> bool:
+    """Return whether each word of an English text but the small ones has a capital."""
+    return not any(word[0].islower() and word not in SMALL for word in PART.findall(text))
+
+
 def starts_sentence(text: str, start: int) -> bool:
     """Return whether the word at a place of a text is the first one of a sentence."""
     return SENTENCE_START.search(text[:start]) is not None

@@ -189,6 +189,33 @@ def aligned(
     return [span and draft[slice(*span)] for span in found.span_of_mention]
 
 
+@pytest.mark.parametrize(
+    ("draft", "expected"),
+    [
+        ("How to move our office", None),
+        ("It has been moved today", None),
+        ("We have moved twelve boxes", None),
+        ("Go to move by noon", "move"),  # a rendering, and no object behind it
+        ("How to ensure before noon", None),  # no rendering
+        ("The move is near", "move"),
+        ("We move our office", "move"),  # not known to be a verb
+    ],
+)
+def test_a_noun_takes_the_place_of_no_verb(draft, expected):
+    spans = [found.span() for found in re.finditer(r"\w+", draft)]
+    weights = torch.full((len(spans), 2), 0.1)
+    verb = next(i for i, span in enumerate(spans) if re.match("mov|ens", draft[slice(*span)]))
+    weights[:, 1] += 0.1
+    weights[verb, 0] = 0.9
+    for is_noun in (True, False):
+        mention = Mention((0,), ("relocation",), frozenset({0}), False, {("move",): 1.0}, is_noun)
+        found = WordAlignment(draft, spans, [mention], (), function_words("en"))
+        found.attend_(weights, [(0,), (1,)])
+        (span,) = found.span_of_mention
+        wanted = expected if is_noun else draft[slice(*spans[verb])]
+        assert (span and draft[slice(*span)]) == wanted
+
+
 def test_a_compound_translates_other_source_words_too():
     """Attention: "Nummernkreis" is the strongest word of both "number" and "sequence"."""
     weights = torch.tensor([[0.8, 0.1, 0.1], [0.1, 0.5, 0.4]])
