@@ -98,8 +98,8 @@ def is_fairseq_command() -> bool:
 
 
 def registers_tasks() -> bool:
-    """Return whether importing the package registers its tasks: in fairseq's commands startup.py
-    does that later."""
+    """Return whether importing the package registers its tasks: in fairseq's commands
+    patches.py does that later."""
     return not is_fairseq_command() and own_command not in TORCH_FREE_COMMANDS
 
 

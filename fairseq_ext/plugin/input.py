@@ -144,7 +144,7 @@ class InteractiveLines(BadSentences):
         Constraints are passed by number, in a last column that fairseq does not read.
         """
         if self.carry_numbers:
-            src_tokens, constraints = self.pack_constraints(src_tokens, constraints)
+            src_tokens, constraints = self.pack_lines(src_tokens, constraints)
         n = len(src_tokens)
         if self.sentences.draft_file:
             good = {
@@ -176,7 +176,7 @@ class InteractiveLines(BadSentences):
         if not self.sentences.is_corpus(dataset):
             self.task.dataset_to_epoch_iter.pop(dataset, None)
 
-    def pack_constraints(
+    def pack_lines(
         self, src_tokens: list[Tensor], typed: Tensor | None
     ) -> tuple[list[Tensor], Tensor]:
         """Return the lines that can be decoded, and their packed constraints; typed: fairseq's

@@ -302,7 +302,8 @@ class Extended(GeneratorBuilderMixin):
         flags = self.session.flags
         early = flags.glossary or restricts_outputs(flags)
         if early and sentences.target_text is not None:
-            sentences.constraint_source()  # before a command reads its first line
+            # the generator is built already: errors come before a command reads its first line
+            sentences.constraint_source()
         return sentences.bpe
 
     def load_dataset(self, split, *args, **kwargs):

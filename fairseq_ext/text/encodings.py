@@ -107,5 +107,5 @@ UNDEFINED = (b"\x81", b"\x8d", b"\x8f", b"\x90", b"\x9d")  # of windows-1252 in 
 
 
 def in_utf8(text: str) -> str:
-    """Return a po file that declares UTF-8."""
+    """Return a po file with its charset changed to UTF-8."""
     return regex.sub(r"(?i)(charset=)[\w:.-]+(?=\\n)", r"\1UTF-8", text, count=1)

@@ -1,6 +1,6 @@
-"""Subtitles (srt, vtt) as segments: of each cue the text, whose lines are one where a sentence goes
-on, but for those of several speakers, which begin with a dash; numbers, times, notes and styles are
-kept. `<i>`, `{b}` and the like are marks; every other `<` and `&` is text.
+"""Subtitles (srt, vtt) as segments: the text of each cue. Lines of a cue are joined where a
+sentence goes on; lines of several speakers, which begin with a dash, are not. Numbers, times, notes
+and styles are kept. `<i>`, `{b}` and the like are marks; every other `<` and `&` is text.
 
 WebVTT: https://www.w3.org/TR/webvtt1/.
 """
