@@ -4,9 +4,8 @@ import shutil
 from pathlib import Path
 
 import sentencepiece
-
-ROOT = Path(__file__).resolve().parents[1]
-DEMO = ROOT / "checkpoints" / "demo"
+from demo_model import MODEL as DEMO
+from demo_model import ROOT
 
 
 def raw_demo(folder: Path, lines: int, first: int = 0) -> Path:

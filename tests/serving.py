@@ -12,12 +12,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
+import demo_model
 import httpx
 import pytest
 import uvicorn
 import warm
+from demo_model import ROOT
 
 from fairseq_ext import Engine
 from fairseq_ext.serve import Settings
@@ -26,20 +27,7 @@ from fairseq_ext.serve.guard import most_connections, protocol
 from fairseq_ext.serve.models import Models
 
 JSON, TSV = ({"Content-Type": kind} for kind in ("application/json", "text/tab-separated-values"))
-ROOT = Path(__file__).parents[1]
-MODEL = ROOT / "checkpoints" / "demo"
-FLAGS = dict(
-    path=str(MODEL / "checkpoint.pt"),
-    data=str(MODEL),
-    source_lang="de",
-    target_lang="en",
-    bpe="sentencepiece",
-    sentencepiece_model=str(MODEL / "spm.model"),
-    cpu=True,
-    beam=5,
-    stop="deadly",
-    stream_width=8,
-)
+FLAGS = demo_model.FLAGS | dict(beam=5, stop="deadly", stream_width=8)
 
 
 def head(path: str, body: bytes, host: str = "localhost", kind: str = "application/json") -> bytes:

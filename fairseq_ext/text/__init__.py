@@ -6,7 +6,8 @@
 | segments.py | a text as sentences, and a sentence as pieces that fit the model |
 | splitter.py, several_sentences.py | where sentences end; whether a text holds several |
 | placeholders.py | what stays as it is: URLs, {name}, %s |
-| units.py, marks.py | words of a sentence; tags and placeholders put back into its translation |
+| units.py, matched_units.py | words of a sentence; which words of its translation stand for which |
+| marks.py | tags and placeholders put back into a translation |
 | alignment.py | which word has become which |
 | in_lines.py | a text through `Translator.translate` |
 | formats.py | the formats by name |

@@ -5,10 +5,11 @@ import random
 import re
 import time
 from dataclasses import replace
-from pathlib import Path
 
+import demo_model
 import pytest
 import torch
+from demo_model import ROOT
 from sizes import drawn
 
 from fairseq_ext import Translator, UsageError
@@ -23,18 +24,7 @@ from fairseq_ext.search.interpreted import LoopSearch
 from fairseq_ext.search.scheduler import Request, Searchers
 from fairseq_ext.search.strategies.stop.early import LengthRetry
 
-ROOT = Path(__file__).parents[2]
-MODEL = ROOT / "checkpoints" / "demo"
-FLAGS = dict(
-    path=str(MODEL / "checkpoint.pt"),
-    data=str(MODEL),
-    source_lang="de",
-    target_lang="en",
-    bpe="sentencepiece",
-    sentencepiece_model=str(MODEL / "spm.model"),
-    cpu=True,
-    beam=5,
-)
+FLAGS = demo_model.FLAGS | dict(beam=5)
 LINES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()[:24]
 # of a pool: what is compared by itself
 SAME = dict.fromkeys(("net_input", "length", "max_len", "ids", "numbered"))

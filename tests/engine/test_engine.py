@@ -261,7 +261,6 @@ def test_no_process_is_left_behind():
     assert not any(Path(f"/proc/{pid}").exists() for pid in processes)
 
 
-@drawn(0)  # long
 def test_processes_that_cannot_start_are_reported(monkeypatch):
     monkeypatch.setenv("FAIRSEQ_EXT_STRATEGIES", "/nowhere/none.py")
     with (

@@ -184,7 +184,6 @@ def test_some_seconds_without_file_descriptors_end_nothing(engine, expected):
     until(lambda: len(workers_of(engine)) == 2)
 
 
-@drawn(0)  # long
 def test_a_fork_server_that_is_killed_while_it_loads_is_replaced(expected):
     with Engine(**FLAGS, cpu_workers=3) as engine:
         waiting = [engine.submit(line) for line in LINES[:8]]
@@ -199,7 +198,6 @@ def test_a_fork_server_that_is_killed_while_it_loads_is_replaced(expected):
         assert [future.result(PATIENCE).text for future in waiting] == expected
 
 
-@drawn(0)  # long
 def test_workers_with_weights_of_a_killed_fork_server_are_replaced(engine, expected):
     """Each fork server loads the weights again: old workers would keep the old copy."""
     old = workers_of(engine)

@@ -9,9 +9,10 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
+import demo_model
 import pytest
+from demo_model import ROOT
 
 from fairseq_ext.core.channel import Channel
 from fairseq_ext.core.errors import UsageError
@@ -21,18 +22,7 @@ from fairseq_ext.engine.jobs import Answer, GlossaryFile, Job, Work
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.search.checks import refused_by_engine
 
-ROOT = Path(__file__).parents[2]
-MODEL = ROOT / "checkpoints" / "demo"
-FLAGS = dict(
-    path=str(MODEL / "checkpoint.pt"),
-    data=str(MODEL),
-    source_lang="de",
-    target_lang="en",
-    bpe="sentencepiece",
-    sentencepiece_model=str(MODEL / "spm.model"),
-    cpu=True,
-    beam=2,
-)
+FLAGS = demo_model.FLAGS | dict(beam=2)
 LINES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()[:6]
 
 

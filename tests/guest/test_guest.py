@@ -99,7 +99,6 @@ assert "fairseq_ext.plugin.tasks" in sys.modules
 """
 
 
-@drawn(0)  # long; `program` has the same without threads
 def test_nothing_changes_under_pytest_and_in_a_thread(tmp_path):
     body = "".join(f"    {line}\n" for line in IN_A_THREAD.splitlines())
     (tmp_path / "test_theirs.py").write_text(

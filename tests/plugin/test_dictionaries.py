@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import torch
 from fairseq.data import Dictionary
 from forked import generate
-from sizes import drawn
 
 from fairseq_ext.core.glossary import Languages
 from fairseq_ext.plugin.loading.data_folder import difference, warn_of_other_words
@@ -88,7 +87,6 @@ def test_what_differs_is_counted_over_the_ids_that_both_have():
     )
 
 
-@drawn(0)
 def test_a_results_file_and_an_index_remember_the_dictionary(tiny, tmp_path):
     """Another order of the words is refused by the first and reported for the second."""
     shutil.copytree(tiny / "data", tmp_path / "data")

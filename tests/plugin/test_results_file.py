@@ -95,7 +95,6 @@ def test_a_run_cut_short_anywhere_ends_with_the_same_output(tiny, tmp_path, flag
         assert json.loads(stats.read_text())["sentences"] == 11 - (content[:cut].count(b"\n") - 1)
 
 
-@drawn(0)
 def test_a_run_goes_on_with_another_schedule(tiny, tmp_path):
     path = tmp_path / "results.jsonl"
     expected = results(generate(tiny, *STREAM, "--results-file", path).stdout)

@@ -49,7 +49,6 @@ def test_a_strategy_gives_on_the_device_what_it_gives_on_the_cpu(name, pretended
     same(*on_both(flags, pretended, **needed))
 
 
-@drawn(0)  # long
 def test_lsh_by_its_cuda_kernels_gives_what_the_cpu_gives(
     pretended, simulated, monkeypatch, tmp_path
 ):

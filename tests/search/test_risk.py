@@ -304,7 +304,6 @@ DOORS = dict(
 LINES = ["Das Angebot wird morgen geprüft."]
 
 
-@drawn(0)
 def test_doors_agree(warm_processes):
     flags = {"sampling": True, "sampling_epsilon": 0.02, "seed": 3}
     given = DOORS | flags | {"mbr": "chrf"}

@@ -6,6 +6,9 @@
 | banned.py | banned phrases as automata |
 | glossary.py, documents.py | `--glossary`; `--glossary-documents` |
 | sentence_end.py, prefix.py | `--constraint-end`; a given beginning of the translation |
+| allowed.py, allowed_strings.py | `--allowed-file` and its like; their automata |
+| allowed_product.py | allowed outputs with required, banned and given words |
+| two_searches.py | `--constraint-compete search` |
 | source_text.py | source tokens as text, in which terms are searched |
 | sources.py | which flags give constraints, and the constraints of every sentence from files |
 | from_python.py, lines.py | constraints from Python, and from the lines of a command |

@@ -4,12 +4,14 @@
 | --- | --- |
 | sentence.py | the required and banned phrases of one sentence; which a hypothesis meets |
 | pieces.py | the text of tokens, and the word boundaries between them |
-| segmenter.py | text to target tokens, and back |
+| segmenter.py, spelling.py | text to target tokens, and back; the nearest spelling that works |
 | automaton.py | automata that recognise phrases in any segmentation |
+| token_automaton.py | automata of allowed outputs, in flat arrays |
 | phrase_table.py | the required phrases of many sentences as tensors |
 | places.py | where tokens and phrases stand in a text |
 | letter_case.py | the letter case of a term in its sentence |
 | forms.py, agreement.py | inflected forms of terms, and the words that agree with a noun |
+| noun_phrases.py | English around a placed term: article, number, verb |
 | function_words.py | words that no term displaces |
 | sentence_ends.py | the tokens that end a sentence (`--constraint-end`) |
 

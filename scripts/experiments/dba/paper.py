@@ -151,14 +151,19 @@ def stops(runs: Runs) -> list[dict[str, Any]]:
     return out
 
 
+def line_of(runs: Runs, flag: str, number: int | None) -> int | None:
+    """Return the line that a flag names, counted from 0; None where it names none."""
+    if number is not None and not 1 <= number <= len(runs.sources):
+        raise BenchError(f"{flag} {number}: the text has {len(runs.sources)} lines")
+    return None if number is None else number - 1
+
+
 def figure6(runs: Runs) -> dict[str, Any]:
     """Scores of one sentence's translations under one set of words after the other."""
     args = runs.args
-    if args.example is None:
+    line = line_of(runs, "--example", args.example)
+    if line is None:
         return {}
-    if not 1 <= args.example <= len(runs.sources):
-        raise BenchError(f"--example {args.example}: the text has {len(runs.sources)} lines")
-    line = args.example - 1
     rows: list[dict[str, Any]] = []
     for words in ([], *(part.split("; ") for part in args.example_words)):
         run = runs.search(
@@ -178,11 +183,9 @@ def figure9(runs: Runs) -> dict[str, Any]:
     """What is on the beam at the end of a search without pruning: finished hypotheses with their
     normalised scores, the others with sums of log-probabilities."""
     args = runs.args
-    if args.trace is None:
+    line = line_of(runs, "--trace", args.trace)
+    if line is None:
         return {}
-    if not 1 <= args.trace <= len(runs.sources):
-        raise BenchError(f"--trace {args.trace}: the text has {len(runs.sources)} lines")
-    line = args.trace - 1
     words = args.trace_words or runs.sets[args.placed][line]
     translator = Translator(**runs.flags, beam=args.table_beam, nbest=args.table_beam, **PAPER)
     strategies = translator.generator.setup.strategies

@@ -82,7 +82,6 @@ print("fairseq_ext" in sys.modules)
 """  # noqa: E501
 
 
-@drawn(0)  # long
 def test_stock_fairseq_exports_its_transformer_to_torchscript_without_our_package_being_imported(
     tmp_path,
 ):

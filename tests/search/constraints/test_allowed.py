@@ -7,8 +7,10 @@ import re
 from functools import partial
 from pathlib import Path
 
+import demo_model
 import pytest
 import test_cli
+from demo_model import MODEL, ROOT
 from forked import command
 from sizes import drawn
 from test_cli import EXT, lines
@@ -20,19 +22,7 @@ from fairseq_ext.search.compiled import CompiledSearch
 generate, interactive = (
     partial(run, run=command) for run in (test_cli.generate, test_cli.interactive)
 )
-ROOT = Path(__file__).parents[3]
-MODEL = ROOT / "checkpoints" / "demo"
-DEMO = dict(
-    path=str(MODEL / "checkpoint.pt"),
-    data=str(MODEL),
-    source_lang="de",
-    target_lang="en",
-    bpe="sentencepiece",
-    sentencepiece_model=str(MODEL / "spm.model"),
-    cpu=True,
-    beam=4,
-    nbest=2,
-)
+DEMO = demo_model.FLAGS | dict(beam=4, nbest=2)
 SET = [
     "en1",
     "en1 en2 en3",

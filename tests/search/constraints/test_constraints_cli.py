@@ -413,7 +413,6 @@ def test_the_stock_flag_alone_gives_generate_no_phrases(tiny):
     assert "--constraints alone" in sentence(generate(tiny, *EXT, "--constraints", check=False))
 
 
-@drawn(0)
 def test_more_phrases_than_cbs_can_hold_are_refused(tiny, tmp_path):
     file = write(tmp_path / "c.tsv", ["\t".join(f"en{i}" for i in range(7))] * SENTENCES)
     done = generate(tiny, *EXT, "--select", "cbs", "--constraints-file", file, check=False)
@@ -425,7 +424,6 @@ def test_more_phrases_than_cbs_can_hold_are_refused(tiny, tmp_path):
     )
 
 
-@drawn(0)
 def test_constraints_next_to_a_search_that_knows_none_are_refused(tiny, tmp_path):
     file = write(tmp_path / "c.tsv", PHRASES)
     for flags in (("--constraints-file", file), ("--avoid-file", file)):

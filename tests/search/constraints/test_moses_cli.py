@@ -57,7 +57,6 @@ def test_a_placed_term_leaves_all_other_words_as_they_are(echo, tmp_path, beam):
     assert placed == [line.replace("Katze", "das Tier") for line in wanted]
 
 
-@drawn(0)
 def test_it_stands_next_to_an_unknown_word_too(echo, tmp_path):
     """Which is <unk> in the draft already, and no reason to search the sentence again."""
     (tmp_path / "g.tsv").write_text("Katze\tdas Tier\n국\tein Ding\n", encoding="utf-8")
@@ -98,7 +97,6 @@ def test_a_character_that_is_written_as_an_entity_is_banned_by_itself(echo):
     assert '"' not in banned
 
 
-@drawn(0)  # long
 def test_the_separator_of_the_segmentation_is_the_flag_s(tmp_path):
     """A piece that ends a word is no word."""
     flags = echo_model.write(tmp_path / "model", TEXT, separator="##")

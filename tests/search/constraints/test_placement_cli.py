@@ -87,7 +87,6 @@ def mixed(demo, free) -> tuple[tuple[str, str], list[bool]]:
     return ("--constraints-file", str(file)), [bool(i % 2) for i in range(LINES)]
 
 
-@drawn(0)  # long
 def test_nothing_follows_the_end_of_a_sentence_under_constraint_end(demo, foreign):
     paper, _ = translations(demo, *foreign)
     assert any(BEHIND.search(text) for text in paper.values())  # what the flag is for

@@ -157,7 +157,6 @@ def test_scores_with_terms_in_place_are_those_of_the_search_s_temperature(tmp_pa
         assert float(score) == pytest.approx(float(printed.mean()), abs=1e-3)
 
 
-@drawn(0)  # long
 def test_lists_are_in_the_order_of_their_scores(drafts, tmp_path):
     draw = random.Random(5)
     glossary = tmp_path / "terms.tsv"
@@ -183,7 +182,6 @@ def test_lists_are_in_the_order_of_their_scores(drafts, tmp_path):
     }
 
 
-@drawn(0)  # long
 def test_a_banned_phrase_does_not_make_the_best_depend_on_how_many_are_wanted(tmp_path):
     """A phrase of the term and the word in front of it: the best draft is of no use with its term,
     and the same other ones are looked at."""
