@@ -160,6 +160,8 @@ WITH_METAS = (  # modules that torch imports for them alone
     "torch.utils._content_store",
 )
 TORCH_VERSIONS = ("2.13.",)  # whose list this is
+# packages that make models of tensors without data; so may a folder of --user-dir (patches.py)
+USES_METAS = ("accelerate", "transformers")
 
 
 class MetasFinder(importlib.abc.MetaPathFinder):
@@ -170,17 +172,24 @@ class MetasFinder(importlib.abc.MetaPathFinder):
             # METAS would set it: without it torch.Generator() raises
             metaclass = importlib.import_module("torch._opaque_base").OpaqueBaseMeta
             sys.modules["torch._C"]._set_generator_metaclass(metaclass)
+        if fullname in (*WITH_METAS, *USES_METAS):
+            import_metas()
         if fullname not in WITH_METAS:
             return None
-        sys.meta_path.remove(self)
-        del sys.modules[METAS]
-        importlib.import_module(METAS)
         from fairseq_ext.plugin.compat.lazy import AlreadyImportedLoader
 
         spec = importlib.machinery.PathFinder.find_spec(fullname, path)
         spec.loader = AlreadyImportedLoader(sys.modules[fullname], spec.loader)
         sys.modules[fullname].__spec__ = spec
         return spec
+
+
+def import_metas() -> None:
+    """Import METAS now, if that was left for later."""
+    for finder in [each for each in sys.meta_path if isinstance(each, MetasFinder)]:
+        sys.meta_path.remove(finder)
+        del sys.modules[METAS]
+        importlib.import_module(METAS)
 
 
 def import_metas_late() -> bool:

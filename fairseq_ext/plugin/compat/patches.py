@@ -255,6 +255,8 @@ def register_named_tasks(options: ModuleType) -> None:
         else:
             if given is not None and own.names_our_task():
                 refuse_wrong_folder(given)
+            if given is not None:
+                load_by_path("fairseq_ext.plugin.compat.fast_start").import_metas()
             with load_by_path("fairseq_ext.plugin.compat.repairs").dataclass_defaults():
                 stock(args)
         if own.names_our_task() or "fairseq_ext.plugin.tasks" in sys.modules:

@@ -125,6 +125,22 @@ def test_tensors_without_data_have_torchs_rules_once_something_needs_them(use):
     assert said.splitlines()[-1].split() == [late, "2", "4", "6", "True"]
 
 
+@pytest.mark.parametrize("task", ["translation", "translation_ext"])
+def test_a_folder_of_user_dir_has_tensors_without_data(tmp_path, task):
+    """An operation that needs torch's rules in Python."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "__init__.py").write_text(
+        "import torch\nlayer = torch.nn.TransformerEncoderLayer(4, 2, device='meta')\n"
+        "print(*layer(torch.empty(2, 1, 4, device='meta')).shape)\n"
+    )
+    said = python(
+        f"import sys; sys.argv = sys.orig_argv = ['fairseq-generate', '--task', {task!r}]\n"
+        "from argparse import Namespace\nfrom fairseq import options, utils\n"
+        f"utils.import_user_module(Namespace(user_dir={str(tmp_path / 'own')!r}))"
+    )
+    assert said.splitlines()[-1] == "2 1 4"
+
+
 FLAGS = [
     ["--task", "translation"],
     [
