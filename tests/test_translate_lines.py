@@ -11,7 +11,8 @@ from pathlib import Path
 
 import forked
 import pytest
-from serving import FLAGS, MODEL
+from demo_model import MODEL
+from serving import FLAGS
 from sizes import part_of
 
 from fairseq_ext import translate as state
