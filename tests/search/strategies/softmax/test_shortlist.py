@@ -208,7 +208,7 @@ def test_a_warning_where_counts_do_not_say_which_words_are_frequent(flags, given
 def test_words_without_a_count_do_not_make_counts_differ(last, said, caplog, monkeypatch):
     """They fill a dictionary up."""
 
-    def counted(words, pieces):
+    def counted(words, *_):
         out = dictionary(words)
         out.count[-1], out.count[-2] = last, 0
         return out
