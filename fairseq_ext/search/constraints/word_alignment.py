@@ -80,6 +80,12 @@ class Mention:
                     found[key] = found.get(key, 0.0) + share
         return exact, stems
 
+    def begins_with(self, functions: Collection[str]) -> bool:
+        """Whether a form begins with one of these words, or these are no English ones."""
+        return "the" not in functions or any(
+            word in functions for form in self.forms for word in words_of(folded(form))[:1]
+        )
+
     def share(self, *words: str) -> float:
         """The share of the renderings that have these words next to each other."""
         n = len(words)
@@ -275,6 +281,8 @@ class WordAlignment:
             first -= 1
         while self.joins(mention, last + 1, last):
             last += 1
+        if not self.mentions[mention].begins_with(self.functions):  # "the background" keeps "the"
+            first = next(w for w in range(first, word + 1) if w == word or not self.is_function[w])
         ranges = [
             (start, last)
             for start in range(max(0, last - LONGEST + 1), first)
