@@ -347,9 +347,14 @@ def remove_tokens(source: Sequence[int], places: Sequence[int]) -> list[int]:
     return [token for place, token in enumerate(source) if place not in left_out]
 
 
-def widened(text: str, span: Span, term: str, taken: list[Span]) -> Span:
+def widened(
+    text: str, span: Span, term: str, taken: list[Span], functions: Collection[str] = ()
+) -> Span:
     """Return the span with neighbouring words that the term itself contains ("electric guitar" for
-    the term "six-string guitar"). An empty span, for an insertion, is unchanged."""
+    the term "six-string guitar"). An empty span, for an insertion, is unchanged.
+
+    functions: words that it begins with only if the term does.
+    """
     if span[0] == span[1]:
         return span
     words, own = words_of(text), {stem(folded(word)) for word in words_of(term)}
@@ -366,4 +371,7 @@ def widened(text: str, span: Span, term: str, taken: list[Span]) -> Span:
         is_near = text[behind:start].isspace() if behind <= start else text[end:first].isspace()
         if is_near and is_free and stem(folded(text[first:behind])) in own:
             start, end = min(start, first), max(end, behind)
+    if functions and folded(words_of(term)[0]) not in functions:
+        outer = [first for first, behind in spans if folded(text[first:behind]) not in functions]
+        start = min(first for first in (*outer, span[0]) if first >= start)
     return start, end

@@ -162,6 +162,11 @@ def test_a_neighbour_that_the_term_holds_itself_goes_with_the_word():
         put(text, [(inserted, "six-string guitar")], True)
         == "plays an electric six-string guitar guitar and a guitar"
     )
+    tab, english = "on the background tab", function_words("en")
+    assert tab[slice(*widened(tab, (7, 17), "Run in the background", [], english))] == "background"
+    assert tab[slice(*widened(tab, (7, 17), "on the back", [], english))] == "on the background"
+    right = "the right of withdrawal"
+    assert widened(right, (13, 23), "right of the withdrawal", [], english) == (4, 23)
 
 
 def aligned(
@@ -853,7 +858,7 @@ def test_a_term_of_another_class_or_number_needs_words_in_front(forms, own, disp
     assert differs(term, own, displaced) is is_other
 
 
-def test_no_term_is_inserted_beside_a_word_of_its_own():
+def test_no_term_is_inserted_next_to_a_word_of_its_own():
     """The draft's discount translates another term: no "cash discount discount"."""
     text, targets = "the discount is in the field", ("cash discount",)
     term = SourceTerm(targets[0], targets=targets, mentions=((1,),), source="Skonto")
