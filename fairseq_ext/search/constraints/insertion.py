@@ -209,7 +209,7 @@ class Insertion:
                 version.candidate.leads[term] = rewrite.text.removesuffix(rewrite.form).strip()
 
     def has_inflection(self, candidate: Candidate, term: SourceTerm) -> bool:
-        """Whether a draft has another form of a term: "opening" for "open"."""
+        """Return whether a draft has another form of a term: "opening" for "open"."""
         assert candidate.words is not None
         return self.writer.is_english and any(
             is_inflection(form, word)
@@ -219,8 +219,8 @@ class Insertion:
         )
 
     def own_word(self, mentions: Sequence[Mention], displaced: str = "") -> str:
-        """The word that the model writes for a term by itself, a form of what is displaced if there
-        is one; "" for none."""
+        """Return the word that the model writes for a term by itself, a form of what is displaced
+        if there is one; "" for none."""
         share: dict[str, float] = {}
         functions = function_words(self.writer.language)
         for phrase, part in (pair for each in mentions for pair in each.renderings.items()):
@@ -236,8 +236,8 @@ class Insertion:
         jobs: Sequence[tuple[Sentence, SourceTerm]],
         options: Sequence[Sequence[Option]],
     ) -> list[list[tuple[Version, Rewrite]]]:
-        """The options whose first token is the most probable in the draft, as versions with the
-        model's own word, each with the rewrite that has the term."""
+        """Return the options whose first token is the most probable in the draft, as versions with
+        the model's own word, each with the rewrite that has the term."""
         segmenter = self.writer.text.segmenter()
         first: dict[tuple[str, str], int] = {}  # tokens
         for lead, own in {(each.lead, each.own) for of in options for each in of}:
@@ -266,8 +266,8 @@ class Insertion:
 
 
 def differs(term: SourceTerm, own: str, displaced: str) -> bool:
-    """Whether a displaced English word is of another class or number than a term, for which the
-    model writes its own word."""
+    """Return whether a displaced English word has another part of speech or number than a term, for
+    which the model writes its own word."""
     if " " in displaced or own == folded(displaced):
         return False
     is_verb = displaced.endswith("ing") and not any(t.endswith("ing") for t in (*term.targets, own))
@@ -276,8 +276,8 @@ def differs(term: SourceTerm, own: str, displaced: str) -> bool:
 
 
 def absent_labels(sentence: Sentence, candidate: Candidate) -> list[SourceTerm]:
-    """The labels of things (no verbs or adjectives) for which a draft has no word, and no part of a
-    compound."""
+    """Return the labels of things (no verbs or adjectives) for which a draft has no word, and no
+    part of a compound."""
     left, places, words = (
         sentence.left_terms(candidate),
         dict(sentence.all_places(candidate)),
@@ -296,7 +296,7 @@ def absent_labels(sentence: Sentence, candidate: Candidate) -> list[SourceTerm]:
 
 
 def next_token(candidate: Candidate, place: int) -> int:
-    """The first token of a candidate that begins at or after a place of its text."""
+    """Return the first token of a candidate that begins at or after a place of its text."""
     return next(
         (i for i, (start, end) in enumerate(candidate.spans) if end > place),
         len(candidate.spans) - 1,
