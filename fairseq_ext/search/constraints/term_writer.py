@@ -22,7 +22,6 @@ from fairseq_ext.search.phrases.agreement import (
     numbers_of,
 )
 from fairseq_ext.search.phrases.forms import ADJECTIVE_ENDINGS, adjective_stem
-from fairseq_ext.search.phrases.function_words import function_words
 from fairseq_ext.search.phrases.letter_case import (
     capitalised,
     fitted,
@@ -82,8 +81,7 @@ class TermWriter:
                 forms = tuple(filter(is_plural, term.targets)) or forms
         # the draft's own word may be one of them
         forms = tuple(form for form in forms if folded(form) == folded(displaced)) or forms
-        functions = function_words("en") if self.is_english else ()
-        wide = [(widened(text, span, form, taken, functions), form) for form in forms]
+        wide = [(widened(text, span, form, taken), form) for form in forms]
         ways = [
             (each, cased) for each, form in wide for cased in self.in_case(term, form, text, each)
         ]

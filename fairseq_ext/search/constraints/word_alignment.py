@@ -80,12 +80,6 @@ class Mention:
                     found[key] = found.get(key, 0.0) + share
         return exact, stems
 
-    def begins_with(self, functions: Collection[str]) -> bool:
-        """Whether a form begins with one of these words, or these are no English ones."""
-        return "the" not in functions or any(
-            word in functions for form in self.forms for word in words_of(folded(form))[:1]
-        )
-
     def share(self, *words: str) -> float:
         """Return the share of the renderings that have these words next to each other."""
         n = len(words)
@@ -283,8 +277,6 @@ class WordAlignment:
             first -= 1
         while self.joins(mention, last + 1, last):
             last += 1
-        if not self.mentions[mention].begins_with(self.functions):  # "the background" keeps "the"
-            first = next(w for w in range(first, word + 1) if w == word or not self.is_function[w])
         ranges = [
             (start, last)
             for start in range(max(0, last - LONGEST + 1), first)
@@ -349,14 +341,9 @@ def remove_tokens(source: Sequence[int], places: Sequence[int]) -> list[int]:
     return [token for place, token in enumerate(source) if place not in left_out]
 
 
-def widened(
-    text: str, span: Span, term: str, taken: list[Span], functions: Collection[str] = ()
-) -> Span:
+def widened(text: str, span: Span, term: str, taken: list[Span]) -> Span:
     """Return the span with neighbouring words that the term itself contains ("electric guitar" for
-    the term "six-string guitar"). An empty span, for an insertion, is unchanged.
-
-    functions: words that it begins with only if the term does.
-    """
+    the term "six-string guitar"). An empty span, for an insertion, is unchanged."""
     if span[0] == span[1]:
         return span
     words, own = words_of(text), {stem(folded(word)) for word in words_of(term)}
@@ -373,7 +360,4 @@ def widened(
         is_near = text[behind:start].isspace() if behind <= start else text[end:first].isspace()
         if is_near and is_free and stem(folded(text[first:behind])) in own:
             start, end = min(start, first), max(end, behind)
-    if functions and folded(words_of(term)[0]) not in functions:
-        outer = [first for first, behind in spans if folded(text[first:behind]) not in functions]
-        start = min(first for first in (*outer, span[0]) if first >= start)
     return start, end

@@ -162,11 +162,6 @@ def test_a_neighbour_that_the_term_holds_itself_goes_with_the_word():
         put(text, [(inserted, "six-string guitar")], True)
         == "plays an electric six-string guitar guitar and a guitar"
     )
-    tab, english = "on the background tab", function_words("en")
-    assert tab[slice(*widened(tab, (7, 17), "Run in the background", [], english))] == "background"
-    assert tab[slice(*widened(tab, (7, 17), "on the back", [], english))] == "on the background"
-    right = "the right of withdrawal"
-    assert widened(right, (13, 23), "right of the withdrawal", [], english) == (4, 23)
 
 
 def aligned(
@@ -242,8 +237,7 @@ def test_a_term_stands_for_all_words_that_translate_its_source_term():
     boys = "Zwei Fußballspieler rennen", "two soccer players run", "0 12 1 2"
     assert aligned(*boys, "Fußballspieler") == ["soccer players"]
     looks = "Er sieht in die Kamera", "he looks at the camera", "0 1 2 4 4"
-    assert aligned(*looks, "in_die_Kamera", forms="into the lens") == ["at the camera"]
-    assert aligned(*looks, "in_die_Kamera", forms="lens") == ["camera"]
+    assert aligned(*looks, "in_die_Kamera") == ["at the camera"]
     assert aligned(*looks, "Kamera") == ["camera"]
     slip = "ein fehlender Lieferschein", "a missing packing slip", "2 12 2 2"
     assert aligned(*slip, "Lieferschein") == ["packing slip"]
