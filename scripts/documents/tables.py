@@ -151,6 +151,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "results": results,
     "age": ages.age,
     "gains": gains.gains,
+    "constraints": gains.constraints,
     "optimal-ending": gains.optimal_ending,
     "streaming": gains.streaming,
     "parallel-decoding": gains.parallel_decoding,
