@@ -192,6 +192,43 @@ def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def constraints() -> str:
+    """Return the cost and the quality of constrained search, beam 5."""
+    stock, intervals = f"{BENCH}/constrained_stock.md", f"{BENCH}/constrained_intervals.md"
+    speed, captions, europarl = (
+        (stock, "own constrained search"),
+        (intervals, "BLEU: Multi30k (test_2016_flickr), 600 captions, beam 5"),
+        (intervals, "BLEU: Europarl (test), 200 lines, beam 5"),
+    )
+    rows = []
+    for kind, name in (("rand", "random words: {}"), ("phr", "a phrase of {} words")):
+        for n in (1, 2, 3, 4) if kind == "rand" else (2, 3, 4):
+            required = f"{kind}{n}"
+            rows.append(
+                (
+                    name.format(n),
+                    *(
+                        times(number(*speed, required, f"whole words: {column}"))
+                        for column in ("time over", "times as fast")
+                    ),
+                    *(
+                        cells_of(*text, required, "whole words: difference")[0]
+                        for text in (captions, europarl)
+                    ),
+                )
+            )
+    return table(
+        (
+            "required",
+            "time, over search without",
+            "speed over fairseq's constrained search",
+            "BLEU over it: captions",
+            "Europarl",
+        ),
+        rows,
+    )
+
+
 def optimal_ending() -> str:
     """Return the speed of optimal ending."""
     rows = []

@@ -161,6 +161,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "table-of": table_of,
     "age": ages.age,
     "gains": gains.gains,
+    "constraints": gains.constraints,
     "optimal-ending": gains.optimal_ending,
     "streaming": gains.streaming,
     "parallel-decoding": gains.parallel_decoding,
