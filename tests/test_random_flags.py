@@ -177,7 +177,7 @@ def made(draw: random.Random, flags: dict[str, Any], folder: Path, models: list,
         return None
 
 
-@drawn(3)
+@drawn(5)
 @pytest.mark.parametrize("case", CASES)
 def test_a_sentence_is_searched_as_if_it_were_alone(case, tmp_path):
     draw, ours = random.Random(case), None

@@ -257,7 +257,7 @@ def test_the_words_found_in_one_call_are_those_of_the_functions(
     assert all(seconds >= 0 for seconds in finder.seconds) and sum(finder.seconds) > 0
 
 
-@drawn(18)
+@drawn(36)
 @pytest.mark.parametrize(
     "found", [[], [0], [9], [30, 31, 32, 33, 34], [0, 5, 6, 7, 20, 29, 33, 69]], ids=str
 )

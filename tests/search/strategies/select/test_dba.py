@@ -147,7 +147,7 @@ CASES = {
 }
 
 
-@drawn(9)
+@drawn(17)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("case", CASES)
 def test_a_large_beam_finds_all_that_satisfy_best_first(case, seed):
@@ -164,7 +164,7 @@ def test_a_large_beam_finds_all_that_satisfy_best_first(case, seed):
         assert expected == satisfying(table, constraints, 4, ordered, 3, deadline=False)
 
 
-@drawn(5)
+@drawn(10)
 @pytest.mark.parametrize("competing, more", [(0, 0), (1, 0), (1, 2)])
 @pytest.mark.parametrize("case", CASES)
 def test_optimal_ending_finds_the_best_of_all_that_satisfy(case, competing, more):
