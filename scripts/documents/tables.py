@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from documents import ages
+from documents import ages, gains
 
 PART = re.compile(
     r"(<!-- generated: (?P<name>[\w-]+)(?P<arguments>[^\n]*?) -->\n)(?P<body>.*?)(<!-- end -->)",
@@ -150,4 +150,10 @@ PARTS: dict[str, Callable[..., str]] = {
     "flag-files": flag_files,
     "results": results,
     "age": ages.age,
+    "gains": gains.gains,
+    "constraints": gains.constraints,
+    "optimal-ending": gains.optimal_ending,
+    "streaming": gains.streaming,
+    "parallel-decoding": gains.parallel_decoding,
+    "large-vocabularies": gains.large_vocabularies,
 }
