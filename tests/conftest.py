@@ -10,6 +10,7 @@ import random
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "drawn(n): without --all, n of its cases")
     if config.getoption("--all"):
         os.environ[sizes.ALL] = "1"
-        config.option.continue_on_collection_errors = True  # of a file whose package is missing
+    config.option.continue_on_collection_errors = True  # a file that fails to import fails alone
     # the same examples in every run; `HYPOTHESIS_PROFILE=default` looks for others
     settings.register_profile("suite", derandomize=True, max_examples=sizes.examples(100))
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
@@ -293,12 +294,21 @@ def command(
     return done
 
 
-@pytest.fixture
-def warm_processes(monkeypatch):
+@contextmanager
+def warm_starts() -> Iterator[None]:
     """What starts Python by `sys.executable`, as an Engine does, starts a warm one (warm.py)."""
     import warm
 
-    monkeypatch.setattr(sys, "executable", warm.python())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", warm.python())
+        yield
+
+
+@pytest.fixture
+def warm_processes():
+    """Processes of a test start warm."""
+    with warm_starts():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -56,8 +56,8 @@ def test_constraints_avoid_and_prefixes_need_no_flags(translator):
 
 
 def test_flags_of_phrases_need_no_others(tiny, translator):
-    """Phrases come with the call, so a flag that shapes them requires their search; a line without
-    any is translated as before."""
+    """Phrases come with the call, so a flag that applies to them requires their search; a line
+    without any is translated as before."""
     ours = make(tiny, constraint_bonus=1000.0)
     assert "select:bonus" in ours.signature
     found = ours.translate(LINES, constraints=[["en3"], [], [], ["en5"]])

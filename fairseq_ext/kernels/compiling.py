@@ -25,6 +25,11 @@ WHEEL_FOLDER = FOLDER / "built"  # libraries in a wheel
 # Compiler flags of each level, by machine, the fastest level first. levels.cpp has the same names
 LEVELS: dict[str, dict[str, tuple[str, ...]]] = {
     "x86_64": {
+        "amx": (
+            "-march=x86-64-v4",
+            *("-mavx512vnni", "-mamx-tile", "-mamx-int8"),
+            "-DTILES=Tiles",
+        ),
         "avx512vnni": ("-march=x86-64-v4", "-mavx512vnni"),
         "avx512": ("-march=x86-64-v4",),
         "avxvnni": ("-march=x86-64-v3", "-mavxvnni"),

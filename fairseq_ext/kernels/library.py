@@ -73,13 +73,15 @@ def is_off() -> bool:
     return os.environ.get(VARIABLE) == "off"
 
 
-def supported() -> list[str]:
-    """Return the levels that this processor has, the fastest first.
+def supported(names: Iterable[str] = ()) -> Iterator[str]:
+    """Yield the levels of these (default: of all) that this processor has, the fastest first; a
+    later one is queried only when it is needed.
 
     Errors: RuntimeError if the processor cannot be queried.
     """
     supports = ctypes.CDLL(str(find_or_compile("levels", [LEVEL_PROBE], FLAGS))).supports
-    return [name for name in LEVELS.get(platform.machine(), {}) if supports(name.encode())]
+    names = names or LEVELS.get(platform.machine(), {})
+    return (name for name in names if supports(name.encode()))
 
 
 def level() -> str:
@@ -99,17 +101,17 @@ def level() -> str:
         )
     if named == "native" or not levels:
         return "native"
-    found = supported()
-    if named and named not in found:
+    found = next(supported([named] if named else levels), None)
+    if named and found is None:
         raise UsageError(
             f"{VARIABLE}={named}: this processor lacks that, so name one of "
-            f"{', '.join([*found, 'native', 'off'])}"
+            f"{', '.join([*supported(), 'native', 'off'])}"
         )
-    if not found:
+    if found is None:
         raise RuntimeError(
             f"the processor has none of {', '.join(levels)}: {VARIABLE}=native compiles for it"
         )
-    return named or found[0]
+    return found
 
 
 def processor() -> str:

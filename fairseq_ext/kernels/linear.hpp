@@ -5,6 +5,7 @@
 
 #include <type_traits>
 
+#include "tiles.hpp"
 #include "vectors.hpp"
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -197,6 +198,40 @@ float quantise(const float* x, int64_t in, uint8_t* out) {
     return largest / 127.0f;
 }
 
+// The same as `multiply` by tiles T, to the bit: sums of whole numbers are exact. x: (lines, in) unsigned bytes
+template <class T>
+void multiply_by_tiles(const Linear& map, const uint8_t* x, const float* row_scale, int64_t lines, float* y, Epilogue epilogue) {
+    const int64_t panels = (map.out + PANEL - 1) / PANEL, blocks = (lines + TILE_LINES - 1) / TILE_LINES;
+    const int64_t height = (lines + blocks - 1) / blocks, inputs = tile_inputs(map.in);  // all blocks have the same shapes: the last
+    const TileShapes shapes = tile_shapes(height, inputs);                               // one begins with lines of the one before
+    const bool worth_threads = lines * map.in * map.out > WORTH_THREADS;
+    const int64_t shares = worth_threads ? std::min<int64_t>(omp_get_max_threads(), panels) : 1;
+    for_each(shares, worth_threads, [&](int64_t share) {
+        alignas(64) ints whole[TILE_LINES * VECTORS];
+        // for each product, since a thread's tiles may have been another library's in the meantime
+        T::configure(shapes);
+        for (int64_t panel = share * panels / shares; panel < (share + 1) * panels / shares; ++panel) {
+            const int64_t first = panel * PANEL, columns = std::min<int64_t>(PANEL, map.out - first);
+            const int8_t* weight = static_cast<const int8_t*>(map.weight) + first * map.in;
+            for (int64_t done = 0; done < lines; done = std::min(done + height, lines)) {
+                const int64_t line = std::min(done, lines - height);
+                tile_products<T>(x + line * map.in, map.in, inputs, weight, reinterpret_cast<int32_t*>(whole),
+                                 std::make_integer_sequence<int, PANEL / 16>());
+                for (int64_t r = done - line; r < height; ++r) {
+                    floats sums[VECTORS];
+                    for (int v = 0; v < VECTORS; ++v) {
+                        const ints offset = *reinterpret_cast<const loose_ints*>(map.offset + first + v * LANES);
+                        sums[v] = __builtin_convertvector(whole[r * VECTORS + v] - offset, floats) *
+                                  (row_scale[line + r] * load(map.scale + first + v * LANES));
+                    }
+                    finish(sums, map.bias ? map.bias + first : nullptr, y + (line + r) * map.out + first, columns, epilogue);
+                }
+            }
+        }
+        T::release();
+    });
+}
+
 // y (lines, out) = x (lines, in) W' + bias
 void multiply(const Linear& map, const float* x, int64_t lines, float* y, Epilogue epilogue) {
     static thread_local std::vector<uint8_t> bytes;
@@ -209,6 +244,11 @@ void multiply(const Linear& map, const float* x, int64_t lines, float* y, Epilog
         for_each(lines, lines * map.in > WORTH_THREADS / 16, [&](int64_t i) { scale[i] = quantise(x + i * map.in, map.in, quantised + i * map.in); });
         input = quantised;
         row_scale = scale;
+#if defined(TILES)
+        // as many lines as fill a tile, and inputs that fill half of one: a guess, not measured
+        if (lines >= TILE_LINES && tile_inputs(map.in) >= TILE_BYTES / 2 && TILES::permitted())
+            return multiply_by_tiles<TILES>(map, quantised, scale, lines, y, epilogue);
+#endif
     }
     const int64_t panels = (map.out + PANEL - 1) / PANEL, blocks = (lines + ROWS - 1) / ROWS;
     const int64_t together = lines < ROWS ? AT_ONCE<1> : 1, groups = (panels + together - 1) / together;

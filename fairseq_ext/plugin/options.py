@@ -183,9 +183,9 @@ def options_of(
     """
     generation = frozen(GenerationConfig, args)
     typed = bool(generation.constraints)
-    if calls.phrases and (shaping := expect_phrases(flags, generation)):
+    if calls.phrases and (flag := expect_phrases(flags, generation)):
         generation = replace(generation, constraints="unordered")
-        refuse_stock_search(shaping, generation)
+        refuse_stock_search(flag, generation)
     check_glossary(flags, calls.glossaries)
     if constrained(flags, generation) and not generation.constraints:
         # fairseq-interactive then reads tab-separated phrases and prints C- lines

@@ -219,7 +219,9 @@ def refuse_unused(flags: Any, strategies: list[Strategy]) -> None:
             flag = typed(unused[0])
             owners = [s for s in all_strategies() if unused[0] in flags_of(s)]
             if all(s.constrained for s in owners) and not any(s.constrained for s in strategies):
-                raise UsageError(f"{flag} shapes phrases, and the command has none: {ways(flag)}")
+                raise UsageError(
+                    f"{flag} applies to phrases, and the command has none: {ways(flag)}"
+                )
             named = " or ".join(s.flag for s in owners)
             raise UsageError(
                 f"{flag} belongs to {named}, which is not switched on: add it or leave {flag} out"

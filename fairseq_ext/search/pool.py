@@ -74,7 +74,7 @@ class Pool:
         return len(self.max_len)
 
     def limit(self) -> Tensor:
-        """(N,) the largest number of target tokens before EOS, in float64."""
+        """Return (N,) the largest number of target tokens before EOS, in float64."""
         if self._limit is None or len(self._limit) < len(self):
             self._limit = torch.tensor(self.max_len, dtype=torch.float64, device=self.length.device)
         return self._limit

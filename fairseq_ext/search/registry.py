@@ -387,12 +387,12 @@ def constrained(flags: Any, generation: Any) -> bool:
 
 
 def ways(flag: str) -> str:
-    """Return the way out for a flag that has no phrases to shape."""
-    shapes = all_fields()[flag[2:].replace("-", "_")].metadata.get("shapes", "phrases")
+    """Return the way out for a flag that applies to no phrases of the command."""
+    applies_to = all_fields()[flag[2:].replace("-", "_")].metadata.get("applies_to", "phrases")
     files = [
         typed(name)
         for name, kind in declared("gives").items()
-        if shapes == kind or (shapes == "phrases" and kind != OUTPUTS)
+        if applies_to == kind or (applies_to == "phrases" and kind != OUTPUTS)
     ]
     return (
         f"add {' or '.join(filter(None, (', '.join(files[:-1]), files[-1])))}, or leave {flag} out"

@@ -170,12 +170,12 @@ class Server(Service):
         }
 
     async def health(self) -> Any:
-        """Whether this process answers."""
+        """Answer that this process runs."""
         return {"status": "ok"}
 
     async def ready(self) -> Any:
-        """Whether requests are taken: a model is loaded, a worker is there, the
-        server is not closing."""
+        """Answer whether requests are taken: a model is loaded, a worker is ready, the server is
+        not closing."""
         if self.closing or not self.models.ready:
             raise HTTPException(
                 503,

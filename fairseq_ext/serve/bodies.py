@@ -63,7 +63,7 @@ def read_json(body: bytes) -> Any:
 
 
 def refuse_constant(name: str) -> None:
-    """NaN and infinities are no JSON."""
+    """Refuse NaN and infinities, which are not JSON."""
     raise ValueError(f"{name} is not JSON")
 
 
@@ -113,8 +113,8 @@ def urlencoded(content: bytes, what: str, lists: Collection[str] = ()) -> dict[s
 def once(
     pairs: Sequence[tuple[str, Any]], what: str, lists: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Fields by name; UsageError where two have the same. lists: names of fields that may come
-    several times, whose values are lists."""
+    """Return the fields by name; UsageError where two have the same. lists: names of fields that
+    may come several times, whose values are lists."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in lists:

@@ -222,12 +222,12 @@ def without_paths(said: str, terms: Sequence[tuple[Glossary, GlossaryFile]]) -> 
 
 
 def tsv(entries: Entries) -> str:
-    """Entries, one a line, separated by tabs."""
+    """Return the entries, one a line, separated by tabs."""
     return "\n".join(f"{source}\t{target}" for source, target in entries.items())
 
 
 def csv_text(entries: Entries) -> str:
-    """Entries as CSV."""
+    """Return the entries as CSV."""
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(entries.items())
     return out.getvalue()

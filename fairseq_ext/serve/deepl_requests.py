@@ -130,7 +130,7 @@ class PairOf(BaseModel):
     target_lang: str
 
     def pair(self) -> Pair:
-        """Its languages without regions (raises UsageError)."""
+        """Return its languages without regions (raises UsageError)."""
         found = base(self.source_lang), base(self.target_lang)
         for name, code in zip(("source_lang", "target_lang"), found, strict=True):
             if code not in CODES:

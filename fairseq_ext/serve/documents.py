@@ -223,4 +223,4 @@ def characters(given: Path, target: Path, max_unpacked: int) -> int:
 
 
 async def without_client() -> None:
-    """Nothing: a document is translated whether its sender is there or not."""
+    """Do nothing: a document is translated whether its sender is there or not."""

@@ -68,7 +68,8 @@ class Glossaries:
         return Path(self.file(name).path).read_bytes()
 
     def write(self, name: str, content: bytes) -> bool:
-        """Keep a glossary under a name; whether there was none of that name. Errors: OSError."""
+        """Keep a glossary under a name. Return whether there was none of that name. Errors:
+        OSError."""
         path = self.path(name)
         is_new = not path.exists()
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -329,7 +329,7 @@ class LibreTranslate:
         )
 
     async def suggest(self) -> Any:
-        """Suggestions are not taken."""
+        """Refuse a suggestion: none is taken."""
         raise HTTPException(403, "Suggestions are disabled on this server.")
 
     async def languages(self) -> Any:

@@ -305,7 +305,7 @@ class ModelsOfFolder(Models):
                 return
 
     async def drop(self, pair: Pair, engine: Engine) -> bool:
-        """End an engine, if it is still the one of this pair; whether it was."""
+        """End an engine, if it is still the one of this pair. Return whether it was."""
         if self.engines.get(pair) is not engine:
             return False
         del self.engines[pair]
@@ -332,8 +332,8 @@ def joined_hold(first: Callable[[], None], second: Callable[[], None]) -> Callab
 
 
 def available() -> float:
-    """Bytes of memory that the system, or this process's container (cgroup 2), can still give;
-    infinite where neither says so."""
+    """Return the bytes of memory that the system, or this process's container (cgroup 2), can still
+    give; infinite where neither says so."""
     found = math.inf
     with contextlib.suppress(OSError, ValueError):
         found = (
@@ -364,8 +364,8 @@ SECOND = 1 << 62
 
 
 def pivoted(first: Submit, second: Submit, hold: Hold = lambda: lambda: None) -> Submit:
-    """`submit` through two models: required phrases and the n-best list go to the second, the seed
-    to both. hold: of the second, which must not be dropped while the first is at work. Errors:
+    """Pass a request through two models: required phrases and the n-best list go to the second, the
+    seed to both. hold: of the second, which must not be dropped while the first is at work. Errors:
     UsageError for a glossary, whose source terms the second does not see."""
 
     def submit(

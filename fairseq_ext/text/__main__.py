@@ -76,7 +76,8 @@ def with_values(argv: Sequence[str]) -> list[str]:
 def through_translator(
     translator: Translator, protect: Sequence[str], left: list[tuple[str, str]]
 ) -> TranslateText:
-    """By a translator, with a bar for each text; what stays as it is goes to `left`."""
+    """Translate by a translator, with a bar for each text; segments that stay as they are go to
+    `left`."""
     from fairseq_ext.text.files import counted as counting
     from fairseq_ext.text.in_lines import translated
 

@@ -301,8 +301,8 @@ class Projection:
         return max(equal, key=lambda word: self.source[word] == mark.start, default=None)
 
     def vote(self, word: int, mark: Mark) -> int:
-        """1 for a word that stands for one inside, -1 for another, 0 where nothing
-        is known of it."""
+        """Return 1 for a word that stands for one inside, -1 for another, 0 where nothing is known
+        of it."""
         source = self.source[word]
         return 0 if source is None else 1 if mark.start <= source < mark.end else -1
 

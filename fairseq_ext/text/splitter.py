@@ -144,7 +144,7 @@ def ends_of(line: str, split: Callable[[str], list[dict[str, int]]]) -> list[int
 
 
 def ends_in_parts(text: str, split: Callable[[str], list[dict[str, int]]]) -> Iterator[int]:
-    """sentencex's ends; it gets so much at once that its time does not grow with the square."""
+    """Yield sentencex's ends; it gets parts of a text, since its time grows with the square."""
     at = 0
     while at < len(text):
         check()

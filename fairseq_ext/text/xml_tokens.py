@@ -77,7 +77,7 @@ def tokens(text: str, what: str) -> list[Token]:
 
 
 def places(content: bytes, found: list[int]) -> list[int]:
-    """Places in UTF-8 as places in its text."""
+    """Return places in UTF-8 as places in its text."""
     if content.isascii():
         return found
     begins = (np.frombuffer(content, np.uint8) & 0xC0) != 0x80  # a byte that begins a character

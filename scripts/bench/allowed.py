@@ -1,19 +1,20 @@
-"""Allowed outputs: CPU seconds of a search with a set, without one, and of the
-prefix_allowed_tokens_fn of fairseq and transformers over a trie of dicts, with the same best
-outputs.
+"""Allowed outputs: what a set costs, which beam it needs, and what it does to quality.
 
-    python scripts/bench/allowed.py --model MODEL --text TEXT --strings F --sizes 400 100000
+    python scripts/bench/allowed.py --model MODEL --text TEXT --strings F --transformers
+        --out scripts/bench/results/allowed
 
-MODEL: folder with checkpoint.pt, dict.*.txt and spm.model. F: strings, one a line; of each size,
-the references of the sources (TEXT.en) and the first others. One thread; contenders in turn
-(A B C A B C), the least of the rounds counts. --batch 1: one sentence at a time. transformers
-(`--transformers`) reads the same weights; it needs a pre-norm model. The share of the loop's steps
-that the automaton takes is timed in a run of its own.
+MODEL: folder with checkpoint.pt, dict.*.txt and spm.model. F: strings, one a line; a set of N has
+the references of the sources (TEXT.en) and the first others. One thread, CPU seconds; contenders in
+turn (A B C A B C), the least of the rounds counts. The rivals are the prefix_allowed_tokens_fn of
+fairseq and of transformers (`--transformers`; it reads the same weights, and needs a pre-norm
+model) over one trie of dicts. The share of the loop's steps that the automaton takes is timed in a
+run of its own. --tables chooses from `cost`, `beams`, `sizes` and `quality`.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,8 @@ from unittest.mock import patch
 import torch
 from fairseq import checkpoint_utils, utils
 from omegaconf import OmegaConf
+from report import write_page
+from sacrebleu.metrics import BLEU
 
 from fairseq_ext import Translator
 from fairseq_ext.search.compiled import CompiledSearch
@@ -150,100 +153,8 @@ def trie_of(sequences: Segmented) -> dict:
     return root
 
 
-def main() -> None:
-    parse = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parse.add_argument("--model", type=Path, required=True)
-    parse.add_argument("--text", required=True, help="prefix of TEXT.de and TEXT.en")
-    parse.add_argument("--strings", type=Path, required=True)
-    parse.add_argument("--sizes", type=int, nargs="+", default=[400, 100_000])
-    parse.add_argument("--lines", type=int, default=60)
-    parse.add_argument("--beam", type=int, default=5)
-    parse.add_argument("--batch", type=int, default=60)
-    parse.add_argument("--rounds", type=int, default=3)
-    parse.add_argument("--no-stock", action="store_true", help="without fairseq's own search")
-    parse.add_argument("--transformers", action="store_true", help="with that of transformers")
-    args = parse.parse_args()
-    torch.set_num_threads(1)
-    model = args.model
-    flags = dict(
-        path=str(model / "checkpoint.pt"),
-        data=str(model),
-        source_lang="de",
-        target_lang="en",
-        bpe="sentencepiece",
-        sentencepiece_model=str(model / "spm.model"),
-        cpu=True,
-        beam=args.beam,
-        batch_size=args.batch,
-    )
-    read = [Path(f"{args.text}.{side}").read_text("utf-8") for side in ("de", "en")]
-    sources, references = (text.splitlines()[: args.lines] for text in read)
-    free = Translator(**flags)
-    tokens = [free.encode(line) for line in sources]
-    rivals: dict[str, Any] = {}
-    if not args.no_stock:
-        rivals["fairseq, trie of dicts"] = Stock(model, args.beam, args.batch)
-    if args.transformers:
-        rivals["transformers, trie of dicts"] = Transformers(model, args.beam, args.batch)
-    with args.strings.open(encoding="utf-8") as file:
-        others = [line.rstrip("\n") for line in file]
-    print("| strings | contender | CPU s | of plain | own reference | notes |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    for size in args.sizes:
-        strings = list(dict.fromkeys([*references, *others]))[:size]
-        file = args.strings.with_suffix(f".{size}")
-        file.write_text("".join(line + "\n" for line in strings), encoding="utf-8")
-        limited = Translator(**flags, allowed_file=str(file))
-        segmenter = limited.sentences.segmenter
-        made, (automaton, _) = measured(
-            lambda of=(strings, segmenter): automaton_of_strings(*of, "canonical", "set")
-        )
-        runs: dict[str, Callable[[], list]] = {
-            "plain": lambda: free.translate(sources),
-            "set": lambda of=limited: of.translate(sources),
-        }
-        if rivals:
-            trie = trie_of(Segmented(strings, segmenter))
-        for name, rival in rivals.items():
-            runs[name] = lambda by=rival, of=trie: by(tokens, of)
-        for run in runs.values():
-            run()
-        spent: dict[str, list[float]] = {name: [] for name in runs}
-        found: dict[str, list] = {}
-        for _ in range(args.rounds):
-            for name, run in runs.items():
-                seconds, found[name] = measured(run)
-                spent[name].append(seconds)
-        texts = {name: [each[0].text for each in found[name]] for name in ("plain", "set")}
-        least = {name: min(each) for name, each in spent.items()}
-        notes = {
-            "set": f"{len(automaton):,} states, {automaton.nbytes / size:.1f} bytes a string, made "
-            f"in {made:.1f} s"
-        }
-        dictionary = segmenter.dictionary
-        for name in rivals:
-            texts[name] = [
-                segmenter.decode(" ".join(dictionary[t] for t in each if t != 2))
-                for each in found[name]
-            ]
-            same = sum(a == b for a, b in zip(texts[name], texts["set"], strict=True))
-            notes[name] = (
-                f"{same} of {len(sources)} outputs equal to ours; "
-                f"{least[name] / least['set']:.1f} times our seconds"
-            )
-        for name in runs:
-            own = sum(a == b for a, b in zip(texts[name], references, strict=True))
-            print(
-                f"| {size:,} | {name} | {least[name]:.2f} | {least[name] / least['plain']:.2f} | "
-                f"{own} | {notes.get(name, '')} |"
-            )
-        print(f"| {size:,} | the loop | {share_of_rule(flags, str(file), sources)} |")
-
-
 def share_of_rule(flags: dict[str, Any], file: str, sources: list[str]) -> str:
-    """What part of the loop's seconds the automaton takes."""
+    """Return which part of the loop's seconds the automaton takes."""
     inside = [0.0]
     rule = AllowedRule.__call__
 
@@ -260,7 +171,221 @@ def share_of_rule(flags: dict[str, Any], file: str, sources: list[str]) -> str:
         limited.translate(sources)
         inside[0] = 0.0
         total, _ = measured(lambda: limited.translate(sources))
-    return f"{total:.2f} | | | the automaton takes {inside[0] / total:.1%} of it"
+    return f"{inside[0] / total:.0%}"
+
+
+class Sets:
+    """Sources with their references, the strings of the sets, and the flags of a translator."""
+
+    def __init__(self, args: argparse.Namespace):
+        model = args.model
+        self.args = args
+        self.flags: dict[str, Any] = dict(
+            path=str(model / "checkpoint.pt"),
+            data=str(model),
+            source_lang="de",
+            target_lang="en",
+            bpe="sentencepiece",
+            sentencepiece_model=str(model / "spm.model"),
+            cpu=True,
+            beam=args.beam,
+        )
+        read = [Path(f"{args.text}.{side}").read_text("utf-8") for side in ("de", "en")]
+        self.sources, self.references = (text.splitlines()[: args.lines] for text in read)
+        self.others = args.strings.read_text("utf-8").splitlines()
+
+    def strings(self, size: int) -> list[str]:
+        """Return the strings of a set: the references first."""
+        return list(dict.fromkeys([*self.references, *self.others]))[:size]
+
+    def file(self, strings: list[str]) -> str:
+        """Write a set's file and return its name."""
+        file = self.args.strings.with_suffix(f".{len(strings)}")
+        file.write_text("".join(line + "\n" for line in strings), encoding="utf-8")
+        return str(file)
+
+    def own(self, texts: list[str]) -> int:
+        """Return how many outputs are the reference of their source."""
+        return sum(a == b for a, b in zip(texts, self.references, strict=True))
+
+    def search(self, **flags: Any) -> list[str]:
+        """Return the best output of each source."""
+        translator = Translator(**{**self.flags, "batch_size": 10, **flags})
+        return [each[0].text for each in translator.translate(self.sources)]
+
+
+def cost(sets: Sets, batch: int, lines: int) -> list[str]:
+    """Return the rows of one batch size: seconds without a set, with it, and of the rivals."""
+    flags = {**sets.flags, "batch_size": batch}
+    sources, args = sets.sources[:lines], sets.args
+    free = Translator(**flags)
+    tokens = [free.encode(line) for line in sources]
+    rivals: dict[str, Any] = {"fairseq": Stock(args.model, args.beam, batch)}
+    if args.transformers:
+        rivals["transformers"] = Transformers(args.model, args.beam, batch)
+    rows = []
+    for size in args.sizes:
+        strings = sets.strings(size)
+        file = sets.file(strings)
+        limited = Translator(**flags, allowed_file=file)
+        segmenter = limited.sentences.segmenter
+        trie = trie_of(Segmented(strings, segmenter))
+        runs: dict[str, Callable[[], list]] = {
+            "plain": lambda: free.translate(sources),
+            "set": lambda of=limited: of.translate(sources),
+        }
+        for name, rival in rivals.items():
+            runs[name] = lambda by=rival, of=trie: by(tokens, of)
+        for run in runs.values():
+            run()
+        spent: dict[str, list[float]] = {name: [] for name in runs}
+        found: dict[str, list] = {}
+        for _ in range(args.rounds):
+            for name, run in runs.items():
+                seconds, found[name] = measured(run)
+                spent[name].append(seconds)
+        least = {name: min(each) for name, each in spent.items()}
+        texts = [each[0].text for each in found["set"]]
+        cells = [f"{size:,}", f"{len(sources)} in batches of {batch}"]
+        cells += [f"{least['set'] / least['plain']:.2f}", share_of_rule(flags, file, sources)]
+        dictionary = segmenter.dictionary
+        for name in rivals:
+            outputs = [
+                segmenter.decode(" ".join(dictionary[t] for t in each if t != 2))
+                for each in found[name]
+            ]
+            same = sum(a == b for a, b in zip(outputs, texts, strict=True))
+            cells.append(f"{least[name] / least['set']:.1f}; {same} of {len(sources)}")
+        rows.append(f"| {' | '.join(cells)} |")
+    return rows
+
+
+def cost_table(sets: Sets) -> list[str]:
+    """Return the table of seconds."""
+    names = ["fairseq", *["transformers"] * sets.args.transformers]
+    rivals = [f"{name}: times ours; same outputs" for name in names]
+    head = ["strings", "sentences", "with the set, of the time without", "automaton in the loop"]
+    head += rivals
+    return [
+        "### What a set costs",
+        "",
+        f"| {' | '.join(head)} |",
+        f"|{' --- |' * len(head)}",
+        *cost(sets, len(sets.sources), len(sets.sources)),
+        *cost(sets, 1, 10),
+        "",
+        "The automaton in the loop: its share of the time where the loop runs, and not the "
+        "compiled search.",
+    ]
+
+
+def beams_table(sets: Sets) -> list[str]:
+    """Return the table of beams, with 400 strings."""
+    strings = sets.strings(400)
+    file = sets.file(strings)
+    best = sets.search(beam=len(strings), allowed_file=file)
+    rows = []
+    for beam in (1, 5, 10, 20, 50, len(strings)):
+        texts = best if beam == len(strings) else sets.search(beam=beam, allowed_file=file)
+        same = sum(a == b for a, b in zip(texts, best, strict=True))
+        rows.append(f"| {beam} | {same} | {sets.own(texts)} |")
+    return [
+        "### Beams",
+        "",
+        f"{len(sets.sources)} sentences, {len(strings)} strings. A beam as large as the set ranks "
+        "all of it.",
+        "",
+        "| beam | finds the set's best string | finds its own reference |",
+        "| --- | --- | --- |",
+        *rows,
+    ]
+
+
+def sizes_table(sets: Sets) -> list[str]:
+    """Return the table of automata: canonical and any segmentation, and large sets."""
+    segmenter = Translator(**sets.flags, allowed_file=sets.file(sets.strings(400)))
+    segmenter = segmenter.sentences.segmenter
+    words = sorted({word for line in sets.others for word in line.split()})
+    draw = random.Random(1)
+    names: dict[str, None] = {}
+    while len(names) < sets.args.names:
+        names[" ".join(draw.choices(words, k=draw.randint(1, 3)))] = None
+    rows = []
+    for what, strings, segmentation in (
+        ("captions", sets.strings(400), "canonical"),
+        ("captions", sets.strings(400), "any"),
+        ("captions", sets.strings(len(sets.others)), "canonical"),
+        ("names of one to three words", list(names), "canonical"),
+    ):
+        seconds, (automaton, _) = measured(
+            lambda of=(strings, segmenter, segmentation): automaton_of_strings(*of, "set")
+        )
+        own = "-"
+        if len(strings) == 400:
+            file = sets.file(strings)
+            texts = sets.search(allowed_file=file, allowed_segmentation=segmentation)
+            own = f"{sets.own(texts)} of {len(texts)}"
+        cells = [f"{len(strings):,} {what}", segmentation, f"{len(automaton):,}"]
+        cells += [f"{automaton.nbytes / len(strings):.1f}", f"{seconds:.1f}", own]
+        rows.append(f"| {' | '.join(cells)} |")
+    return [
+        "### Automata",
+        "",
+        "| strings | segmentation | states | bytes a string | CPU seconds to build | finds its own "
+        "reference |",
+        "| --- | --- | --- | --- | --- | --- |",
+        *rows,
+    ]
+
+
+def quality_table(sets: Sets) -> list[str]:
+    """Return BLEU and the mean score without a set, and with one that lacks good outputs."""
+    rows = []
+    file = sets.file(list(dict.fromkeys(sets.others)))
+    for name, flags in (("none", {}), ("the other strings only", {"allowed_file": file})):
+        found = Translator(**sets.flags, **flags).translate(sets.sources)
+        bleu = BLEU().corpus_score([each[0].text for each in found], [sets.references]).score
+        mean = sum(each[0].score for each in found) / len(found)
+        rows.append(f"| {name} | {bleu:.1f} | {mean:.2f} |")
+    return [
+        "### A set without a good output",
+        "",
+        f"{len(sets.sources)} sentences; {len(set(sets.others)):,} strings, of which none is a "
+        "reference.",
+        "",
+        "| set | BLEU | mean score |",
+        "| --- | --- | --- |",
+        *rows,
+    ]
+
+
+TABLES = dict(cost=cost_table, beams=beams_table, sizes=sizes_table, quality=quality_table)
+
+
+def main() -> None:
+    parse = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parse.add_argument("--model", type=Path, required=True)
+    parse.add_argument("--text", required=True, help="prefix of TEXT.de and TEXT.en")
+    parse.add_argument("--strings", type=Path, required=True)
+    parse.add_argument("--sizes", type=int, nargs="+", default=[400, 29_000])
+    parse.add_argument("--names", type=int, default=1_000_000, help="names of the largest set")
+    parse.add_argument("--lines", type=int, default=60)
+    parse.add_argument("--beam", type=int, default=5)
+    parse.add_argument("--rounds", type=int, default=3)
+    parse.add_argument("--transformers", action="store_true", help="with that of transformers")
+    parse.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
+    parse.add_argument("--out", type=Path, help="write OUT.md")
+    args = parse.parse_args()
+    torch.set_num_threads(1)
+    sets = Sets(args)
+    tables: list[str] = []
+    for name in args.tables:
+        made = [*TABLES[name](sets), ""]
+        tables += made
+        print("\n".join(made), flush=True)
+        write_page(args.out, tables)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """How placeholders come through a translation, three ways, on the demo's sentences with 1 to
 6 of them at made-up places.
 
-    python scripts/bench/placeholders.py [--limit N]
+    python scripts/bench/placeholders.py [--limit N] [--out scripts/bench/results/placeholders]
 
 put back: taken out of the sentence and put back by alignment, as fairseq_ext does. copied: a token
 stands in the sentence, and the model copies it. required: the token stands there, and the search
@@ -17,6 +17,7 @@ import re
 from pathlib import Path
 
 import sacrebleu
+from report import write_page
 
 from fairseq_ext import Translator
 
@@ -50,15 +51,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parse.add_argument("--limit", type=int, default=1000)
+    parse.add_argument("--out", type=Path, help="write OUT.md")
     args = parse.parse_args()
     sources, references = (
         (DATA / f"test.{side}").read_text(encoding="utf-8").splitlines()[: args.limit]
         for side in ("de", "en")
     )
     translator = Translator.from_folder(MODEL, cpu=True, beam=5)
-    print("| placeholders | once each | rest |\n| --- | ---: | ---: |", flush=True)
+    rows = ["| placeholders | once each | rest |", "| --- | ---: | ---: |"]
     plain = [found[0].text for found in translator.translate(sources)]
-    print(row("none", plain, [[] for _ in plain], references), flush=True)
+    rows.append(row("none", plain, [[] for _ in plain], references))
     for kind, tokens in TOKENS.items():
         chance, lines, held = random.Random(7), [], []
         for source in sources:
@@ -70,15 +72,17 @@ def main() -> None:
             held.append(mine)
         if kind == "{name}":
             out = translator.translate_text("\n".join(lines)).text.split("\n")
-            print(row("put back", out, held, references), flush=True)
+            rows.append(row("put back", out, held, references))
         out = [found[0].text for found in translator.translate(lines)]
-        print(row(f"copied, {kind}", out, held, references), flush=True)
+        rows.append(row(f"copied, {kind}", out, held, references))
         found = translator.translate(lines, 1, held, errors="return")
         out = [
             plain[i] if isinstance(each, Exception) else each[0].text
             for i, each in enumerate(found)
         ]
-        print(row(f"required, {kind}", out, held, references), flush=True)
+        rows.append(row(f"required, {kind}", out, held, references))
+    print("\n".join(rows))
+    write_page(args.out, [*rows, ""])
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 samples a sentence.
 
     python scripts/bench/sampling.py --model MODEL --text TEXT --lines 200 --samples 1 10
-        --cut topk=10
+        --cut topk=10 --out scripts/bench/results/sampling
 
 All decode the same batches, one thread each, in turn (A B C A B C), ours and CTranslate2 in 8 bits
 too; ratios are of the medians. Their samples differ, as their noise does; mean length, mean score
@@ -10,6 +10,7 @@ and distinct n-grams of tokens say that they sample the same distribution.
 """
 
 import argparse
+import itertools
 import statistics
 import tempfile
 import time
@@ -18,7 +19,11 @@ from pathlib import Path
 import torch
 from contenders import ours, stock
 from ct2 import ctranslate2
+from report import write_page
 from text import prepare
+
+HEAD = ["words", "samples a sentence", "stock", "ours", "CTranslate2", "stock / ours"]
+HEAD += ["CTranslate2 / ours", "8 bits: stock / ours", "8 bits: CTranslate2 / ours"]
 
 
 def main() -> None:
@@ -34,18 +39,22 @@ def main() -> None:
     parser.add_argument("--text", required=True, help="TEXT.de and TEXT.en")
     parser.add_argument("--lines", type=int, default=200)
     parser.add_argument("--samples", type=int, nargs="+", default=[1, 10])
-    parser.add_argument("--cut", default="", help="topk=10, topp=0.9 or nothing, for all words")
+    parser.add_argument(
+        "--cut", nargs="+", default=[""], help='topk=10, topp=0.9 or "", for all words'
+    )
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path, help="write OUT.md")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    cut = (
-        [f"--sampling-{name}" if i == 0 else name for i, name in enumerate(args.cut.split("="))]
-        if args.cut
-        else []
-    )
+    rows = [
+        f"| {' | '.join(HEAD)} |",
+        "| --- |" + " ---: |" * (len(HEAD) - 1),
+    ]
     with tempfile.TemporaryDirectory() as folder:
         text = prepare(Path(folder), args.model, args.text, "de", "en", args.lines)
-        for n in args.samples:
+        for words, n in itertools.product(args.cut, args.samples):
+            name, _, most = words.partition("=")
+            cut = [f"--sampling-{name}", most] if words else []
             flags = [
                 "--cpu",
                 "--batch-size",
@@ -78,33 +87,29 @@ def main() -> None:
                             )
                         ]
                         grams = {
-                            n: len(
+                            size: len(
                                 {
-                                    tuple(t[i : i + n])
+                                    tuple(t[i : i + size])
                                     for t, _ in every
-                                    for i in range(len(t) - n + 1)
+                                    for i in range(len(t) - size + 1)
                                 }
                             )
-                            for n in (1, 2, 4)
+                            for size in (1, 2, 4)
                         }
                         reported = ", ".join(
-                            f"{count} distinct {n}-grams" for n, count in grams.items()
+                            f"{count} distinct {size}-grams" for size, count in grams.items()
                         )
                         print(
                             f"{contender.name}: {len(every)} samples, {means[0]:.2f} tokens, score "
                             f"{means[1]:.3f}, {reported}"
                         )
             middle = [statistics.median(took) for took in seconds]
-            reported = ", ".join(
-                f"{c.name} {m:.2f} s ({min(t):.2f}-{max(t):.2f})"
-                for c, m, t in zip(contenders, middle, seconds, strict=True)
-            )
-            pairs = (middle[1:3], middle[3:])
-            ratios = ", in 8 bits ".join(
-                f"{middle[0] / own:.2f}x stock, {other / own:.2f}x CTranslate2"
-                for own, other in pairs
-            )
-            print(f"{n} samples, {args.cut or 'all words'}: {reported}; {ratios}")
+            cells = [words or "all", str(n), *(f"{each:.2f}" for each in middle[:3])]
+            for own, other in (middle[1:3], middle[3:]):
+                cells += [f"{middle[0] / own:.1f}", f"{other / own:.1f}"]
+            rows.append(f"| {' | '.join(cells)} |")
+            print(rows[-1], flush=True)
+    write_page(args.out, [*rows, ""])
 
 
 if __name__ == "__main__":

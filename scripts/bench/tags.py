@@ -1,7 +1,7 @@
 """Where tags are put, by what the model attends to: around a noun of the demo's text,
 is the tag around its translation?
 
-    python scripts/bench/tags.py [--limit N]
+    python scripts/bench/tags.py [--limit N] [--out scripts/bench/results/tags]
 
 One row an attention and a way to read words off it. all layers: their average, which fairseq_ext
 reads; layer N: of this one of fairseq's own decoder, heads averaged, as its `transformer_align`
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from report import write_page
 
 from fairseq_ext import Translator
 from fairseq_ext.text import alignment
@@ -123,20 +124,19 @@ def main() -> None:
     )
     parse.add_argument("--limit", type=int, help="lines of each set (default: all)")
     parse.add_argument("--sets", nargs="+", default=["test"])
+    parse.add_argument("--out", type=Path, help="write OUT.md")
     args = parse.parse_args()
+    page: list[str] = []
     translator, known = Translator.from_folder(MODEL, cpu=True, beam=5), nouns()
     for name in args.sets:
         text = (DATA / f"{name}.de").read_text(encoding="utf-8").splitlines()
         # without the lines that have placeholders
         lines = [line for line in text if not re.search("[{%]", line)][: args.limit]
-        print(
-            "\n"
-            f"{name}, {len(lines)} lines\n\n"
-            "| attention | words | right | |\n"
-            "| --- | --- | ---: | ---: |",
-            flush=True,
-        )
-        print("\n".join(measure(lines, known, translator)), flush=True)
+        page += [f"{name}, {len(lines)} lines", ""]
+        page += ["| attention | words | right | |", "| --- | --- | ---: | ---: |"]
+        page += [*measure(lines, known, translator), ""]
+        print("\n".join(page), flush=True)
+        write_page(args.out, page)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from documents import ages
+from documents import ages, gains
 
 PART = re.compile(
     r"(<!-- generated: (?P<name>[\w-]+)(?P<arguments>[^\n]*?) -->\n)(?P<body>.*?)(<!-- end -->)",
@@ -114,20 +114,18 @@ def strategies() -> str:
 
 
 def flag_files() -> str:
-    """Return the table of the files in which flags do their work that no strategy's
-    file declares."""
-    from fairseq_ext.plugin.flag_help import WORK, all_flags, implementing_file
+    """Return the table of all flags: the file that declares each, and the file that acts on it."""
+    from fairseq_ext.plugin.flag_help import all_flags, declaring_file, implementing_file
 
-    named = [name for names in WORK.values() for name in names.split()]
-    flags: dict[str, list[str]] = {}
-    for name in dict.fromkeys([*all_flags(), *named]):
-        file = implementing_file(name)
-        if name in named or not file.startswith("search/strategies/"):
-            flags.setdefault(file, []).append(f"`--{name.replace('_', '-')}`")
-    return table(
-        ("flag", "file"),
-        [(", ".join(names), f"[{file}](../fairseq_ext/{file})") for file, names in flags.items()],
-    )
+    flags: dict[tuple[str, ...], list[str]] = {}
+    for name in all_flags():
+        files = declaring_file(name), implementing_file(name)
+        flags.setdefault(files, []).append(f"`--{name.replace('_', '-')}`")
+    rows = [
+        (", ".join(names), *(f"[{file}](../fairseq_ext/{file})" for file in files))
+        for files, names in flags.items()
+    ]
+    return table(("flag", "declared in", "acted on in"), rows)
 
 
 IMAGE = re.compile(r"(!\[[^\]]*\]\()(?!\w+:)([^)]+\))")
@@ -145,11 +143,27 @@ def results(path: str) -> str:
     return "\n\n".join([text, *(f"![{Path(name).stem}]({folder}/{name})" for name in pictures)])
 
 
+def table_of(path: str, *title: str) -> str:
+    """Return the table of a results file below the heading that begins with a title."""
+    heading = rf"^#+ {re.escape(' '.join(title))}.*\n\n((?:\|.*\n)+)"
+    found = re.search(heading, (ROOT / path).read_text(), re.MULTILINE)
+    if found is None:
+        raise KeyError(f"{' '.join(title)} of {path}")
+    return found[1].strip()
+
+
 PARTS: dict[str, Callable[..., str]] = {
     "flags": flags_of,
     "all-flags": all_flags,
     "strategies": strategies,
     "flag-files": flag_files,
     "results": results,
+    "table-of": table_of,
     "age": ages.age,
+    "gains": gains.gains,
+    "constraints": gains.constraints,
+    "optimal-ending": gains.optimal_ending,
+    "streaming": gains.streaming,
+    "parallel-decoding": gains.parallel_decoding,
+    "large-vocabularies": gains.large_vocabularies,
 }

@@ -1,6 +1,7 @@
 """Semantic parsing with an automaton of the queries as the allowed outputs, and without.
 
     python scripts/experiments/logical_forms.py --raw DIR --models DIR [--sets atis geo]
+        --out scripts/bench/results/allowed_queries
 
 DIR/SET.{train,test}.{nl,sql} are parallel, a question and a query a line, split at spaces (ATIS and
 GeoQuery of Finegan-Dollak et al. 2018, https://aclanthology.org/P18-1033); MODELS/SET/model is what
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
@@ -23,6 +25,10 @@ from pathlib import Path
 
 import numpy as np
 from fairseq.data import Dictionary
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
+
+from report import write_page  # noqa: E402
 
 from fairseq_ext import Translator
 from fairseq_ext.search.phrases.token_automaton import TokenAutomaton, trimmed
@@ -127,8 +133,8 @@ class Queries:
         return self.automaton.accepts(map(self.dictionary.index, query.split()))
 
 
-def report(raw: Path, models: Path, name: str, groups: int, beams: list[int]) -> None:
-    """Print the tables of one set."""
+def report(raw: Path, models: Path, name: str, groups: int, beams: list[int]) -> list[str]:
+    """Print the table of one set, and return its lines."""
     read = {
         (part, side): (raw / f"{name}.{part}.{side}").read_text("utf-8").splitlines()
         for part in ("train", "test")
@@ -145,19 +151,21 @@ def report(raw: Path, models: Path, name: str, groups: int, beams: list[int]) ->
     unknown = dictionary.unk()
     wrong = [line for line in references if not queries.allows(line)]
     unseen = [x for x in wrong if any(dictionary.index(word) == unknown for word in x.split())]
-    print(f"\n{name}: {len(queries.automaton):,} states, {len(queries.automaton.token):,} arcs")
-    print(
-        f"{len(wrong)} of {len(references)} references are outside: {len(unseen)} with words that "
-        "the dictionary does not have; the others:"
-    )
+    table = [
+        f"{name}: {len(queries.automaton):,} states, {len(queries.automaton.token):,} arcs. "
+        f"{len(wrong)} of {len(references)} references are outside, {len(unseen)} of them with "
+        "words that the dictionary does not have.",
+        "",
+    ]
+    print(f"{table[0]} The others:")
     for each in dict.fromkeys(x for x in wrong if x not in unseen):
         print(f"  {wrong.count(each)} x {each}")
     if not (model / "checkpoint.pt").exists():
         print(f"{model} has no checkpoint.pt: nothing is searched")
-        return
+        return table
     wanted = [" ".join(line.split()) for line in references]
-    print("| set | beam | allowed | in the automaton | exact match | oracle |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    table.append("| set | beam | allowed | in the automaton | exact match | oracle |")
+    table.append("| --- | --- | --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as folder:
         file = f"{folder}/{name}.allowed"
         queries.automaton.write(file)
@@ -181,7 +189,9 @@ def report(raw: Path, models: Path, name: str, groups: int, beams: list[int]) ->
                 exact = sum(each[0] == line for each, line in zip(found, wanted, strict=True))
                 oracle = sum(line in each for each, line in zip(found, wanted, strict=True))
                 shares = " | ".join(f"{100 * x / len(wanted):.1f}" for x in (inside, exact, oracle))
-                print(f"| {name} | {beam} | {'yes' if allowed else 'no'} | {shares} |", flush=True)
+                table.append(f"| {name} | {beam} | {'yes' if allowed else 'no'} | {shares} |")
+                print(table[-1], flush=True)
+    return [*table, ""]
 
 
 def main() -> None:
@@ -195,9 +205,12 @@ def main() -> None:
     parse.add_argument("--sets", nargs="+", default=["atis", "geo"])
     parse.add_argument("--beams", type=int, nargs="+", default=[1, 5, 10])
     parse.add_argument("--groups", type=int, default=5, help="other brackets open at once (5)")
+    parse.add_argument("--out", type=Path, help="write OUT.md")
     args = parse.parse_args()
+    tables: list[str] = []
     for name in args.sets:
-        report(args.raw, args.models, name, args.groups, args.beams)
+        tables += report(args.raw, args.models, name, args.groups, args.beams)
+        write_page(args.out, tables)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ SHAPES = {
     "--constraint-end": ["--constraint-end"],
     "--dba-allocation": ["--dba-allocation", "paper"],
     "--avoid-case": ["--avoid-case", "exact"],
-}  # what shapes phrases, as typed
+}  # what applies to phrases, as typed
 NEXT_TO = (
     ["--beam", 1, "--decoding", "window"],
     ["--beam", 1, "--decoding", "jacobi"],
@@ -15,7 +15,7 @@ NEXT_TO = (
     ["--schedule", "stream"],
     ["--softmax", "top"],
 )
-NONE = "shapes phrases, and the command has none: add"
+NONE = "applies to phrases, and the command has none: add"
 PHRASES = ["--constraints-file", "{phrases}"]
 REFERENCE = "--score-reference scores given translations, so"
 FLAGS: dict[str, tuple[list, str]] = {
@@ -42,7 +42,7 @@ FLAGS: dict[str, tuple[list, str]] = {
     **{
         f"{typed[0]} of banned phrases": (
             ["--avoid-file", "{banned}", *typed],
-            f"{typed[0]} shapes required phrases, and the command has none",
+            f"{typed[0]} applies to required phrases, and the command has none",
         )
         for typed in (
             SHAPES["--constraint-case"],
@@ -53,13 +53,13 @@ FLAGS: dict[str, tuple[list, str]] = {
     "case of a glossary's bans": (
         ["--glossary", "{glossary}", "--avoid-case", "exact"],
         (
-            "--avoid-case shapes banned phrases, and the command has none: add --avoid-file, or "
-            "leave --avoid-case out"
+            "--avoid-case applies to banned phrases, and the command has none: add --avoid-file, "
+            "or leave --avoid-case out"
         ),
     ),
     "case of no ban": (
         [*PHRASES, "--avoid-case", "exact"],
-        "--avoid-case shapes banned phrases, and the command has none",
+        "--avoid-case applies to banned phrases, and the command has none",
     ),
     "report of no glossary": (
         [*PHRASES, "--glossary-report", "r"],

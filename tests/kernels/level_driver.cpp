@@ -52,7 +52,7 @@ struct Packed {
 };
 
 void linear_layers() {
-    const int64_t shapes[][3] = {{1, 4, 1}, {2, 8, 63}, {3, 64, 64}, {5, 16, 130}, {6, 32, 33}, {13, 64, 96}, {1, 36, 161}, {2, 8, 300}, {7, 20, 100}};
+    const int64_t shapes[][3] = {{1, 4, 1}, {2, 8, 63}, {3, 64, 64}, {5, 16, 130}, {6, 32, 33}, {13, 64, 96}, {1, 36, 161}, {2, 8, 300}, {7, 20, 100}, {16, 64, 65}, {37, 96, 130}};
     for (auto [lines, in, out] : shapes) {
         auto x = numbers(lines * in), w = numbers(out * in), bias = numbers(out);
         std::vector<float> y(lines * out), whole_w(out * in), whole_x(lines * in);

@@ -64,7 +64,10 @@ needs_compiler = pytest.mark.skipif(
 )
 
 
-levels = functools.cache(building.supported)  # those of this processor
+@functools.cache
+def levels() -> list[str]:
+    """Those of this processor."""
+    return list(building.supported())
 
 
 def of_command(name: str) -> list[str]:
@@ -198,6 +201,16 @@ def test_8_bit_products_are_the_sums_of_whole_numbers():
         assert PackedLinear(weight.float(), None, bits=8)(x.float()).equal((x @ weight.t()).float())
 
 
+@needs_compiler
+def test_products_by_tiles_have_the_bits_of_those_without_them(tmp_path):
+    driver, source = tmp_path / "driver", Path(__file__).with_name("tiles.cpp")
+    chosen = LEVELS[platform.machine()][levels()[0]] if levels() else ()
+    words = [*FLAGS, *chosen, "-O1", "-w", f"-I{FOLDER}", source, "-o", driver]
+    subprocess.run([*building.compiler(), *words], check=True)
+    done = run([driver], OMP_NUM_THREADS="2")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @needs_all
 @needs_compiler
 @pytest.mark.parametrize("level", [*HERE, "native"])
@@ -271,7 +284,7 @@ def test_a_processor_with_avx2_alone_finds_the_same_hypotheses():
 def test_a_processor_without_avx2_starts_and_finds_the_same_hypotheses_on_torch():
     qemu = of_command("qemu-x86_64-static")
     assert (
-        "the processor has none of avx512vnni"
+        "the processor has none of amx, avx512vnni"
         in run([*qemu, "-cpu", "Nehalem", sys.executable, "-m", "fairseq_ext.kernels"]).stderr
     )
     equal(translations(*qemu, "-cpu", "Nehalem"), translations())

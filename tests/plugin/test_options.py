@@ -238,7 +238,7 @@ class WordFlags:
         },
     )
     word_size: int = field(
-        default=1, metadata={"range": (1, 5, "number of words"), "shapes": "required phrases"}
+        default=1, metadata={"range": (1, 5, "number of words"), "applies_to": "required phrases"}
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ from sizes import drawn
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from documents import blocks, columns, drawings, links, notebook, site, tables  # noqa: E402
+from documents import blocks, columns, drawings, gains, links, notebook, site, tables  # noqa: E402
 
 import docs  # noqa: E402
 
@@ -148,6 +149,18 @@ def test_a_stale_output_is_seen(tmp_path: Path) -> None:
     assert len(blocks.check_page(page, ROOT, tmp_path)) == 1
     page.write_text(page.read_text().replace("two 1.0001", "one 1.1"))
     assert len(blocks.check_page(page, ROOT, tmp_path)) == 1
+
+
+def test_a_digit_of_a_gain_that_is_changed_by_hand_is_seen() -> None:
+    text = (ROOT / "README.md").read_text()
+    changed = re.sub(r"(?<=\| ours \| \[)\d", lambda m: str((int(m[0]) + 1) % 10), text)
+    assert changed != text and tables.fill(changed) == text
+
+
+def test_a_gain_whose_results_have_other_names_is_named() -> None:
+    file = f"{gains.BENCH}/rivals.md"
+    with pytest.raises(KeyError, match="'nobody', 'times stock' below 'beam 5, in bulk' in"):
+        gains.number(file, gains.BULK, "nobody", gains.STOCK)
 
 
 def test_a_page_that_is_edited_while_its_blocks_run_is_not_cut(tmp_path: Path) -> None:

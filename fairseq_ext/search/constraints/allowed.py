@@ -83,7 +83,7 @@ class AllowedFlags:
         metadata={
             "help": "in which segmentation allowed strings are searched: the model's own "
             "(canonical), or any that the vocabulary allows (default: canonical)",
-            "shapes": OUTPUTS,
+            "applies_to": OUTPUTS,
         },
     )
 

@@ -43,7 +43,7 @@ class AvoidFlags:
         metadata={
             "help": "in which case a banned phrase must not appear: in any, or as written "
             "(exact) (default: any)",
-            "shapes": "banned phrases",
+            "applies_to": "banned phrases",
         },
     )
 

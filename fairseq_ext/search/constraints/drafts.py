@@ -24,8 +24,8 @@ SEARCHED = 5  # hypotheses that are searched for a word where the best has none
 def mentions_of(
     constraints: SentenceConstraints, functions: Collection[str], language: str
 ) -> list[Mention]:
-    """The mentions of a sentence's terms. functions: the source's function words; language: of the
-    source."""
+    """Return the mentions of a sentence's terms. functions: the source's function words; language:
+    of the source."""
     return [
         Mention(
             tokens,
@@ -40,8 +40,8 @@ def mentions_of(
 
 
 def is_noun(term: SourceTerm) -> bool:
-    """Whether a term of a language that writes nouns with a capital is a noun, and its English
-    forms are none of a verb: "delete" for "Löschen" may be one."""
+    """Return whether a term is a noun of a language that writes nouns with a capital, and none of
+    its English forms can be a verb: "delete" for "Löschen" can."""
     return (
         all(text.split(" ")[-1][:1].isupper() for text in (term.source, term.mention))
         and not any(form.endswith(("ed", "ing")) for form in term.targets)
@@ -86,7 +86,7 @@ class Candidate:
     finals: list[tuple[float, Hypothesis]] = field(default_factory=list)
 
     def standing(self, terms: Sequence[SourceTerm]) -> list[Span]:
-        """The places of the terms that it has."""
+        """Return the places of the terms that the draft has."""
         text = Text(self.text, False)
         return [
             span
@@ -100,7 +100,7 @@ class Candidate:
         ]
 
     def is_compounded(self, term: SourceTerm) -> bool:
-        """Whether it has a term only as a part of longer words."""
+        """Return whether the draft has a term only as a part of longer words."""
         text = Text(self.text, False)
         return term.in_compounds and not any(
             text.places(normal(form), term.case) for form in term.targets
@@ -137,21 +137,31 @@ class Sentence:
         lengths = (len(term.mentions) for term in self.constraints.terms)
         return list(itertools.accumulate(lengths, initial=0))[:-1]
 
+    @cached_property
+    def with_shared_targets(self) -> set[SourceTerm]:
+        """The terms whose target another source term has too."""
+        sources: dict[Alternatives, set[str]] = {}
+        for term in self.constraints.terms:
+            sources.setdefault(term.phrases, set()).add(term.source)
+        return {term for term in self.constraints.terms if len(sources[term.phrases]) > 1}
+
     def all_places(self, candidate: Candidate) -> list[tuple[SourceTerm, Span | None]]:
-        """The terms that a candidate lacks, and the words of each."""
+        """Return the terms that a candidate lacks, and the words of each."""
         each = zip(self.constraints.terms, candidate.has_term, self.first_mentions, strict=True)
         return [
             (term, candidate.place(term, first)) for term, is_held, first in each if not is_held
         ]
 
     def places(self, candidate: Candidate) -> list[tuple[SourceTerm, Span | None]]:
-        """The same without the terms that are left."""
+        """Return the terms that a candidate lacks, without those that are left, and the words of
+        each."""
         left = self.left_terms(candidate)
         return [each for each in self.all_places(candidate) if each[0] not in left]
 
     def left_terms(self, candidate: Candidate) -> dict[SourceTerm, str]:
-        """The terms that are left, with the reason: further mentions (--glossary-repeat each) for
-        which a candidate has no word, as it may have a pronoun there, and terms that do not fit."""
+        """Return the terms that are left, with the reason: further mentions (--glossary-repeat
+        each) for which a candidate has no word, as it may have a pronoun there, and terms that do
+        not fit."""
         if all(candidate.has_term) or candidate.words is None:
             return {}
         places, left = self.all_places(candidate), dict[SourceTerm, str]()
@@ -175,7 +185,7 @@ class Sentence:
     def placements(
         self, candidate: Candidate, rewrites: Mapping[SourceTerm, Rewrite]
     ) -> tuple[Placement, ...]:
-        """How each term got its place in a version of a candidate."""
+        """Return how each term got its place in a version of a candidate."""
         left, out, words = self.left_terms(candidate), [], candidate.words
         for term, is_held in zip(self.constraints.terms, candidate.has_term, strict=True):
             mention = self.aligned_mention(candidate, term)
@@ -201,7 +211,7 @@ class Sentence:
         displaced: str,
         weight: float | None,
     ) -> Placement:
-        """How a term got its place that a version of a candidate writes."""
+        """Return how a term got its place in a version of a candidate that writes it."""
         if term in self.required:
             return Placement("searched", displaced, weight, True)
         if folded(displaced) == folded(rewrite.text):
@@ -210,22 +220,22 @@ class Sentence:
         return Placement(rewrite.placed_by, displaced, weight, is_doubtful)
 
     def mention_numbers(self, term: SourceTerm) -> range:
-        """The numbers of a term's mentions."""
+        """Return the numbers of a term's mentions."""
         first = self.first_mentions[self.constraints.terms.index(term)]
         return range(first, first + len(term.mentions))
 
     def aligned_mention(self, candidate: Candidate, term: SourceTerm) -> int | None:
-        """The first mention of a term that has a word in a candidate."""
+        """Return the first mention of a term that has a word in a candidate."""
         spans = () if candidate.words is None else candidate.words.span_of_mention
         return next((i for i in self.mention_numbers(term) if spans and spans[i]), None)
 
     def is_doubtful(self, candidate: Candidate, term: SourceTerm) -> bool:
-        """Whether little speaks for the place of a term in a candidate."""
+        """Return whether there is little evidence for the place of a term in a candidate."""
         mention = self.aligned_mention(candidate, term)
         return mention is None or candidate.words is None or candidate.words.is_doubtful(mention)
 
     def incomplete(self, first: int) -> list[Candidate]:
-        """Those of the first candidates that lack a term."""
+        """Return those of the first candidates that lack a term."""
         return [each for each in self.candidates[:first] if not all(each.has_term)]
 
     def rank(self, place: int) -> int:
@@ -241,7 +251,7 @@ class Sentence:
         return tuple(term for term, word in places if word is None and term not in self.required)
 
     def lacks(self, rank: int) -> bool:
-        """Whether no candidate of this rank or a better one is complete."""
+        """Return whether no candidate of this rank or a better one is complete."""
         return not any(
             self.is_complete(candidate)
             for i, candidate in enumerate(self.candidates)
@@ -249,7 +259,7 @@ class Sentence:
         )
 
     def is_complete(self, candidate: Candidate) -> bool:
-        """Whether a candidate has each term, or a word in whose place it can stand."""
+        """Return whether a candidate has each term, or a word in whose place it can stand."""
         return all(candidate.has_term) or (
             candidate.words is not None
             and all(word is not None for _, word in self.places(candidate))
@@ -257,7 +267,7 @@ class Sentence:
 
 
 def elsewhere(constraints: SentenceConstraints, found: list[Hypothesis]) -> list[Hypothesis]:
-    """Hypotheses of a search that was free to put the terms anywhere."""
+    """Return the hypotheses of a search that could put the terms anywhere."""
     terms = tuple(term.text for term in constraints.terms)
     how = [Placement("searched" if t.phrases else "left", doubtful=True) for t in constraints.terms]
     placements = of_terms(constraints.terms, how)

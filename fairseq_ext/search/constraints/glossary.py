@@ -390,7 +390,7 @@ def places_terms(flags: Any) -> bool:
 
 
 def repeat_mode(flags: Any) -> str:
-    """--glossary-repeat, or its default for the placement."""
+    """Return --glossary-repeat, or its default for the placement."""
     return str(flags.glossary_repeat or ("each" if places_terms(flags) else "once"))
 
 

@@ -57,7 +57,7 @@ class Inflection:
             self.choose(pool, sources, [each for each in drafts if turn < len(each[2])], turn)
 
     def options(self, sentence: Sentence, candidate: Candidate) -> Options:
-        """The ways to write each term of a draft, nouns first."""
+        """Return the ways to write each term of a draft, nouns first."""
         places = [(term, span) for term, span in sentence.places(candidate) if span is not None]
         spans = [span for _, span in places]
         found = [

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from fairseq_ext.search.constraints.drafts import UNFIT_REASON, Candidate, Rewrite, Sentence
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding, Sources
-from fairseq_ext.search.constraints.rewrites import Version, is_inflection
+from fairseq_ext.search.constraints.rewrites import Version, is_inflection, words
 from fairseq_ext.search.constraints.term_writer import TermWriter, led
 from fairseq_ext.search.constraints.word_alignment import Mention, word_spans
 from fairseq_ext.search.phrases.agreement import is_nominal
@@ -150,10 +150,14 @@ class Insertion:
         form = forms[0]
         is_plural = PLURAL.search(form) is not None
         leads = LEADS.get(self.writer.language, ([""], [""]))[is_plural]
-        out = []
-        for _, end in word_spans(candidate.text):
+        out, spans = [], word_spans(candidate.text)
+        content = {*words(form)} - function_words("en") if self.writer.is_english else ()
+        own = {*map(stem, content)}
+        for i, (_, end) in enumerate(spans):
             if any(overlap((end - 1, end + 1), other) and end != other[1] for other in taken):
                 continue
+            if own & {stem(folded(candidate.text[slice(*span)])) for span in spans[i : i + 2]}:
+                continue  # "cash discount discount"
             cased = self.writer.in_case(term, form, candidate.text, (end, end))[0]
             before = candidate.text[:end] + " "
             needs = self.writer.is_english and lacks_article(cased, before)
@@ -187,8 +191,8 @@ class Insertion:
         for (sentence, term, span, own), (_, ids) in zip(jobs, tokens, strict=True):
             texts = (self.writer.text.text([int(token)]).strip() for token in ids)
             known = {stem(own), stem(folded(sentence.candidates[0].text[slice(*span)]))}
-            words = ["", *(x for x in texts if x.isalpha() and stem(folded(x)) not in known)]
-            leads = [f"{word} {article}".strip() for word in words for article in ("", "a", "the")]
+            heads = ["", *(x for x in texts if x.isalpha() and stem(folded(x)) not in known)]
+            leads = [f"{head} {article}".strip() for head in heads for article in ("", "a", "the")]
             versions += [
                 self.writer.version(
                     sentence, sentence.candidates[0], {term: Rewrite(span, led(lead, own), own)}
@@ -205,7 +209,7 @@ class Insertion:
                 version.candidate.leads[term] = rewrite.text.removesuffix(rewrite.form).strip()
 
     def has_inflection(self, candidate: Candidate, term: SourceTerm) -> bool:
-        """Whether a draft has another form of a term: "opening" for "open"."""
+        """Return whether a draft has another form of a term: "opening" for "open"."""
         assert candidate.words is not None
         return self.writer.is_english and any(
             is_inflection(form, word)
@@ -215,8 +219,8 @@ class Insertion:
         )
 
     def own_word(self, mentions: Sequence[Mention], displaced: str = "") -> str:
-        """The word that the model writes for a term by itself, a form of what is displaced if there
-        is one; "" for none."""
+        """Return the word that the model writes for a term by itself, a form of what is displaced
+        if there is one; "" for none."""
         share: dict[str, float] = {}
         functions = function_words(self.writer.language)
         for phrase, part in (pair for each in mentions for pair in each.renderings.items()):
@@ -232,8 +236,8 @@ class Insertion:
         jobs: Sequence[tuple[Sentence, SourceTerm]],
         options: Sequence[Sequence[Option]],
     ) -> list[list[tuple[Version, Rewrite]]]:
-        """The options whose first token is the most probable in the draft, as versions with the
-        model's own word, each with the rewrite that has the term."""
+        """Return the options whose first token is the most probable in the draft, as versions with
+        the model's own word, each with the rewrite that has the term."""
         segmenter = self.writer.text.segmenter()
         first: dict[tuple[str, str], int] = {}  # tokens
         for lead, own in {(each.lead, each.own) for of in options for each in of}:
@@ -262,8 +266,8 @@ class Insertion:
 
 
 def differs(term: SourceTerm, own: str, displaced: str) -> bool:
-    """Whether a displaced English word is of another class or number than a term, for which the
-    model writes its own word."""
+    """Return whether a displaced English word has another part of speech or number than a term, for
+    which the model writes its own word."""
     if " " in displaced or own == folded(displaced):
         return False
     is_verb = displaced.endswith("ing") and not any(t.endswith("ing") for t in (*term.targets, own))
@@ -272,8 +276,8 @@ def differs(term: SourceTerm, own: str, displaced: str) -> bool:
 
 
 def absent_labels(sentence: Sentence, candidate: Candidate) -> list[SourceTerm]:
-    """The labels of things (no verbs or adjectives) for which a draft has no word, and no part of a
-    compound."""
+    """Return the labels of things (no verbs or adjectives) for which a draft has no word, and no
+    part of a compound."""
     left, places, words = (
         sentence.left_terms(candidate),
         dict(sentence.all_places(candidate)),
@@ -292,7 +296,7 @@ def absent_labels(sentence: Sentence, candidate: Candidate) -> list[SourceTerm]:
 
 
 def next_token(candidate: Candidate, place: int) -> int:
-    """The first token of a candidate that begins at or after a place of its text."""
+    """Return the first token of a candidate that begins at or after a place of its text."""
     return next(
         (i for i, (start, end) in enumerate(candidate.spans) if end > place),
         len(candidate.spans) - 1,

@@ -225,8 +225,8 @@ class GlossaryPlacement:
         )
 
     def placed(self, pool: Pool, sentences: Sequence[Sentence]) -> list[list[Hypothesis] | None]:
-        """The hypotheses of each sentence with its terms, best first; None for a sentence that
-        placement cannot serve."""
+        """Return the hypotheses of each sentence with its terms, best first; None for a sentence
+        that placement cannot serve."""
         for sentence, candidate in [
             (s, c) for s in sentences for c in s.candidates if all(c.has_term)
         ]:
@@ -399,8 +399,8 @@ class GlossaryPlacement:
             candidate.words.differ_(of_mention)
 
     def written(self, pool: Pool, sentence: Sentence) -> list[Version]:
-        """The versions of the candidates that have a word for each term, one for each combination
-        of forms."""
+        """Return the versions of the candidates that have a word for each term, one for each
+        combination of forms."""
         limit = pool.max_len[sentence.number]
         out = []
         incomplete = sentence.incomplete(len(sentence.candidates))
@@ -419,19 +419,22 @@ class GlossaryPlacement:
                 )
                 for (term, _), span in zip(places, spans, strict=True)
             ]
-            has_left = self.inflect.is_known and bool(sentence.left_terms(candidate))
+            # further mentions of a term that the draft has; a term of another source is needed too
+            left = sentence.left_terms(candidate).keys()
+            is_answer = not places or (
+                bool(left) and (self.inflect.is_known or not left & sentence.with_shared_targets)
+            )
             for chosen in itertools.islice(itertools.product(*choices), FORMS):
                 rewrites = {term: each for (term, _), each in zip(places, chosen, strict=True)}
                 version = self.writer.version(sentence, candidate, rewrites)
                 is_new = version.tokens != candidate.draft.tokens.tolist()
-                is_new = is_new or not places or has_left
-                if is_new and self.spec.min_len < len(version.tokens) <= limit + 1:
+                if (is_new or is_answer) and self.spec.min_len < len(version.tokens) <= limit + 1:
                     out.append(version)
         return out
 
     def ranked_hypotheses(self, pool: Pool, sentence: Sentence) -> list[Hypothesis] | None:
-        """The usable hypotheses: the answer, which does not depend on how many are wanted, and
-        those that score no better, best first; None where there is none."""
+        """Return the usable hypotheses: the answer, which does not depend on how many are wanted,
+        and those that score no better, best first; None where there is none."""
         count = len(sentence.candidates)
         if not (out := usable(pool, sentence, count, self.meets(pool), self.spec.unk)):
             return None

@@ -83,7 +83,7 @@ class Renderings:
         return [self.phrases(of or begun) for of, begun in zip(done, live, strict=True)]
 
     def phrases(self, hypotheses: Sequence[tuple[float, list[int]]]) -> Phrases:
-        """Hypotheses, each with its log-probability, as words and shares."""
+        """Return hypotheses, each with its log-probability, as words and shares."""
         shares = [math.exp(total / max(1, len(tokens))) for total, tokens in hypotheses]
         found: Phrases = {}
         for share, (_, tokens) in zip(shares, hypotheses, strict=True):

@@ -256,8 +256,8 @@ class GlossaryReport:
         required: Sequence[Required],
         placements: Sequence[Placement] = (),
     ) -> None:
-        """A sentence's line; placements: of each term, in the order of required; none where terms
-        are not placed."""
+        """Write a sentence's line. placements: of each term, in the order of required; empty where
+        terms are not placed."""
         source, translation = normalize("NFKC", source), normal(normalize("NFKC", translation))
         spans = word_spans(source, words_of(source, self.segmented))
         terms: list[dict[str, Any]] = []

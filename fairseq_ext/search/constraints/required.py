@@ -30,7 +30,7 @@ class ConstraintFlags:
             "of a word, a suffix may follow (prefix: a banned phrase then bans the words that "
             "begin with it); or inside words as well (none) (default: word where the target's "
             "segmentation is known, else none)",
-            "shapes": "phrases",
+            "applies_to": "phrases",
         },
     )
     constraint_case: Literal["exact", "initial", "any"] | None = field(
@@ -39,7 +39,7 @@ class ConstraintFlags:
             "help": "in which case a required phrase counts: as written; with a capital "
             "too where it starts the translation (initial); or any (default: of a glossary's terms "
             "any, but for those with a case of their own, such as API; else exact)",
-            "shapes": "required phrases",
+            "applies_to": "required phrases",
         },
     )
     constraint_bonus: float | None = field(
@@ -48,7 +48,7 @@ class ConstraintFlags:
             "help": "prefer required phrases by this many nats for each of their tokens, instead "
             "of forcing them (default: they are forced)",
             "range": (0, 1000, "bonus in nats"),
-            "shapes": "required phrases",
+            "applies_to": "required phrases",
             "denies": ("scores of at most 0", "softmax's own order"),
         },
     )
@@ -66,30 +66,32 @@ def check(flags: Any, generation: Any) -> None:
 register_feature("constraints", ConstraintFlags, constrains=True, check=check)
 
 
-def shaping(flags: Any, *kinds: str) -> str | None:
-    """Return the first given flag that shapes phrases of these kinds, as it is typed."""
-    given = (name for name, kind in declared("shapes", flags).items() if kind in kinds)
+def applying_flag(flags: Any, *kinds: str) -> str | None:
+    """Return the first given flag that applies to phrases of these kinds, as it is typed."""
+    given = (name for name, kind in declared("applies_to", flags).items() if kind in kinds)
     return next((typed(name) for name in given), None)
 
 
 def check_phrases(flags: Any, has_typed: bool, corpus: bool) -> None:
-    """Raise UsageError for a flag that shapes phrases of which the command has none.
+    """Raise UsageError for a flag that applies to phrases of which the command has none.
 
     has_typed: --constraints is given; corpus: sentences come from a data set, so that no phrases
     can be typed after them.
     """
     gives = set(declared("gives", flags).values())
-    if (given := shaping(flags, OUTPUTS)) and OUTPUTS not in gives:
-        raise UsageError(f"{given} shapes allowed outputs, and the command has none: {ways(given)}")
+    if (given := applying_flag(flags, OUTPUTS)) and OUTPUTS not in gives:
+        raise UsageError(
+            f"{given} applies to allowed outputs, and the command has none: {ways(given)}"
+        )
     gives.discard(OUTPUTS)
     required = "required phrases" in gives
-    given = shaping(flags, "phrases", "required phrases", "banned phrases")
+    given = applying_flag(flags, "phrases", "required phrases", "banned phrases")
     if given and not (gives or has_typed):
-        raise UsageError(f"{given} shapes phrases, and the command has none: {ways(given)}")
-    given = shaping(flags, "required phrases")
+        raise UsageError(f"{given} applies to phrases, and the command has none: {ways(given)}")
+    given = applying_flag(flags, "required phrases")
     if given and corpus and not required:
         raise UsageError(
-            f"{given} shapes required phrases, and the command has none: {ways(given)}"
+            f"{given} applies to required phrases, and the command has none: {ways(given)}"
         )
     if (
         str(flags.avoid_case) != "any"
@@ -97,8 +99,8 @@ def check_phrases(flags: Any, has_typed: bool, corpus: bool) -> None:
         and not may_ban(flags.constraints_file)
     ):
         raise UsageError(
-            "--avoid-case shapes banned phrases, and the command has none: add --avoid-file, or "
-            "leave --avoid-case out"
+            "--avoid-case applies to banned phrases, and the command has none: add --avoid-file, "
+            "or leave --avoid-case out"
         )
 
 
@@ -111,13 +113,13 @@ def may_ban(path: str | None) -> bool:
 
 
 def expect_phrases(flags: Any, generation: Any) -> str | None:
-    """Set up the search for constraints if a flag shapes phrases; return that flag.
+    """Set up the search for constraints if a flag applies to phrases; return that flag.
 
     For a task whose phrases are passed with each call (translator.py).
     """
     if flags.select or str(flags.decoding) != "beam" or generation.constraints:
         return None
-    return shaping(flags, "phrases", "required phrases", "banned phrases")
+    return applying_flag(flags, "phrases", "required phrases", "banned phrases")
 
 
 def case_of(flags: Any) -> str:

@@ -35,7 +35,7 @@ class EndFlags:
         metadata={
             "help": "nothing but EOS and closing quotes follows the end of a sentence, and "
             "required phrases come before it (default: off)",
-            "shapes": "phrases",
+            "applies_to": "phrases",
             "needs": ("free ends",),
         },
     )

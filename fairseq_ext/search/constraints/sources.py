@@ -71,8 +71,8 @@ def choose_strategies(flags: Any, generation: Any) -> tuple[Any, Any]:
 
 
 def is_ordered(flags: Any, generation: Any) -> bool:
-    """Whether phrases must appear in the given order: if the stock flag says so; with our files
-    alone they need not."""
+    """Return whether phrases must appear in the given order: if the stock flag says so; with our
+    files alone they need not."""
     return str(generation.constraints or "") == "ordered"
 
 

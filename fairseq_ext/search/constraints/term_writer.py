@@ -70,7 +70,7 @@ class TermWriter:
     def choices(
         self, term: SourceTerm, text: str, span: Span, taken: list[Span], lead: str = ""
     ) -> list[Rewrite]:
-        """The ways to write a term in the place of a span of a text; taken: the spans of all
+        """Return the ways to write a term in the place of a span of a text; taken: the spans of all
         terms; lead: words before it."""
         displaced, before = text[slice(*span)], text[: span[0]]
         forms = term.targets
@@ -108,8 +108,8 @@ class TermWriter:
     def inflected(
         self, term: SourceTerm, text: str, span: Span, taken: list[Span]
     ) -> list[Rewrite]:
-        """The ways to write a term in the place of a span of a text, with the words that agree with
-        it. The first one has the first form, and the words as they are."""
+        """Return the ways to write a term in the place of a span of a text, with the words that
+        agree with it. The first one has the first form, and the words as they are."""
         others = [other for other in taken if other != span]
         found: dict[Rewrite, None] = {}
         forms = term.targets
@@ -136,7 +136,7 @@ class TermWriter:
         return [each for each in found if not self.has_wrong_article(each, text)] or list(found)
 
     def has_wrong_article(self, rewrite: Rewrite, text: str) -> bool:
-        """Whether a German feminine noun has a determiner that none has."""
+        """Return whether a German feminine noun has a determiner that no feminine noun has."""
         if self.language not in LANGUAGES:
             return False
         changes = sorted(rewrite.around)
@@ -160,8 +160,8 @@ class TermWriter:
         return fitting or forms
 
     def is_miscased(self, term: SourceTerm, text: str) -> bool:
-        """Whether a German text has a term only with a capital that its adjective or verb does not
-        have there."""
+        """Return whether a German text has a term only with a capital that its adjective or verb
+        does not have there."""
         if self.language not in LANGUAGES or any(map(has_noun, term.targets)):
             return False
         places = [
@@ -172,9 +172,9 @@ class TermWriter:
         )
 
     def is_misinflected(self, term: SourceTerm, text: str) -> bool:
-        """Whether a German text has a noun with an article of another gender, or an adjective only
-        with endings that the words before it do not allow: "einer kleinen, randomisierte Studie".
-        """
+        """Return whether a German text has a noun with an article of another gender, or an
+        adjective only with endings that the words before it do not allow: "einer kleinen,
+        randomisierte Studie"."""
         if self.language not in LANGUAGES:
             return False
         places = {
@@ -206,18 +206,19 @@ class TermWriter:
         return NUMBER_BONUS * (number in numbers_of(form, term.targets))
 
     def of_number(self, term: SourceTerm) -> tuple[str, ...]:
-        """The forms of a German noun with the number of its source term; all if that is unknown."""
+        """Return the forms of a German noun with the number of its source term; all if that is
+        unknown."""
         return tuple(f for f in term.targets if self.bonus(term, f)) or term.targets
 
     def in_sentence(self, term: SourceTerm, form: str, text: str, span: Span) -> str:
-        """A form of a term of an inflected language: as written, with a capital at the start of a
-        sentence. Its other letter case is a form of its own."""
+        """Return a form of a term of an inflected language: as written, with a capital at the start
+        of a sentence. Its other letter case is a form of its own."""
         if term.case in ("any", "fitted") and starts_sentence(text, span[0]):
             return capitalised(form)
         return self.in_case(term, form, text, span)[0]
 
     def in_case(self, term: SourceTerm, form: str, text: str, span: Span) -> tuple[str, ...]:
-        """A form of a term in the letter case that it has in the place of a span of a text."""
+        """Return a form in the letter case that it has in the place of a span of a text."""
         if term.case in ("any", "fitted"):
             cased = fitted(form, text, span, self.language)
             low = lowered(form)
@@ -236,8 +237,8 @@ class TermWriter:
     def version(
         self, sentence: Sentence, candidate: Candidate, rewrites: Mapping[SourceTerm, Rewrite]
     ) -> Version:
-        """A candidate with terms in the place of spans of its text. Tokens outside of the spans
-        stay, where the segmentation says how tokens become words."""
+        """Return a candidate with terms in the place of spans of its text. Tokens outside of the
+        spans stay, where the segmentation says how tokens become words."""
         segmenter, text = self.text.segmenter(), candidate.text
         written = [
             change
@@ -273,7 +274,7 @@ class TermWriter:
 
 
 def led(lead: str, term: str) -> str:
-    """A term after the words that lead to it."""
+    """Return a term after the words that lead to it."""
     *others, last = lead.split(" ")
     return " ".join([*others, fitting(last, term) if last in ("a", "an") else last, term]).strip()
 

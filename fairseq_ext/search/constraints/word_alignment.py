@@ -81,7 +81,7 @@ class Mention:
         return exact, stems
 
     def share(self, *words: str) -> float:
-        """The share of the renderings that have these words next to each other."""
+        """Return the share of the renderings that have these words next to each other."""
         n = len(words)
         return sum(
             share
@@ -128,7 +128,7 @@ class WordAlignment:
         self.doubtful: dict[int, bool] = {}  # the results of `is_doubtful`
 
     def is_doubtful(self, mention: int) -> bool:
-        """Whether little speaks for the words that were found for a mention."""
+        """Return whether there is little evidence for the words that were found for a mention."""
         if mention not in self.doubtful:
             self.doubtful[mention] = self.is_found_doubtful(mention)
         return self.doubtful[mention]
@@ -144,8 +144,8 @@ class WordAlignment:
         return is_weak or self.are_modifiers(mention, {self.folded[w] for w in found})
 
     def is_in_compound(self, mention: int) -> bool:
-        """Whether a German noun translates a mention and another source word ("Nummernkreis" for
-        "number sequence"): the word that was found, or any where none was."""
+        """Return whether a German noun translates a mention and another source word ("Nummernkreis"
+        for "number sequence"): the word that was found, or any where none was."""
         span, own = self.span_of_mention[mention], self.mentions[mention].words
         return any(
             (span is None or span[0] <= start < span[1])
@@ -156,9 +156,9 @@ class WordAlignment:
         )
 
     def are_modifiers(self, mention: int, words: Collection[str]) -> bool:
-        """Whether words are in the renderings of a mention, but never the head, which is the last
-        word: "young" of "young boy". Phrases with function words ("crowd of people") say nothing.
-        """
+        """Return whether words are in the renderings of a mention, but never the head, which is the
+        last word: "young" of "young boy". Phrases with function words ("crowd of people") say
+        nothing."""
         phrases = [
             (phrase, share)
             for phrase, share in self.mentions[mention].renderings.items()
@@ -173,7 +173,7 @@ class WordAlignment:
         return [mention for mention, word in enumerate(self.span_of_mention) if word is None]
 
     def rendering(self, mention: int, word: int) -> float:
-        """The share of the renderings of a mention that have a word, in English in any form."""
+        """Return the share of a mention's renderings that have a word, in English in any form."""
         own, (exact, stems) = self.folded[word], self.mentions[mention].shares
         if "the" not in self.functions or (own in exact and not own.endswith("ing")):
             return exact.get(own, 0.0)
@@ -209,7 +209,8 @@ class WordAlignment:
         self.take_(scores, ATTENDED)
 
     def belongs(self, mention: int, word: int) -> bool:
-        """Whether a word's strongest source word is one of a mention's, as far as is known."""
+        """Return whether the source word that is strongest for a word is one of a mention's; true
+        if none is known."""
         strongest, own = self.strongest[word], self.mentions[mention].words
         return strongest is None or not own or strongest in own
 
@@ -224,7 +225,7 @@ class WordAlignment:
         )
 
     def may_stand(self, mention: int, word: int) -> bool:
-        """Whether a mention's term may take the place of a word."""
+        """Return whether a mention's term may take the place of a word."""
         of = self.mentions[mention]
         if not self.is_free(word) or (of.is_noun and self.is_verb(mention, word)):
             return False
@@ -237,8 +238,8 @@ class WordAlignment:
         )
 
     def is_verb(self, mention: int, word: int) -> bool:
-        """Whether an English word found for a noun is a verb by the words around it: "to move our
-        office", "has been received"; behind "to", any word that no rendering has."""
+        """Return whether an English word found for a noun is a verb by the words around it: "to
+        move our office", "has been received"; behind "to", any word that no rendering has."""
         if "the" not in self.functions or not word:
             return False
         before, behind = self.folded[word - 1], self.folded[word + 1 : word + 2]
@@ -249,7 +250,7 @@ class WordAlignment:
         return before == "to" and (has_object or not self.rendering(mention, word))
 
     def is_free(self, word: int) -> bool:
-        """Whether no term stands in the place of a word."""
+        """Return whether no term stands in the place of a word."""
         start, end = self.words[word]
         return not self.is_taken[word] and not any(
             found is not None and found[0] < end and start < found[1]
@@ -269,7 +270,8 @@ class WordAlignment:
                 self.weight[mention] = scores[mention][best]
 
     def widened(self, mention: int, word: int) -> tuple[int, int]:
-        """The first and the last word of those around a word that translate a mention with it."""
+        """Return the first and the last of the words around a word that translate a mention with
+        it."""
         first = last = word
         while self.joins(mention, first - 1, first - 1):
             first -= 1
@@ -283,9 +285,9 @@ class WordAlignment:
         return min(ranges, default=(first, last))
 
     def joins(self, mention: int, word: int, left: int) -> bool:
-        """Whether a word next to one of a mention translates it as well: its strongest source word
-        is the mention's, and it is the strongest word of no other source word. left: the left one
-        of the two."""
+        """Return whether a word next to one of a mention translates it as well: its strongest
+        source word is the mention's, and it is the strongest word of no other source word. left:
+        the left one of the two."""
         if not 0 <= word < len(self.words) or not self.is_free(word):
             return False
         of, strongest = self.mentions[mention], self.strongest[word]
@@ -299,7 +301,7 @@ class WordAlignment:
         return between.isspace() and self.claims[word] <= of.words
 
     def is_phrase(self, mention: int, first: int, last: int) -> bool:
-        """Whether words next to each other translate a source word together."""
+        """Return whether words next to each other translate a source word together."""
         inner = [word for word in range(first, last + 1) if not self.is_function[word]]
         return (
             first < last
@@ -325,8 +327,8 @@ def word_spans(text: str) -> list[Span]:
 
 
 def share_long_prefix(word: str, others: Collection[str]) -> bool:
-    """Whether a word and one of others, all in lower case, have the same beginning and differ in at
-    most three letters at the end."""
+    """Return whether a word and one of the others, all in lower case, have the same beginning and
+    differ in at most three letters at the end."""
     return any(
         len(commonprefix([word, other])) >= max(5, len(word) - 3, len(other) - 3)
         for other in others

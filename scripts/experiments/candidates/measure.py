@@ -2,7 +2,7 @@
 beam 5, and CPU seconds.
 
     python scripts/experiments/candidates/measure.py --model MODEL --text TEXT --lines 1000
-        --lists FOLDER
+        --lists FOLDER --out scripts/experiments/candidates/results/captions
 
 Lists of hypotheses are kept in FOLDER, so that other ways to choose from them need no new search.
 Time is that of the search and of the choice. An asterisk marks the metric that the choice
@@ -12,12 +12,17 @@ of the sentences (Koehn 2004).
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
 from sacrebleu.metrics import BLEU, CHRF, TER
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
+
+from report import write_page  # noqa: E402
 
 from fairseq_ext import Translator
 from fairseq_ext.plugin.tasks import Flags
@@ -110,6 +115,7 @@ def main() -> None:
     parser.add_argument(
         "--lists", type=Path, required=True, help="folder of the lists of hypotheses"
     )
+    parser.add_argument("--out", type=Path, help="write OUT.md")
     args = parser.parse_args()
     args.lists.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
@@ -122,11 +128,12 @@ def main() -> None:
     )
     base: dict[str, np.ndarray] = {}
     first = 0.0
-    print(
-        f"{Path(args.text).name}, {len(source)} lines\n"
-        "| search | BLEU | chrF | TER | time |\n"
-        "| --- | --- | --- | --- | --- |"
-    )
+    lines_of_table = [
+        f"### {Path(args.text).name}, {len(source)} lines\n",
+        "| search | BLEU | chrF | TER | time |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    print("\n".join(lines_of_table))
     for name, (search, flags) in CHOICES.items():
         found, took = lists(args, search, source)
         start = time.process_time()
@@ -144,7 +151,9 @@ def main() -> None:
             low, high = np.percentile((value - base[metric])[1:], [2.5, 97.5])
             reported = "" if name == "beam 5" else f" ({low:+.2f} to {high:+.2f})"
             cells.append(f"{value[0]:.2f}{'*' if f'MBR {metric}' in name else ''}{reported}")
-        print(f"| {name} | {' | '.join(cells)} | {took / first:.1f} |", flush=True)
+        lines_of_table.append(f"| {name} | {' | '.join(cells)} | {took / first:.1f} |")
+        print(lines_of_table[-1], flush=True)
+    write_page(args.out, [*lines_of_table, ""])
 
 
 if __name__ == "__main__":

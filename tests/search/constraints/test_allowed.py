@@ -139,7 +139,7 @@ def test_what_cannot_work_with_it_is_refused_in_one_sentence(tiny, file, more, s
 
 def test_a_segmentation_without_a_set_is_refused(tiny):
     done = generate(tiny, *EXT, "--allowed-segmentation", "any", check=False)
-    assert "--allowed-segmentation shapes allowed outputs, and the command has none" in done.stderr
+    assert "--allowed-segmentation applies to allowed outputs, and the" in done.stderr
     done = generate(
         tiny, *EXT, "--allowed-regex", "en1", "--allowed-segmentation", "canonical", check=False
     )

@@ -113,7 +113,7 @@ def test_soft_terms_are_preferred_and_those_left_out_are_reported(demo, foreign,
     [
         (
             ("--constraint-end",),
-            "--constraint-end shapes phrases, and the command has none: add --constraints-file",
+            "--constraint-end applies to phrases, and the command has none: add --constraints-file",
         ),
         (
             ("--select", "dba", "--constraint-bonus", 2),

@@ -399,7 +399,7 @@ class DBAFlags:
         metadata={
             "help": "candidates of dba and how it divides the beam among its banks: a row for each "
             "in turn, or the paper's (default: even; the paper: also --stop ranked)",
-            "shapes": "required phrases",
+            "applies_to": "required phrases",
         },
     )
     constraint_compete: Literal["rows", "search", "off"] = field(
@@ -407,7 +407,7 @@ class DBAFlags:
         metadata={
             "help": "how the output without required phrases competes: in a further row of the "
             "beam, in a search of its own, or not at all (default: rows)",
-            "shapes": "required phrases",
+            "applies_to": "required phrases",
         },
     )
     constraint_rows: int = field(
@@ -415,7 +415,7 @@ class DBAFlags:
         metadata={
             "help": "rows of the beam in addition for each required word (default: 0)",
             "range": (0, 100, "number of rows"),
-            "shapes": "required phrases",
+            "applies_to": "required phrases",
         },
     )
 

@@ -62,13 +62,13 @@ def check_length(flags, generation) -> None:
             f"--length-offset (number of subwords) must be -{LONGEST} to {LONGEST}, not "
             f"{flags.length_offset}"
         )
-    shaped = {
+    parameters = {
         "--length-ratio": flags.length_ratio != 1.0,
         "--length-offset": flags.length_offset != 0.0,
         "--length-reward-unbounded": flags.length_reward_unbounded,
     }
-    unused = [flag for flag, given in shaped.items() if given]
+    unused = [flag for flag, given in parameters.items() if given]
     if unused and not flags.length_reward:
         raise UsageError(
-            f"{unused[0]} shapes --length-reward, which is 0: set it or leave {unused[0]} out"
+            f"{unused[0]} applies to --length-reward, which is 0: set it or leave {unused[0]} out"
         )

@@ -1,0 +1,316 @@
+"""The tables of gains of README and of the methods' pages; their numbers are read off the results
+that scripts wrote.
+
+A number is found by its file, a part of the heading above its table, the row's first cell and a
+part of the column's name. Where one of them has another name by now, the page is reported as stale.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BENCH, PAPERS = "scripts/bench/results", "scripts/experiments"
+BULK, ONE = "beam 5, in bulk", "beam 5, one sentence at a time"
+STOCK, CT2 = "times stock", "times ctranslate2 float32"
+SUM = "optimal, unnormalised scores, pruned"
+MEAN = "optimal, normalised scores, pruned"
+
+
+def cells_of(file: str, heading: str, row: str, column: str) -> list[str]:
+    """Return each cell that fits. row: the whole first cell, or "" for all rows.
+    Errors: KeyError with a sentence for none."""
+    found: list[str] = []
+    head: list[str] = []
+    above, inside = "", False
+    for line in (ROOT / file).read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|"):
+            inside = False
+            above = line if line.startswith("#") else above
+        elif not inside:
+            head, inside = cells, True
+        elif heading in above and row in ("", cells[0]):
+            found += [cell for name, cell in zip(head, cells, strict=False) if column in name]
+    if not found:
+        raise KeyError(f"the cell of {row!r}, {column!r} below {heading!r} in {file}")
+    return found
+
+
+def numbers(file: str, heading: str, row: str, column: str) -> list[float]:
+    """Return the first number of each cell that fits."""
+    found = [
+        re.match(r"[-+]?[\d.]+", cell.replace(",", ""))
+        for cell in cells_of(file, heading, row, column)
+    ]
+    return [float(match[0]) for match in found if match]
+
+
+def number(file: str, heading: str, row: str, column: str) -> float:
+    """Return the first number that fits."""
+    return numbers(file, heading, row, column)[0]
+
+
+def times(value: float) -> str:
+    """Return a ratio as the table has it: two digits."""
+    return f"{value:.0f}x" if value >= 10 else f"{value:.1f}x" if value >= 1 else f"{value:.2f}x"
+
+
+def rivals(row: str, column: str) -> str:
+    """Return a contender's ratios in bulk and one sentence at a time."""
+    values = [number(f"{BENCH}/rivals.md", kind, row, column) for kind in (BULK, ONE)]
+    return ", ".join(map(times, values))
+
+
+def over(other: str, row: str) -> str:
+    """Return the same over another contender, by the medians of the seconds."""
+    file = f"{BENCH}/rivals.md"
+    pairs = [[number(file, kind, name, "seconds") for name in (other, row)] for kind in (BULK, ONE)]
+    return ", ".join(times(theirs / own) for theirs, own in pairs)
+
+
+def gains() -> str:
+    """Return the table."""
+    captions, europarl = (
+        f"{PAPERS}/optimal_ending/results/{name}/tables.md"
+        for name in ("flickr_300", "europarl_100")
+    )
+    mean = [
+        value
+        for file in (captions, europarl)
+        for value in numbers(file, "Time at beam", MEAN, "over count")
+    ]
+    dba = numbers(
+        f"{BENCH}/constrained_stock.md", "own constrained search", "", "whole words: times"
+    )
+    streams = f"{PAPERS}/streaming/results/flickr_300/tables.md"
+    k50 = "test, single model, k = 50"
+    europarl_stream = f"{PAPERS}/streaming/results/europarl_128/tables.md"
+    batches = (europarl_stream, "Beam 5, 16 sentences", "variable batches, by length")
+    lsh = f"{PAPERS}/lsh/results/words_1000/tables.md"
+    jacobi = f"{PAPERS}/jacobi/results/flickr_1000/tables.md"
+    greedy = (jacobi, "1000 sentences, batch 1")
+    placed = f"{PAPERS}/terminology/results/placement/tables.md"
+    with_terms, without = (
+        number(placed, "test 2016, beam 5", row, "BLEU") for row in ("align", "no glossary")
+    )
+    ranked = number(streams, k50, "VAR-STREAM", "BLEU") - number(streams, k50, "DEFAULT", "BLEU")
+    rows = [
+        (
+            "ours",
+            f"[{rivals('ours', STOCK)}](docs/results/rivals.md)",
+            rivals("ours", CT2),
+            "",
+            "[runs of few lines](docs/results/latency.md#whole-commands): fairseq's start takes "
+            "most of the time ([short commands](docs/quickstart.md#short-commands) help)",
+        ),
+        (
+            "`--int8`",
+            f"[{rivals('ours --int8', STOCK)}](docs/results/rivals.md)",
+            f"{over('ctranslate2 int8 1x1', 'ours --int8')} (its 8 bits)",
+            over("ours", "ours --int8"),
+            "the best hypothesis may differ from float32's",
+        ),
+        (
+            "[constraints](docs/constraints.md) ([Post and Vilar 2018]"
+            "(https://aclanthology.org/N18-1119/))",
+            f"[{times(min(dba))} to {times(max(dba))}](docs/results/constrained.md) (fairseq's "
+            "constrained search)",
+            "",
+            "",
+            "mean model scores with four required words: below fairseq's",
+        ),
+        (
+            "[glossaries](docs/glossaries.md)",
+            f"[BLEU {with_terms}, not {without}](docs/results/placement.md) (references with the "
+            "terms)",
+            "",
+            "",
+            "time; text that the model knows badly; forms of words outside English and German",
+        ),
+        (
+            "[optimal ending](docs/optimal-ending.md) ([Huang, Zhao and Ma 2017]"
+            "(https://aclanthology.org/D17-1227/))",
+            "[{}; Europarl {}](docs/results/optimal_ending.md)".format(
+                *(
+                    times(number(file, "Time at beam 5", SUM, "over fairseq"))
+                    for file in (captions, europarl)
+                )
+            ),
+            "",
+            "{}; Europarl {}".format(
+                *(
+                    times(number(file, "Time at beam 5", SUM, "over count"))
+                    for file in (captions, europarl)
+                )
+            ),
+            f"normalised scores: {times(min(mean))} to {times(max(mean))} ours",
+        ),
+        (
+            "[variable-width beams](docs/streaming.md) ([Yang et al. 2020]"
+            "(https://aclanthology.org/2020.emnlp-main.366/))",
+            f"[beam 50: {times(number(streams, k50, 'VAR-STREAM', 'over FIXED'))}]"
+            "(docs/results/streaming.md)",
+            "",
+            f"beam 50: {times(number(streams, k50, 'VAR-STREAM', 'over DEFAULT'))}; Europarl, beam "
+            f"5: {times(number(*batches, 'over default batches, by length'))}",
+            f"BLEU {ranked:+.1f} at beam 50; continuous batching alone gains nothing on a CPU",
+        ),
+        (
+            "[LSH softmax](docs/large-vocabularies.md) ([Shi, Xu and Knight 2018]"
+            "(https://arxiv.org/abs/1806.00588))",
+            "",
+            "",
+            "[vocabulary 52,568: {}](docs/results/lsh.md)".format(
+                times(number(lsh, "Table 7", "lsh T=6000 t=2", "overall"))
+            ),
+            "vocabularies below 20,000 words; text of one narrow subject",
+        ),
+        (
+            "[parallel decoding](docs/parallel-decoding.md) ([Santilli et al. 2023]"
+            "(https://aclanthology.org/2023.acl-long.689/))",
+            "",
+            "",
+            "[beam 1: {}; with an edited line's old translation {}](docs/results/jacobi.md)".format(
+                times(number(*greedy, "window, drafts with source", "over our greedy")),
+                times(number(*greedy, "window, output of an edited source", "over our greedy")),
+            ),
+            "the paper's `jacobi` on a CPU: {}".format(
+                times(number(*greedy, "PJ", "over our greedy"))
+            ),
+        ),
+    ]
+    return table(
+        ("method", "speed over stock", "over CTranslate2", "over ours", "where it loses"), rows
+    )
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Return a Markdown table, the first column to the left."""
+    lines = [head, ("---", *("---:" for _ in head[1:])), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def constraints() -> str:
+    """Return the cost and the quality of constrained search, beam 5."""
+    stock, intervals = f"{BENCH}/constrained_stock.md", f"{BENCH}/constrained_intervals.md"
+    speed, captions, europarl = (
+        (stock, "own constrained search"),
+        (intervals, "BLEU: Multi30k (test_2016_flickr), 600 captions, beam 5"),
+        (intervals, "BLEU: Europarl (test), 200 lines, beam 5"),
+    )
+    rows = []
+    for kind, name in (("rand", "random words: {}"), ("phr", "a phrase of {} words")):
+        for n in (1, 2, 3, 4) if kind == "rand" else (2, 3, 4):
+            required = f"{kind}{n}"
+            rows.append(
+                (
+                    name.format(n),
+                    *(
+                        times(number(*speed, required, f"whole words: {column}"))
+                        for column in ("time over", "times as fast")
+                    ),
+                    *(
+                        cells_of(*text, required, "whole words: difference")[0]
+                        for text in (captions, europarl)
+                    ),
+                )
+            )
+    return table(
+        (
+            "required",
+            "time, over search without",
+            "speed over fairseq's constrained search",
+            "BLEU over it: captions",
+            "Europarl",
+        ),
+        rows,
+    )
+
+
+def optimal_ending() -> str:
+    """Return the speed of optimal ending."""
+    rows = []
+    for text, name in (("captions", "flickr_300"), ("Europarl", "europarl_100")):
+        file = f"{PAPERS}/optimal_ending/results/{name}/tables.md"
+        for beam in (5, 20):
+            heading = f"Time at beam {beam}"
+            cells = [
+                times(number(file, heading, search, column))
+                for column in ("over count", "over fairseq")
+                for search in (SUM, MEAN)
+            ]
+            rows.append((f"{text}, beam {beam}", *cells))
+    return table(
+        (
+            "text",
+            "over our decoder with fairseq's criterion: sums",
+            "normalised",
+            "over fairseq: sums",
+            "normalised",
+        ),
+        rows,
+    )
+
+
+def streaming() -> str:
+    """Return the speed of streaming and of variable width."""
+    rows = []
+    for text, name in (("captions", "flickr_300"), ("Europarl", "europarl_128")):
+        file = f"{PAPERS}/streaming/results/{name}/tables.md"
+        for beam in (5, 50):
+
+            def of(
+                row: str, column: str, where: tuple = (file, f"single model, k = {beam}")
+            ) -> float:
+                return number(*where, row, column)
+
+            change = of("VAR-BATCH", "BLEU") - of("DEFAULT", "BLEU")
+            rows.append(
+                (
+                    f"{text}, beam {beam}",
+                    times(of("VAR-BATCH", "over DEFAULT")),
+                    f"{change:+.1f}",
+                    times(of("VAR-STREAM", "over FIXED")),
+                    times(of("DEFAULT-STREAM", "over DEFAULT")),
+                )
+            )
+    return table(
+        (
+            "text",
+            "variable width, over our batches",
+            "its BLEU",
+            "the paper's stream, over stock",
+            "a stream alone, over our batches",
+        ),
+        rows,
+    )
+
+
+def parallel_decoding() -> str:
+    """Return the speed of parallel decoding."""
+    file = f"{PAPERS}/jacobi/results/flickr_1000/tables.md"
+    rows = []
+    for name, method in (
+        ("`jacobi` (the paper's PJ)", "PJ"),
+        ("`window`, draft table with source text", "window, drafts with source"),
+        ("`window`, an edited line's old output", "window, output of an edited source"),
+    ):
+        where = (file, "1000 sentences, batch 1", method)
+        rows.append((name, cells_of(*where, "iterations")[0], cells_of(*where, "our greedy")[0]))
+    return table(("method", "reduction of calls", "speed"), rows)
+
+
+def large_vocabularies() -> str:
+    """Return the speed of the shortlists and of the screened softmax."""
+    file = f"{PAPERS}/lsh/results/words_1000/tables.md"
+    rows = []
+    for name, search in (
+        ("`lsh`", "lsh T=6000 t=2"),
+        ("`top`", "top T=6000"),
+        ("`screened`", "screened"),
+    ):
+        where = (file, "Table 7", search)
+        rows.append((name, *(cells_of(*where, each)[0] for each in ("softmax", "overall", "BLEU"))))
+    return table(("softmax", "speed of the softmax", "of the whole decoding", "BLEU lost"), rows)
