@@ -28,6 +28,7 @@ from typing import Any
 
 import sentencepiece
 import torch
+from arguments import run_script
 from report import machine, where_and_when
 from rival_process import Rival, named
 
@@ -144,6 +145,11 @@ def write_m2m100(folder: Path, shape: dict[str, Any]) -> Kind:
         folder, additional_special_tokens=codes, src_lang="deu_Latn", tgt_lang="eng_Latn"
     )
     tokenizer.save_pretrained(folder)
+    settings = (
+        folder / "tokenizer_config.json"
+    )  # transformers 4, which rivals have, reads this name
+    written = settings.read_text(encoding="utf-8")
+    settings.write_text(written.replace('"extra_special', '"additional_special'), encoding="utf-8")
     model = M2M100ForConditionalGeneration(
         M2M100Config(vocab_size=shape["vocab_size"], **sizes(shape))
     )
@@ -168,8 +174,7 @@ def ours(folder: Path, kind: Kind, tokens: int, int8: bool = False) -> Run:
         encoded = [found.encode(line) for line in lines]
         groups = [encoded] if bulk else [[each] for each in encoded]
         rows = (each[0].tokens for group in groups for each in found.search(group, None, 1))
-        words = found.task.target_dictionary
-        return [" ".join(words[int(token)] for token in row) for row in rows]
+        return [" ".join(row) for row in rows]
 
     return run
 
@@ -343,4 +348,4 @@ def measure(contenders: dict[str, Run], args: argparse.Namespace, kind: Kind) ->
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_script(main)
