@@ -17,7 +17,7 @@ run() {
     "$@" || failed+=("$1")
 }
 # one core looks for accesses out of bounds while the other one reads the code
-[[ " $* " == *" --all "* ]] && seconds=60 || seconds=10
+[[ " $* " == *" --all "* ]] && seconds=60 || seconds=4
 fuzz=(python scripts/fuzz_kernels.py --seconds "$seconds")
 found=$(mktemp)
 "${fuzz[@]}" >"$found" 2>&1 &
@@ -27,5 +27,5 @@ run ruff check .
 run mypy
 wait "$fuzzing" || failed+=("${fuzz[1]}")
 printf '== %s\n' "${fuzz[*]}" && cat "$found"
-run pytest -n 3 --dist loadfile --no-loadscope-reorder "$@"  # three processes, a file each at a time: some tests wait, and two cores are busy
+run pytest -n 2 --dist loadfile --no-loadscope-reorder "$@"  # a process a core, a file each at a time: each imports all tests, and has its own models
 [[ ${#failed[@]} -eq 0 ]] || die "failed: ${failed[*]}."

@@ -10,6 +10,7 @@ import random
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -293,12 +294,21 @@ def command(
     return done
 
 
-@pytest.fixture
-def warm_processes(monkeypatch):
+@contextmanager
+def warm_starts() -> Iterator[None]:
     """What starts Python by `sys.executable`, as an Engine does, starts a warm one (warm.py)."""
     import warm
 
-    monkeypatch.setattr(sys, "executable", warm.python())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", warm.python())
+        yield
+
+
+@pytest.fixture
+def warm_processes():
+    """Processes of a test start warm."""
+    with warm_starts():
+        yield
 
 
 @pytest.fixture(scope="session")

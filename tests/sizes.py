@@ -24,8 +24,8 @@ def part_of(count: int, part: int) -> range:
 
 
 def examples(count: int) -> int:
-    """How many examples Hypothesis draws: all of them, or a third."""
-    return len(part_of(count, (count + 2) // 3))
+    """How many examples Hypothesis draws: all of them, or a fifth."""
+    return len(part_of(count, (count + 4) // 5))
 
 
 def part(items: list[pytest.Item], least: int) -> set[pytest.Item]:

@@ -9,6 +9,7 @@ from concurrent.futures import wait
 from types import SimpleNamespace
 
 import pytest
+from conftest import warm_starts
 from sizes import drawn
 from test_decoding import FLAGS, LINES
 from test_engine import workers_of
@@ -25,8 +26,10 @@ STREAMED = {"source": SOURCE, "prefix": "The"}  # so that something is certain a
 
 @pytest.fixture(scope="module")
 def engine():
-    with Engine(**FLAGS, stream_width=4) as made:
+    with warm_starts():
+        made = Engine(**FLAGS, stream_width=4)
         made.wait(PATIENCE)
+    with made:
         yield made
 
 

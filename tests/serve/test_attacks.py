@@ -9,6 +9,7 @@ from urllib.parse import quote_from_bytes, unquote, urlsplit
 
 import httpx
 import pytest
+from conftest import warm_starts
 from serving import FLAGS, JSON, TSV, listening
 from sizes import drawn
 from test_connections import raw
@@ -40,8 +41,10 @@ ROUTES = {
 @pytest.fixture(scope="module")
 def engine():
     """One that takes every text (serve_fixtures.py's dies over some)."""
-    with Engine(**FLAGS | {"stop": "count", "beam": 2}) as made:
+    with warm_starts():
+        made = Engine(**FLAGS | {"stop": "count", "beam": 2})
         made.wait(180)
+    with made:
         yield made
 
 

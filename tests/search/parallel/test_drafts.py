@@ -205,7 +205,7 @@ def test_a_table_whose_numbers_lead_out_of_it_is_refused(tmp_path, harm):
         Table.load(str(tmp_path / "table.npz"))
 
 
-@drawn(6)
+@drawn(3)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("parallel", [False, True])
 def test_decoding_with_a_table_equals_greedy_and_learns_from_the_models_own_output(

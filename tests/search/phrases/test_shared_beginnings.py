@@ -138,7 +138,7 @@ def behind(token: int) -> int:
     return SPACE if last == " " else IN if is_letter(last) else OUT
 
 
-@drawn(20)
+@drawn(10)
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("seed", range(25))
 def test_texts_are_met_in_the_same_tokens(seed, whole, one_by_one):

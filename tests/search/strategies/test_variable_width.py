@@ -64,7 +64,7 @@ def brute_force(
     return sorted(answers, key=lambda a: -a[1])
 
 
-@drawn(24)
+@drawn(12)
 @pytest.mark.parametrize("ranked", [False, True], ids=["count", "ranked"])
 @pytest.mark.parametrize("delta", [0.0, 0.5, 1.5, 4.0, math.inf])
 @pytest.mark.parametrize("k, M", [(1, 1), (2, 1), (3, 2), (4, 3), (5, 5), (8, 3)])

@@ -58,7 +58,7 @@ def float32(monkeypatch):
     assert Both.steps
 
 
-@drawn(30)
+@drawn(15)
 @pytest.mark.parametrize("even", [False, True])
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("seed", range(20))

@@ -193,7 +193,7 @@ class Whole(OptimalEnding):
         return replace(decision, final=final if at_limit is None else final | at_limit)
 
 
-@drawn(12)
+@drawn(6)
 @pytest.mark.parametrize("paper", [False, True], ids=["fairseq", "paper"])
 @pytest.mark.parametrize("scoring", [Scoring(False), Scoring(True)], ids=["sums", "means"])
 @pytest.mark.parametrize("seed", range(30))
@@ -218,7 +218,7 @@ def test_optimal_ending_gives_the_n_best_list_of_the_whole_run(seed, scoring, pa
     assert all(a <= b for a, b in zip(found[0].step, found[1].step, strict=True))
 
 
-@drawn(20)
+@drawn(10)
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("seed", range(25))
 def test_random_batches(seed, ordered):
@@ -262,7 +262,7 @@ def test_a_sentence_that_must_be_exactly_its_constraints(seed):
     }
 
 
-@drawn(5)
+@drawn(3)
 @pytest.mark.parametrize("seed", range(12))
 def test_a_sentence_constrained_to_its_own_output_gives_it_again(seed):
     table = random_table(seed, ending=0.6)
@@ -309,7 +309,7 @@ def test_a_sentence_that_cannot_meet_its_constraints_gives_a_partial_one_and_the
     assert any(any(met(h.tokens.tolist(), wanted("abc", "dd"), False)) for h in got.lists[1])
 
 
-@drawn(8)
+@drawn(4)
 @pytest.mark.parametrize("seed", range(20))
 def test_banned_phrases_never_appear(seed):
     draw = random.Random(seed)

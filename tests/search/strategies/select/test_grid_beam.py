@@ -57,7 +57,7 @@ def test_sentences_without_constraints_are_plain_beam_search_next_to_others(sele
             same(stock[i : i + 1], got[i : i + 1])
 
 
-@drawn(5)
+@drawn(3)
 @pytest.mark.parametrize("stop", ["early", "count"])
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("select", ["dba", *SELECTS])

@@ -100,7 +100,7 @@ def listed(softmax: LSH, x: torch.Tensor) -> list[set[int]]:
 # ---- what is on a list
 
 
-@drawn(20)
+@drawn(10)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("table", ["direct", "cuckoo"])
 @pytest.mark.parametrize("share", ["batch", "sentence"])
