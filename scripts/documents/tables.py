@@ -143,12 +143,22 @@ def results(path: str) -> str:
     return "\n\n".join([text, *(f"![{Path(name).stem}]({folder}/{name})" for name in pictures)])
 
 
+def table_of(path: str, *title: str) -> str:
+    """Return the table of a results file below the heading that begins with a title."""
+    heading = rf"^#+ {re.escape(' '.join(title))}.*\n\n((?:\|.*\n)+)"
+    found = re.search(heading, (ROOT / path).read_text(), re.MULTILINE)
+    if found is None:
+        raise KeyError(f"{' '.join(title)} of {path}")
+    return found[1].strip()
+
+
 PARTS: dict[str, Callable[..., str]] = {
     "flags": flags_of,
     "all-flags": all_flags,
     "strategies": strategies,
     "flag-files": flag_files,
     "results": results,
+    "table-of": table_of,
     "age": ages.age,
     "gains": gains.gains,
     "constraints": gains.constraints,

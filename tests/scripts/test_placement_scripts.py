@@ -16,9 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "scripts" / "experiments" / "terminology"
 sys.path[:0] = [str(HERE)]
 
-from placement import read_term_lists  # noqa: E402
 from placement_model import AttentiveModel, SpanTerm, Words, in_step  # noqa: E402
-from placement_scores import Entry, bare, by_hand, entries_of, measured  # noqa: E402
+from placement_scores import Entry, by_hand, entries_of, measured  # noqa: E402
 
 from fairseq_ext.translator import Translator  # noqa: E402
 
@@ -38,13 +37,19 @@ FLAGS = {
 FLAGS |= {"bpe": "sentencepiece", "sentencepiece_model": str(DEMO / "spm.model")}
 
 
-def test_the_first_displaced_word_is_replaced_in_its_number():
-    assert (
-        by_hand("A guy and a Man near buildings.", [MANN, BAU])
-        == "A guy and a gentleman near edifices."
-    )
+def test_a_displaced_word_is_replaced_for_each_mention_in_its_number_with_article_and_capital():
+    text = "A guy and a Man near buildings."
+    assert by_hand(text, [MANN, BAU]) == "A gentleman and a Man near edifices."
+    twice = entries_of("Ein Mann und ein Mann", [MANN, BAU])
+    assert by_hand(text, twice) == "A gentleman and a gentleman near buildings."
+    assert by_hand("A man and a manly building.", [BAU]) == "A man and a manly edifice."
+    assert by_hand("Buildings near a building.", [BAU]) == "Edifices near a building."
+    assert by_hand("A building.", [BAU]) == "An edifice."
     assert by_hand("A manly woman.", [MANN]) == "A manly woman."
     assert entries_of("Der Mann im Baugebäude, zwei Männer", [MANN, BAU]) == [MANN]
+    longer = Entry("Mann im Gebäude", ("insider",))
+    assert entries_of("Der Mann im Gebäude", [MANN, BAU, longer]) == [longer]
+    assert entries_of("der mann", [MANN]) == [] and entries_of("der mann", [MANN], False) == [MANN]
 
 
 def test_met_left_and_appended_terms_are_counted():
@@ -60,18 +65,6 @@ def test_met_left_and_appended_terms_are_counted():
     # third does not, which has a man itself
     assert (found.terms, found.met, found.left, found.appended) == (4, 3, 1, 1)
     assert found.bleu == pytest.approx(sacrebleu.corpus_bleu(outputs, [references]).score)
-    assert bare("An edifice, A Man and an end") == "a edifice, a man and a end"
-
-
-def test_term_lists_give_the_terms_that_have_one_translation(tmp_path):
-    lines = [
-        [{"de": "Hand", "en": "hand"}, {"de": "Arm", "en": "arm"}],
-        [{"de": "Arm", "en": "limb"}, {"de": "Hand, Fuß", "en": "hand"}],
-    ]
-    (tmp_path / "terms").write_text(
-        "".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8"
-    )
-    assert read_term_lists(tmp_path / "terms", "de", "en") == [Entry("Hand", ("hand",))]
 
 
 @pytest.fixture(scope="module")

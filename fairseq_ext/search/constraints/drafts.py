@@ -137,6 +137,14 @@ class Sentence:
         lengths = (len(term.mentions) for term in self.constraints.terms)
         return list(itertools.accumulate(lengths, initial=0))[:-1]
 
+    @cached_property
+    def with_shared_targets(self) -> set[SourceTerm]:
+        """The terms whose target another source term has too."""
+        sources: dict[Alternatives, set[str]] = {}
+        for term in self.constraints.terms:
+            sources.setdefault(term.phrases, set()).add(term.source)
+        return {term for term in self.constraints.terms if len(sources[term.phrases]) > 1}
+
     def all_places(self, candidate: Candidate) -> list[tuple[SourceTerm, Span | None]]:
         """Return the terms that a candidate lacks, and the words of each."""
         each = zip(self.constraints.terms, candidate.has_term, self.first_mentions, strict=True)

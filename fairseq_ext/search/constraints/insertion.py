@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from fairseq_ext.search.constraints.drafts import UNFIT_REASON, Candidate, Rewrite, Sentence
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding, Sources
-from fairseq_ext.search.constraints.rewrites import Version, is_inflection
+from fairseq_ext.search.constraints.rewrites import Version, is_inflection, words
 from fairseq_ext.search.constraints.term_writer import TermWriter, led
 from fairseq_ext.search.constraints.word_alignment import Mention, word_spans
 from fairseq_ext.search.phrases.agreement import is_nominal
@@ -150,10 +150,14 @@ class Insertion:
         form = forms[0]
         is_plural = PLURAL.search(form) is not None
         leads = LEADS.get(self.writer.language, ([""], [""]))[is_plural]
-        out = []
-        for _, end in word_spans(candidate.text):
+        out, spans = [], word_spans(candidate.text)
+        content = {*words(form)} - function_words("en") if self.writer.is_english else ()
+        own = {*map(stem, content)}
+        for i, (_, end) in enumerate(spans):
             if any(overlap((end - 1, end + 1), other) and end != other[1] for other in taken):
                 continue
+            if own & {stem(folded(candidate.text[slice(*span)])) for span in spans[i : i + 2]}:
+                continue  # "cash discount discount"
             cased = self.writer.in_case(term, form, candidate.text, (end, end))[0]
             before = candidate.text[:end] + " "
             needs = self.writer.is_english and lacks_article(cased, before)
@@ -187,8 +191,8 @@ class Insertion:
         for (sentence, term, span, own), (_, ids) in zip(jobs, tokens, strict=True):
             texts = (self.writer.text.text([int(token)]).strip() for token in ids)
             known = {stem(own), stem(folded(sentence.candidates[0].text[slice(*span)]))}
-            words = ["", *(x for x in texts if x.isalpha() and stem(folded(x)) not in known)]
-            leads = [f"{word} {article}".strip() for word in words for article in ("", "a", "the")]
+            heads = ["", *(x for x in texts if x.isalpha() and stem(folded(x)) not in known)]
+            leads = [f"{head} {article}".strip() for head in heads for article in ("", "a", "the")]
             versions += [
                 self.writer.version(
                     sentence, sentence.candidates[0], {term: Rewrite(span, led(lead, own), own)}

@@ -419,13 +419,16 @@ class GlossaryPlacement:
                 )
                 for (term, _), span in zip(places, spans, strict=True)
             ]
-            has_left = self.inflect.is_known and bool(sentence.left_terms(candidate))
+            # further mentions of a term that the draft has; a term of another source is needed too
+            left = sentence.left_terms(candidate).keys()
+            is_answer = not places or (
+                bool(left) and (self.inflect.is_known or not left & sentence.with_shared_targets)
+            )
             for chosen in itertools.islice(itertools.product(*choices), FORMS):
                 rewrites = {term: each for (term, _), each in zip(places, chosen, strict=True)}
                 version = self.writer.version(sentence, candidate, rewrites)
                 is_new = version.tokens != candidate.draft.tokens.tolist()
-                is_new = is_new or not places or has_left
-                if is_new and self.spec.min_len < len(version.tokens) <= limit + 1:
+                if (is_new or is_answer) and self.spec.min_len < len(version.tokens) <= limit + 1:
                     out.append(version)
         return out
 

@@ -3,8 +3,7 @@
     python scripts/experiments/terminology/placement.py --out DIR --name TITLE --displaced F
         [--beams 5 1 10] [--model DIR] [--text PREFIX] [--src de] [--tgt en] [--limit N]
     python scripts/experiments/terminology/placement.py --out DIR --name TITLE --glossary F
-        [--lines-of FILE WORD] [...]
-    python scripts/experiments/terminology/placement.py --out DIR --name TITLE --term-lists F [...]
+        [--match casefold] [--in-reference] [--lines-of FILE WORD] [...]
 
 --displaced: terms that the model would not use, and the words that they displace
 (placement_scores.py): no glossary, those words replaced by hand, fairseq's own constrained
@@ -12,10 +11,9 @@ search, which takes no alternatives: with each term's first form, and with the o
 reference has (form known), --glossary-placement free and align, at the first beam also in step
 (placement_model.py) and again: the draft up to the word that the term displaces and the term
 are a prefix, and the rest is searched. Also how often each alignment finds the displaced word.
---glossary, --term-lists: terms that agree with the references: no glossary, fairseq, free and
-align. term lists are a JSON list a line of objects with a term for each language; entries
-with several translations are left out, the others make one glossary. --lines-of: only lines
-for which FILE has WORD.
+--glossary: terms that agree with the references: no glossary, fairseq, free and align.
+--in-reference: only lines whose terms are all in the reference. --lines-of: only those for which
+FILE has WORD.
 
 Only lines with a term are translated. DIR/placement.json holds the sections by name; what is run
 again takes its old place there, so a section can be made in parts. placement_tables.py makes
@@ -27,7 +25,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,43 +62,24 @@ def read_displaced(file: Path) -> list[Entry]:
     ]
 
 
-def read_term_lists(file: Path, source: str, target: str) -> list[Entry]:
-    """The terms that have one translation in all lists, both of nothing but words."""
-    translations: dict[str, set[str]] = {}
-    for line in file.read_text(encoding="utf-8").splitlines():
-        for term in json.loads(line):
-            translations.setdefault(term[source], set()).add(term[target])
-    plain = re.compile(r"\w+(?: \w+)*")
-    return [
-        Entry(term, tuple(f))
-        for term, f in translations.items()
-        if len(f) == 1 and all(map(plain.fullmatch, (term, *f)))
-    ]
-
-
 class Section:
     """A text, its terms, and the ways to place them."""
 
     def __init__(self, args: argparse.Namespace):
         self.args = args
         self.flags = dict(cpu=True, batch_size=64, **model_flags(args.model, args.src, args.tgt))
-        if args.displaced:
-            self.table = read_displaced(args.displaced)
-        else:
-            self.table = (
-                read_term_lists(args.term_lists, args.src, args.tgt)
-                if args.term_lists
-                else read_displaced(args.glossary)
-            )
+        self.table = read_displaced(args.displaced or args.glossary)
         pairs = list(zip(*read_text(args.text, args.src, args.tgt), strict=True))
         if args.lines_of:
             file, word = args.lines_of
             kinds = Path(file).read_text(encoding="utf-8").splitlines()
             pairs = [pair for pair, kind in zip(pairs, kinds, strict=True) if kind == word]
+        is_cased = args.match == "surface"
         kept = [
             (*pair, entries)
             for pair in pairs[: args.limit]
-            if (entries := entries_of(pair[0], self.table))
+            if (entries := entries_of(pair[0], self.table, is_cased))
+            and (not args.in_reference or all(e.is_in(pair[1]) for e in entries))
         ]
         self.sources, self.plain, self.entries = map(list, zip(*kept, strict=True))
         self.references = [
@@ -118,7 +96,13 @@ class Section:
     def translator(self, beam: int, placement: str | None = None) -> Translator:
         """The model, with a glossary where a placement is given."""
         more = (
-            {"glossary": str(self.glossary), "glossary_placement": placement} if placement else {}
+            {
+                "glossary": str(self.glossary),
+                "glossary_match": self.args.match,
+                "glossary_placement": placement,
+            }
+            if placement
+            else {}
         )
         return Translator(**self.flags, beam=beam, **more)
 
@@ -260,8 +244,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         help="terms that the references lack, with the words that they displace",
     )
     terms.add_argument("--glossary", type=Path, help="terms that the references have (TSV)")
-    terms.add_argument(
-        "--term-lists", type=Path, help="terms that the references have, as JSON lists"
+    parse.add_argument(
+        "--match", choices=["surface", "casefold"], default="surface", help="of terms (surface)"
+    )
+    parse.add_argument(
+        "--in-reference", action="store_true", help="only lines whose terms the reference has"
     )
     parse.add_argument(
         "--lines-of", nargs=2, metavar=("FILE", "WORD"), help="only these lines (all)"

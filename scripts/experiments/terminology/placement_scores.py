@@ -3,9 +3,9 @@ is counted against them.
 
 A table of displaced words has a line for each term, tab-separated: the source term, its target
 forms (a|b), and the words that a model or a reference would use instead (a|b). The reference with
-terms is the plain one in which the first displaced word of each term of the source is the term.
-Nothing else of it changes: "a building" becomes "a edifice". So scores come twice, the second time
-with letter case and the articles a and an set aside on both sides.
+terms is the plain one in which as many displaced words of each term are the term as the source has
+mentions of it, from the left. "a" and "an" before a term follow its first letter, and it has a
+capital where the displaced word had one at the start of the text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -31,10 +31,15 @@ class Entry:
     source: str
     forms: tuple[str, ...]
     displaced: tuple[str, ...] = ()
+    mentions: int = 1  # in the source
 
     def form_for(self, word: str) -> str:
         """The form that takes a displaced word's place: the last of several for a plural."""
         return self.forms[-1] if len(self.forms) > 1 and word.endswith("s") else self.forms[0]
+
+    def is_in(self, text: str) -> bool:
+        """Whether a text has a form."""
+        return any(as_word(form).search(text) for form in self.forms)
 
 
 @cache
@@ -43,24 +48,41 @@ def as_word(text: str, case: bool = False) -> re.Pattern[str]:
     return re.compile(rf"(?<!\w){re.escape(text)}(?!\w)", 0 if case else re.IGNORECASE)
 
 
-def entries_of(source: str, table: Sequence[Entry]) -> list[Entry]:
-    """The entries whose source term a sentence has, as written."""
-    return [entry for entry in table if as_word(entry.source, case=True).search(source)]
+def entries_of(source: str, table: Sequence[Entry], case: bool = True) -> list[Entry]:
+    """The entries whose source term a sentence has, with its mentions; one inside of a longer term
+    does not count. case: whether letter case counts."""
+    found = [(m.span(), e) for e in table for m in as_word(e.source, case).finditer(source)]
+    outer = [
+        entry
+        for (start, end), entry in found
+        if not any(a <= start and end <= b and b - a > end - start for (a, b), _ in found)
+    ]
+    return [replace(entry, mentions=outer.count(entry)) for entry in dict.fromkeys(outer)]
 
 
 def by_hand(text: str, entries: Sequence[Entry]) -> str:
-    """The text with the first displaced word of each entry replaced, by someone who knows
-    which words those are."""
+    """The text with a displaced word of each entry replaced for each of its mentions, by someone
+    who knows which words those are."""
     for entry in entries:
-        found = next(filter(None, (as_word(word).search(text) for word in entry.displaced)), None)
-        if found is not None:
-            text = text[: found.start()] + entry.form_for(found[0]) + text[found.end() :]
+        start = 0
+        for _ in range(entry.mentions):
+            found = [m for word in entry.displaced if (m := as_word(word).search(text, start))]
+            if not found:
+                break
+            first = min(found, key=lambda match: (match.start(), -match.end()))
+            text, start = in_place(text, first.span(), entry.form_for(first[0]))
     return text
 
 
-def bare(text: str) -> str:
-    """The text without letter case, a and an as one."""
-    return re.sub(r"\ban\b", "a", text.lower())
+def in_place(text: str, span: tuple[int, int], form: str) -> tuple[str, int]:
+    """The text with a form in the place of a span, its article and its capital adjusted, and where
+    the form ends."""
+    before, after = text[: span[0]], text[span[1] :]
+    if re.search(r"\w", before) is None and text[span[0]].isupper():
+        form = form[0].upper() + form[1:]
+    vowel = "n" if form[0].lower() in "aeiou" else ""
+    before = re.sub(r"(?i)\b(a)n?( +)$", rf"\g<1>{vowel}\g<2>", before)
+    return before + form + after, len(before) + len(form)
 
 
 @dataclass
@@ -70,7 +92,6 @@ class Scores:
     bleu: float
     chrf: float
     ter: float
-    bare: tuple[float, float, float]  # the same three with articles and case set aside
     terms: int
     met: int  # a form stands in the output
     left: int  # a displaced word stands in the output and not in the reference with terms
@@ -99,10 +120,7 @@ def measured(
                 and is_last(output, max(ends))
                 and not any(ends_with(reference, form) for form in entry.forms)
             )
-    texts = [*map(bare, outputs)], [*map(bare, references)]
-    return Scores(
-        *three(outputs, references), three(*texts), sum(map(len, entries)), met, left, appended
-    )
+    return Scores(*three(outputs, references), sum(map(len, entries)), met, left, appended)
 
 
 def three(outputs: Sequence[str], references: Sequence[str]) -> tuple[float, float, float]:

@@ -119,9 +119,9 @@ def again(
             term = min(chosen, key=chosen.__getitem__)
             start, end = words[free[chosen[term]]]
             form = agreeing(line.entries[term].forms, line.text[start:end])[0]
-            begun = line.text[:end]
-            form = fitted(form, begun, (start, end), "en" if english else "")[0]
-            prefixes[n] = edited(begun, edits(begun, [((start, end), form)], english))
+            head = line.text[:end]
+            form = fitted(form, head, (start, end), "en" if english else "")[0]
+            prefixes[n] = edited(head, edits(head, [((start, end), form)], english))
             lacking[n].remove(term)
         found = (
             translator.translate(

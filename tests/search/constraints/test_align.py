@@ -19,15 +19,16 @@ from fairseq_ext.core.stats import Stats
 from fairseq_ext.model.choose import make_decoder
 from fairseq_ext.model.stock import UncachedBackend
 from fairseq_ext.model.transformer.encoder import FastEncoder
+from fairseq_ext.search.constraints.drafts import Candidate, Sentence
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
-from fairseq_ext.search.constraints.insertion import differs
+from fairseq_ext.search.constraints.insertion import Insertion, differs
 from fairseq_ext.search.constraints.rewrites import is_inflection
-from fairseq_ext.search.constraints.term_writer import led
+from fairseq_ext.search.constraints.term_writer import TermWriter, led
 from fairseq_ext.search.constraints.word_alignment import Mention, WordAlignment, widened
 from fairseq_ext.search.phrases.function_words import function_words
 from fairseq_ext.search.phrases.letter_case import fitted
 from fairseq_ext.search.phrases.places import agreeing, edited, edits, fitting
-from fairseq_ext.search.phrases.sentence import SourceTerm
+from fairseq_ext.search.phrases.sentence import SentenceConstraints, SourceTerm
 
 ROOT = Path(__file__).resolve().parents[3]
 MODEL = ROOT / "checkpoints" / "demo"
@@ -849,3 +850,19 @@ def test_the_words_that_lead_to_a_term_have_its_article(lead, term, text):
 def test_a_term_of_another_class_or_number_needs_words_in_front(forms, own, displaced, is_other):
     term = SourceTerm(forms, targets=tuple(forms.split("|")))
     assert differs(term, own, displaced) is is_other
+
+
+def test_no_term_is_inserted_next_to_a_word_of_its_own():
+    """The draft's discount translates another term: no "cash discount discount"."""
+    text, targets = "the discount is in the field", ("cash discount",)
+    term = SourceTerm(targets[0], targets=targets, mentions=((1,),), source="Skonto")
+    mention = Mention((1,), targets)
+    candidate = Candidate(None, [], text, [False])
+    candidate.words = WordAlignment(text, [], [mention])
+    constraints = SentenceConstraints((), (), terms=(term,))
+    sentence = Sentence(0, constraints, [candidate], 1, [mention])
+    insertion = Insertion(None, TermWriter(lambda: None, 2, "en"), None)
+    places = {option.place for option in insertion.options(sentence, term)}
+    assert places == {
+        len("the discount" + each) for each in (" is", " is in", " is in the", text[12:])
+    }

@@ -70,6 +70,13 @@ def test_a_further_mention_without_a_word_is_left_and_reported(translate):
     assert re.search(r"1 unmet, \d doubtful", log)
 
 
+def test_a_draft_that_has_the_term_and_no_word_for_a_further_mention_stays(translate):
+    (text,), terms, counts, _ = translate("Ordner\tfolder\n", ["Ordner Ordner ist neu."])
+    assert text == "Folder is new."
+    assert sorted(term["placed_by"] for term in terms) == ["draft", "left"]
+    assert counts["glossary"]["unmet"] == 1
+
+
 def test_the_report_says_how_each_term_got_its_place(translate):
     lines = ["Das Angebot wird morgen geprüft.", "Der Ordner ist neu."]
     _, terms, counts, _ = translate("Angebot\toffer\nOrdner\tmoonlight\n", lines)

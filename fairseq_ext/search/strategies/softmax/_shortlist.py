@@ -31,16 +31,17 @@ from fairseq_ext.search.protocols import Softmax
 logger = logging.getLogger("fairseq_ext")
 
 
-def target_counts(flags, context) -> list[int]:
-    """Return the frequency of each target word, by id."""
+def target_counts(flags, context, T: int) -> list[int]:
+    """Return the frequency of each target word, by id; it chooses T words."""
     dictionary = context.dictionary
     if not flags.shortlist_counts:
-        if context.joined_dictionary:
-            logger.warning(
-                "the dictionary is joined, so its counts include the source side, and frequent "
-                "target words may miss the shortlist: give counts of the target side with "
-                "--shortlist-counts"
-            )
+        why = ""
+        if len(set(dictionary.count[dictionary.nspecial :]) - {0}) < 2:  # 0: words that fill it up
+            why = "all counts of the dictionary are equal, so the most frequent words are its first"
+        elif context.joined_dictionary:
+            why = "the dictionary is joined, so its counts include the source side"
+        if why and 0 < T < len(dictionary):
+            logger.warning(f"{why}: give counts of target text with --shortlist-counts")
         return list(dictionary.count)
     counts = [0] * len(dictionary)
     for number, (word, count) in enumerate(
@@ -66,7 +67,7 @@ def target_counts(flags, context) -> list[int]:
 def shortlist_arguments(flags, context, T: int, flag: str) -> dict:
     """Return the arguments that every ShortlistSoftmax takes."""
     layers = output_layers(context.models, flag)
-    base = most_frequent(target_counts(flags, context), T, (context.eos, context.unk))
+    base = most_frequent(target_counts(flags, context, T), T, (context.eos, context.unk))
     measured = ShortlistMeter(context.stats, context.k, flags.shortlist_recall_every)
     return dict(layers=layers, base=base, temperature=context.temperature, meter=measured)
 

@@ -1,5 +1,6 @@
 """--softmax top and lexical: what they list, what they must equal, and the files they read."""
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -189,6 +190,33 @@ def test_a_lexical_list_of_a_batch_is_the_union_of_its_sentences(table):
 def test_wrong_flags_are_reported_in_one_sentence(flags, said):
     with pytest.raises(UsageError, match=said):
         ours(flags)
+
+
+@pytest.mark.parametrize("flags", [{}, {"shortlist_top": 0}, {"shortlist_top": 10**6}], ids=str)
+@pytest.mark.parametrize("given", [False, True])
+def test_a_warning_where_counts_do_not_say_which_words_are_frequent(flags, given, tmp_path, caplog):
+    """The dictionary of these tests has the count 1 for every word."""
+    (tmp_path / "counts").write_text("w1 2\nw2 1\n")
+    counts = {"shortlist_counts": str(tmp_path / "counts")} if given else {}
+    with caplog.at_level(logging.WARNING):
+        ours({"softmax": "top", "shortlist_top": 10} | flags | counts)
+    warned = "all counts of the dictionary are equal" in caplog.text
+    assert warned == (not given and not flags)  # with none or all of the words there is no choice
+
+
+@pytest.mark.parametrize("last, said", [(1, "are equal"), (2, "is joined")])
+def test_words_without_a_count_do_not_make_counts_differ(last, said, caplog, monkeypatch):
+    """They fill a dictionary up."""
+
+    def counted(words, *_):
+        out = dictionary(words)
+        out.count[-1], out.count[-2] = last, 0
+        return out
+
+    monkeypatch.setattr("models.dictionary", counted)
+    with caplog.at_level(logging.WARNING):
+        ours({"softmax": "top", "shortlist_top": 10})
+    assert [said in record.message for record in caplog.records] == [True]
 
 
 @pytest.mark.parametrize(
