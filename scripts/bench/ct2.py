@@ -25,9 +25,10 @@ from fairseq_ext.plugin.compat import checkpoints
 SUPPORTED = ("float32", "int8")
 
 
-def convert(text: Text) -> Path:
-    """Convert the checkpoint once per test folder; returns the converted model's folder."""
-    folder = text.folder / "ctranslate2"
+def convert(text: Text, kind: str = "float32") -> Path:
+    """Convert the checkpoint once per test folder and type; returns the converted model's
+    folder. An int8 model is saved as such, so that nothing is left to convert when it is loaded."""
+    folder = text.folder / f"ctranslate2-{kind}"
     if folder.exists():
         return folder
     try:
@@ -39,7 +40,7 @@ def convert(text: Text) -> Path:
     )
     try:
         with quiet(), checkpoints.safe_globals():  # the converter loads with weights_only
-            return Path(converter.convert(str(folder)))
+            return Path(converter.convert(str(folder), quantization=kind))
     except (ValueError, RuntimeError, KeyError, TypeError, pickle.UnpicklingError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise BenchError(f"CTranslate2 does not convert {text.model}: {reason}") from error
@@ -53,17 +54,18 @@ def ctranslate2(
     threads: int = 1,
     name: str = "",
     settings: Mapping[str, str] | None = None,
+    clock: str = "wall",
 ) -> Contender:
     """The same batches, beam and length penalty; `workers` translate batches at the same time
     with `threads` threads each.
 
-    settings: environment variables that CTranslate2 reads once, when it is loaded. With any it
-    runs in a process of its own."""
+    settings: environment variables that CTranslate2 reads once, when it is loaded. Where they are
+    given, even none, it runs in a process of its own, whose time is that of `clock`."""
     if compute_type not in SUPPORTED:
         raise BenchError(
             f"compute type {compute_type} is not benchmarked: take one of {', '.join(SUPPORTED)}"
         )
-    directory = convert(text)
+    directory = convert(text, compute_type)
     loaded = load([*text.flags, *flags])
     generation = loaded.cfg.generation
     if generation.max_len_a or generation.diverse_beam_groups > 0 or generation.unkpen:
@@ -107,7 +109,8 @@ def ctranslate2(
             sampling_topp=min(1.0, abs(generation.sampling_topp)),
         )
     requested = dict(folder=str(directory), made=made, decoding=decoding, batches=batches)
-    translator = Apart(requested, settings) if settings else Here(requested)
+    apart = settings is not None
+    translator = Apart(requested, settings) if apart else Here(requested)
 
     def read(_: None) -> Outputs:
         found = dict(zip(numbers, translator.results(), strict=True))
@@ -126,4 +129,12 @@ def ctranslate2(
         f"ctranslate2:{version('ctranslate2')}|{compute_type}|workers={workers},threads={threads}"
         f"{reported} ({' '.join(flags)})"
     )
-    return Contender(name, translator, read, exact=False, signature=signature)
+    return Contender(
+        name,
+        translator,
+        read,
+        exact=False,
+        signature=signature,
+        taken=(lambda seconds: seconds[clock]) if apart else None,
+        instructions=getattr(translator, "instructions", ""),
+    )

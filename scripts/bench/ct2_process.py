@@ -1,5 +1,5 @@
 """CTranslate2 called in this process, or in one of its own: settings such as CT2_USE_MKL are read
-once a process, when it is loaded.
+once a process, when it is loaded. A process of its own says what each call took of it.
 
     CT2_USE_MKL=1 python scripts/bench/ct2_process.py < REQUEST      what `Apart` starts: it decodes
                                                                      once for each line that
@@ -8,9 +8,11 @@ once a process, when it is loaded.
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,9 +53,11 @@ class Apart:
             stdout=subprocess.PIPE,
             stderr=self.errors,
             text=True,
-            env={**os.environ, **settings},
+            env={**os.environ, "CT2_VERBOSE": "1", **settings},
         )
         self.query(json.dumps(requested))
+        self.errors.seek(0)
+        self.instructions = instructions(self.errors.read(), requested["made"]["compute_type"])
 
     def query(self, line: str) -> str:
         assert self.process.stdin is not None and self.process.stdout is not None
@@ -67,8 +71,9 @@ class Apart:
             )
         return answer
 
-    def __call__(self) -> None:
-        self.query("decode")
+    def __call__(self) -> dict[str, float]:
+        """Decode; the seconds of each clock."""
+        return json.loads(self.query("decode"))
 
     def results(self) -> Found:
         return json.loads(self.query("results"))
@@ -76,6 +81,16 @@ class Apart:
     def __del__(self) -> None:
         self.process.kill()
         self.process.communicate()
+
+
+def instructions(log: str, compute_type: str) -> str:
+    """Of what CTranslate2 logs when it is loaded: its own instructions, and whose products it
+    calls, which choose theirs by themselves."""
+    products = "GEMM_S8" if compute_type == "int8" else "SGEMM"
+    found = re.search(r"Selected ISA: (\S+)", log), re.search(rf"{products} backend: (.+)", log)
+    own, theirs = (match[1] if match else "?" for match in found)
+    packed = ", packed" * ("packed: true" in theirs)
+    return f"{own}; products {theirs.partition(' ')[0]}{packed}"
 
 
 def main() -> None:
@@ -86,8 +101,10 @@ def main() -> None:
         if line.strip() == "results":
             print(json.dumps(translator.results()), flush=True)
         else:
+            wall, cpu = time.perf_counter(), time.process_time()
             translator()
-            print("done", flush=True)
+            taken = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+            print(json.dumps(taken), flush=True)
 
 
 if __name__ == "__main__":

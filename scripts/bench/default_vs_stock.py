@@ -11,9 +11,9 @@ contender in a process of its own.
 
 A contender is a word and fairseq-generate flags of its own: "stock", "set_beam_size", "ours",
 "ours --decoder-backend fairseq", "ctranslate2 float32 2x1" (compute type, workers x threads), and
-behind it settings of its process such as CT2_USE_MKL=1, and "marian float32 1 64" (type, threads,
-sentences a batch; marian.py says of which models). Flags that change translations (CHANGING) are
-not compared with the first contender's:
+behind it settings of its process (one of its own) such as CT2_USE_MKL=1, and "marian float32 1 64"
+(type, threads, sentences a batch; marian.py says of which models). Flags that change translations
+(CHANGING) are not compared with the first contender's:
 
     python scripts/bench/default_vs_stock.py --clock cpu --threads 1 --beams 5 --over ours \
         --contenders ours "ours --no-repeat-ngram-size 3" stock "stock --no-repeat-ngram-size 3"
@@ -31,6 +31,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
 from arguments import command_line, run_script, text_arguments, timing_arguments
 from checkout_process import apart
 from checkout_process import memory_command as memory_apart
@@ -42,6 +43,8 @@ from marian import marian
 from report import markdown, named, write
 from text import Text, prepare
 
+from fairseq_ext.kernels import library
+
 CHANGING = {"--int8", "--no-repeat-ngram-size"}
 STOCK = {"stock": stock, "set_beam_size": stock_set_beam_size, "fused_encoder": stock_fused_encoder}
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
@@ -51,7 +54,6 @@ TITLES = {"bulk": "in bulk (--max-tokens 4000)", "one": "one sentence at a time 
 
 def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
-    refuse_other_processes(args)
     with tempfile.TemporaryDirectory() as folder:
         text = {}
         for mode in args.modes:
@@ -72,17 +74,6 @@ def main(argv: list[str] | None = None) -> int:
             return 0
         comparisons = decode_only(args, text, CLOCKS[args.clock])
     return 1 if any(comparison.refused for comparison in comparisons) else 0
-
-
-def refuse_other_processes(args: argparse.Namespace) -> None:
-    """Refuse settings of CTranslate2 with --clock cpu (raises BenchError)."""
-    if args.clock == "cpu" and any(
-        "=" in name.partition("ctranslate2")[2] for name in args.contenders
-    ):
-        raise BenchError(
-            "--clock cpu counts this process, and CTranslate2's settings need others: name "
-            "--contenders without settings"
-        )
 
 
 def decode_only(
@@ -140,7 +131,14 @@ def build(args: argparse.Namespace, text: Text, mode: str, beam: int, name: str)
         if not (workers.isdigit() and threads.isdigit()):
             raise BenchError(f"{name!r} should end in workers x threads, as in 2x1")
         contender = ctranslate2(
-            text, flags, compute_type, int(workers), int(threads), name, settings
+            text,
+            flags,
+            compute_type,
+            int(workers),
+            int(threads),
+            name,
+            None if args.memory_child else settings,  # whose memory is that of this process
+            args.clock,
         )
     elif kind == "marian":
         kinds, counts = (
@@ -163,9 +161,20 @@ def build(args: argparse.Namespace, text: Text, mode: str, beam: int, name: str)
             f"no contender {name!r}: take {', '.join(STOCK)}, ours (and flags), ctranslate2 TYPE "
             "NxTHREADS or marian TYPE"
         )
+    by = "stock" if "fairseq" in rest else kind  # --decoder-backend fairseq
+    contender.instructions = contender.instructions or instructions(by, "--int8" in rest)
     if not args.no_memory:
         contender.memory_command = memory_command(args, mode, beam, name)
     return contender
+
+
+def instructions(kind: str, int8: bool) -> str:
+    """What this process uses of the processor: torch, or the compiled step."""
+    if kind in STOCK:
+        return f"torch {torch.backends.cpu.get_cpu_capability()}"
+    if kind != "ours" or library.is_off():
+        return ""
+    return library.level() if int8 else library.level().replace("vnni", "")
 
 
 def memory_command(args: argparse.Namespace, mode: str, beam: int, name: str) -> list[str]:

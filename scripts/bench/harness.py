@@ -47,6 +47,7 @@ class Contender:
                     line `report_peak` prints
     taken           the seconds of a run, of what it returned, where another process measures them
     close           called after the last round: what the contender holds is no longer needed
+    instructions    of the processor that it says it uses; "" where it says nothing
     """
 
     name: str
@@ -57,6 +58,7 @@ class Contender:
     memory_command: Sequence[str] = ()
     taken: Callable[[Any], float] | None = None
     close: Callable[[], None] = lambda: None
+    instructions: str = ""
 
 
 class ProcessContender(Contender):

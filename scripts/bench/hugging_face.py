@@ -1,13 +1,15 @@
-"""How fast is a converted OPUS-MT or NLLB-200 next to CTranslate2 and `transformers`, which read
-the same Hugging Face folder?
+"""How fast is a converted OPUS-MT or NLLB-200 next to CTranslate2, `transformers`, OpenVINO and
+ONNX Runtime, which read the same Hugging Face folder?
 
     python scripts/bench/hugging_face.py --shape opus-mt --out results/hugging_face
+        --openvino PYTHON --onnxruntime PYTHON
     python scripts/bench/hugging_face.py --shape tiny --rounds 1
 
 The weights are random, and every contender makes exactly --tokens words a sentence, so that
-all read equally much. Contenders take turns (A B A B); the time is what this process's
-threads have used, one thread each, tokenizing included, loading not. Needs `transformers`,
-`sacremoses` and `ctranslate2`.
+all read equally much; best translations are compared with those of `transformers`. Contenders take
+turns (A B A B); the time is what their process's threads have used, one thread each, tokenizing
+included, loading not. Needs `transformers`, `sacremoses` and `ctranslate2`; each PYTHON is that of
+an environment of its own (rival_process.py).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import statistics
 import tempfile
 import time
@@ -26,9 +29,11 @@ from typing import Any
 import sentencepiece
 import torch
 from report import machine, where_and_when
+from rival_process import Rival, named
 
 from fairseq_ext import Translator
 from fairseq_ext.convert.__main__ import convert
+from fairseq_ext.kernels import library as kernels
 
 SHAPES: dict[str, dict[str, Any]] = {
     "opus-mt": dict(vocab_size=58_101, d_model=512, layers=6, heads=8, ffn=2048),
@@ -38,7 +43,13 @@ SHAPES: dict[str, dict[str, Any]] = {
     "tiny-nllb": dict(vocab_size=700, d_model=32, layers=2, heads=4, ffn=64),
 }
 MARIAN = ("opus-mt", "tiny")
-Run = Callable[[list[str], int, bool], int]  # lines, beam, in bulk -> words made
+PACKAGES = {
+    "openvino": "optimum-intel[openvino]",
+    "onnxruntime": "optimum-onnx[onnxruntime]",
+}
+ENGINES = {"openvino": ("f32", "bf16", "int8"), "onnxruntime": ("float32", "int8")}
+# lines, beam, in bulk -> the best translation of each line, its pieces joined by spaces
+Run = Callable[[list[str], int, bool], list[str]]
 
 
 @dataclass(frozen=True)
@@ -83,6 +94,14 @@ def sizes(shape: dict[str, Any]) -> dict[str, int]:
     return {"d_model": shape["d_model"], "scale_embedding": True, **of_sides}
 
 
+def distinguishing(model: Any) -> Any:
+    """A model that attends to more than the average: else all sentences have one translation."""
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight *= 8 if "attn" in name and name.endswith("proj.weight") else 1
+    return model
+
+
 def write_marian(folder: Path, shape: dict[str, Any]) -> Kind:
     """A folder as OPUS-MT's are."""
     from transformers import MarianConfig, MarianMTModel, MarianTokenizer
@@ -109,7 +128,7 @@ def write_marian(folder: Path, shape: dict[str, Any]) -> Kind:
         max_position_embeddings=512,
         **sizes(shape),
     )
-    MarianMTModel(config).save_pretrained(folder)
+    distinguishing(MarianMTModel(config)).save_pretrained(folder)
     return Kind(MarianMTModel, MarianTokenizer.from_pretrained(folder))
 
 
@@ -130,7 +149,7 @@ def write_m2m100(folder: Path, shape: dict[str, Any]) -> Kind:
     )
     # else it repeats the language's token, which is no word of a translation
     torch.nn.init.normal_(model.model.decoder.layer_norm.weight)
-    model.save_pretrained(folder)
+    distinguishing(model).save_pretrained(folder)
     return Kind(M2M100ForConditionalGeneration, tokenizer, "deu_Latn", "eng_Latn")
 
 
@@ -139,7 +158,7 @@ def ours(folder: Path, kind: Kind, tokens: int, int8: bool = False) -> Run:
     made: dict[int, Translator] = {}
     pair = {"source_lang": kind.source, "target_lang": kind.target} if kind.source else {}
 
-    def run(lines: list[str], beam: int, bulk: bool) -> int:
+    def run(lines: list[str], beam: int, bulk: bool) -> list[str]:
         if beam not in made:
             made.clear()
             made[beam] = Translator.from_folder(
@@ -148,7 +167,9 @@ def ours(folder: Path, kind: Kind, tokens: int, int8: bool = False) -> Run:
         found = made[beam]
         encoded = [found.encode(line) for line in lines]
         groups = [encoded] if bulk else [[each] for each in encoded]
-        return sum(len(each[0].tokens) for group in groups for each in found.search(group, None, 1))
+        rows = (each[0].tokens for group in groups for each in found.search(group, None, 1))
+        words = found.task.target_dictionary
+        return [" ".join(words[int(token)] for token in row) for row in rows]
 
     return run
 
@@ -164,7 +185,7 @@ def ctranslate2(folder: Path, hf: Path, kind: Kind, tokens: int, numbers: str) -
     )
     tokenizer = kind.tokenizer
 
-    def run(lines: list[str], beam: int, bulk: bool) -> int:
+    def run(lines: list[str], beam: int, bulk: bool) -> list[str]:
         encoded = [tokenizer.convert_ids_to_tokens(tokenizer(line)["input_ids"]) for line in lines]
         groups = [encoded] if bulk else [[each] for each in encoded]
         how = dict(
@@ -176,7 +197,10 @@ def ctranslate2(folder: Path, hf: Path, kind: Kind, tokens: int, numbers: str) -
             )
             for group in groups
         )
-        return sum(len(each.hypotheses[0]) for group in found for each in group)
+        best = [" ".join(each.hypotheses[0]) for group in found for each in group]
+        # words without a piece, numbered from the last piece's on
+        number = lambda match: f"madeupword{int(match[1]) + len(tokenizer):04d}"  # noqa: E731
+        return [re.sub(r"madeupword(\d+)", number, line) for line in best]
 
     return run
 
@@ -188,18 +212,37 @@ def transformers(hf: Path, kind: Kind, tokens: int) -> Run:
         {"forced_bos_token_id": tokenizer.convert_tokens_to_ids(kind.target)} if kind.target else {}
     )
 
-    def run(lines: list[str], beam: int, bulk: bool) -> int:
+    def run(lines: list[str], beam: int, bulk: bool) -> list[str]:
         groups = [lines] if bulk else [[line] for line in lines]
         how = dict(
             num_beams=beam, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, **first
         )
         batches = [tokenizer(group, return_tensors="pt", padding=True) for group in groups]
         with torch.no_grad():
-            return sum(
-                row.numel() - 1 for batch in batches for row in model.generate(**batch, **how)
-            )
+            rows = [row for batch in batches for row in model.generate(**batch, **how)]
+        return [named(tokenizer, row.tolist()[1:]) for row in rows]
 
     return run
+
+
+def apart(engine: str, python: str, hf: Path, kind: Kind, tokens: int, numbers: str) -> Run:
+    """An engine in a process of its own."""
+    how = dict(folder=str(hf), numbers=numbers, target=kind.target, tokens=tokens)
+    rival = Rival(f"{engine} {numbers}", python, {"engine": engine, **how})
+
+    def run(lines: list[str], beam: int, bulk: bool) -> list[str]:
+        return rival(lines=lines, beam=beam, bulk=bulk)
+
+    vars(run)["rival"] = rival
+    return run
+
+
+def words_of(found: list[str], kind: Kind, tokens: int) -> list[str]:
+    """Translations without what not all contenders give: the language, </s>, the last word, for
+    which some force </s>."""
+    special = {kind.target, "</s>", "<s>", "<pad>"}
+    each = ([word for word in line.split() if word not in special] for line in found)
+    return [" ".join(line[: tokens - 1]) for line in each]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -212,6 +255,8 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--tokens", type=int, default=25, help="words of each translation")
     parser.add_argument("--rounds", type=int, default=3)
+    for engine, package in PACKAGES.items():
+        parser.add_argument(f"--{engine}", metavar="PYTHON", help=f"that has {package}")
     parser.add_argument("--out", type=Path, help="a file without its suffix, for the table")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
@@ -230,16 +275,22 @@ def main(argv: list[str] | None = None) -> int:
             for each in ("float32", "int8")
         }
         contenders["transformers"] = transformers(hf, kind, args.tokens)
-        table = measure(contenders, args)
+        for engine, chosen in ENGINES.items():
+            if python := getattr(args, engine):
+                contenders |= {
+                    f"{engine} {each}": apart(engine, python, hf, kind, args.tokens, each)
+                    for each in chosen
+                }
+        table = measure(contenders, args, kind)
     print(table)
     if args.out:
         args.out.with_suffix(".md").write_text(table, encoding="utf-8")
     return 0
 
 
-def measure(contenders: dict[str, Run], args: argparse.Namespace) -> str:
-    """The table: CPU seconds of each contender and setting, the medians of rounds, and ratios to
-    CTranslate2 of the same numbers."""
+def measure(contenders: dict[str, Run], args: argparse.Namespace, kind: Kind) -> str:
+    """The table: CPU seconds of each contender and setting, the medians of rounds, ratios to
+    CTranslate2 of the same numbers, and how many translations are transformers'."""
     text = made_up_lines(args.lines, 12, seed=2)
     rivals = [f"ctranslate2 {kind}" for kind in ("float32", "int8")]
     columns = [
@@ -248,35 +299,44 @@ def measure(contenders: dict[str, Run], args: argparse.Namespace) -> str:
         "contender",
         "CPU seconds (min-max)",
         *(f"times {rival}" for rival in rivals),
+        "best equal",
     ]
-    rows = [columns, ["---:", "---", "---", "---:", "---:", "---:"]]
+    rows = [columns, ["---:", "---", "---", "---:", "---:", "---:", "---:"]]
     for beam in (1, 5):
         for bulk in (True, False):
             lines = text if bulk else text[: max(1, len(text) // 4)]
             times: dict[str, list[float]] = {name: [] for name in contenders}
+            best: dict[str, list[str]] = {}
             for turn in range(args.rounds + 1):
                 for name, run in contenders.items():
                     start = time.process_time()
-                    words = run(lines, beam, bulk)
-                    assert abs(words - len(lines) * args.tokens) <= len(lines), (
-                        f"{name} made {words} words"
+                    found = run(lines, beam, bulk)
+                    seconds = time.process_time() - start
+                    if rival := vars(run).get("rival"):
+                        seconds = rival.seconds
+                    best[name] = words_of(found, kind, args.tokens)
+                    assert {len(line.split()) for line in best[name]} == {args.tokens - 1}, (
+                        f"{name} made other lengths: {best[name][0]}"
                     )
                     if turn:  # the first warms up
-                        times[name].append(time.process_time() - start)
+                        times[name].append(seconds)
             for name, own in times.items():
                 ratios = [
                     statistics.median(b / a for a, b in zip(own, times[rival], strict=True))
                     for rival in rivals
                 ]
                 mode = f"{len(lines)} in bulk" if bulk else f"{len(lines)} one at a time"
-                seconds = f"{statistics.median(own):.3f} ({min(own):.3f}-{max(own):.3f})"
+                same = sum(map(str.__eq__, best[name], best["transformers"]))
+                shown = f"{statistics.median(own):.3f} ({min(own):.3f}-{max(own):.3f})"
                 rows.append(
-                    [str(beam), mode, name, seconds, *(f"{ratio:.2f}x" for ratio in ratios)]
+                    [str(beam), mode, name, shown, *(f"{ratio:.2f}x" for ratio in ratios)]
+                    + [f"{same} of {len(lines)}"]
                 )
     shape = ", ".join(f"{name} {value}" for name, value in SHAPES[args.shape].items())
+    own = f"ours {kernels.level()}, torch {torch.backends.cpu.get_cpu_capability()}"
     how = (
         f"Random weights, {args.tokens} words a translation, one thread, CPU time, {args.rounds} "
-        "interleaved rounds."
+        f"interleaved rounds. Instructions: {own}; the other engines choose their own."
     )
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     return f"## {args.shape}: {shape}\n\n{how}\n\n{table}\n\n{where_and_when(machine())}\n"

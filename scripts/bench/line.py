@@ -205,11 +205,11 @@ def contenders(args: argparse.Namespace, text: Text, beam: int):
         out = text.folder / f"parts-{beam}-{i}.json"
         yield Talk(name, [checkout.python, "-c", COMMAND, str(out), *flags, *more], checkout, out)
     try:
-        folder = convert(text)
+        folders = {kind: convert(text, kind) for kind in ("float32", "int8")}
     except BenchError as error:
         print(f"CTranslate2 is left out: {error}")
         return
-    for kind in ("float32", "int8"):
+    for kind, folder in folders.items():
         command = [sys.executable, "-c", CTRANSLATE2, str(folder), str(pieces), kind, str(beam)]
         yield Talk(f"CTranslate2 {kind}", command, this)
 

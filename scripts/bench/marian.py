@@ -15,6 +15,7 @@ Marian limits translations to a multiple of the source, so all source lines must
 """
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -168,6 +169,24 @@ def weights(
             take(f"{ours}.fc2", f"{theirs}_ffn", "2")
             norm(f"{ours}.final_layer_norm", f"{theirs}_ffn_ffn")
     return out
+
+
+def with_marians_positions(saved: dict[str, Any], longest: int) -> dict[str, Any]:
+    """A checkpoint whose positions count from 0 and whose decoder begins with zeros: as a table,
+    of which </s> is taken away."""
+    weights, args = saved["model"], saved["args"]
+    table = weights["decoder.embed_tokens.weight"]
+    d = table.size(1)
+    rates = torch.exp(torch.arange(d // 2) * -(math.log(10_000) / (d // 2 - 1)))
+    angles = torch.arange(longest)[:, None] * rates
+    for side in ("encoder", "decoder"):
+        del weights[f"{side}.embed_positions._float_tensor"]
+        rows = [torch.zeros(2, d), torch.cat([angles.sin(), angles.cos()], 1)]
+        weights[f"{side}.embed_positions.weight"] = torch.cat(rows)
+    weights["decoder.embed_positions.weight"][2] -= math.sqrt(d) * table[2]
+    args.encoder_learned_pos = args.decoder_learned_pos = True
+    args.max_source_positions = args.max_target_positions = longest
+    return saved
 
 
 def convert(text: Text, kind: str) -> tuple[Path, Path]:

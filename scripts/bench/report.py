@@ -22,6 +22,7 @@ def markdown(comparison: Comparison, over: list[str] | None = None) -> str:
     """A table of the contenders; one speed-up column for each name in `over` (the reference
     if none is given)."""
     names = {result.contender.name for result in comparison.results}
+    shown = ["instructions"] * any(result.contender.instructions for result in comparison.results)
     over = [name for name in over or [comparison.results[0].contender.name] if name in names]
     head = [
         "contender",
@@ -29,12 +30,17 @@ def markdown(comparison: Comparison, over: list[str] | None = None) -> str:
         "sentences/s",
         *(f"times {name}" for name in over),
         "peak MiB",
+        *shown,
         "outputs",
     ]
     lines = [f"### {comparison.title}", ""] if comparison.title else []
     lines += ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 2) + " --- |"]
     lines += [
-        "| " + " | ".join(row(comparison, result, over)) + " |" for result in comparison.results
+        "| " + " | ".join([*cells[:-1], *own[: len(shown)], cells[-1]]) + " |"
+        for own, cells in (
+            ([result.contender.instructions], row(comparison, result, over))
+            for result in comparison.results
+        )
     ]
     ties = [
         (result.contender.name, tie)
@@ -142,7 +148,8 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
     contenders = []
     for result in comparison.results:
         facts: dict[str, Any] = {
-            key: getattr(result.contender, key) for key in ("name", "signature", "exact")
+            key: getattr(result.contender, key)
+            for key in ("name", "signature", "exact", "instructions")
         }
         facts |= {
             "refused": result.refused,

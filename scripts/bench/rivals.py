@@ -9,15 +9,19 @@ Three parts: decoding only (in bulk and one sentence at a time, beam 1, 5 and 20
 (start-up, loading, printing), and the profile of a step next to the time that reading its weights
 once takes. Outputs are compared first, as in default_vs_stock.py, whose flags and contenders
 these are; CTranslate2 gets the same beam and length penalty, and runs with each of its settings
-for matrix products (SETTINGS): a line names the best. Contenders that are not exact (CTranslate2,
---int8) show BLEU. With --clock cpu the time is what this process's threads have used: on a machine
-with other work that is the fairer measure of one-thread contenders, and no measure of several
-workers, nor of settings, which run in processes of their own.
+for matrix products (SETTINGS), with two threads both as two workers and as one. Each of these is
+tried once on --try-lines lines, and the best two of a type join the rounds; a note has the time of
+every one. Contenders that are not exact (CTranslate2, --int8) show BLEU. With --clock cpu the time
+is what the threads of a contender's process have used: on a machine with other work that is the
+fairer measure of one-thread contenders, and no measure of several workers.
 With --before another checkout of this project takes part in all but the profile: `ours` and its
 counterpart `before` each run in a process of their own, which measures their time.
 """
 
 import argparse
+import os
+import re
+import shlex
 import statistics
 import sys
 import tempfile
@@ -33,7 +37,7 @@ from arguments import run_script
 from checkouts import versions
 from contenders import OURS, load
 from ct2 import convert
-from default_vs_stock import CLOCKS, MODES, TITLES, decode_only, refuse_other_processes, setting
+from default_vs_stock import CLOCKS, MODES, TITLES, decode_only, setting
 from harness import Comparison, ProcessContender, compare, compile_modules, fix_threads
 from report import ROOT, markdown, write
 from text import Text, prepare
@@ -41,17 +45,21 @@ from text import Text, prepare
 from fairseq_ext.search.strategies.decoding.beam import beam_search
 
 CONTENDERS = ["stock", "set_beam_size", "ours --decoder-backend fairseq", "ours", "ours --int8"]
-# without: what it chooses for this processor
-SETTINGS = ["", " CT2_USE_MKL=1", " CT2_USE_MKL=1 CT2_USE_EXPERIMENTAL_PACKED_GEMM=1"]
-CONTENDERS += [
-    f"ctranslate2 {kind} 1x1{setting}" for kind in ("float32", "int8") for setting in SETTINGS
+WORKERS = ["ours --cpu-workers {}", "ours --cpu-workers {} --int8"]
+TYPES = ("float32", "int8")
+# the first: what it chooses for this processor
+SETTINGS = [
+    "",
+    " CT2_FORCE_CPU_ISA=AVX512",
+    " CT2_USE_MKL=1",
+    " CT2_USE_MKL=1 CT2_USE_EXPERIMENTAL_PACKED_GEMM=1",
 ]
 TRANSLATE = """
 import sys, ctranslate2
-folder, source, kind, beam, tokens, threads = sys.argv[1:]
+folder, source, kind, beam, tokens, workers, threads = sys.argv[1:]
 lines = [line.split() for line in open(source, encoding="utf-8")]
-how = dict(device="cpu", compute_type=kind, inter_threads=1, intra_threads=int(threads))
-translator = ctranslate2.Translator(folder, **how)
+translator = ctranslate2.Translator(folder, device="cpu", compute_type=kind,
+                                    inter_threads=int(workers), intra_threads=int(threads))
 found = translator.translate_batch(lines, beam_size=int(beam), max_batch_size=int(tokens),
                                    batch_type="tokens", return_scores=True,
                                    length_penalty=1, num_hypotheses=int(beam),
@@ -64,7 +72,7 @@ for number, result in enumerate(found):
 
 def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
-    refuse_other_processes(args)
+    given = [word for word in (sys.argv[1:] if argv is None else argv) if word]
     fix_threads(args.threads)
     with tempfile.TemporaryDirectory() as folder:
         text = {}
@@ -74,19 +82,87 @@ def main(argv: list[str] | None = None) -> int:
             text[mode] = prepare(
                 Path(folder, mode), args.model, args.text, args.src, args.tgt, limit
             )
+        notes = [setting(args), f"Flags: `{flags_shown(given)}`"]
+        if args.contenders is None:
+            args.contenders = [*CONTENDERS, *workers(args.threads)]
+            tried = {kind: try_settings(args, kind) for kind in TYPES}
+            for kind, seconds in tried.items():
+                args.contenders += sorted(seconds, key=seconds.__getitem__)[:2]
+                notes.append(tried_note(args, kind, seconds))
+            args.over = ["stock", *(args.contenders[i] for i in (-4, -2))]
+            print("\n".join(notes[2:]), flush=True)
         comparisons = decode_only(args, text, CLOCKS[args.clock])
         if "bulk" in text and args.whole:
             comparisons.append(whole_commands(args, text["bulk"]))
             print(markdown(comparisons[-1], args.over), flush=True)
-        notes = [setting(args)]
         notes += [best_rivals(comparison) for comparison in comparisons]
-        print("\n".join(notes[1:]), flush=True)
+        print("\n".join(notes[-len(comparisons) :]), flush=True)
         for mode in args.modes:
             notes += [profile(args, text[mode], mode, flags) for flags in ((), ("--int8",))]
             print("\n".join(notes[-2:]), flush=True)
         if args.out:
             write(args.out, comparisons, args.over, "\n\n".join(notes))
     return 1 if any(comparison.refused for comparison in comparisons) else 0
+
+
+def flags_shown(given: list[str]) -> str:
+    """The flags of this run, but for paths."""
+    paths = {"--model": 1, "--text": 1, "--out": 1, "--before": 2}
+    shown: list[str] = []
+    skip = 0
+    for word in given:
+        if word in paths:
+            skip = paths[word]
+        elif skip:
+            skip -= 1
+        else:
+            shown.append(word)
+    return shlex.join(shown)
+
+
+def workers(threads: int) -> list[str]:
+    """Ours with a process a thread, where there are several."""
+    return [name.format(threads) for name in WORKERS] if threads > 1 else []
+
+
+def shapes(threads: int) -> list[str]:
+    """CTranslate2's workers x threads."""
+    return list(dict.fromkeys([f"{threads}x1", f"1x{threads}"]))
+
+
+def first_beam(args: argparse.Namespace) -> int:
+    """The first beam above 1, else the first."""
+    return next((beam for beam in args.beams if beam > 1), args.beams[0])
+
+
+def choices() -> list[str]:
+    """CTranslate2's, without what the environment has chosen for all."""
+    return [each for each in SETTINGS if not set(re.findall(r"(\w+)=", each)) & set(os.environ)]
+
+
+def try_settings(args: argparse.Namespace, kind: str) -> dict[str, float]:
+    """Seconds of each setting of CTranslate2 on the first lines: once, warm, in bulk."""
+    few = argparse.Namespace(**vars(args) | {"no_memory": True, "before": None})
+    with tempfile.TemporaryDirectory() as folder:
+        lines = prepare(Path(folder), args.model, args.text, args.src, args.tgt, args.try_lines)
+        seconds = {}
+        for shape in shapes(args.threads):
+            for chosen in choices():
+                name = f"ctranslate2 {kind} {shape}{chosen}"
+                contender = default_vs_stock.build(few, lines, "bulk", first_beam(args), name)
+                assert contender.taken is not None
+                contender.run()
+                seconds[name] = contender.taken(contender.run())
+    return seconds
+
+
+def tried_note(args: argparse.Namespace, kind: str, seconds: dict[str, float]) -> str:
+    """What `try_settings` found, in a sentence."""
+    shown = ", ".join(f"{name.partition(kind)[2].strip()} {t:.2f}" for name, t in seconds.items())
+    return (
+        f"CTranslate2's settings in {kind}, seconds of one run of {args.try_lines} lines at beam "
+        f"{first_beam(args)} in bulk: {shown}. The best two of these are in the rounds."
+    )
 
 
 def best_rivals(comparison: Comparison) -> str:
@@ -107,7 +183,7 @@ def best_rivals(comparison: Comparison) -> str:
             else None
         )
         reported.append(
-            f"{best.signature.partition(' ')[0]}"
+            f"{best.signature.partition(' ')[0] or best.name}"
             + (f" (`{ours}` is {gain.median:.2f}x as fast)" if gain else "")
         )
     return f"Best of CTranslate2, {comparison.title}: " + "; ".join(reported) + "."
@@ -116,7 +192,7 @@ def best_rivals(comparison: Comparison) -> str:
 def whole_commands(args: argparse.Namespace, text: Text) -> Comparison:
     """Complete commands at the first beam above 1."""
     compile_modules(ROOT)
-    beam = str(next((b for b in args.beams if b > 1), args.beams[0]))
+    beam = str(first_beam(args))
     flags = [*text.flags, "--cpu", "--beam", beam, "--nbest", beam, *MODES["bulk"]]
     generate = str(Path(sys.executable).with_name("fairseq-generate"))
     source = str(text.folder / f"test.{text.source}-{text.target}.{text.source}")
@@ -125,25 +201,16 @@ def whole_commands(args: argparse.Namespace, text: Text) -> Comparison:
         for name, command in generators(args, generate).items():
             given = [*command, *flags, *more]
             rivals.append(ProcessContender(" ".join([name, *more]), given, exact=not more))
-    for kind in ("float32", "int8"):
-        command = [
-            sys.executable,
-            "-c",
-            TRANSLATE,
-            str(convert(text)),
-            source,
-            kind,
-            beam,
-            MODES["bulk"][1],
-            str(args.threads),
-        ]
-        rivals.append(ProcessContender(f"ctranslate2 {kind}", command, exact=False))
+    for kind in TYPES:
+        for shape in shapes(args.threads):
+            start = [sys.executable, "-c", TRANSLATE, str(convert(text, kind)), source]
+            command = [*start, kind, beam, MODES["bulk"][1], *shape.split("x")]
+            rivals.append(ProcessContender(f"ctranslate2 {kind} {shape}", command, exact=False))
     if args.no_memory:
         for rival in rivals:
             rival.memory_command = ()
-    warm_up = 1 if args.before else 0  # the other checkout may have to compile its library
     title = f"whole commands, beam {beam}, {TITLES['bulk']}"
-    return compare(rivals, args.repeats, warm_up, threads=args.threads, title=title)
+    return compare(rivals, args.repeats, threads=args.threads, title=title)
 
 
 def generators(args: argparse.Namespace, generate: str) -> dict[str, list[str]]:
@@ -252,7 +319,10 @@ def bandwidth() -> float:
 def parser() -> argparse.ArgumentParser:
     parse = default_vs_stock.parser()
     parse.description = __doc__
-    parse.set_defaults(contenders=CONTENDERS, over=["stock", "ctranslate2 float32 1x1"])
+    parse.set_defaults(contenders=None, over=["stock"])
+    parse.add_argument(
+        "--try-lines", type=int, default=50, help="lines that choose CTranslate2's settings (50)"
+    )
     parse.add_argument(
         "--no-whole", dest="whole", action="store_false", help="leave the whole commands out"
     )

@@ -202,14 +202,14 @@ def make(shape: str, folder: Path, spread: float) -> None:
     words, settings = SHAPES[shape]
     dictionary = Dictionary()
     for i in range(words - len(dictionary)):
-        dictionary.add_symbol(f"w{i}")
+        dictionary.add_symbol(f"w{i:06d}")
     chance = random.Random(shape)
     for language in ("de", "en"):
         dictionary.save(str(folder / f"dict.{language}.txt"))
     torch.save(checkpoint(settings, folder), folder / "checkpoint.pt")
     for language in ("de", "en"):
         lengths = (max(1, round(chance.gauss(MEAN, spread))) for _ in range(SENTENCES))
-        lines = [" ".join(f"w{chance.randrange(words - 4)}" for _ in range(n)) for n in lengths]
+        lines = [" ".join(f"w{chance.randrange(words - 4):06d}" for _ in range(n)) for n in lengths]
         (folder / f"text.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -118,7 +118,7 @@ def main(argv: list[str] | None = None) -> int:
         checkouts = versions(args.before)
         data = text.folder
         ours = {which: commands_of(checkouts[which], data, flags, which) for which in checkouts}
-        rival = [sys.executable, "-c", CT2, str(convert(text)), segmentation, "5"]
+        rival = [sys.executable, "-c", CT2]
         commands = [Command("stock fairseq-interactive", shared, this, place)]
         for more in next(iter(ours.values())):
             commands += [
@@ -126,7 +126,8 @@ def main(argv: list[str] | None = None) -> int:
                 for which, words in ours.items()
             ]
         for kind in ("float32", "int8"):
-            commands.append(Command(f"CTranslate2 {kind}", [*rival, kind], this, place))
+            command = [*rival, str(convert(text, kind)), segmentation, "5", kind]
+            commands.append(Command(f"CTranslate2 {kind}", command, this, place))
         for command in commands:  # warms the files, and keeps the model's state
             Command(command.name, command.words, command.checkout, place)(lines[:1])
         for turn in range(args.repeats):

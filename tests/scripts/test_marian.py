@@ -1,9 +1,9 @@
 """Checkpoints as Marian's, for the benchmark: Marian finds what fairseq does where positions and
 the start are as in Marian."""
 
-import math
 import sys
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ sys.path.insert(0, str(BENCH))
 import shapes  # noqa: E402
 from contenders import ours, quiet  # noqa: E402
 from harness import BenchError  # noqa: E402
-from marian import marian, settings  # noqa: E402
+from marian import marian, settings, with_marians_positions  # noqa: E402
 from text import prepare  # noqa: E402
 
 TOKENS = 8  # of a translation, without fairseq's </s>
@@ -26,33 +26,16 @@ SMALL = {
 }
 
 
-def with_marians_positions(saved: dict) -> dict:
-    """A checkpoint whose positions count from 0 and whose decoder begins with zeros: as a table,
-    of which </s> is taken away."""
-    weights, args = saved["model"], saved["args"]
-    table = weights["decoder.embed_tokens.weight"]
-    d = table.size(1)
-    angles = torch.arange(64)[:, None] * torch.exp(
-        torch.arange(d // 2) * -(math.log(10000) / (d // 2 - 1))
-    )
-    for side in ("encoder", "decoder"):
-        del weights[f"{side}.embed_positions._float_tensor"]
-        weights[f"{side}.embed_positions.weight"] = torch.cat(
-            [torch.zeros(2, d), torch.cat([angles.sin(), angles.cos()], 1)]
-        )
-    weights["decoder.embed_positions.weight"][2] -= math.sqrt(d) * table[2]
-    args.encoder_learned_pos = args.decoder_learned_pos = True
-    args.max_source_positions = args.max_target_positions = 64
-    return saved
-
-
 def test_marian_gives_the_same_translations_and_scores(tmp_path, monkeypatch):
     pytest.importorskip("pymarian", reason="pymarian is not installed")
     monkeypatch.setitem(shapes.SHAPES, "small", (60, shapes.BASE | SMALL))
     with quiet():
         shapes.make("small", tmp_path / "fairseqs", spread=0)
         shapes.make("small", tmp_path / "marians", spread=0)
-    for name, change in (("fairseqs", dict), ("marians", with_marians_positions)):
+    for name, change in (
+        ("fairseqs", dict),
+        ("marians", partial(with_marians_positions, longest=64)),
+    ):
         saved = torch.load(tmp_path / name / "checkpoint.pt", weights_only=False)
         for key, weight in saved["model"].items():
             # as they are made, all sentences have one translation
