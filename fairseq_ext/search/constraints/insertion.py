@@ -79,7 +79,10 @@ class Insertion:
             terms = [term for term, word in places if word is None]
             labels = () if sentence.required else absent_labels(sentence, draft)
             for term in [*terms, *labels]:
-                if not term.required and self.has_inflection(draft, term):
+                # a label of another kind than its source word ("More" for "nicht mehr") stands only
+                # where it fits what it displaces
+                is_other = self.writer.is_english and term.is_label and " " not in term.targets[0]
+                if not term.required and (is_other or self.has_inflection(draft, term)):
                     draft.unfit.add(term)
                 else:
                     jobs.append((sentence, term))

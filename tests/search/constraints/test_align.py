@@ -852,17 +852,29 @@ def test_a_term_of_another_class_or_number_needs_words_in_front(forms, own, disp
     assert differs(term, own, displaced) is is_other
 
 
+def unplaced(text: str, term: SourceTerm) -> Sentence:
+    """A sentence whose draft has no word for its term."""
+    mention = Mention((1,), term.targets)
+    candidate = Candidate(None, [], text, [False])
+    candidate.words = WordAlignment(text, [], [mention])
+    constraints = SentenceConstraints((), (), terms=(term,))
+    return Sentence(0, constraints, [candidate], 1, [mention])
+
+
 def test_no_term_is_inserted_next_to_a_word_of_its_own():
     """The draft's discount translates another term: no "cash discount discount"."""
     text, targets = "the discount is in the field", ("cash discount",)
     term = SourceTerm(targets[0], targets=targets, mentions=((1,),), source="Skonto")
-    mention = Mention((1,), targets)
-    candidate = Candidate(None, [], text, [False])
-    candidate.words = WordAlignment(text, [], [mention])
-    constraints = SentenceConstraints((), (), terms=(term,))
-    sentence = Sentence(0, constraints, [candidate], 1, [mention])
     insertion = Insertion(None, TermWriter(lambda: None, 2, "en"), None)
-    places = {option.place for option in insertion.options(sentence, term)}
+    places = {option.place for option in insertion.options(unplaced(text, term), term)}
     assert places == {
         len("the discount" + each) for each in (" is", " is in", " is in the", text[12:])
     }
+
+
+def test_a_label_of_another_kind_than_its_source_word_is_not_inserted():
+    """The label More for "nicht mehr", which the draft renders by "stop"."""
+    term = SourceTerm("More", (), ("More",), ((1,),), "Mehr", is_label=True)
+    sentence = unplaced("stop using the domain", term)
+    Insertion(None, TermWriter(lambda: None, 2, "en"), None)(None, None, [sentence])
+    assert sentence.candidates[0].unfit == {term}
