@@ -49,6 +49,14 @@ def is_noun(term: SourceTerm) -> bool:
     )
 
 
+def is_part_of(term: SourceTerm, other: SourceTerm) -> bool:
+    """Return whether a target form of a term is a part of one of another: Konfiguration and
+    Teilkonfiguration."""
+    return any(
+        folded(part) in folded(form) for form in other.targets for part in term.targets if part
+    )
+
+
 @dataclass(frozen=True)
 class Rewrite:
     """A text in the place of a span of a draft (rewrites.py).
@@ -74,6 +82,8 @@ class Candidate:
     text: str  # of these, in NFKC
     has_term: list[bool]  # whether it has each term already
     has: Collection[Alternatives] = ()  # the phrases of the terms that it has at least once
+    # places of terms that it has in a wrong form, or with an article that cannot be
+    wrong: Mapping[SourceTerm, Span] = field(default_factory=dict)
     words: WordAlignment | None = None  # of each mention; None: not aligned yet
     spans: list[Span] = field(default_factory=list)  # of its tokens in the text, once aligned
     # how terms without a word are written
@@ -88,7 +98,7 @@ class Candidate:
     def standing(self, terms: Sequence[SourceTerm]) -> list[Span]:
         """Return the places of the terms that the draft has."""
         text = Text(self.text, False)
-        return [
+        return [*self.wrong.values()] + [
             span
             for term, is_held in zip(terms, self.has_term, strict=True)
             if is_held
@@ -110,6 +120,8 @@ class Candidate:
         """Return the word of a term whose mentions are numbered from `first`: that of the first
         mention that has one."""
         assert self.words is not None
+        if term in self.wrong:
+            return self.wrong[term]
         spans = self.words.span_of_mention[first : first + len(term.mentions)]
         inserted = self.inserted[term].span if term in self.inserted else None
         return next(filter(None, spans), inserted)
@@ -173,6 +185,8 @@ class Sentence:
         known = {(term.source, term.phrases) for term, word in places if word is not None}
         for term, word in places:
             key = term.source, term.phrases
+            if term in candidate.wrong:
+                continue
             if (word is None and (key in known or term.phrases in candidate.has)) or (
                 key in sure and self.is_doubtful(candidate, term)
             ):
@@ -214,8 +228,9 @@ class Sentence:
         """Return how a term got its place in a version of a candidate that writes it."""
         if term in self.required:
             return Placement("searched", displaced, weight, True)
-        if folded(displaced) == folded(rewrite.text):
-            return Placement("draft", weight=weight)
+        if folded(displaced) == folded(rewrite.text) or term in candidate.wrong:
+            is_compound = candidate.is_compounded(term)
+            return Placement("compound" if is_compound else "draft", weight=weight)
         is_doubtful = self.is_doubtful(candidate, term)
         return Placement(rewrite.placed_by, displaced, weight, is_doubtful)
 

@@ -14,12 +14,14 @@ sentence more than a margin.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from fairseq_ext.search.constraints.drafts import Candidate, Rewrite, Sentence
 from fairseq_ext.search.constraints.forced_decoding import Sources
 from fairseq_ext.search.constraints.rewrites import Version, words
 from fairseq_ext.search.constraints.term_writer import TermWriter
 from fairseq_ext.search.phrases.agreement import LANGUAGES, has_noun, is_nominal, noun_after
+from fairseq_ext.search.phrases.pieces import folded
 from fairseq_ext.search.phrases.sentence import SourceTerm
 from fairseq_ext.search.pool import Pool
 
@@ -28,8 +30,25 @@ PHRASE_MARGIN, WORD_MARGIN, DOUBTFUL_MARGIN = 5.0, 4.0, 2.0
 NAMED_MARGIN = 8.0  # of several words, with the label's capitals in the source
 # of one that the model writes by itself, where it never writes the draft's word
 WRITTEN_SHARE, WRITTEN_MARGIN = 0.45, 7.0
+WRONG_MARGIN = 6.0  # that the draft's own words must be better by, where they do not agree
 Options = list[tuple[SourceTerm, list[Rewrite]]]  # the terms of a draft, and ways to write them
-Score = Callable[[Pool, Sources, Sequence[Version]], None]
+Score = Callable[[Pool, Sources, Sequence[Version], int | None], None]
+# tokens behind a term that are compared first, and the best ways, which the sentence then compares
+NEAR, COMPARED = 8, 4
+
+
+class Choice(NamedTuple):
+    """A draft with a term (way None: without it). bonus: what speaks for it but its probability."""
+
+    version: Version
+    term: SourceTerm
+    way: Rewrite | None
+    bonus: float  # nats
+
+    @property
+    def total(self) -> float:
+        """The log-probability of the sentence, with the bonus."""
+        return float(self.version.scores.sum()) + self.bonus
 
 
 class Inflection:
@@ -52,7 +71,10 @@ class Inflection:
             if sentence.is_complete(candidate) and not candidate.finals
         ]
         for _, candidate, options in drafts:
-            candidate.rewrites = {term: ways[0] for term, ways in options}
+            candidate.rewrites = {
+                term: as_it_is(candidate, term) if term in candidate.wrong else ways[0]
+                for term, ways in options
+            }
         for turn in range(max((len(options) for *_, options in drafts), default=0)):
             self.choose(pool, sources, [each for each in drafts if turn < len(each[2])], turn)
 
@@ -61,9 +83,15 @@ class Inflection:
         places = [(term, span) for term, span in sentence.places(candidate) if span is not None]
         spans = [span for _, span in places]
         found = [
-            (term, self.writer.inflected(term, candidate.text, span, spans))
+            (
+                term,
+                self.writer.inserted(term, candidate.inserted[term], candidate.text)
+                if term in candidate.inserted
+                else self.writer.inflected(
+                    term, candidate.text, span, spans, longer_word(candidate, term)
+                ),
+            )
             for term, span in places
-            if term not in candidate.inserted
         ]
         return sorted(found, key=lambda each: not any(map(has_noun, each[0].targets)))
 
@@ -75,36 +103,95 @@ class Inflection:
         turn: int,
     ) -> None:
         """Choose the rewrite of one term of each draft."""
-        versions: list[tuple[Version, Rewrite | None]] = []
+        choices: dict[Candidate, list[Choice]] = {}
         for sentence, candidate, options in drafts:
-            term, ways = options[turn]
-            if len(ways) == 1 and not term.is_interface_label:
-                continue
-            limit = pool.max_len[sentence.number] + 1
-            for way in [*ways, *([None] if term.is_interface_label else [])]:
-                rewrites = candidate.inserted | candidate.rewrites | {term: way}
-                chosen = {t: each for t, each in rewrites.items() if each is not None}
-                version = self.writer.version(sentence, candidate, chosen)
-                if len(version.tokens) <= limit:
-                    versions.append((version, way))
-        self.score(pool, sources, [version for version, _ in versions])
-        best: dict[Candidate, float] = {}
-        for version, way in versions:
-            candidate, total = version.candidate, float(version.scores.sum())
-            term = next(each[2] for each in drafts if each[1] is candidate)[turn][0]
-            if way is not None:
-                total += self.writer.bonus(term, way.form)
-            else:  # the number decides only between forms
-                total += max(self.writer.bonus(term, form) for form in term.targets)
-                total -= margin(version.sentence, candidate, term)
-            if total > best.get(candidate, -float("inf")):
-                best[candidate] = total
-                candidate.unfit.discard(term)
-                if way is None:
-                    candidate.unfit.add(term)
-                    candidate.rewrites.pop(term, None)
-                else:
-                    candidate.rewrites[term] = way
+            choices[candidate] = self.choices(pool, sentence, candidate, options, turn)
+        many = [each for of in choices.values() if len(of) > COMPARED for each in of]
+        self.score(pool, sources, [each.version for each in many], NEAR)
+        for candidate, of in choices.items():
+            if len(of) > COMPARED:
+                ranked = sorted(of, key=lambda each: -each.total)
+                best = [each for i, each in enumerate(ranked) if i < COMPARED or each.way is None]
+                choices[candidate] = best
+        left = [each for of in choices.values() for each in of]
+        self.score(pool, sources, [each.version for each in left], None)
+        for candidate, of in choices.items():
+            if of:
+                take(candidate, max(of, key=lambda each: each.total))
+
+    def choices(
+        self, pool: Pool, sentence: Sentence, candidate: Candidate, options: Options, turn: int
+    ) -> list[Choice]:
+        """Return the ways to write one term of a draft, and to leave it, where it may be left."""
+        term, ways = options[turn]
+        may_be_left = term.is_interface_label and not (
+            term in candidate.inserted or term in candidate.wrong
+        )
+        if len(ways) == 1 and not may_be_left:
+            return []
+        fixed = candidate.inserted | candidate.rewrites
+        undecided = {
+            each for each, _ in options[turn + 1 :] if not any(map(has_noun, each.targets))
+        }
+
+        def agreeing(is_plural: bool = False, is_strict: bool = True) -> list[Rewrite]:
+            return [
+                way
+                for way in ways
+                if self.writer.agrees(
+                    candidate.text, fixed | {term: way}, term, undecided, is_plural, is_strict
+                )
+            ]
+
+        possible = agreeing() or agreeing(is_strict=False)
+        if term in candidate.wrong and not possible:
+            return []
+        possible = possible or ways
+        of_number = set(agreeing(self.writer.number(term) == "plural") or ways)
+        bonus: dict[Rewrite | None, float] = {
+            way: self.writer.bonus(term, way.form) if way in of_number else 0.0 for way in possible
+        }
+        if may_be_left:  # the number decides only between forms
+            gain = max(self.writer.bonus(term, form) for form in term.targets)
+            bonus[None] = gain - margin(sentence, candidate, term)
+        if term in candidate.wrong:
+            bonus[as_it_is(candidate, term)] = max(bonus.values()) - WRONG_MARGIN
+        out = []
+        for way, of in bonus.items():
+            chosen = fixed | {term: way}
+            version = self.writer.version(
+                sentence, candidate, {t: each for t, each in chosen.items() if each is not None}
+            )
+            if len(version.tokens) <= pool.max_len[sentence.number] + 1:
+                out.append(Choice(version, term, way, of))
+        return out
+
+
+def take(candidate: Candidate, choice: Choice) -> None:
+    """Write a term of a draft in the way that was chosen."""
+    term, way = choice.term, choice.way
+    candidate.unfit.discard(term)
+    if way is None:
+        candidate.unfit.add(term)
+        candidate.rewrites.pop(term, None)
+    else:
+        candidate.rewrites[term] = way
+        if term in candidate.inserted:
+            candidate.inserted[term] = way
+
+
+def longer_word(candidate: Candidate, term: SourceTerm) -> str:
+    """Return the longer word of a draft that a term is a part of, where it is written again."""
+    if term not in candidate.wrong:
+        return ""
+    own = candidate.text[slice(*candidate.wrong[term])]
+    return "" if folded(own) in map(folded, term.targets) else own
+
+
+def as_it_is(candidate: Candidate, term: SourceTerm) -> Rewrite:
+    """Return a term as a draft has it."""
+    own = candidate.text[slice(*candidate.wrong[term])]
+    return Rewrite(candidate.wrong[term], own, own)
 
 
 def margin(sentence: Sentence, candidate: Candidate, term: SourceTerm) -> float:

@@ -18,7 +18,7 @@ from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding, Sourc
 from fairseq_ext.search.constraints.rewrites import Version, is_inflection, words
 from fairseq_ext.search.constraints.term_writer import TermWriter, led
 from fairseq_ext.search.constraints.word_alignment import Mention, word_spans
-from fairseq_ext.search.phrases.agreement import is_nominal
+from fairseq_ext.search.phrases.agreement import is_nominal, noun_after
 from fairseq_ext.search.phrases.function_words import function_words, stem
 from fairseq_ext.search.phrases.noun_phrases import lacks_article
 from fairseq_ext.search.phrases.pieces import folded
@@ -156,7 +156,16 @@ class Insertion:
         out, spans = [], word_spans(candidate.text)
         content = {*words(form)} - function_words("en") if self.writer.is_english else ()
         own = {*map(stem, content)}
+        before_noun = [
+            end
+            for _, end in spans
+            if self.writer.is_adjective(term) and noun_after(candidate.text, end, "de", taken)
+        ]
+        if before_noun:
+            leads = [""]
         for i, (_, end) in enumerate(spans):
+            if before_noun and end not in before_noun:
+                continue
             if any(overlap((end - 1, end + 1), other) and end != other[1] for other in taken):
                 continue
             if own & {stem(folded(candidate.text[slice(*span)])) for span in spans[i : i + 2]}:

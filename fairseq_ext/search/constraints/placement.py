@@ -28,6 +28,7 @@ from fairseq_ext.search.constraints.drafts import (
     Candidate,
     Sentence,
     elsewhere,
+    is_part_of,
     mentions_of,
 )
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding, Sources
@@ -44,7 +45,7 @@ from fairseq_ext.search.constraints.word_alignment import (
 )
 from fairseq_ext.search.finished import Hypothesis, OnFinal
 from fairseq_ext.search.phrases.function_words import function_words
-from fairseq_ext.search.phrases.places import token_spans
+from fairseq_ext.search.phrases.places import Span, token_spans
 from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.phrases.sentence import Meets, SentenceConstraints, SourceTerm
 from fairseq_ext.search.pool import Pool
@@ -211,18 +212,16 @@ class GlossaryPlacement:
         has_term = [all(is_met.get(term.phrases, ())) for term in constraints.terms]
         tokens = draft.tokens[self.writer.word_behind(draft.tokens.tolist(), lead) :].tolist()
         text = normalize("NFKC", self.text.text(tokens)).rstrip()
-        return Candidate(
-            draft,
-            tokens,
-            text,
-            [
-                is_held
-                and not self.writer.is_miscased(term, text)
-                and not self.writer.is_misinflected(term, text)
-                for term, is_held in zip(constraints.terms, has_term, strict=True)
-            ],
-            has,
-        )
+        terms = tuple(zip(constraints.terms, has_term, strict=True))
+        absent = [term for term, is_held in terms if not is_held]
+        wrong: dict[SourceTerm, Span] = {}
+        for term, is_held in terms:
+            place = self.writer.wrong_place(term, text) if is_held else None
+            is_other = any(is_part_of(term, other) for other in absent)  # which may take its place
+            if place is not None and place not in wrong.values() and not is_other:
+                wrong[term] = place
+        has_term = [is_held and term not in wrong for term, is_held in terms]
+        return Candidate(draft, tokens, text, has_term, has, wrong)
 
     def placed(self, pool: Pool, sentences: Sequence[Sentence]) -> list[list[Hypothesis] | None]:
         """Return the hypotheses of each sentence with its terms, best first; None for a sentence

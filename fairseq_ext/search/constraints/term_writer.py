@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from unicodedata import normalize
 
 from fairseq_ext.search.constraints.drafts import Candidate, Rewrite, Sentence
@@ -11,17 +12,22 @@ from fairseq_ext.search.constraints.rewrites import Version
 from fairseq_ext.search.constraints.word_alignment import widened, word_spans
 from fairseq_ext.search.phrases.agreement import (
     LANGUAGES,
-    Beginning,
+    PLURAL_CELLS,
     beginnings,
-    dative_plurals,
-    endings_before,
     fits,
     has_noun,
-    is_feminine_with_other_article,
+    is_in_noun_phrase,
+    is_possible,
+    last_word,
+    looks_like_adjective,
     noun_after,
+    noun_of,
     numbers_of,
+    verb_parts,
 )
 from fairseq_ext.search.phrases.forms import ADJECTIVE_ENDINGS, adjective_stem
+from fairseq_ext.search.phrases.function_words import function_words
+from fairseq_ext.search.phrases.german_nouns import ALL, lexicon
 from fairseq_ext.search.phrases.letter_case import (
     capitalised,
     fitted,
@@ -43,6 +49,7 @@ from fairseq_ext.search.phrases.places import (
     Span,
     Text,
     agreeing,
+    compounds,
     edited,
     edits,
     fitting,
@@ -52,6 +59,14 @@ from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.phrases.sentence import SourceTerm
 
 NUMBER_BONUS = 3.0
+NUMBER = re.compile(r"(?<![\w-])\d[\d.,]*-$")
+LEADS_OF_KIND = (  # articles behind the same preposition
+    ("der", "die", "das", "den", "dem", "des"),
+    ("im", "in der", "in den"),
+    ("auf dem", "auf der"),
+)
+PARTS_BEFORE, PARTS_BEHIND = re.compile(r"(?:\w+-)+$"), re.compile(r"(?:-\w+)+")
+SPACES = re.compile(r"\s+")
 
 
 class TermWriter:
@@ -106,42 +121,95 @@ class TermWriter:
         return Rewrite(span, text + verb, form)
 
     def inflected(
-        self, term: SourceTerm, text: str, span: Span, taken: list[Span]
+        self, term: SourceTerm, text: str, span: Span, taken: list[Span], form: str = ""
     ) -> list[Rewrite]:
         """Return the ways to write a term in the place of a span of a text, with the words that
-        agree with it. The first one has the first form, and the words as they are."""
+        agree with it. The first one has the first form, and the words as they are. form: of a
+        longer word that the term is a part of."""
         others = [other for other in taken if other != span]
         found: dict[Rewrite, None] = {}
+        known = lexicon()
         forms = term.targets
+        if form:
+            forms = (form,) if known is None else known.same_number(form)
         if text[slice(*span)][:1].islower():  # labels of adjectives and verbs
             small = {form[:1].lower() + form[1:] for form in forms} & set(forms)
             forms = tuple(f for f in forms if f in small or f[:1].lower() + f[1:] not in small)
         noun = noun_after(text, span[1], self.language, others)
         if noun is not None and not any(map(has_noun, forms)):
             forms = self.attributive(forms, text, span, others, noun)
-        if self.source == "en" and PLURAL.search(term.mention):
-            forms = dative_plurals(forms, text[: span[0]]) or forms
         spans = [span, *other_spans(text, span, others)] if " " in term.mention else [span]
         for place, form in itertools.product(spans, forms):
             wide = widened(text, place, form, taken)
             cased = self.in_sentence(term, form, text, wide)
-            changed = (
-                beginnings(text, wide[0], self.language, others)
-                if has_noun(form)
-                else [Beginning()]
-            )
-            for i, beginning in enumerate(changed):
+            if not has_noun(form):
+                to, particle = verb_parts(text, wide, others)
+                found.setdefault(Rewrite(wide, to + cased, cased, around=particle))
+                continue
+            number = NUMBER.search(text[: wide[0]])  # "648-Fraktionen"
+            if number and "plural" in numbers_of(form, term.targets):
+                found.setdefault(
+                    Rewrite((number.start(), wide[1]), f"{number[0][:-1]} {cased}", cased)
+                )
+                continue
+            for i, beginning in enumerate(beginnings(text, wide[0], self.language, others)):
                 if not i or fits(form, beginning.endings):
                     found.setdefault(Rewrite(wide, cased, cased, around=beginning.changes))
-        return [each for each in found if not self.has_wrong_article(each, text)] or list(found)
+        return list(found)
 
-    def has_wrong_article(self, rewrite: Rewrite, text: str) -> bool:
-        """Return whether a German feminine noun has a determiner that no feminine noun has."""
+    def inserted(self, term: SourceTerm, rewrite: Rewrite, text: str) -> list[Rewrite]:
+        """Return the ways to write a term that is inserted in a text, the given one first: with its
+        other forms, and other articles behind the same preposition."""
         if self.language not in LANGUAGES:
+            return [rewrite]
+        lead = rewrite.text.removesuffix(rewrite.form).strip()
+        leads = next((each for each in LEADS_OF_KIND if lead in each), (lead,))
+        forms = self.of_number(term) if any(map(has_noun, term.targets)) else term.targets
+        cased = [self.in_sentence(term, form, text, rewrite.span) for form in forms]
+        found = [
+            Rewrite(rewrite.span, led(first, form), form, rewrite.placed_by)
+            for first in leads
+            for form in cased
+        ]
+        return list(dict.fromkeys([rewrite, *found]))
+
+    def agrees(
+        self,
+        text: str,
+        rewrites: Mapping[SourceTerm, Rewrite],
+        term: SourceTerm,
+        undecided: Collection[SourceTerm] = (),
+        is_plural: bool = False,
+        is_strict: bool = True,
+    ) -> bool:
+        """Return whether the words around a term go with it, with rewrites in a text. undecided:
+        those of adjectives whose endings may still change; is_plural: whether a noun is to be one;
+        is_strict: whether the words between an adjective and its noun count."""
+        if self.language not in LANGUAGES:
+            return True
+        written = [
+            change
+            for of, each in rewrites.items()
+            for change in (*each.around, (each.span, "" if of in undecided else each.text))
+        ]
+        changes, way = edits(text, written, False), rewrites[term]
+        first = [change for change in changes if change[0] < way.span]
+        new = edited(text, changes)
+        start = new.find(way.form, len(edited(text[: way.span[0]], first)))
+        noun = noun_of(way.form)
+        if noun is not None:
+            lead, head = way.form[: noun[0]].lower(), way.form[slice(*noun)]
+            cells = PLURAL_CELLS if is_plural else ALL
+            before = SPACES.sub(" ", new[:start]) + lead
+            return is_possible(before, head, new[start + noun[1] :], cells)
+        end = start + len(way.form)
+        noun = noun_after(new, end, self.language)
+        if noun is None:
+            return True
+        if adjective_stem(way.form) == way.form and is_in_noun_phrase(new, (start, end)):
             return False
-        changes = sorted(rewrite.around)
-        begun = edited(text[: rewrite.span[0]], changes)
-        return is_feminine_with_other_article(rewrite.form, begun)
+        before = new[: noun[0]] if is_strict else new[:end] + " "
+        return is_possible(SPACES.sub(" ", before), new[slice(*noun)], new[noun[1] :])
 
     def attributive(
         self, forms: tuple[str, ...], text: str, span: Span, others: list[Span], noun: Span
@@ -149,61 +217,79 @@ class TermWriter:
         """Return those forms of an adjective that may stand before its noun: with the ending of the
         adjective that it displaces, if the noun stays, else with one that the words before it
         allow. others: the spans of other terms."""
-        endings = endings_before(text, span[0], self.language, others)
-        displaced = text[slice(*span)]
+        displaced, base = text[slice(*span)], min(forms, key=len)
         own = displaced[len(adjective_stem(displaced)) :]
-        stays = endings != ADJECTIVE_ENDINGS and not any(overlap(noun, each) for each in others)
-        if own in endings and stays:
+        stays = not any(overlap(noun, each) for each in others)
+        endings: tuple[str, ...] = ADJECTIVE_ENDINGS
+        before, _ = last_word(text[: span[0]])
+        if looks_like_adjective(before, function_words("de")) and not any(
+            start <= span[0] - 2 < end for start, end in others
+        ):
+            endings = (before[len(adjective_stem(before)) :],)  # "kleinen, randomisierten"
+        if (
+            stays
+            and own in endings
+            and is_possible(text[: span[0]] + base + own + " ", text[slice(*noun)])
+        ):
             endings = (own,)
-        base = min(forms, key=len)
         fitting = tuple(form for form in forms if form[len(base) :] in endings)
         return fitting or forms
 
-    def is_miscased(self, term: SourceTerm, text: str) -> bool:
-        """Return whether a German text has a term only with a capital that its adjective or verb
-        does not have there."""
-        if self.language not in LANGUAGES or any(map(has_noun, term.targets)):
-            return False
-        places = [
-            span for f in term.targets for span in Text(text, False).places(normal(f), term.case)
-        ]
-        return bool(places) and all(
-            text[start].isupper() and not starts_sentence(text, start) for start, _ in places
-        )
-
-    def is_misinflected(self, term: SourceTerm, text: str) -> bool:
-        """Return whether a German text has a noun with an article of another gender, or an
-        adjective only with endings that the words before it do not allow: "einer kleinen,
-        randomisierte Studie"."""
+    def wrong_place(self, term: SourceTerm, text: str) -> Span | None:
+        """Return the place where a German text has a term with words that do not go with it: a
+        noun, or a word that it is a part of, with an article of another gender ("einen Differenz"),
+        or an adjective with a capital or another ending ("einer kleinen, randomisierte Studie").
+        """
         if self.language not in LANGUAGES:
-            return False
+            return None
         places = {
             span: form
             for form in term.targets
             for span in Text(text, False).places(normal(form), term.case)
         }
         if any(map(has_noun, term.targets)):
-            return any(
-                is_feminine_with_other_article(form, text[:start])
-                for (start, _), form in places.items()
-            )
+            if not places and term.in_compounds:
+                found = (span for form in term.targets for span in compounds(normal(form), text))
+                places = dict.fromkeys(found, "")
+            wholes = {hyphened(text, span) for span in places}
+            wrong = [s for s in wholes if self.is_wrong(term, text, s, text[slice(*s)])]
+            return min(wrong, default=None)
         base = min(term.targets, key=len, default="")
-        allowed = [
-            (form[len(base) :], endings_before(text, start, self.language))
-            for (start, end), form in places.items()
-            if noun_after(text, end, self.language) is not None
+        wrong = [
+            span
+            for span, form in places.items()
+            if (text[span[0]].isupper() and not starts_sentence(text, span[0]))
+            or (
+                self.is_wrong(term, text, span, form)
+                and not all(self.is_wrong(term, text, span, other) for other in term.targets)
+            )
         ]
-        return bool(allowed) and all(
-            endings != ADJECTIVE_ENDINGS and own not in endings for own, endings in allowed
-        )
+        is_determiner = base.lower() in function_words(self.language)
+        return min(wrong) if places and len(wrong) == len(places) and not is_determiner else None
+
+    def is_wrong(self, term: SourceTerm, text: str, span: Span, form: str) -> bool:
+        """Return whether a term that a text has does not go with the words around it."""
+        return not self.agrees(text, {term: Rewrite(span, form, form)}, term)
+
+    def is_adjective(self, term: SourceTerm) -> bool:
+        """Return whether a term is a German adjective."""
+        base = min(term.targets, key=len, default="")
+        return self.language in LANGUAGES and base + "em" in term.targets and " " not in base
 
     def bonus(self, term: SourceTerm, form: str) -> float:
         """Return what a form of a German noun gains (in nats) for the number of its source term, an
         English one."""
         if self.source != "en" or not term.mention:
             return 0.0
-        number = "plural" if PLURAL.search(term.mention) else "singular"
-        return NUMBER_BONUS * (number in numbers_of(form, term.targets))
+        return NUMBER_BONUS * (self.number(term) in numbers_of(form, term.targets))
+
+    def number(self, term: SourceTerm) -> str:
+        """Return the number of the source of a term, "" if it is not known."""
+        if self.source != "en" or not term.mention:
+            return ""
+        base = numbers_of(next(iter(term.targets), ""), term.targets)
+        is_plural = PLURAL.search(term.mention) or base == ("plural",)  # Einstellungen for "setup"
+        return "plural" if is_plural else "singular"
 
     def of_number(self, term: SourceTerm) -> tuple[str, ...]:
         """Return the forms of a German noun with the number of its source term; all if that is
@@ -277,6 +363,13 @@ def led(lead: str, term: str) -> str:
     """Return a term after the words that lead to it."""
     *others, last = lead.split(" ")
     return " ".join([*others, fitting(last, term) if last in ("a", "an") else last, term]).strip()
+
+
+def hyphened(text: str, span: Span) -> Span:
+    """Return a span with the parts of a word that hyphens join to it."""
+    before, behind = PARTS_BEFORE.search(text[: span[0]]), PARTS_BEHIND.match(text, span[1])
+    start = span[0] if before is None else before.start()
+    return start, span[1] if behind is None else behind.end()
 
 
 def other_spans(text: str, span: Span, taken: list[Span]) -> list[Span]:

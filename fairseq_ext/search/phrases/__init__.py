@@ -10,7 +10,8 @@
 | phrase_table.py | the required phrases of many sentences as tensors |
 | places.py | where tokens and phrases stand in a text |
 | letter_case.py | the letter case of a term in its sentence |
-| forms.py, agreement.py | inflected forms of terms, and the words that agree with a noun |
+| forms.py | inflected forms of terms |
+| agreement.py, german_nouns.py | the words that agree with a German noun; its cases |
 | noun_phrases.py | English around a placed term: article, number, verb |
 | function_words.py | words that no term displaces |
 | sentence_ends.py | the tokens that end a sentence (`--constraint-end`) |

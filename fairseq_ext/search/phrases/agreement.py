@@ -9,6 +9,7 @@ declension). Known for German.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,23 @@ import regex
 
 from fairseq_ext.search.phrases.forms import ADJECTIVE_ENDINGS, FEMININE, adjective_stem
 from fairseq_ext.search.phrases.function_words import function_words
+from fairseq_ext.search.phrases.german_nouns import (
+    ALL,
+    CASES_OF,
+    CONTRACTED,
+    DEFINITE,
+    MIXED_ENDINGS,
+    OF_DIES,
+    OF_EIN,
+    SAME_PLURAL,
+    STRONG_ENDINGS,
+    UMLAUT,
+    WEAK_ENDINGS,
+    Cells,
+    lexicon,
+    of_adjective,
+    of_cases,
+)
 from fairseq_ext.search.phrases.letter_case import capitalised
 
 Span = tuple[int, int]
@@ -27,11 +45,6 @@ PART_BEFORE = regex.compile(r"(?:nicht|quasi|semi)\s?-\s?$")  # of an adjective
 WORD_BEHIND = regex.compile(
     r"(,| und| oder| sowie|-)?\s?(?:(?:nicht|quasi|semi)\s-\s)?([\p{L}\p{M}-]+)"
 )
-SAME_PLURAL = ("el", "er", "en", "chen", "lein")  # nouns without an ending in the plural
-UMLAUT = regex.compile("[äöü]")
-DATIVE = regex.compile(r"(?i)(?<!\p{L})(?:mit|von|zu|bei|aus|nach|seit) (?:\p{Ll}+en )*$")
-LAST_WORDS = regex.compile(r"(?:[\p{L}\p{M}-]+ )*$")
-DEFINITE = ("der", "die", "das", "den", "dem", "des")
 # with the articles that they may contract with
 PREPOSITIONS = {
     "in": ("im", "ins", "in der", "in die", "in den"),
@@ -47,12 +60,26 @@ CONTRACTIONS = {
     if " " not in word
 }
 POSSESSIVES = ("ein", "kein", "mein", "dein", "sein", "ihr", "unser", "euer")
-NOT_FEMININE = frozenset(
-    [*"das dem den des am ans beim im ins vom zum".split(), *POSSESSIVES]
-    + [stem + ending for stem in POSSESSIVES for ending in ("en", "em", "es")]
+STEMS_OF_DIES = ("dies", "jed", "jen", "welch", "solch", "manch", "all", "beid")
+CONJUNCTIONS = ("wenn", "dass", "ob", "weil", "damit")
+SUBJECT = regex.compile(r"(?<!\p{L})(?:Sie|[Ww]ir|[Ii]ch|[Mm]an) (?:\p{Ll}+ )?$")  # and its verb
+COPULA = regex.compile(
+    r"(?<!\p{L})(?:bin|ist|sind|war|waren|wäre|wären|sein|werden?|wird|bleib\w+|hei(?:ß|ss)\w+)(?!\p{L})"
 )
-STRONG = ("dies", "jed", "jen", "welch", "solch", "manch", "all", "beid")
+CLAUSE_END = regex.compile(r"[.,;:!?()]")
+PARTICLES = (
+    "ab|an|auf|aus|bei|bereit|dar|durch|ein|fest|fort|frei|her|hin|hinzu|los|mit|nach|um|vor|weg|"
+    "weiter|wieder|zu|zurück|zusammen"
+)
+PARTICLE = regex.compile(rf"(?<!\S)(\S+) ({PARTICLES})$")
+INFINITIVE = regex.compile(rf"({PARTICLES})zu(\p{{Ll}}+n)")
 # begin a sentence as adjectives do, which take the ending of the next one
+JOINTS = ("und", "oder", "sowie", "bzw", "als", "wie", "nicht")
+PLURAL_CELLS = frozenset(cell for cell in ALL if cell[1] == "p")
+NUMERALS = frozenset(
+    "zwei drei vier fünf sechs sieben acht neun zehn elf zwölf sehr besonders".split()
+)
+BETWEEN = regex.compile(r"([\p{Ll}]+|\d[\d.,]*)\s$")
 PARALLEL = ("weiter", "ander", "mehrer", "viel", "einig", "wenig", "verschieden", "zahlreich")
 
 
@@ -123,7 +150,7 @@ def determiners(text: str, word: Span, before: Span | None) -> tuple[list[str], 
         forms = [stem, *(short + ending for ending in ADJECTIVE_ENDINGS)]
         if own in forms:
             return forms, word
-    for stem in STRONG:
+    for stem in STEMS_OF_DIES:
         forms = [stem + ending for ending in ADJECTIVE_ENDINGS]
         if own in forms:
             return forms, word
@@ -141,7 +168,8 @@ def endings_after(determiner: str) -> tuple[str, ...]:
         return ("en",)
     if word in ("im", "am", "zum", "zur", "beim", "vom", "den", "dem", "des"):
         return ("en",)
-    if word in ("der", "die") or (word.endswith(("e", "er", "es")) and word.startswith(STRONG)):
+    is_dies = word.endswith(("e", "er", "es")) and word.startswith(STEMS_OF_DIES)
+    if word in ("der", "die") or is_dies:
         return ("e", "en")
     if word.endswith("e"):
         return ("e", "en")
@@ -151,9 +179,90 @@ def endings_after(determiner: str) -> tuple[str, ...]:
 def looks_like_adjective(word: str, functions: Collection[str]) -> bool:
     """Return whether a German word looks like an inflected adjective. functions: words that it is
     not one of."""
-    stem = adjective_stem(word)
-    is_small = word.islower() and word not in functions
-    return stem != word and (is_small or stem.lower() in PARALLEL)
+    stem, known = adjective_stem(word), lexicon()
+    if stem == word or not (word.islower() or stem.lower() in PARALLEL) or word in functions:
+        return False
+    return stem.lower() in PARALLEL or known is None or known.is_adjective(word)
+
+
+def is_possible(before: str, noun: str, behind: str = "", cells: Cells = ALL) -> bool:
+    """Return whether a German noun may stand between two texts: whether in one of these cells its
+    number and gender, its adjectives, its determiner and the word before it (a preposition, or a
+    pronoun that is the subject) go together."""
+    known = lexicon()
+    if known is None:
+        return True
+    cells, endings, functions = cells & known.cells(noun), list[str](), function_words("de")
+    while (found := WORD_BEFORE.search(before)) and looks_like_adjective(found[1], functions):
+        endings.append(found[1][len(adjective_stem(found[1])) :])
+        before = before[: found.start(1)]
+        before = before.removesuffix(part.group() if (part := PART_BEFORE.search(before)) else "")
+    if endings:  # "eine statistisch bedeutsame", "die zwei neuen"
+        while (found := BETWEEN.search(before)) and (
+            not found[1].isalpha() or found[1] in NUMERALS or known.is_stem(found[1])
+        ):
+            before = before[: found.start()]
+    word, joint = last_word(before)
+    own = word.lower()
+    of_word, tables = (ALL, (STRONG_ENDINGS,)) if joint else cells_of_determiner(own)
+    if of_word != ALL:
+        before = before[: before.rindex(word)]
+        word, joint = last_word(before)
+        if joint and own in DEFINITE:  # a relative pronoun
+            of_word = ALL
+    if joint or own in JOINTS:
+        tables = (STRONG_ENDINGS, WEAK_ENDINGS, MIXED_ENDINGS)
+    elif endings and of_word == ALL and own not in CASES_OF:
+        # no dative without a word that needs it, and a genitive only behind a noun
+        is_noun = word[:1].isupper() and own not in functions
+        cells &= of_cases("nag" if is_noun else "na")
+    clause = CLAUSE_END.split(before)[-1] + CLAUSE_END.split(behind)[0]
+    if SUBJECT.search(before) and not COPULA.search(clause):
+        cells &= of_cases("adg")
+    if word.lower() in CONJUNCTIONS:  # "wenn der Differenz"
+        cells -= {"df", "gf"}
+    if not joint and word.lower() in CASES_OF:
+        cells &= of_cases(CASES_OF[word.lower()])
+    cells &= of_word
+    for ending in endings:
+        cells &= of_adjective(ending, *tables)
+    return bool(cells)
+
+
+def is_in_noun_phrase(text: str, span: Span) -> bool:
+    """Return whether a German word stands between an article or an adjective and their noun."""
+    word, _ = last_word(text[: span[0]])
+    begins = cells_of_determiner(word.lower())[0] != ALL
+    begins = begins or looks_like_adjective(word, function_words("de"))
+    return begins and noun_after(text, span[1], "de") is not None
+
+
+def last_word(text: str) -> tuple[str, bool]:
+    """Return the last word of a text, "" for none, and whether a comma follows it."""
+    found = WORD_BEFORE.search(text)
+    return ("", False) if found is None else (found[1], bool(found[2]))
+
+
+def cells_of_determiner(word: str) -> tuple[Cells, tuple[dict[str, Cells], ...]]:
+    """Return the cells of a German determiner, all for another word, and the tables of the endings
+    that adjectives have behind it."""
+    if word in CONTRACTED:
+        return CONTRACTED[word], (WEAK_ENDINGS,)
+    if word in DEFINITE:
+        return DEFINITE[word], (WEAK_ENDINGS,)
+    for stem in POSSESSIVES:
+        short = "eur" if stem == "euer" else stem
+        ending = "" if word == stem else word.removeprefix(short)
+        if (word == stem or word.startswith(short)) and ending in OF_EIN:
+            plural = of_cases("nadg") if stem != "ein" else frozenset(ALL - PLURAL_CELLS)
+            return OF_EIN[ending] & plural, (MIXED_ENDINGS,)
+    for stem in STEMS_OF_DIES:
+        if word.startswith(stem) and (ending := word[len(stem) :]) in OF_DIES:
+            either = (
+                (WEAK_ENDINGS, STRONG_ENDINGS) if stem in ("manch", "solch") else (WEAK_ENDINGS,)
+            )
+            return OF_DIES[ending], either
+    return ALL, (STRONG_ENDINGS,)
 
 
 def noun_after(text: str, end: int, language: str, taken: Collection[Span] = ()) -> Span | None:
@@ -173,13 +282,6 @@ def noun_after(text: str, end: int, language: str, taken: Collection[Span] = ())
     return None
 
 
-def endings_before(
-    text: str, start: int, language: str, taken: Collection[Span] = ()
-) -> tuple[str, ...]:
-    """Return the endings that an adjective at a place may have by the words before it."""
-    return beginnings(text, start, language, taken)[0].endings
-
-
 def fits(form: str, endings: Sequence[str]) -> bool:
     """Return whether a term may follow a beginning: if an adjective is its first word, with one of
     the endings."""
@@ -195,16 +297,19 @@ def has_noun(form: str) -> bool:
     return any(word[:1].isupper() for word in form.split())
 
 
-def is_feminine_with_other_article(form: str, before: str) -> bool:
-    """Return whether a German noun that is feminine by its ending, in the singular, stands behind a
-    determiner that no feminine noun has: "einen Differenz". before: the text before it."""
-    if not FEMININE.search(form):
-        return False
-    found = LAST_WORDS.search(before)
-    words = found.group().lower().split() if found else []
-    while words and looks_like_adjective(words[-1], function_words("de")):
-        words.pop()
-    return bool(words) and words[-1] in NOT_FEMININE
+def noun_of(form: str) -> Span | None:
+    """Return the noun of a German term with which other words agree: the last one before one of
+    its function words; None for a term without one."""
+    words, functions = list(regex.finditer(r"\S+", form)), function_words("de")
+    known = lexicon()
+    heads = list(
+        itertools.takewhile(lambda w: w[0].lower() not in functions or not w.start(), words)
+    )
+    while len(heads) > 1 and known is not None and known.is_stem(heads[-1][0].lower()):
+        heads.pop()  # "Registerkarte Allgemein"
+    head = heads[-1]
+    is_noun = head[0][:1].isupper() and head[0].lower() not in functions
+    return head.span() if is_noun else None
 
 
 def is_nominal(forms: Sequence[str]) -> bool:
@@ -226,15 +331,31 @@ def numbers_of(form: str, forms: Sequence[str]) -> tuple[str, ...]:
     if head == base and is_both:
         return ("singular", "plural")
     if head in singular:
-        return ("singular",)
+        has_other = any(other not in ("", *singular) for other in others)
+        is_plural = head == base + "s" and not has_other  # Trials
+        return ("singular", "plural") if is_plural else ("singular",)
     is_weak = head in (base + "n", base + "en") and not FEMININE.search(base)
     return ("plural", "singular") if is_weak else ("plural",)
 
 
-def dative_plurals(forms: Sequence[str], before: str) -> tuple[str, ...]:
-    """Return those forms of a German noun in the plural that may follow a preposition with the
-    dative, perhaps with adjectives; none if no such preposition is before them."""
-    found = DATIVE.search(before)
-    if found is None:
-        return ()
-    return tuple(f for f in forms if f.endswith(("n", "s")) and "plural" in numbers_of(f, forms))
+def verb_parts(
+    text: str, span: Span, taken: Collection[Span] = ()
+) -> tuple[str, tuple[Change, ...]]:
+    """Return what stays of a German verb with a separable particle that a place of a text has, and
+    the change that takes its particle away: "zu " of "festzulegen", and in "Legen Sie das Feld auf
+    Ja fest." the last word. taken: spans of other terms."""
+    known, verb = lexicon(), text[slice(*span)]
+    if known is None:
+        return "", ()
+    inside = INFINITIVE.fullmatch(verb)
+    if inside is not None and known.is_verb(inside[1] + inside[2]):
+        return "zu ", ()
+    clause = CLAUSE_END.split(text[span[1] :])[0]
+    found = PARTICLE.search(text[: span[1] + len(clause)])
+    if found is None or found.start() < span[1]:
+        return "", ()
+    if any(start < found.end() and found.start() < end for start, end in taken):
+        return "", ()
+    low = verb[:1].lower() + verb[1:]
+    is_separated = any(known.is_verb(found[2] + each) for each in (low, known.lemma(low)))
+    return "", ((found.span(), found[1]),) if is_separated else ()

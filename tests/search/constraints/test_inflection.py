@@ -9,6 +9,7 @@ import pytest
 from sizes import drawn
 
 from fairseq_ext import Translator
+from fairseq_ext.search.constraints.drafts import Rewrite, is_part_of
 from fairseq_ext.search.constraints.term_writer import TermWriter, other_spans
 from fairseq_ext.search.phrases.sentence import SourceTerm
 
@@ -61,12 +62,15 @@ ADJECTIVE = ("klinisch", *("klinisch" + ending for ending in ("e", "en", "er", "
         ("mit dem klinische Versuch", True),
         ("der klinische Versuch", False),
         ("für klinische Studien", False),
+        ("von klinischen Studie", True),
+        ("eine klinische Bereich", False),  # no ending goes with it
         ("Es ist klinisch belegt", False),
     ],
 )
 def test_an_adjective_of_the_draft_has_an_ending_that_goes_with_the_words_before(text, is_wrong):
     writer = TermWriter(lambda: None, 2, "de")
-    assert writer.is_misinflected(SourceTerm("klinisch", targets=ADJECTIVE), text) == is_wrong
+    place = writer.wrong_place(SourceTerm("klinisch", targets=ADJECTIVE), text)
+    assert (place is not None) == is_wrong
 
 
 @pytest.mark.parametrize(
@@ -93,7 +97,63 @@ def test_a_noun_has_the_number_of_its_english_source(mention, forms):
     writer.source = "en"
     term = SourceTerm("Kunde", targets=("Kunde", "Kunden"), mention=mention)
     assert set(forms) <= set(writer.of_number(term))
+    setup = SourceTerm("setup", targets=("Einstellungen", "Einstellung"), mention="setup")
+    assert writer.number(setup) == "plural"
     assert writer.of_number(SourceTerm("neu", targets=("neu", "neue"), mention=mention)) == (
         "neu",
         "neue",
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "noun", "wrong"),
+    [
+        ("Das Steuerrückerstattungsbeleg ist", "Beleg", "Steuerrückerstattungsbeleg"),
+        ("für alle Ihre E-Mail-Kommunikation", "E-Mail", None),
+        ("einen E-Mail-Kommunikation", "E-Mail", "E-Mail-Kommunikation"),
+        ("einen Differenz", "Differenz", "Differenz"),
+        ("der Differenz, für das Konto", "Konto", None),
+    ],
+)
+def test_a_noun_of_the_draft_goes_with_its_article(text, noun, wrong):
+    writer = TermWriter(lambda: None, 2, "de")
+    term = SourceTerm(noun, targets=(noun,), in_compounds=True)
+    place = writer.wrong_place(term, text)
+    assert (place and text[slice(*place)]) == wrong
+
+
+def test_a_word_that_another_term_may_take_is_no_mistake_of_the_draft():
+    part = SourceTerm("configuration", targets=("Konfiguration", "Konfigurationen"))
+    longer = SourceTerm("partial configurations", targets=("Teilkonfigurationen",))
+    assert is_part_of(part, longer) and not is_part_of(longer, part)
+
+
+def test_a_noun_behind_a_number_loses_the_hyphen():
+    writer = TermWriter(lambda: None, 2, "de")
+    term = SourceTerm("fractures", targets=("Fraktur", "Frakturen"))
+    text = "mit 648-Fraktionen"
+    ways = writer.inflected(term, text, (8, 18), [(8, 18)])
+    assert "mit 648 Frakturen" in {text[: w.span[0]] + w.text + text[w.span[1] :] for w in ways}
+
+
+def test_an_adjective_agrees_with_a_noun_that_is_a_term_too():
+    writer = TermWriter(lambda: None, 2, "de")
+    text = "wenn sie zufällige Proben sind"
+    adjective = SourceTerm("randomized", targets=("randomisiert", "randomisierte"))
+    noun = SourceTerm("trials", targets=("Studie", "Studien"))
+    chosen = {noun: Rewrite((19, 25), "Studien", "Studien")}
+    possible = [
+        form
+        for ending in ("e", "em", "en", "er", "es")
+        for form in ["randomisiert" + ending]
+        if writer.agrees(text, chosen | {adjective: Rewrite((9, 18), form, form)}, adjective)
+    ]
+    assert possible == ["randomisierte"]
+
+
+def test_an_inserted_noun_may_have_another_article():
+    writer = TermWriter(lambda: None, 2, "de")
+    term = SourceTerm("records", targets=("Datensatz", "Datensätze"))
+    first = Rewrite((3, 3), "die Datensatz", "Datensatz", "inserted")
+    texts = [each.text for each in writer.inserted(term, first, "Sie.")]
+    assert texts[0] == "die Datensatz" and {"der Datensatz", "den Datensatz"} <= set(texts)

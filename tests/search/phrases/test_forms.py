@@ -4,12 +4,13 @@ import pytest
 
 from fairseq_ext.search.phrases.agreement import (
     beginnings,
-    dative_plurals,
     fits,
-    is_feminine_with_other_article,
     is_nominal,
+    is_possible,
     noun_after,
+    noun_of,
     numbers_of,
+    verb_parts,
 )
 from fairseq_ext.search.phrases.forms import Table, TermForms, forms_of_language
 from fairseq_ext.search.phrases.places import compounds
@@ -133,11 +134,10 @@ def test_the_noun_of_an_adjective(text, adjective, noun):
     assert (found and text[slice(*found)]) == noun
 
 
-def test_number_and_case_of_forms():
+def test_numbers_of_forms():
     forms = ("Verband", "Verbandes", "Verbands", "Verbände", "Verbänden")
     assert [numbers_of(form, forms)[0] for form in forms] == ["singular"] * 3 + ["plural"] * 2
-    assert dative_plurals(forms, "mit großen ") == ("Verbänden",)
-    assert dative_plurals(forms, "die großen ") == ()
+    assert numbers_of("Trials", ("Trial", "Trials")) == ("singular", "plural")
     assert numbers_of("Kunden", ("Kunde", "Kunden")) == ("plural", "singular")  # "dem Kunden"
     assert numbers_of("Rechnungen", ("Rechnung", "Rechnungen")) == ("plural",)
     assert numbers_of("Mittel", ("Mittel", "Mitteln", "Mittels")) == ("singular", "plural")
@@ -164,15 +164,85 @@ def test_a_noun_has_no_form_in_small_letters():
 
 
 @pytest.mark.parametrize(
-    ("before", "noun", "is_wrong"),
+    ("before", "nouns", "others"),
     [
-        ("Es gibt einen ", "Differenz", True),
-        ("mit dem großen ", "Leistung", True),
-        ("Es gibt eine ", "Differenz", False),
-        ("mit den großen ", "Leistungen", False),
-        ("mit dem großen ", "Wert", False),
-        ("", "Differenz", False),
+        ("Es gibt einen ", ["Wert", "Kunden"], ["Differenz", "Dokument", "Werte", "Kunde"]),
+        ("mit dem großen ", ["Wert", "Konto"], ["Leistung", "Werte", "Werten", "Kunde"]),
+        ("mit den großen ", ["Leistungen", "Werten"], ["Leistung", "Werte"]),
+        ("die vorhandene ", ["Ressource", "Spalte"], ["Ressourcen", "Debitoren", "Konto"]),
+        ("die vorhandenen ", ["Ressourcen", "Konten"], ["Ressource"]),
+        ("der postoperative ", ["Schmerz"], ["Komplikationen", "Komplikation", "Dokument"]),
+        ("der postoperativen ", ["Komplikationen", "Komplikation"], ["Dokument"]),
+        ("Verträge enthalten odontologische ", ["Geräte", "Leistungen"], ["Geräten", "Gerät"]),
+        ("Verträge enthalten odontologischen ", ["Wert"], ["Geräte", "Geräten"]),
+        ("von ", ["Kunden", "Konten"], ["Kunde", "Werte"]),
+        ("für ", ["Kunden", "Werte"], ["Werten", "Werts"]),
+        ("ein neues ", ["Kundenkonto"], ["Debitor", "Buchung", "Kundenkonten"]),
+        ("eine klinisch nachweisbare ", ["Studie"], ["Studien", "Konto"]),
+        ("die zwei neuen ", ["Konten"], ["Konto"]),
+        ("neun randomisierte ", ["Studien"], ["Konto"]),
+        ("alte und neuen ", ["Konten"], []),
+        ("das ", ["Konto", "Dokument"], ["Konten", "Beleg", "Vergleich", "Benutzer", "Spalten"]),
+        ("den ", ["Debitorenbeleg", "Auftrag"], ["Steuerdokument", "Auftrags"]),
+        ("Auf einigen ", ["Seiten"], ["Seite"]),
+        ("die Textzeile, die spezielle ", ["Symbole"], ["Symbolen"]),
+        ("der Formung von ", ["Blutgerinnseln"], ["Kunde"]),
+        ("zu gemeinsamen ", ["Schmerzmitteln"], ["Werte"]),
+        ("von großen nicht - randomisierten ", ["Studien"], ["Studie"]),
+        ("Es gibt einen globalen ", ["Namen", "Prozess", "Servicenamen"], ["Name", "Datum"]),
+        ("die ", ["E-Mail-Vorlage", "Konto-ID"], ["E-Mail-Konto", "Debitoren-Datum"]),
+        ("Wenn der ", ["Wert"], ["Differenz"]),
+        ("", ["Differenz", "Werten"], []),
     ],
 )
-def test_articles_of_feminine_nouns(before, noun, is_wrong):
-    assert is_feminine_with_other_article(noun, before) == is_wrong
+def test_a_noun_goes_with_the_words_before_it(before, nouns, others):
+    assert [noun for noun in nouns if not is_possible(before, noun)] == []
+    assert [noun for noun in others if is_possible(before, noun)] == []
+
+
+@pytest.mark.parametrize(
+    ("before", "noun", "behind", "is_right"),
+    [
+        ("In diesem Fall können Sie ein ", "Steuerbeleg", " erstellen.", False),
+        ("In diesem Fall können Sie einen ", "Steuerbeleg", " erstellen.", True),
+        ("Sie können ein ", "Steuerbeleg", " bereitstellen.", False),
+        ("Wenn Sie ein externer ", "Anbieter", " sind, gehen Sie.", True),
+        ("Wenn Sie ein neues ", "Konto", " haben, gehen Sie.", True),
+    ],
+)
+def test_a_noun_behind_the_subject_is_an_object(before, noun, behind, is_right):
+    assert is_possible(before, noun, behind) == is_right
+
+
+@pytest.mark.parametrize(
+    ("form", "noun"),
+    [
+        ("Registerkarte Allgemein", "Registerkarte"),
+        ("Offene Rechnung", "Rechnung"),
+        ("Art der Rechnung", "Art"),
+        ("Transaktionen ausgleichen", None),
+    ],
+)
+def test_the_noun_of_a_term(form, noun):
+    found = noun_of(form)
+    assert (found and form[slice(*found)]) == noun
+
+
+@pytest.mark.parametrize(
+    ("text", "verb", "rest"),
+    [
+        ("Legen Sie die Option auf Ja fest.", "Legen", "Setzen Sie die Option auf Ja."),
+        ("Um dies festzulegen, klicken Sie.", "festzulegen", "Um dies zu setzen, klicken Sie."),
+        ("Geben Sie das Feld an, und gehen Sie.", "gehen", None),
+        ("Legen Sie es ab. Halten Sie fest.", "Halten", "Legen Sie es ab. Setzen Sie."),
+        ("Verwenden Sie es mit Bezug auf Kunden.", "Verwenden", None),
+    ],
+)
+def test_a_verb_takes_its_particle_with_it(text, verb, rest):
+    start = text.index(verb)
+    to, changes = verb_parts(text, (start, start + len(verb)))
+    new = "Setzen" if verb[0].isupper() else "setzen"
+    changes = [((start, start + len(verb)), to + new), *changes]
+    for (first, end), written in sorted(changes, reverse=True):
+        text = text[:first] + written + text[end:]
+    assert (bool(to) or len(changes) > 1) == bool(rest) and text == (rest or text)

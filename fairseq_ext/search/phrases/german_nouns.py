@@ -1,0 +1,193 @@
+"""German declension: the cases of nouns, and of the words that go with them.
+
+A cell is a case (n, a, d, g) and a gender, or the plural (m, f, n, p): "dp" is the dative plural.
+Genders and numbers of nouns follow from their forms in simplemma's table: of nouns in the singular,
+only those that are not feminine have a genitive in -s.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+from fairseq_ext.search.phrases.forms import (
+    FEMININE,
+    MIN_FIRST_PART,
+    MIN_PART,
+    PARTICIPLES,
+    TermForms,
+    adjective_stem,
+    forms_of_language,
+)
+
+Cells = frozenset[str]
+CASES = "nadg"
+ALL: Cells = frozenset(case + kind for case in CASES for kind in "mfnp")
+SAME_PLURAL = ("el", "er", "en", "chen", "lein")  # nouns without an ending in the plural
+UMLAUT = re.compile("[äöü]")
+NEUTER = re.compile(
+    r"(?:chen|lein|ment|(?<!a)(?<!Kons)(?<!Reicht)(?<!Irrt)um|(?<!Eur)(?<!Sald)(?<![Ss]kont)o)$"
+)
+MASCULINE = re.compile(r"(?:ling|ismus|[kt]or|sor|tus|dus)$")
+# nouns from these verbs are masculine: Beleg, Auftrag, Vergleich
+PREFIXED = re.compile(
+    r"(?:be|ver|er|ent|ab|an|auf|aus|ein|vor|um|zu|nach|unter|über)\w{3}", re.IGNORECASE
+)
+PERSON = re.compile(r"(?:ent|ant|ist|at|loge|soph|mensch|herr)$", re.IGNORECASE)
+
+
+def paradigm(masculine: str, feminine: str, neuter: str, plural: str) -> dict[str, Cells]:
+    """Return the cells of each word or ending. masculine, ...: those of the four cases; "-": no
+    ending, "/": none."""
+    found: dict[str, set[str]] = {}
+    for kind, row in zip("mfnp", (masculine, feminine, neuter, plural), strict=True):
+        for case, word in zip(CASES, row.split(), strict=True):
+            found.setdefault(word.replace("-", ""), set()).add(case + kind)
+    return {word: frozenset(cells) for word, cells in found.items() if word != "/"}
+
+
+DEFINITE = paradigm("der den dem des", "die die der der", "das das dem des", "die die den der")
+STRONG_ENDINGS = paradigm("er en em en", "e e er er", "es es em en", "e e en er")  # of adjectives
+WEAK_ENDINGS = paradigm("e en en en", "e e en en", "e e en en", "en en en en")
+MIXED_ENDINGS = paradigm("er en en en", "e e en en", "es es en en", "en en en en")
+OF_DIES = paradigm("er en em es", "e e er er", "es es em es", "e e en er")
+OF_EIN = paradigm("- en em es", "e e er er", "- - em es", "e e en er")
+CONTRACTED = dict.fromkeys(("im", "am", "zum", "vom", "beim"), frozenset(("dm", "dn")))
+CONTRACTED |= {"zur": frozenset(("df",))} | dict.fromkeys(("ins", "ans"), frozenset(("an",)))
+CASES_OF = {  # prepositions
+    **dict.fromkeys("mit von bei aus nach seit zu".split(), "d"),
+    **dict.fromkeys("für durch gegen ohne um".split(), "a"),
+    **dict.fromkeys("in an auf über unter vor hinter neben zwischen".split(), "ad"),
+    **dict.fromkeys("wegen während trotz aufgrund anhand innerhalb außerhalb".split(), "dg"),
+}
+
+
+def of_cases(cases: str) -> Cells:
+    """Return the cells of some cases."""
+    return frozenset(cell for cell in ALL if cell[0] in cases)
+
+
+def of_adjective(ending: str, *tables: dict[str, Cells]) -> Cells:
+    """Return the cells in which an adjective may have an ending."""
+    return frozenset[str]().union(*(table.get(ending, frozenset()) for table in tables))
+
+
+class Lexicon:
+    """What a table of word forms says about German words."""
+
+    def __init__(self, forms: TermForms):
+        self.forms = forms
+        self.cells = lru_cache(maxsize=1 << 14)(self.cells_of)
+
+    def is_adjective(self, word: str) -> bool:
+        """Return whether an inflected word is an adjective, as far as is known."""
+        low, table = word[:1].lower() + word[1:], self.forms.table
+        stem = adjective_stem(low)
+        is_known = stem + "em" in table.lemma_of or stem.endswith(PARTICIPLES)
+        return is_known or low not in table.lemma_of
+
+    def is_stem(self, word: str) -> bool:
+        """Return whether a word is an adjective without an ending, as adverbs are."""
+        return word + "em" in self.forms.table.lemma_of
+
+    def lemma(self, word: str) -> str:
+        """Return the lemma of a word, itself if it is not known."""
+        return self.forms.table.lemma_of.get(word, word)
+
+    def is_verb(self, word: str) -> bool:
+        """Return whether a word is the infinitive of a verb."""
+        return word.endswith("n") and len(self.forms.table.of_lemma.get(word, ())) > 1
+
+    def cells_of(self, noun: str) -> Cells:
+        """Return the cells in which a form of a noun may stand."""
+        *_, last = noun.split("-")
+        starts = range(MIN_FIRST_PART, len(last) - MIN_PART + 1)
+        for start in (0, *(starts if not last.isupper() else ())):
+            part = last[start : start + 1].upper() + last[start + 1 :]
+            found = frozenset[str]()
+            for lemma in self.lemmas(part):
+                forms = self.forms.inflections(lemma, self.forms.table.of_lemma.get(lemma, ()))
+                forms = [form.replace("ß", "ss") for form in forms]
+                lemma = lemma.replace("ß", "ss")
+                genders = self.genders(lemma, forms)
+                found |= cells_of_form(part.replace("ß", "ss"), lemma, forms, genders)
+            if found:
+                return found
+        return frozenset(f"{case}f" for case in CASES) if FEMININE.search(noun) else ALL
+
+    def same_number(self, noun: str) -> tuple[str, ...]:
+        """Return the forms of a noun that may have its number, itself first."""
+        numbers = {cell[1] == "p" for cell in self.cells(noun)}
+        forms = self.forms(noun)
+        return tuple(f for f in forms if numbers & {cell[1] == "p" for cell in self.cells(f)})
+
+    def lemmas(self, word: str) -> list[str]:
+        """Return the lemmas of a noun in the table."""
+        table = self.forms.table
+        known = [word] if word in table.of_lemma else []
+        if (lemma := table.lemma_of.get(word, "")) and lemma[:1].isupper() and lemma != word:
+            known.append(lemma)
+        nominal = (each for each in known if not self.is_infinitive(each))
+        return list(nominal) or known
+
+    def is_infinitive(self, lemma: str) -> bool:
+        """Return whether a noun is an infinitive ("das Verwenden")."""
+        forms = self.forms.table.of_lemma.get(lemma, ())
+        return lemma.endswith("n") and {lemma, lemma + "s"} >= set(forms)
+
+    def genders(self, lemma: str, forms: Sequence[str]) -> str:
+        """Return the genders that a noun with these forms may have; w: weak masculine (Kunde)."""
+        if FEMININE.search(lemma):
+            return "f"
+        if NEUTER.search(lemma):
+            return "n"
+        if not {lemma + "s", lemma + "es", lemma + "ses"}.isdisjoint(forms):
+            is_from_verb = PREFIXED.match(lemma) and self.is_verb(lemma.lower() + "en")
+            is_masculine = (
+                (lemma.endswith("er") and lemma + "in" in self.forms.table.lemma_of)
+                or (is_from_verb and not lemma.endswith("bild"))
+                or MASCULINE.search(lemma)
+            )
+            return "m" if is_masculine else "mn"
+        if lemma + "ns" in forms:  # Name
+            return "w"
+        plural = lemma + ("n" if lemma.endswith("e") else "en")
+        if lemma + "m" in self.forms.table.lemma_of or len({lemma, *forms}) < 2:
+            return "mfn"  # a noun from an adjective (Angestellte); one without forms
+        woman = lemma.removesuffix("e") + "in"
+        is_person = woman in self.forms.table.lemma_of or PERSON.search(lemma)
+        return "w" if plural in forms and is_person else "f"
+
+
+def cells_of_form(form: str, lemma: str, forms: Sequence[str], genders: str) -> Cells:
+    """Return the cells of a form of a noun. forms: all; genders: those of `Lexicon.genders`."""
+    found = set[str]()
+    genitives = {lemma + "s", lemma + "es", lemma + "ses", lemma + "ns"}
+    plurals = set(forms) - genitives - {lemma}
+    if form == lemma:
+        for gender in genders:
+            kept = "n" if gender == "w" else "nad" if genitives & set(forms) else CASES
+            found |= {case + gender.replace("w", "m") for case in kept}
+    if form in genitives:
+        found |= {"gm", "gn"} if "f" not in genders else set()
+    if "w" in genders and form in plurals:
+        found |= {"am", "dm", "gm"}
+    has_umlaut = any(UMLAUT.search(each[1:]) for each in plurals)
+    if lemma.endswith(SAME_PLURAL) and genders != "f" and not has_umlaut:
+        plurals |= {lemma}
+    if lemma + "es" not in forms and not lemma.endswith((*SAME_PLURAL, "or")):  # Links
+        plurals |= {lemma + "s"}
+    if form in plurals:
+        is_dative = form.endswith("n") and form[:-1] in plurals
+        lacks_dative = not form.endswith(("n", "s"))
+        kept = "d" if is_dative else "nag" if lacks_dative else CASES
+        found |= {case + "p" for case in kept}
+    return frozenset(found)
+
+
+@lru_cache(maxsize=1)
+def lexicon() -> Lexicon | None:
+    """Return what is known about German words; None without a table."""
+    forms = forms_of_language("de")
+    return Lexicon(forms) if isinstance(forms, TermForms) else None
