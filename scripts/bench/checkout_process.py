@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from equality import Outputs
-from harness import BenchError, Contender, fix_threads, report_peak
+from harness import BenchError, Contender, fix_threads, query_process, report_peak
 from text import Text
 
 if TYPE_CHECKING:
@@ -45,17 +45,7 @@ class Apart:
         self.signature = self.query(json.dumps(requested))["signature"]
 
     def query(self, line: str) -> dict[str, Any]:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        try:
-            print(line, file=self.process.stdin, flush=True)
-            answer = self.process.stdout.readline()
-        except BrokenPipeError:
-            answer = ""
-        if not answer:
-            self.errors.seek(0)
-            last = (self.errors.read().strip() or "?").splitlines()[-1]
-            raise BenchError(f"the process of {self.name} ended: {last}")
-        found = json.loads(answer)
+        found = query_process(self.name, self.process, self.errors, line)
         if "error" in found:
             raise BenchError(found["error"])
         return found

@@ -25,13 +25,33 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from equality import Outputs, Verdict, check, same_best
 
 
 class BenchError(Exception):
     """A benchmark that cannot go on, in one sentence."""
+
+
+def query_process(
+    name: str, process: subprocess.Popen[str], errors: IO[str], line: str
+) -> dict[str, Any]:
+    """Give a process a line; return the JSON object that it answers.
+
+    Errors: BenchError with the last line of its errors if it has ended.
+    """
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        print(line, file=process.stdin, flush=True)
+        answer = process.stdout.readline()
+    except BrokenPipeError:
+        answer = ""
+    if not answer:
+        errors.seek(0)
+        last = (errors.read().strip() or "?").splitlines()[-1]
+        raise BenchError(f"the process of {name} ended: {last}")
+    return json.loads(answer)
 
 
 @dataclass

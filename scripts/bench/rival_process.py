@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness import BenchError
+from harness import BenchError, query_process
 
 Decode = Callable[[dict[str, Any]], list[str]]  # a request -> the best translation of each line
 
@@ -49,17 +49,7 @@ class Rival:
         self.version = self.query(requested)["version"]
 
     def query(self, requested: dict[str, Any]) -> dict[str, Any]:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        try:
-            print(json.dumps(requested), file=self.process.stdin, flush=True)
-            answer = self.process.stdout.readline()
-        except BrokenPipeError:
-            answer = ""
-        if not answer:
-            self.errors.seek(0)
-            last = (self.errors.read().strip() or "?").splitlines()[-1]
-            raise BenchError(f"the process of {self.name} ended: {last}")
-        return json.loads(answer)
+        return query_process(self.name, self.process, self.errors, json.dumps(requested))
 
     def __call__(self, **requested: Any) -> list[str]:
         found = self.query(requested)
