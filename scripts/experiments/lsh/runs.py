@@ -139,9 +139,9 @@ class Timed:
     def __init__(self, inner: Any, part: str, seconds: dict[str, float]):
         self.inner, self.part, self.seconds = inner, part, seconds
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
         start = time.thread_time()
-        out = self.inner(*arguments)
+        out = self.inner(*arguments, **named)
         self.seconds[self.part] += time.thread_time() - start
         return out
 
