@@ -10,6 +10,7 @@ from functools import cached_property
 from fairseq_ext.core.words import words_of
 from fairseq_ext.search.constraints.word_alignment import Mention, WordAlignment
 from fairseq_ext.search.finished import Hypothesis
+from fairseq_ext.search.phrases.forms import FEMININE
 from fairseq_ext.search.phrases.letter_case import NOUNS_HAVE_CAPITALS
 from fairseq_ext.search.phrases.pieces import folded, normal
 from fairseq_ext.search.phrases.places import PLURAL, Span, Text, compounds
@@ -40,12 +41,16 @@ def mentions_of(
 
 
 def is_noun(term: SourceTerm) -> bool:
-    """Return whether a term is a noun of a language that writes nouns with a capital, and none of
-    its English forms can be a verb: "delete" for "Löschen" can."""
+    """Return whether a term is a noun of a language that writes nouns with a capital: it has the
+    ending of one ("Anwendung"), or its English forms cannot be verbs ("delete" for "Löschen" can).
+    """
     return (
         all(text.split(" ")[-1][:1].isupper() for text in (term.source, term.mention))
         and not any(form.endswith(("ed", "ing")) for form in term.targets)
-        and any(" " in form or PLURAL.search(form) for form in term.targets)
+        and (
+            FEMININE.search(term.source) is not None
+            or any(" " in form or PLURAL.search(form) for form in term.targets)
+        )
     )
 
 

@@ -20,6 +20,7 @@ from fairseq_ext.search.constraints.drafts import Candidate, Rewrite, Sentence
 from fairseq_ext.search.constraints.forced_decoding import Sources
 from fairseq_ext.search.constraints.rewrites import Version, words
 from fairseq_ext.search.constraints.term_writer import TermWriter
+from fairseq_ext.search.constraints.word_alignment import MIN_SURE_SCORE
 from fairseq_ext.search.phrases.agreement import LANGUAGES, has_noun, is_nominal, noun_after
 from fairseq_ext.search.phrases.pieces import folded
 from fairseq_ext.search.phrases.sentence import SourceTerm
@@ -206,7 +207,9 @@ def margin(sentence: Sentence, candidate: Candidate, term: SourceTerm) -> float:
     span = candidate.words.span_of_mention[mention] or (0, 0)
     displaced = candidate.text[slice(*span)]
     of = sentence.mentions[mention]
-    is_written = max(of.share(*words(form)) for form in term.targets) >= WRITTEN_SHARE
+    known = {tuple(words(form)) for form in term.targets}  # "gesetzt" and "setzt" for "Setzen"
+    share = sum(of.share(*form) for form in known)
+    is_written = share >= WRITTEN_SHARE and candidate.words.weight[mention] >= MIN_SURE_SCORE
     is_same_kind = displaced[:1].isupper() == is_nominal(term.targets)
     is_attributive = displaced[:1].islower() and noun_after(candidate.text, span[1], "de")
     if is_written and is_same_kind and not is_attributive and not of.share(*words(displaced)):

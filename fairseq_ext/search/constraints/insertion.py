@@ -146,6 +146,8 @@ class Insertion:
         candidate = sentence.candidates[0]
         assert candidate.words is not None
         taken = [span for span in candidate.words.span_of_mention if span is not None]
+        standing = candidate.standing(sentence.constraints.terms)
+        phrases = [span for span in standing if " " in candidate.text[slice(*span)]]
         word = self.own_word([sentence.mentions[i] for i in sentence.mention_numbers(term)])
         forms = (
             agreeing(term.targets, word) if self.writer.is_english else self.writer.of_number(term)
@@ -173,6 +175,8 @@ class Insertion:
             cased = self.writer.in_case(term, form, candidate.text, (end, end))[0]
             before = candidate.text[:end] + " "
             needs = self.writer.is_english and lacks_article(cased, before)
+            # "the Amount to settle cash discount field"
+            needs |= any(start - 1 <= end <= behind for start, behind in phrases)
             out += [Option(end, lead, cased, word or cased) for lead in leads if lead or not needs]
         return out
 

@@ -52,6 +52,8 @@ OBJECT_BEGINNINGS = frozenset(  # words behind "to" and a verb
     "a an the this that these those my your his her its our their it him them no all each every "
     "any some both".split()
 )
+AUXILIARIES = frozenset("am is are was were be been being have has had".split())
+SUBJECTS = frozenset("i you we they he she".split())
 WITH_UNKNOWN = re.compile(r"\w*(?:<unk>\w*)+")  # a word with unknown pieces
 
 
@@ -239,11 +241,13 @@ class WordAlignment:
 
     def is_verb(self, mention: int, word: int) -> bool:
         """Return whether an English word found for a noun is a verb by the words around it: "to
-        move our office", "has been received"; behind "to", any word that no rendering has."""
+        move our office", "is applied"; behind "to", any word that no rendering has."""
         if "the" not in self.functions or not word:
             return False
         before, behind = self.folded[word - 1], self.folded[word + 1 : word + 2]
-        if before in ("been", "have", "has", "had"):
+        if before in SUBJECTS:
+            return True
+        if before in AUXILIARIES:
             is_own = self.folded[word] in self.mentions[mention].shares[0]
             return self.folded[word].endswith("ed") and not is_own
         has_object = not OBJECT_BEGINNINGS.isdisjoint(behind)

@@ -324,6 +324,10 @@ def numbers_of(form: str, forms: Sequence[str]) -> tuple[str, ...]:
     head, base, *others = heads
     if not head or not base:
         return ()
+    known = lexicon()
+    if known is not None and known.cells(base) <= PLURAL_CELLS:  # Diuretika
+        numbers = {"plural" if cell[1] == "p" else "singular" for cell in known.cells(head)}
+        return tuple(sorted(numbers))
     shorter = [other for other in others if other and base != other and base.startswith(other)]
     base = min(shorter, key=len, default=base)
     singular = (base, base + "s", base + "es")

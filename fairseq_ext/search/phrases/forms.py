@@ -203,7 +203,9 @@ class TermForms:
             for form in forms
             if form == lemma
             or not (
-                form + "e" in known  # imperative
+                # imperative ("setz"); participles end in t ("gesetzt")
+                (form + "e" in known and (not form.endswith("t") or form + "en" == lemma))
+                or ("-" in form and "-" not in lemma)
                 or form.endswith(("st", "tet"))  # second person
                 or (form.endswith("et") and form[:-2] + "t" in known)
             )
@@ -230,6 +232,8 @@ class TermForms:
         """Return the forms of an unknown word: the commonest edits of words with its ending."""
         if self.language == "de" and word.endswith(PARTICIPLES) and word[:1].islower():
             return with_all_endings(word, [])
+        if self.language == "de" and word[:1].isupper() and word.endswith("s"):
+            return []  # a foreign word: "Bias", "Spikes"
         of_ending = self.table.by_ending.get(word[-min(ENDINGS) :], [])
         alike: list[str] = []
         for length in ENDINGS:

@@ -176,7 +176,9 @@ def cells_of_form(form: str, lemma: str, forms: Sequence[str], genders: str) -> 
     has_umlaut = any(UMLAUT.search(each[1:]) for each in plurals)
     if lemma.endswith(SAME_PLURAL) and genders != "f" and not has_umlaut:
         plurals |= {lemma}
-    if lemma + "es" not in forms and not lemma.endswith((*SAME_PLURAL, "or")):  # Links
+    has_other = any(not plural.startswith(lemma) for plural in plurals)  # Diuretika
+    has_other = has_other or lemma + "es" in forms or lemma.endswith((*SAME_PLURAL, "or"))
+    if not has_other:  # Links
         plurals |= {lemma + "s"}
     if form in plurals:
         is_dative = form.endswith("n") and form[:-1] in plurals

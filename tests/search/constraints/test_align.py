@@ -19,10 +19,10 @@ from fairseq_ext.core.stats import Stats
 from fairseq_ext.model.choose import make_decoder
 from fairseq_ext.model.stock import UncachedBackend
 from fairseq_ext.model.transformer.encoder import FastEncoder
-from fairseq_ext.search.constraints.drafts import Candidate, Sentence
+from fairseq_ext.search.constraints.drafts import Candidate, Rewrite, Sentence, is_noun
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
 from fairseq_ext.search.constraints.insertion import Insertion, differs
-from fairseq_ext.search.constraints.rewrites import is_inflection
+from fairseq_ext.search.constraints.rewrites import Loss, Version, is_inflection, loses
 from fairseq_ext.search.constraints.term_writer import TermWriter, led
 from fairseq_ext.search.constraints.word_alignment import Mention, WordAlignment, widened
 from fairseq_ext.search.phrases.function_words import function_words
@@ -196,10 +196,12 @@ def aligned(
         ("How to move our office", None),
         ("It has been moved today", None),
         ("We have moved twelve boxes", None),
+        ("Our office is moved today", None),
         ("Go to move by noon", "move"),  # a rendering, and no object behind it
         ("How to ensure before noon", None),  # no rendering
         ("The move is near", "move"),
-        ("We move our office", "move"),  # not known to be a verb
+        ("We move our office", None),
+        ("Trucks move our office", "move"),  # not known to be a verb
     ],
 )
 def test_a_noun_takes_the_place_of_no_verb(draft, expected):
@@ -208,12 +210,13 @@ def test_a_noun_takes_the_place_of_no_verb(draft, expected):
     verb = next(i for i, span in enumerate(spans) if re.match("mov|ens", draft[slice(*span)]))
     weights[:, 1] += 0.1
     weights[verb, 0] = 0.9
-    for is_noun in (True, False):
-        mention = Mention((0,), ("relocation",), frozenset({0}), False, {("move",): 1.0}, is_noun)
+    for is_noun_term in (True, False):
+        shares = {("move",): 1.0}
+        mention = Mention((0,), ("relocation",), frozenset({0}), False, shares, is_noun_term)
         found = WordAlignment(draft, spans, [mention], (), function_words("en"))
         found.attend_(weights, [(0,), (1,)])
         (span,) = found.span_of_mention
-        wanted = expected if is_noun else draft[slice(*spans[verb])]
+        wanted = expected if is_noun_term else draft[slice(*spans[verb])]
         assert (span and draft[slice(*span)]) == wanted
 
 
@@ -870,6 +873,52 @@ def test_no_term_is_inserted_next_to_a_word_of_its_own():
     assert places == {
         len("the discount" + each) for each in (" is", " is in", " is in the", text[12:])
     }
+
+
+def test_no_term_is_inserted_into_a_phrase_with_a_term_of_the_draft():
+    """No "the Amount to settle cash discount field", but behind a preposition."""
+    text = "in the Amount to settle field"
+    discount = SourceTerm("cash discount", targets=("cash discount",), mentions=((1,),))
+    amount = SourceTerm("Amount to settle", targets=("Amount to settle",), mentions=((0,),))
+    sentence = unplaced(text, discount)
+    sentence.constraints = SentenceConstraints((), (), terms=(discount, amount))
+    sentence.candidates[0].has_term = [False, True]
+    insertion = Insertion(None, TermWriter(lambda: None, 2, "en"), None)
+    options = insertion.options(sentence, discount)
+    near = {len("in the"), len("in the Amount to settle")}
+    assert {o.place for o in options if o.lead == ""} == {len(text)}
+    assert near <= {option.place for option in options if option.lead == "of the"}
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "is_it"),
+    [
+        ("Anwendung", "Application", True),  # only a noun ends so
+        ("Löschen", "Delete", False),
+        ("Seiten", "Pages", True),
+        ("Anwendung", "Used", False),
+    ],
+)
+def test_a_term_is_a_noun_by_its_endings(source, target, is_it):
+    assert is_noun(SourceTerm(target, targets=(target,), source=source, mention=source)) is is_it
+
+
+@pytest.mark.parametrize(
+    ("nats", "weight", "is_label", "lost"),
+    [(4, 0.5, True, True), (2, 0.5, True, False), (4, 2, True, False), (4, 0.5, False, False)],
+)
+def test_a_label_of_several_words_takes_no_part_of_its_place(nats, weight, is_label, lost):
+    """The draft has "match", which is the rest of the label, elsewhere."""
+    text, form = "match receipts automatically", "Match Automatically"
+    mention = "Automatisch abgleichen"
+    term = SourceTerm(form, (), (form,), ((1,),), mention=mention, is_interface_label=is_label)
+    sentence = unplaced(text, term)
+    words = sentence.candidates[0].words
+    words.span_of_mention[0], words.weight[0] = (15, len(text)), weight
+    version = Version(
+        sentence, sentence.candidates[0], {term: Rewrite((15, len(text)), form, form)}, []
+    )
+    assert loses(version, term, Loss(nats, 0.0, 3)) is lost
 
 
 def test_a_label_of_another_kind_than_its_source_word_is_not_inserted():

@@ -9,9 +9,11 @@ import pytest
 from sizes import drawn
 
 from fairseq_ext import Translator
-from fairseq_ext.search.constraints.drafts import Rewrite, is_part_of
+from fairseq_ext.search.constraints.drafts import Candidate, Rewrite, Sentence, is_part_of
+from fairseq_ext.search.constraints.inflection import DOUBTFUL_MARGIN, WRITTEN_MARGIN, margin
 from fairseq_ext.search.constraints.term_writer import TermWriter, other_spans
-from fairseq_ext.search.phrases.sentence import SourceTerm
+from fairseq_ext.search.constraints.word_alignment import Mention, WordAlignment
+from fairseq_ext.search.phrases.sentence import SentenceConstraints, SourceTerm
 
 MODEL = Path(__file__).resolve().parents[3] / "checkpoints" / "demo"
 
@@ -99,6 +101,8 @@ def test_a_noun_has_the_number_of_its_english_source(mention, forms):
     assert set(forms) <= set(writer.of_number(term))
     setup = SourceTerm("setup", targets=("Einstellungen", "Einstellung"), mention="setup")
     assert writer.number(setup) == "plural"
+    cells = SourceTerm("muscle cells", targets=("Muskelzellen", "Muskelzelle"), mention="cells")
+    assert writer.of_number(cells) == ("Muskelzellen",)
     assert writer.of_number(SourceTerm("neu", targets=("neu", "neue"), mention=mention)) == (
         "neu",
         "neue",
@@ -157,3 +161,22 @@ def test_an_inserted_noun_may_have_another_article():
     first = Rewrite((3, 3), "die Datensatz", "Datensatz", "inserted")
     texts = [each.text for each in writer.inserted(term, first, "Sie.")]
     assert texts[0] == "die Datensatz" and {"der Datensatz", "den Datensatz"} <= set(texts)
+
+
+@pytest.mark.parametrize(
+    ("weight", "renderings", "nats"),
+    [
+        (0.45, {("gesetzt",): 0.4, ("setzt",): 0.2, ("legt", "fest"): 0.4}, WRITTEN_MARGIN),
+        (0.35, {("gesetzt",): 0.4, ("setzt",): 0.2, ("legt", "fest"): 0.4}, DOUBTFUL_MARGIN),
+        (0.45, {("gesetzt",): 0.4, ("legt", "fest"): 0.6}, DOUBTFUL_MARGIN),
+    ],
+)
+def test_a_label_that_the_model_writes_in_any_of_its_forms_may_cost_more(weight, renderings, nats):
+    text, targets = "Die Option ist festgelegt", ("Setzen", "setzen", "gesetzt", "setzt")
+    term = SourceTerm("Setzen", targets=targets, mentions=((3,),), source="Set", mention="set")
+    mention = Mention((3,), targets, renderings=renderings)
+    candidate = Candidate(None, [], text, [False])
+    candidate.words = WordAlignment(text, [], [mention])
+    candidate.words.span_of_mention[0], candidate.words.weight[0] = (15, 25), weight
+    sentence = Sentence(0, SentenceConstraints((), (), terms=(term,)), [candidate], 1, [mention])
+    assert margin(sentence, candidate, term) == nats

@@ -36,6 +36,8 @@ def german():
         ("offen", {"offen" + ending for ending in ADJECTIVE} | {"offner"}),  # no "offenere"
         ("randomisiert", {"randomisiert" + ending for ending in ADJECTIVE}),
         ("Kinder", {"Kindern", "Kindes", "Kind"}),
+        ("genehmigen", {"genehmig" + e for e in ("e", "end", "t", "te", "ten")}),  # no "genehmig"
+        ("Selektionsbias", set()),  # no "Selektionsbiäser"
         ("API", set()),
         ("Teams 2.0", set()),
     ],
@@ -139,6 +141,9 @@ def test_numbers_of_forms():
     assert [numbers_of(form, forms)[0] for form in forms] == ["singular"] * 3 + ["plural"] * 2
     assert numbers_of("Trials", ("Trial", "Trials")) == ("singular", "plural")
     assert numbers_of("Kunden", ("Kunde", "Kunden")) == ("plural", "singular")  # "dem Kunden"
+    diuretics = ("Schleifendiuretika", "Schleifendiuretikum", "Schleifendiuretikums")
+    assert [numbers_of(form, diuretics)[0] for form in diuretics] == ["plural"] + ["singular"] * 2
+    assert numbers_of("Zellen", ("Zellen", "Zelle")) == ("plural",)
     assert numbers_of("Rechnungen", ("Rechnung", "Rechnungen")) == ("plural",)
     assert numbers_of("Mittel", ("Mittel", "Mitteln", "Mittels")) == ("singular", "plural")
 
