@@ -180,18 +180,23 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
 
 
 def write(
-    out: Path, comparisons: list[Comparison], over: list[str] | None = None, note: str = ""
+    out: Path,
+    comparisons: list[Comparison],
+    over: list[str] | None = None,
+    note: str = "",
+    below: Sequence[str] = (),
 ) -> None:
     """Write OUT.md and OUT.json; called after every comparison, so that an interrupted
-    benchmark keeps what it has."""
+    benchmark keeps what it has. below: further tables behind the comparisons'."""
     facts = machine()
     tables = [markdown(comparison, over) for comparison in comparisons]
     out.parent.mkdir(parents=True, exist_ok=True)
-    lines = [*([note, ""] if note else []), *tables, where_and_when(facts), ""]
+    lines = [*([note, ""] if note else []), *tables, *below, where_and_when(facts), ""]
     out.with_name(out.name + ".md").write_text("\n".join(lines), encoding="utf-8")
     everything = {
         "machine": facts,
         "note": note,
+        "below": list(below),
         "comparisons": [as_dict(comparison) for comparison in comparisons],
     }
     out.with_name(out.name + ".json").write_text(as_json(everything) + "\n", encoding="utf-8")

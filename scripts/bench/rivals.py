@@ -83,25 +83,25 @@ def main(argv: list[str] | None = None) -> int:
                 Path(folder, mode), args.model, args.text, args.src, args.tgt, limit
             )
         notes = [setting(args), f"Flags: `{flags_shown(given)}`"]
+        below: list[str] = []
         if args.contenders is None:
             args.contenders = [*CONTENDERS, *workers(args.threads)]
             tried = {kind: try_settings(args, kind) for kind in TYPES}
-            for kind, seconds in tried.items():
+            for seconds in tried.values():
                 args.contenders += sorted(seconds, key=seconds.__getitem__)[:2]
-                notes.append(tried_note(args, kind, seconds))
             args.over = ["stock", *(args.contenders[i] for i in (-4, -2))]
-            print("\n".join(notes[2:]), flush=True)
+            below.append(tried_table(args, tried))
+            print(below[-1], flush=True)
         comparisons = decode_only(args, text, CLOCKS[args.clock])
         if "bulk" in text and args.whole:
             comparisons.append(whole_commands(args, text["bulk"]))
             print(markdown(comparisons[-1], args.over), flush=True)
-        notes += [best_rivals(comparison) for comparison in comparisons]
-        print("\n".join(notes[-len(comparisons) :]), flush=True)
-        for mode in args.modes:
-            notes += [profile(args, text[mode], mode, flags) for flags in ((), ("--int8",))]
-            print("\n".join(notes[-2:]), flush=True)
+        below.insert(0, best_table(comparisons))
+        below.append(steps_table(args, text))
+        print("\n".join([below[0], below[-1]]), flush=True)
         if args.out:
-            write(args.out, comparisons, args.over, "\n\n".join(notes))
+            below.append("\n\n".join(notes) + "\n")
+            write(args.out, comparisons, args.over, below=below)
     return 1 if any(comparison.refused for comparison in comparisons) else 0
 
 
@@ -156,37 +156,44 @@ def try_settings(args: argparse.Namespace, kind: str) -> dict[str, float]:
     return seconds
 
 
-def tried_note(args: argparse.Namespace, kind: str, seconds: dict[str, float]) -> str:
-    """What `try_settings` found, in a sentence."""
-    shown = ", ".join(f"{name.partition(kind)[2].strip()} {t:.2f}" for name, t in seconds.items())
-    return (
-        f"CTranslate2's settings in {kind}, seconds of one run of {args.try_lines} lines at beam "
-        f"{first_beam(args)} in bulk: {shown}. The best two of these are in the rounds."
-    )
+def tried_table(args: argparse.Namespace, tried: dict[str, dict[str, float]]) -> str:
+    """What `try_settings` found, a setting a row."""
+    lines = [
+        "### CTranslate2's settings",
+        "",
+        f"One run of {args.try_lines} lines each, beam {first_beam(args)}, in bulk. "
+        "The best two of a type are in the tables above.",
+        "",
+        "| setting | seconds |",
+        "| --- | ---: |",
+    ]
+    lines += [f"| {name} | {t:.2f} |" for seconds in tried.values() for name, t in seconds.items()]
+    return "\n".join(lines) + "\n"
 
 
-def best_rivals(comparison: Comparison) -> str:
-    """Which settings of CTranslate2 were the best, and how many times as fast ours is."""
-    reported = []
-    for kind, ours in (("float32", "ours"), ("int8", "ours --int8")):
-        rivals = [
-            result
-            for result in comparison.results
-            if result.contender.name.startswith(f"ctranslate2 {kind}")
-        ]
-        if not rivals:
-            continue
-        best = min(rivals, key=lambda result: statistics.median(result.seconds)).contender
-        gain = (
-            comparison.speed_up(ours, best.name)
-            if ours in [result.contender.name for result in comparison.results]
-            else None
-        )
-        reported.append(
-            f"{best.signature.partition(' ')[0] or best.name}"
-            + (f" (`{ours}` is {gain.median:.2f}x as fast)" if gain else "")
-        )
-    return f"Best of CTranslate2, {comparison.title}: " + "; ".join(reported) + "."
+def best_table(comparisons: list[Comparison]) -> str:
+    """The best setting of CTranslate2 in each table, and how many times as fast ours is."""
+    lines = [
+        "### Ours over the best setting of CTranslate2",
+        "",
+        "| table | best setting | ours | times as fast |",
+        "| --- | --- | --- | ---: |",
+    ]
+    for comparison in comparisons:
+        names = [result.contender.name for result in comparison.results]
+        for kind, ours in (("float32", "ours"), ("int8", "ours --int8")):
+            rivals = [
+                result
+                for result in comparison.results
+                if result.contender.name.startswith(f"ctranslate2 {kind}")
+            ]
+            if not rivals or ours not in names:
+                continue
+            best = min(rivals, key=lambda result: statistics.median(result.seconds)).contender
+            gain = comparison.speed_up(ours, best.name)
+            times = f"{gain.median:.2f}x ({gain.low:.2f}-{gain.high:.2f})" if gain else "-"
+            lines.append(f"| {comparison.title} | {best.name} | {ours} | {times} |")
+    return "\n".join(lines) + "\n"
 
 
 def whole_commands(args: argparse.Namespace, text: Text) -> Comparison:
@@ -261,9 +268,33 @@ class Timed:
         return getattr(self.inner, name)
 
 
-def profile(args: argparse.Namespace, text: Text, mode: str, flags: tuple[str, ...]) -> str:
-    """Where the time of a step of the loop goes at beam 5, as Markdown; the floor: its weights read
-    once at this machine's speed."""
+def steps_table(args: argparse.Namespace, text: dict[str, Text]) -> str:
+    """Where the time of a step of the loop goes at beam 5, as a table."""
+    profiles = {
+        (mode, flags): profile(args, text[mode], mode, flags)
+        for mode in args.modes
+        for flags in ((), ("--int8",))
+    }
+    columns = list(next(iter(profiles.values())))
+    lines = [
+        "### Where the time of a step goes",
+        "",
+        "Milliseconds of a step of the loop at beam 5. Floor: its weights read once at this "
+        "machine's speed.",
+        "",
+        f"| | {' | '.join(columns)} |",
+        f"| --- |{' ---: |' * len(columns)}",
+    ]
+    for (mode, flags), shares in profiles.items():
+        name = ", ".join([" ".join(("ours", *flags)), TITLES[mode].partition(" (")[0]])
+        lines.append(f"| {name} | {' | '.join(shares.values())} |")
+    return "\n".join(lines) + "\n"
+
+
+def profile(
+    args: argparse.Namespace, text: Text, mode: str, flags: tuple[str, ...]
+) -> dict[str, str]:
+    """Cells of `steps_table` by column."""
     loaded = load([*OURS, *text.flags, "--cpu", "--beam", "5", *MODES[mode], *flags])
     generator = loaded.task.build_generator(loaded.models, loaded.cfg.generation)
     # the compiled search has no parts to be timed: the loop has
@@ -293,16 +324,16 @@ def profile(args: argparse.Namespace, text: Text, mode: str, flags: tuple[str, .
         if getattr(part.packed, "weight", None) is not None
     )
     floor = size / bandwidth()
-    reported = ", ".join(
-        f"{label} {1e3 * parts.seconds[label] / steps:.3f}" for label in parts.seconds
-    )
+    shares = {label: 1e3 * seconds / steps for label, seconds in parts.seconds.items()}
     rest = 1e3 * (total - sum(parts.seconds.values())) / steps
-    return (
-        f"Profile, beam 5, {TITLES[mode]}, {' '.join(('ours in the loop', *flags))}: "
-        f"{1e3 * total / steps:.3f} ms a step of {rows / steps:.0f} rows on average: {reported}, "
-        f"rest of the search {rest:.3f}. "
-        f"Floor: {size / 2**20:.1f} MiB of weights read once take {1e3 * floor:.3f} ms."
-    )
+    return {
+        "rows": f"{rows / steps:.0f}",
+        "whole step": f"{1e3 * total / steps:.3f}",
+        **{label: f"{share:.3f}" for label, share in shares.items()},
+        "rest of the search": f"{rest:.3f}",
+        "floor": f"{1e3 * floor:.3f}",
+        "MiB of weights": f"{size / 2**20:.1f}",
+    }
 
 
 def bandwidth() -> float:
