@@ -66,9 +66,9 @@ class Child:
         given = Path(self.folder.name) / "stdin"
         if isinstance(stdin, bytes):
             given.write_bytes(stdin)
-        gc.freeze()  # the collector of a child would copy every page of the parent's objects
 
         def live() -> None:
+            gc.freeze()  # the collector of a child would copy every page of the parent's objects
             os.dup2(os.open(given, os.O_RDONLY) if isinstance(stdin, bytes) else stdin, 0)
             os.dup2(os.open(self.stdout, os.O_WRONLY | os.O_CREAT) if stdout is None else stdout, 1)
             os.dup2(os.open(self.stderr, os.O_WRONLY | os.O_CREAT), 2)

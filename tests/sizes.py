@@ -29,18 +29,23 @@ def examples(count: int) -> int:
 
 
 def part(items: list[pytest.Item], least: int) -> set[pytest.Item]:
-    """The items of one test that cover each value of each parameter so often, where
-    there are enough."""
-    seen: Counter = Counter()
-    kept = set()
-    for item in random.Random(items[0].originalname).sample(items, len(items)):
-        cells = [
+    """The items of one test that cover each value of each parameter so often, where there are
+    enough: always the next one that covers the most of what is left."""
+    cells = {
+        item: [
             (name, value if isinstance(value, str) else id(value))
             for name, value in item.callspec.params.items()
         ]
-        if any(seen[cell] < least for cell in cells):
-            kept.add(item)
-            seen.update(cells)
+        for item in random.Random(items[0].originalname).sample(items, len(items))
+    }
+    missing = Counter({cell: least for of_item in cells.values() for cell in of_item})
+    kept: set[pytest.Item] = set()
+    while cells:
+        item = max(cells, key=lambda each: sum(missing[cell] > 0 for cell in cells[each]))
+        if all(missing[cell] <= 0 for cell in cells[item]):
+            break
+        kept.add(item)
+        missing.subtract(cells.pop(item))
     return kept
 
 

@@ -264,8 +264,11 @@ class Dispatch:
             idle.pause(now, 0.0)
 
     def free_workers(self) -> list[Worker]:
-        """Return the ready workers but the one that a suspect has, or that is kept for one, and
-        but those that are to be replaced where there are others."""
+        """Return the ready workers that may take requests.
+
+        The worker that decodes a suspect, or is kept free for one, takes none; outdated workers
+        take some only if there is no other.
+        """
         ready = [w for w in self.workers if w.state is State.READY]
         alone = [w for w in ready if w.has_suspect]
         if self.suspects and not alone and ready:

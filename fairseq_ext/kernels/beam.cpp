@@ -249,7 +249,7 @@ Result search(Batch& batch, int64_t most, const Reader& reader, Step& step) {
         if (rows > reader.width || !have_room(batch, reader, step)) return NO_ROOM;
         decode_step(batch, rows, reader, step);
         Parallel sentences;
-#pragma omp parallel for schedule(static) reduction(+ : live) if (rows * V > WORTH_THREADS / 8)
+#pragma omp parallel for schedule(static) reduction(+ : live) if (batch.sentences > 1 && rows * V > WORTH_THREADS / 8)
         for (int64_t b = 0; b < batch.sentences; ++b) sentences.run([&] {
             Sentence& s = *batch.live[b];
             s.result = extend(s, reader.logits + first[b] * V, V);

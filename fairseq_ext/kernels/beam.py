@@ -163,8 +163,10 @@ class CompiledSentence:
         struct.limit, struct.slot, struct.rows, struct.m = limit, slot, 1, nbest
         struct.limit_divisor, struct.lenpen = (limit + 1.0) ** lenpen, lenpen
         struct.seed, struct.number = seed, number
-        self.rewarded, rewards = rewarded, reward * np.minimum(rewarded, np.arange(limit + 2))
-        struct.reward = rewards.ctypes.data if reward else None
+        self.rewarded, rewards, struct.reward = rewarded, None, None
+        if reward:
+            rewards = reward * np.minimum(rewarded, np.arange(limit + 2))
+            struct.reward = rewards.ctypes.data
         struct.phrases, self.keepalive = None, (rewards, phrases)
         if phrases is not None:
             self.start_phrases_(*phrases)

@@ -198,15 +198,20 @@ float quantise(const float* x, int64_t in, uint8_t* out) {
     return largest / 127.0f;
 }
 
+// Return whether a product is worth several threads: in 8 bits it is done sooner, and starting them takes as long
+inline bool worth_threads(const Linear& map, int64_t lines) {
+    return lines * map.in * map.out > (map.kind == INT8 ? 16 : 1) * WORTH_THREADS;
+}
+
 // The same as `multiply` by tiles T, to the bit: sums of whole numbers are exact. x: (lines, in) unsigned bytes
 template <class T>
 void multiply_by_tiles(const Linear& map, const uint8_t* x, const float* row_scale, int64_t lines, float* y, Epilogue epilogue) {
     const int64_t panels = (map.out + PANEL - 1) / PANEL, blocks = (lines + TILE_LINES - 1) / TILE_LINES;
     const int64_t height = (lines + blocks - 1) / blocks, inputs = tile_inputs(map.in);  // all blocks have the same shapes: the last
     const TileShapes shapes = tile_shapes(height, inputs);                               // one begins with lines of the one before
-    const bool worth_threads = lines * map.in * map.out > WORTH_THREADS;
-    const int64_t shares = worth_threads ? std::min<int64_t>(omp_get_max_threads(), panels) : 1;
-    for_each(shares, worth_threads, [&](int64_t share) {
+    const bool with_threads = worth_threads(map, lines);
+    const int64_t shares = with_threads ? std::min<int64_t>(omp_get_max_threads(), panels) : 1;
+    for_each(shares, with_threads, [&](int64_t share) {
         alignas(64) ints whole[TILE_LINES * VECTORS];
         // for each product, since a thread's tiles may have been another library's in the meantime
         T::configure(shapes);
@@ -270,7 +275,7 @@ void multiply(const Linear& map, const float* x, int64_t lines, float* y, Epilog
     }
     const int64_t panels = (map.out + PANEL - 1) / PANEL, blocks = (lines + ROWS - 1) / ROWS;
     const int64_t together = lines < ROWS ? AT_ONCE<1> : 1, groups = (panels + together - 1) / together;
-    for_each(groups, lines * map.in * map.out > WORTH_THREADS, [&](int64_t group) {
+    for_each(groups, worth_threads(map, lines), [&](int64_t group) {
         const int64_t panel = group * together, end = std::min(panel + together, panels);
         // blocks of nearly the same number of lines: few lines reach a lower rate
         for (int64_t b = 0, line = 0; b < blocks; ++b) {

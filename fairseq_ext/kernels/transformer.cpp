@@ -86,7 +86,7 @@ void run_encoder(const LayerStack& stack, float* x, const int64_t* start, int64_
     for (const Layer* layer = stack.layers; layer < stack.layers + stack.count; ++layer) {
         multiply(layer->self_in, norm_before(stack, layer->self_norm, x, lines, y), lines, wide, PLAIN);
         Parallel attention;
-#pragma omp parallel for schedule(dynamic) if (lines * longest * d > WORTH_THREADS)
+#pragma omp parallel for schedule(dynamic) if (sentences > 1 && lines * longest * d > WORTH_THREADS)
         for (int64_t s = 0; s < sentences; ++s) attention.run([&] {
             float* score = scratch(memory_score, longest + LANES);
             const float* first = wide + start[s] * 3 * d;

@@ -210,11 +210,8 @@ def refusal_reason(architecture: str, task: Any) -> str | None:
     )
 
 
-def refuse_architecture(cfg: Any, task: Any) -> None:
-    """Raise UsageError if the model of a configuration (fairseq's, or a namespace) is one of those
-    above."""
-    names = [getattr(cfg, name, None) for name in ("_name", "arch")]
-    architecture = next((name for name in names if name), "")
+def refuse_architecture(architecture: str, task: Any) -> None:
+    """Raise UsageError if a checkpoint's architecture is one of those above."""
     reason = refusal_reason(architecture, task)
     if reason is not None:
         raise UsageError(f"the checkpoint's architecture {architecture} {reason}")

@@ -426,4 +426,11 @@ class Batches:
         )
         if too_long or dataset.tgt is not None or dataset.buckets is not None:
             return None
-        return SingleBatchIterator(dataset.collater([dataset[0]]))
+        more = dataset.src_lang_id, dataset.tgt_lang_id, dataset.constraints
+        if any(each is not None for each in more) or dataset.pad_to_multiple != 1:
+            return SingleBatchIterator(dataset.collater([dataset[0]]))
+        source = dataset[0]["source"]
+        length = source.ne(dataset.src_dict.pad()).sum()
+        net_input = {"src_tokens": source[None], "src_lengths": length[None]}
+        batch = {"id": torch.zeros(1, dtype=torch.long), "nsentences": 1, "ntokens": int(length)}
+        return SingleBatchIterator(batch | {"net_input": net_input, "target": None})

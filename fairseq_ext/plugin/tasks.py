@@ -262,7 +262,7 @@ class Extended(GeneratorBuilderMixin):
 
     def build_model(self, cfg, from_checkpoint=False):
         """Build the stock task's model, unless none of our searches runs it (raises UsageError)."""
-        refuse_architecture(cfg, self)
+        refuse_architecture(getattr(cfg, "_name", None) or getattr(cfg, "arch", None) or "", self)
         data = getattr(cfg, "data", None)
         self.trained_on = data if isinstance(data, str) else None
         return super().build_model(cfg, from_checkpoint)  # type: ignore[misc]

@@ -136,7 +136,9 @@ class CompiledSearch(CompiledSearcher):
         assert rules is not None
         highest = 0 if banks is None else max(banks.total)
         rules.reserve_(max(pool.max_len[i] for i in sentences), highest)
-        rewarded = spec.scoring.rewarded(pool, torch.tensor(sentences)).tolist()
+        rewarded = [0.0] * len(requests)
+        if spec.scoring.reward:
+            rewarded = spec.scoring.rewarded(pool, torch.tensor(sentences)).tolist()
         softmax = self.setup.strategies.softmax
         words = [None] * len(requests) if self.lists is None else softmax.lists_of(pool, sentences)
         for request, slot, length, listed in zip(requests, slots, rewarded, words, strict=True):

@@ -29,8 +29,10 @@ class Piece:
 
 
 def fields(pieces: list[Piece]) -> Iterator[Piece]:
-    """Yield the pieces, where a field that begins and ends among them is one that is read as a
-    word, or a mark around its text where it is a link."""
+    """Yield the pieces, in which a field without text runs is one piece, read as a word.
+
+    A link's text stays, between two pieces that mark it; the pieces of other fields stay, too.
+    """
     at = 0
     while at < len(pieces):
         end = field_end(pieces, at)

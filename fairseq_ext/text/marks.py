@@ -43,10 +43,11 @@ QUOTE_END = regex.compile(rf"[^{QUOTES.pattern[1:-1]}„‚]*+[\"“”«»‘�
 
 
 def ended(text: str, source: str) -> str:
-    """Return a translation without the full stop that its source, such as a heading, does not have,
-    and with the quotation mark that ends its source and begins in an earlier sentence.
+    """Return a translation that ends as its source does: without a full stop if the source, such as
+    a heading, has none, and with a quotation mark if the source closes one that an earlier sentence
+    opened.
 
-    source: "" where it may have none.
+    source: "" to remove a full stop always.
     """
     if QUOTE_END.fullmatch(source) and QUOTES.search(text[-3:]) is None:
         text += '"'
@@ -275,8 +276,11 @@ class Projection:
     def nearest(
         self, at: int, first: int, behind: int, taken: set[int], found: dict[int, tuple[int, int]]
     ) -> int | None:
-        """Return the word nearest to a place that no mark has, else one that the first or the last
-        of several in a mark's range is, which loses it; None where there is none."""
+        """Return the word nearest to a place; None where there is none.
+
+        A word without a mark comes first. If all words have marks, the first or the last word of a
+        mark's range is chosen, and the range becomes shorter; a range of one word stays.
+        """
         words = [each for each in range(first, behind) if is_word(self.text[self.words[each][0]])]
         edges = dict[int, int]()  # of ranges
         for i, (low, high) in found.items():

@@ -275,8 +275,11 @@ def trimmed(atoms: list[Atom], escape: Callable[[str], str]) -> Iterator[Item]:
 
 
 def without_brackets(atoms: list[Atom]) -> tuple[list[Atom], list[Atom], list[Atom]]:
-    """Return the bracket in front of a sentence, the sentence, and the bracket behind it, where
-    they hold all of it, or it and others: a model may lose them."""
+    """Return the opening bracket, the sentence without brackets, and the closing bracket, since a
+    model may lose brackets.
+
+    They are separated from it if they enclose all of it, or this sentence and others.
+    """
     shown, waiting, pairs = read(atoms), list[int](), dict[int, int]()  # pairs: end to start
     for at, character in enumerate(shown):
         if character in BRACKETS:

@@ -104,7 +104,8 @@ def age(path: str, root: Path = ROOT) -> str | None:
         return None
     paths = code_of(Path(path))
     tables = tables_of(file.read_text(encoding="utf-8"), brought_in or "HEAD")
-    old = [(title, commit[:7]) for title, commit in tables if is_older(commit, paths, root)]
+    older = {commit for commit in {c for _, c in tables} if is_older(commit, paths, root)}
+    old = [(title, commit[:7]) for title, commit in tables if commit in older]
     unsaid = (
         ""
         if COMMIT.search(file.read_text(encoding="utf-8"))

@@ -42,9 +42,13 @@ def flat(value):
     return value.tolist() if torch.is_tensor(value) else value
 
 
-@pytest.mark.parametrize("n", [0, 1, 9])
-def test_the_batch_is_fairseqs(n):
-    ours, stock = batches([line(n)], max_tokens=None, max_positions=(64, 64))
+@pytest.mark.parametrize(
+    "tokens",
+    [line(0), line(1), line(9), torch.tensor([5, 1, 6, 2])],
+    ids=["0", "1", "9", "with <pad>"],
+)
+def test_the_batch_is_fairseqs(tokens):
+    ours, stock = batches([tokens], max_tokens=None, max_positions=(64, 64))
     assert isinstance(ours, SingleBatchIterator)
     assert [flat(batch) for batch in ours.next_epoch_itr(shuffle=False)] == [
         flat(batch) for batch in stock.next_epoch_itr(shuffle=False)

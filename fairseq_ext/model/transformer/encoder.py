@@ -119,7 +119,8 @@ class FastEncoder:
             if tokens.size(1) > self.positions.size(0) and self.grow_positions is not None:
                 self.positions = self.grow_positions(tokens.size(1))
             if padding is None:
-                rows = self.positions[: tokens.size(1)].repeat(tokens.size(0), 1)
+                rows = self.positions[: tokens.size(1)]
+                rows = rows if tokens.size(0) == 1 else rows.repeat(tokens.size(0), 1)
             else:  # padding is not counted
                 place = (~padding).cumsum(1).sub_(1).clamp_(min=0).flatten()
                 rows = self.positions.index_select(0, place)

@@ -275,8 +275,11 @@ def read_plain_values(utils: ModuleType) -> None:
 
 
 def log_as_stock(tasks: ModuleType) -> bool:
-    """Send the log of a command of fairseq's to standard error, as in stock, where the import of a
-    rarely used task sets up logging before the command would choose standard output."""
+    """Send the log of a fairseq command to standard error and return True; False in other programs.
+
+    In stock fairseq the import of a rarely used task does so, before the command would choose
+    standard output.
+    """
     of_fairseq = "fairseq_cli" in sys.modules
     if of_fairseq:
         logging.basicConfig(

@@ -19,6 +19,7 @@ from fairseq.tasks import TASK_REGISTRY
 from torch import Tensor
 
 from fairseq_ext.core.errors import LONE_SURROGATE, SentenceError, UsageError, cut
+from fairseq_ext.plugin.input import SingleBatchIterator
 from fairseq_ext.plugin.loading.data_folder import segmentation_flags
 from fairseq_ext.plugin.loading.languages import language_pair, languages_of
 from fairseq_ext.plugin.loading.settings import (
@@ -388,6 +389,8 @@ class LoadedModel:
             max_sentences=self.max_sentences,
             max_positions=self.max_positions,
         )
+        if isinstance(epochs, SingleBatchIterator):
+            return iter(epochs.next_epoch_itr())
         # torch's loader draws a seed as it starts: keep the caller's random state
         with torch.random.fork_rng(devices=[]):
             return epochs.next_epoch_itr(shuffle=False)

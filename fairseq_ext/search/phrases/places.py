@@ -315,8 +315,9 @@ def are_in_one_word(first: str, second: str) -> bool:
 def banned_in_texts(
     boundaries: Boundaries, case: str
 ) -> Callable[[SentenceConstraints], Callable[[Phrase], str | None]]:
-    """Return a function from a sentence's constraints to a function from a phrase to the text of a
-    banned phrase that its text contains, None for none.
+    """Return a `look` for `without_conflicts` that compares texts, not tokens: called with a
+    sentence's constraints, it returns a function that finds the first banned phrase in the text of
+    another phrase, and returns None if there is none.
 
     case: of banned phrases, exact or any.
     """

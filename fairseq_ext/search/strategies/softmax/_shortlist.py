@@ -188,7 +188,6 @@ class ShortlistSoftmax(Softmax):
         self.lists_all_words = self.base.numel() == self.V
         # a fixed part that is a prefix of the vocabulary is sorted already
         self.is_prefix = bool(self.in_base[: self.base.numel()].all())
-        self.column = self.in_base.long().cumsum(0) - 1  # column of a base word
         self.linears = [
             Linear(w[self.base].contiguous(), None if b is None else b[self.base])
             for w, b in layers
