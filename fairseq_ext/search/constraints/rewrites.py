@@ -114,7 +114,7 @@ def loses(version: Version, term: SourceTerm, lost: Loss) -> bool:
         is_plural = [PLURAL.search(each) is not None for each in (displaced, rewrite.form)]
         limit = RIVAL if is_plural[0] == is_plural[1] else NUMBER[is_plural[1]]
         return lost.own + lost.next > (limit)
-    is_phrase = term.is_interface_label and " " in term.mention
+    is_phrase = (term.is_label or term.is_interface_label) and " " in term.mention
     if is_phrase and len(words(displaced)) == 1 and sentence.is_doubtful(candidate, term):
         return lost.own + lost.next > RIVAL  # "Match Automatically" for "automatically"
     is_common = lost.tokens == 1 and sentence.is_doubtful(candidate, term)
