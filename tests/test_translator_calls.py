@@ -1,10 +1,12 @@
 """What a Translator offers next to the commands: calls of their own beam, lazy reading, scores of
 given translations, many threads."""
 
+import gc
 import itertools
 import math
 import random
 import re
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -53,6 +55,18 @@ def test_a_call_with_its_own_beam_is_as_from_a_translator_of_that_beam(tiny, tra
         assert texts(translator.translate(lines, nbest, beam=beam)) == texts(other.translate(lines))
         assert translator.generator.decoder is decoder  # the weights are held once
     assert texts(translator.translate(lines)) == before
+
+
+def test_a_forgotten_translator_frees_its_model_and_its_task(tiny):
+    translator = make(tiny)
+    translator.translate(made_up(3), 3)  # another list, another beam, constraints: generators
+    translator.translate(made_up(3), beam=7)
+    translator.translate(["de3"], constraints=[["en4"]])
+    held = [translator.models[0], translator.generator.decoder, translator.task]
+    held = [weakref.ref(each) for each in held]
+    del translator
+    gc.collect()
+    assert [each() for each in held] == [None] * 3
 
 
 def test_a_call_with_its_own_beam_meets_constraints(translator):

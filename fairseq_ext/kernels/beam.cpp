@@ -1,4 +1,5 @@
-// The beam search of sentences that start and end at any step: --select topk, sampling or dba, --softmax full. The definition is
+// The beam search of sentences that start and end at any step: --select topk, sampling or dba, --softmax full; --select topk, --softmax top or
+// lexical with a list for each sentence. The definition is
 // search/loop.py with these files of search/strategies/select/, with search/strategies/stop/ and search/strategies/prune.py. The results
 // are the same bits.
 //
@@ -17,6 +18,8 @@ struct Batch {
     Sentence* const* live;
     int64_t sentences;
     int64_t calls, decoder_rows;  // decoder calls; their rows, summed
+    const void* output;           // the output layer of all listed words, with `columns` outputs; null: the reader's
+    int64_t columns;
 };
 
 // (3) Let the decoder read each row's last token
@@ -35,7 +38,7 @@ void decode_step(Batch& batch, int64_t rows, const Reader& reader, Step& step) {
     }
     step.x = reader.x, step.rows = rows, step.block = 1, step.lines = lines;
     run_decoder(reader.layers, &step);
-    run_linear(reader.output, reader.x, rows, reader.logits);
+    run_linear(batch.output ? batch.output : reader.output, reader.x, rows, reader.logits);
     batch.calls += 1, batch.decoder_rows += rows;
 }
 
@@ -51,9 +54,12 @@ bool normalise(const Rules& rules, float* line, int64_t V, float& highest, float
 bool forbid(const Sentence& s, int64_t row, float* line, int64_t V, float& highest, float& log_total) {
     const Rules& rules = *s.rules;
     if (!normalise(rules, line, V, highest, log_total)) return false;
-    line[rules.pad] = -INFINITY;
-    if (s.length < rules.min_len) line[rules.eos] = -INFINITY;
-    if (rules.ngram) repeated_ngrams(s.tokens + row * s.T + 1, s.length, rules.ngram, [&](int64_t word) { line[word] = -INFINITY; });
+    auto ban = [&](int64_t word) {
+        if (const int64_t column = s.column_of(word); column >= 0) line[column] = -INFINITY;
+    };
+    ban(rules.pad);
+    if (s.length < rules.min_len) ban(rules.eos);
+    if (rules.ngram) repeated_ngrams(s.tokens + row * s.T + 1, s.length, rules.ngram, ban);
     return true;
 }
 
@@ -64,7 +70,7 @@ void add_words(const Sentence& s, int64_t row, const float* line, int64_t V, int
     auto look = [&](int64_t w) {
         if (const float value = total(line[w]); best.takes(value)) best.add(value, first + w);
     };
-    const int64_t eos = s.rules->eos, left = s.limit - s.length;
+    const int64_t eos = s.column_of(s.rules->eos), left = s.limit - s.length;
     if (s.allowed) s.outputs().for_each_allowed(s.allowed_state[row], left, eos, look);
     else if (left > 0) best.add_line(line, V, first, total);
     else look(eos);
@@ -147,8 +153,17 @@ Result continue_with(Sentence& s, const Candidates& all, Write write) {
     return GOES_ON;
 }
 
-// Extend a sentence's rows by one token. Return TOO_FEW_CONTINUATIONS if fewer than 2k continuations are possible; then the Python loop
-// takes the sentence over
+// Return the logits of a sentence's listed words (n, listed), of those of all lists (n, columns)
+float* listed_logits(const Sentence& s, const float* logits, int64_t columns) {
+    static thread_local std::vector<float> memory;
+    float *own = scratch(memory, s.rows * s.listed), *to = own;
+    for (int64_t i = 0; i < s.rows; ++i, logits += columns)
+        for (int64_t w = 0; w < s.listed; ++w) *to++ = logits[s.columns[w]];
+    return own;
+}
+
+// Extend a sentence's rows by one token, from logits (n, V) of all words or of its own. Return TOO_FEW_CONTINUATIONS if fewer than 2k
+// continuations are possible; then the Python loop takes the sentence over
 Result advance(Sentence& s, float* logits, int64_t V) {
     static thread_local std::vector<float> memory_score;
     static thread_local std::vector<int64_t> memory_where;
@@ -157,6 +172,11 @@ Result advance(Sentence& s, float* logits, int64_t V) {
     Best best{scratch(memory_score, c), scratch(memory_where, c), c, 0};
     if (!choose(s, logits, V, best)) return NOT_A_NUMBER;
     while (best.count && best.score[best.count - 1] == -INFINITY) --best.count;
+    if (s.words) {
+        const int64_t all_words = s.words[s.listed - 1] + 1;
+        for (int64_t j = 0; j < best.count; ++j) best.where[j] = best.where[j] / V * all_words + s.words[best.where[j] % V];
+        V = all_words;
+    }
     Candidates all{best.score, best.where, nullptr, best.count, V, rules.eos, rules.k, s.length >= s.limit};
     if (!rules.variable && !s.allowed && all.c < (all.at_limit ? s.rows : c)) return TOO_FEW_CONTINUATIONS;
     if (rules.variable) all.c = prune(s, all);
@@ -199,6 +219,7 @@ Result advance_in_banks(Sentence& s, float* logits, int64_t V) {
 Result extend(Sentence& s, float* logits, int64_t V) {
     static Result (*const extensions[])(Sentence&, float*, int64_t) = {advance, draw, advance_in_banks};
     auto normalise_line = [&](float* line, float& highest, float& log_total) { return normalise(*s.rules, line, V, highest, log_total); };
+    if (s.words) return advance(s, listed_logits(s, logits, V), s.listed);
     if (s.remaining) return score_output(s, logits, V, normalise_line);
     return extensions[s.rules->selection](s, logits, V);
 }
@@ -216,7 +237,7 @@ bool have_room(const Batch& batch, const Reader& reader, const Step& step) {
 }
 
 Result search(Batch& batch, int64_t most, const Reader& reader, Step& step) {
-    const int64_t V = reader.vocabulary;
+    const int64_t V = batch.output ? batch.columns : reader.vocabulary;
     static thread_local std::vector<int64_t> memory_first;
     int64_t* first = scratch(memory_first, batch.sentences);
     for (; most > 0; --most) {

@@ -17,8 +17,11 @@ import numpy as np
 from fairseq_ext.kernels.library import loaded, struct
 
 if TYPE_CHECKING:  # translate.py starts without torch
+    from torch import Tensor
+
     from fairseq_ext.kernels.allowed import CompiledAutomata
     from fairseq_ext.kernels.banks import Banks
+    from fairseq_ext.kernels.transformer import PackedLinear
 
 ROWS = {"tokens": np.int64, "next_tokens": np.int64, "score": np.float32, "next_score": np.float32}
 ROWS |= {"history": np.int32, "next_history": np.int32}
@@ -111,6 +114,7 @@ class CompiledSentence:
             setattr(self.struct, name, array.ctypes.data)
         self.states = np.zeros((len(STATES), 0), np.int64)  # (4, at least k x G)
         self.keepalive: Any = None  # objects that the structure points to
+        self.words: Any = None  # the ids of `list_`
         self.set_capacity_(FIRST_PLACES)
 
     def set_capacity_(self, T: int) -> None:
@@ -195,6 +199,14 @@ class CompiledSentence:
             for name, array in zip(ALLOWED_STATES, self.allowed_states, strict=True):
                 setattr(self.struct, name, array.ctypes.data)
 
+    def list_(self, words: Tensor | None, columns: Tensor | None = None) -> None:
+        """Score only these words (C,), ascending, which are at these columns (C,) of the batch's
+        output layer; None: all. Call it after `start_`."""
+        self.words, self.columns = words, columns  # the structure points to them
+        self.struct.words = None if words is None else words.data_ptr()
+        self.struct.columns = None if columns is None else columns.data_ptr()
+        self.struct.listed = 0 if words is None else words.numel()
+
     @property
     def is_live(self) -> bool:
         """Whether the search has not ended yet."""
@@ -245,6 +257,12 @@ class CompiledBatch:
         # subtle: an array type of ctypes for each length would be garbage in a circle
         self.addresses = np.array([sentence.address for sentence in live], dtype=np.uintp)
         self.struct.live, self.struct.sentences = self.addresses.ctypes.data, len(live)
+
+    def set_output_(self, output: PackedLinear | None) -> None:
+        """Set the output layer of all sentences' listed words; None: the reader's."""
+        self.output = output  # the structure points to it
+        self.struct.output = None if output is None else output.address
+        self.struct.columns = 0 if output is None else output.outputs
 
     @property
     def rows(self) -> int:

@@ -232,6 +232,24 @@ void multiply_by_tiles(const Linear& map, const uint8_t* x, const float* row_sca
     });
 }
 
+// Copy these outputs (to.out,) of a map of 32 or 8 bits, without their biases, to another one: zeros fill the last panel up
+void copy_outputs(const Linear& from, const int64_t* outputs, Linear& to) {
+    const int64_t units = from.kind == INT8 ? from.in / 4 : from.in, panels = (to.out + PANEL - 1) / PANEL;
+    const int32_t* weight = static_cast<const int32_t*>(from.weight);
+    for_each(panels, to.out * units > WORTH_THREADS / 64, [&](int64_t panel) {
+        int32_t* copy = static_cast<int32_t*>(const_cast<void*>(to.weight)) + panel * units * PANEL;
+        for (int64_t c = 0, output = panel * PANEL; c < PANEL; ++c, ++output) {
+            const bool is_one = output < to.out;
+            const int64_t at = is_one ? outputs[output] : 0;
+            const int32_t* source = weight + at / PANEL * units * PANEL + at % PANEL;
+            for (int64_t k = 0; k < units; ++k) copy[k * PANEL + c] = is_one ? source[k * PANEL] : 0;
+            if (from.kind != INT8) continue;
+            const_cast<float*>(to.scale)[output] = is_one ? from.scale[at] : 0.0f;
+            const_cast<int32_t*>(to.offset)[output] = is_one ? from.offset[at] : 0;
+        }
+    });
+}
+
 // y (lines, out) = x (lines, in) W' + bias
 void multiply(const Linear& map, const float* x, int64_t lines, float* y, Epilogue epilogue) {
     static thread_local std::vector<uint8_t> bytes;

@@ -46,6 +46,9 @@ struct Sentence {
     // required phrases: those of its pool, null for none; its number there; number of tokens; they cannot be met; rows that the banks share
     const Phrases* phrases;
     int64_t in_phrases, goal, infeasible, slots;
+    // words that are scored, ascending (--softmax top, lexical), null for all; (listed,) column of each in the step's logits
+    const int64_t *words, *columns;
+    int64_t listed;
     // state
     int64_t result;                            // GOES_ON while it is live
     int64_t length, rows, used;                // tokens chosen so far, live rows, positions of the slot in use
@@ -76,6 +79,13 @@ struct Sentence {
     int64_t *ends, *read;                      // (k,) number of tokens of each before EOS; how many of them the decoder has read
 
     Outputs outputs() const { return {*allowed, allowed_base}; }
+
+    // Return the place of a word in its scores, or -1 if it is not scored
+    int64_t column_of(int64_t word) const {
+        if (!words) return word;
+        const int64_t column = std::lower_bound(words, words + listed, word) - words;
+        return column < listed && words[column] == word ? column : -1;
+    }
 
     // Write the row's tokens and EOS to the f-th place of found
     void finish(int64_t f, int64_t row, float total) { finish(f, row, total, length); }

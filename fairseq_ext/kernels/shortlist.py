@@ -9,6 +9,7 @@ Shapes: n rows, V words, d features, m found words, T words of the fixed part.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from ctypes import c_double
 from typing import Any
 
@@ -81,6 +82,25 @@ class ShortlistLinear:
             self.seconds,
         )
         return ids, y
+
+
+class WordLists:
+    """The words of several shortlists as one output layer.
+
+    output: the map of all these words, or of the vocabulary if they are most of it; words: each
+    list's ascending ids (C,); columns: their outputs (C,) in the map.
+    """
+
+    def __init__(self, output: PackedLinear, words: Sequence[Tensor]):
+        self.words, self.columns, self.output = words, words, output
+        listed = torch.zeros(output.outputs, dtype=torch.bool)
+        for ids in words:
+            listed[ids] = True
+        together = listed.nonzero().view(-1)
+        if 2 * together.numel() <= output.outputs:
+            self.output = output.select_outputs(together)
+            column = listed.cumsum(0) - 1
+            self.columns = [column[ids] for ids in words]
 
 
 # ---- Screened log-probabilities

@@ -218,6 +218,8 @@ ENTRY int64_t linear(const Linear* map, const float* x, int64_t lines, float* y,
     return guarded([&] { multiply(*map, x, lines, y, static_cast<Epilogue>(epilogue)); });
 }
 
+ENTRY void outputs_of_linear(const Linear* from, const int64_t* outputs, Linear* to) { copy_outputs(*from, outputs, *to); }
+
 ENTRY int64_t layer_norm(const Norm* norm, const float* x, int64_t lines, int64_t d, float* y) {
     return guarded([&] { normalise(*norm, x, lines, d, y); });
 }

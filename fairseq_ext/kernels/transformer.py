@@ -8,6 +8,7 @@ Shapes: N lines, d features, S sentences, P columns of a panel (depends on the p
 
 from __future__ import annotations
 
+import copy
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -90,6 +91,26 @@ class PackedLinear:
         pointers = [0 if part is None else address(part, dtype) for part, dtype in typed]
         self.struct = LinearStruct(*pointers, inputs, out, KIND_OF_BITS[bits])
         self.address = ctypes.addressof(self.struct)
+
+    def select_outputs(self, outputs: Tensor) -> PackedLinear:
+        """Return the map of these outputs (m,); of 32 or 8 bits, as this one is."""
+        m, part = outputs.numel(), copy.copy(self)
+        part.outputs, part.bias = m, None if self.bias is None else self.bias[outputs]
+        P = self.weight.size(2)
+        part.weight = self.weight.new_empty(-(-m // P), *self.weight.shape[1:])
+        for name in ("scale", "offset"):
+            if (value := getattr(self, name)) is not None:
+                setattr(part, name, value.new_empty(part.weight.size(0), P))
+        pointers = (
+            0 if each is None else each.data_ptr()
+            for each in (part.weight, part.bias, part.scale, part.offset)
+        )
+        part.struct = LinearStruct(*pointers, self.inputs, m, self.struct.kind)
+        part.address = ctypes.addressof(part.struct)
+        if m:
+            at = address(outputs, torch.long, m)
+            loaded().outputs_of_linear(self.address, at, part.address)
+        return part
 
     def __call__(self, x: Tensor, after: str = "none") -> Tensor:
         """Return the map (N, out) of x (N, in); after: none, relu, gelu or silu."""

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from fairseq_ext.kernels.transformer import CompiledRows
+from fairseq_ext.kernels.transformer import CompiledRows, PackedLinear
 from fairseq_ext.model.transformer.lines import LineReader
 
 
@@ -32,6 +32,10 @@ class Decoder(Protocol):
 
     def step(self, tokens: Tensor) -> list[Tensor]:
         """Read the last column of tokens (n, L); return the features (n, d) of each model."""
+
+    @property
+    def compiled_output(self) -> PackedLinear | None:
+        """The output layer of one model, all parts of which are compiled; None for others."""
 
     def log_probs(self, features: list[Tensor], temperature: float) -> Tensor:
         """Return the log-probabilities (n, V) of the next token, in float32 or better."""

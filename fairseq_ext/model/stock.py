@@ -92,6 +92,10 @@ class FairseqBackend:
     def attending_copy(self) -> None:
         """Return None: fairseq's modules do not return the attention of all layers."""
 
+    @property
+    def compiled_output(self) -> None:
+        return None
+
     def row_reader(self) -> None:
         """Return None: there is no faster way to read a single sentence."""
 

@@ -8,6 +8,7 @@ import gc
 import logging
 import math
 import os
+import weakref
 from collections.abc import Callable, Iterable
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -197,13 +198,15 @@ class Command:
     """One run: batches go through `run_batch`, and `end` runs once, when the process ends.
 
     at_end: called at the end with the statistics, after they are written; it returns the status.
-    No attribute keeps a generator or its models alive.
+    In a program that is not ours it is left out if its task is gone by then. No attribute keeps
+    such a task alive, nor a generator or its models, unless they decode in worker processes.
     """
 
     def __init__(self, flags: Any, at_end: Callable[[Stats], int]):
         self.stats_path: str | None = flags.stats_file
         self.cpu_workers: int = flags.cpu_workers
-        self.at_end = at_end
+        kept = is_fairseq_command()
+        self.at_end = (lambda: at_end) if kept else weakref.WeakMethod(at_end)
         self.stats: Stats | None = None
         self.workers: CpuWorkers | None = None
         self.stats_file: StatsFile | None = None
@@ -264,7 +267,8 @@ class Command:
                 self.stats_file.write()
         except UsageError as error:
             failed = error
-        status = self.at_end(self.stats)
+        at_end = self.at_end()
+        status = 0 if at_end is None else at_end(self.stats)
         if failed is not None:
             report(type(failed), failed, None)
             return 1

@@ -146,13 +146,14 @@ class GeneratorBuilderMixin:
         settings.
 
         subtle: some stock tasks do not pass a class on (translation_multi_simple_epoch), so
-        `GeneratorClassHook` adds it where their calls of `super()` end.
+        `GeneratorClassHook` adds it where their calls of `super()` end. The arguments may hold a
+        generator and so a model: the task, which lives as long as the process, lets them go.
         """
         self.generator_class, self.generator_arguments = kind, extra
         try:
             return self.build_stock(models, args, kind, None, prefix_allowed_tokens_fn)
         finally:
-            self.generator_class = None
+            self.generator_class, self.generator_arguments = None, {}
 
 
 class GeneratorClassHook(FairseqTask):

@@ -2,10 +2,11 @@
 
 Sentences are added and cancelled between any two steps, and a step is one call.
 
-The twin runs beam search of one model on a CPU, in float32 or with --int8: with the full softmax,
-no logits processor but the length limits and --no-repeat-ngram-size, and fairseq's selection or
-sampling, every stopping criterion and every pruning; sentences with required phrases with dynamic
-beam allocation, --stop early and no pruning. Sentences with and without phrases share decoder
+The twin runs beam search of one model on a CPU, in float32 or with --int8: with the full softmax
+(with --select topk, also top and lexical for each sentence), no logits processor but the length
+limits and --no-repeat-ngram-size, and fairseq's selection or sampling, every stopping criterion and
+every pruning; sentences with required phrases with dynamic beam allocation, --stop early and no
+pruning. Sentences with and without phrases share decoder
 calls. loop.py is the definition: hypotheses are equal, to the last bit.
 """
 
@@ -31,6 +32,7 @@ from fairseq_ext.kernels.beam import (
 )
 from fairseq_ext.kernels.library import address, library
 from fairseq_ext.kernels.transformer import CompiledRows
+from fairseq_ext.search.compiled_lists import CompiledLists
 from fairseq_ext.search.finished import Ending, Hypothesis, n_best
 from fairseq_ext.search.log_probs import MANY
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
@@ -56,6 +58,7 @@ class CompiledSearch(CompiledSearcher):
         self.banks = PerPoolCache(setup.strategies.select.banks)
         self.spare: list[CompiledSentence] = []
         self.batch = CompiledBatch()
+        self.lists = CompiledLists(setup) if setup.strategies.softmax.is_own else None
         self.clear()
 
     def clear(self) -> None:
@@ -65,6 +68,8 @@ class CompiledSearch(CompiledSearcher):
         self.sentences: dict[Request, CompiledSentence] = {}  # live or ended
         self.running: dict[Request, CompiledSentence] = {}  # live
         self.batch.set_sentences_([])
+        if self.lists is not None:
+            self.lists.clear()
 
     @staticmethod
     def supports(setup: SearchSetup) -> bool:
@@ -85,6 +90,8 @@ class CompiledSearch(CompiledSearcher):
             return False
         # where outputs are given, phrases are a part of the product
         is_restricted = constraints is not None and constraints.allowed is not None
+        if is_restricted and self.lists is not None:
+            return False
         if constraints is None or constraints.is_free:
             return self.rules is not None
         if is_restricted:
@@ -100,7 +107,7 @@ class CompiledSearch(CompiledSearcher):
         ):
             return False
         if is_free(pool):
-            return self.rules is not None
+            return self.rules is not None and (pool.rule is None or self.lists is None)
         return (
             self.phrase_rules is not None
             and pool.rule is None
@@ -130,7 +137,9 @@ class CompiledSearch(CompiledSearcher):
         highest = 0 if banks is None else max(banks.total)
         rules.reserve_(max(pool.max_len[i] for i in sentences), highest)
         rewarded = spec.scoring.rewarded(pool, torch.tensor(sentences)).tolist()
-        for request, slot, length in zip(requests, slots, rewarded, strict=True):
+        softmax = self.setup.strategies.softmax
+        words = [None] * len(requests) if self.lists is None else softmax.lists_of(pool, sentences)
+        for request, slot, length, listed in zip(requests, slots, rewarded, words, strict=True):
             i = request.sentence
             limit = pool.max_len[i]
             self.sentences[request] = sentence = self.new_sentence(rules, banks, i)
@@ -150,7 +159,8 @@ class CompiledSearch(CompiledSearcher):
             if pool.rule is not None:
                 bounded = rules.struct.stop == StopRule.OPTIMAL and not spec.scoring.is_total
                 automata = pool.rule.compiled(pool, request.sentence, bounded)
-            self.sentences[request].restrict_(*(automata or (None,)))
+            sentence.restrict_(*(automata or (None,)))
+            sentence.list_(listed)
         self.refresh_running()
 
     def new_sentence(
@@ -177,6 +187,8 @@ class CompiledSearch(CompiledSearcher):
             request: sentence for request, sentence in self.sentences.items() if sentence.is_live
         }
         self.batch.set_sentences_(list(self.running.values()))
+        if self.lists is not None:
+            self.lists.update_(self.batch, self.running.values())
 
     def step(self, most: int = 1) -> list[Request]:
         running, schedule = self.running, self.setup.strategies.schedule
@@ -217,6 +229,9 @@ class CompiledSearch(CompiledSearcher):
         if not self.running:
             return []
         assert self.reader is not None
+        rows, is_sample = [sentence.struct.rows for sentence in self.batch.live], False
+        if self.lists is not None:
+            most, is_sample = self.lists.steps_to_sample(most)
         while (
             result := self.batch.run_steps(most, self.reader, self.reader.step)
         ) == SearchResult.NO_ROOM:
@@ -224,7 +239,12 @@ class CompiledSearch(CompiledSearcher):
             lengthened = [sentence.lengthen_() for sentence in self.running.values()]
             if not any(lengthened) and not self.reader.reserve_rows_(self.batch.rows, longest + 1):
                 self.enlarge()
-        self.setup.stats.count_steps(*self.batch.take_counts())
+        calls, decoded = self.batch.take_counts()
+        self.setup.stats.count_steps(calls, decoded)
+        if self.lists is not None:
+            self.lists.softmax.count_calls(calls)
+            if is_sample:
+                self.lists.sample(self.batch, rows, self.reader)
         if result == SearchResult.GOES_ON:
             return []
         ended = [request for request, sentence in self.running.items() if not sentence.is_live]
@@ -270,7 +290,9 @@ class CompiledSearch(CompiledSearcher):
     def cancel(self, requests: Collection[Request]) -> None:
         """Drop requests; the KV cache is freed with the last one."""
         for request in requests:
-            self.spare.append(self.sentences.pop(request))
+            self.spare.append(sentence := self.sentences.pop(request))
+            if self.lists is not None:
+                self.lists.forget_(sentence)
         if any(request in self.running for request in requests):
             self.refresh_running()
         if not self.sentences:
@@ -309,7 +331,7 @@ def is_supported(setup: SearchSetup) -> bool:
     return (
         library() is not None
         and None not in strategies.rules()
-        and strategies.softmax.is_full
+        and (strategies.softmax.is_full or strategies.softmax.is_own)
         and setup.processors.is_plain
         and 2 * setup.spec.k <= MANY
     )
@@ -324,6 +346,7 @@ def supports_free(setup: SearchSetup) -> bool:
         and (scoring.bounded or not scoring.reward)
         # with a lower one, the best score that a row can reach depends on its length
         and scoring.lenpen >= 0
+        and (setup.strategies.softmax.is_full or fields_of(setup)["selection"] == Selection.TOP)
     )
 
 
@@ -332,6 +355,7 @@ def supports_phrases(setup: SearchSetup) -> bool:
     strategies = setup.strategies
     return (
         is_supported(setup)
+        and strategies.softmax.is_full
         and not strategies.prune
         and not setup.spec.scoring.reward
         and fields_of(setup)["selection"] == Selection.BANKS

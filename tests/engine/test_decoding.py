@@ -631,7 +631,7 @@ def test_a_glossary_is_read_once_and_again_when_it_has_changed(decoding, tmp_pat
             "--glossary-match needs a glossary",
         ),
         ({"softmax": "lsh"}, "add --lsh-share sentence"),
-        ({"softmax": "top"}, "add --shortlist-share sentence"),
+        ({"softmax": "top", "shortlist_share": "batch"}, "add --shortlist-share sentence"),
         ({"results_file": "x"}, "--results-file has no place in an engine"),
         ({"constraints_file": "x"}, "--constraints-file gives line n its phrases"),
         ({"print_alignment": "hard"}, "--print-alignment reads attention"),

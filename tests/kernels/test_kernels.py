@@ -119,6 +119,18 @@ def test_a_line_has_the_same_bits_among_any_number_of_lines(bits):
 
 
 @needs_library
+@pytest.mark.parametrize("bits", [32, 8])
+@pytest.mark.parametrize("chosen", [1, 5, 200])
+def test_chosen_outputs_have_the_bits_that_they_have_among_all(chosen, bits):
+    draw = torch.Generator().manual_seed(chosen)
+    weight, bias = torch.randn(300, 48, generator=draw), torch.randn(300, generator=draw)
+    outputs = torch.randperm(300, generator=draw)[:chosen].sort().values
+    x = torch.randn(7, 48, generator=draw)
+    for shift in (bias, None):
+        whole = step.PackedLinear(weight, shift, bits)
+        assert torch.equal(whole.select_outputs(outputs)(x), whole(x)[:, outputs])
+
+
 def test_int8_linear_layers_whose_inputs_do_not_come_in_fours_stay_float32():
     x, weight = numbers(3, 7), numbers(5, 7, seed=1)
     torch.testing.assert_close(step.PackedLinear(weight, None, bits=8)(x), x @ weight.t())

@@ -243,6 +243,35 @@ def test_int8_gives_the_loops_bits():
         assert was_compiled
 
 
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("ending", [*ENDINGS, {"prune_threshold": 2.0}], ids=str)
+def test_lists_of_words_give_the_loops_bits(ending, int8, tmp_path):
+    """Lists of a few of the vocabulary's words, and of most of them."""
+    table = tmp_path / "table"
+    table.write_text("".join(f"w{i} w{j * i % 60} 0.5\n" for i in range(60) for j in (2, 3)))
+    compiled, draw = 0, random.Random(SEED)
+    for seed in range(6):
+        lists = {"softmax": "lexical", "shortlist_file": str(table), "shortlist_top": 10}
+        if seed % 3 == 0:
+            lists = {"softmax": "top", "shortlist_top": draw.choice([14, 45])}
+        ours = generators(
+            [build("transformer", 1 + seed, words=60, dtype=torch.float32)],
+            strategy={**ending, **lists, "int8": int8, "shortlist_recall_every": 5},
+            words=60,
+            beam=draw.choice([1, 3, 4]),
+            max_len_b=12,
+            temperature=draw.choice([1.0, 0.7]),
+            no_repeat_ngram_size=draw.choice([0, 1, 2]),
+            min_len=draw.choice([1, 3]),
+        ).ours
+        lengths = [draw.randint(2, 12) for _ in range(draw.choice([1, 3, 8]))]
+        alone, loop, was_compiled = both(ours, batch(lengths, words=60, seed=seed))
+        for found, expected in zip(alone, loop, strict=True):
+            equal_bits([found], [expected], 1 if ending.get("stop") == "optimal" else None)
+        compiled += was_compiled
+    assert compiled > 3
+
+
 @pytest.mark.parametrize("prune", [False, True])
 def test_a_reward_for_every_token_up_to_the_limit_gives_the_loops_bits(prune):
     """What a live hypothesis can still get counts </s>, which comes behind the last word."""

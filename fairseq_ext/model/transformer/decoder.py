@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.kernels.log_probs import log_softmax_
-from fairseq_ext.kernels.transformer import CompiledRows
+from fairseq_ext.kernels.transformer import CompiledRows, PackedLinear
 from fairseq_ext.model.transformer.cache import KeyValues, KVCache
 from fairseq_ext.model.transformer.cuda_graph import CudaGraphCache, MakeGraphs
 from fairseq_ext.model.transformer.encoder import (
@@ -205,6 +205,11 @@ class TransformerBackend:
         if len(scores) == 1:
             return scores[0]
         return torch.logsumexp(torch.stack(scores), dim=0) - math.log(len(scores))
+
+    @property
+    def compiled_output(self) -> PackedLinear | None:
+        output = self.weights[0].output
+        return (output.packed or output.pack()) if is_compiled_throughout(self.weights) else None
 
     def row_reader(self) -> CompiledRows | None:
         """Return a compiled reader of the single live row, which takes over the group; None if not

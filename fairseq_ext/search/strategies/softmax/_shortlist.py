@@ -110,10 +110,10 @@ class TopFlags(ShortlistFlags):
         },
     )
     shortlist_share: Literal["batch", "sentence"] = field(
-        default="batch",
+        default="sentence",
         metadata={
             "help": "one shortlist for all rows decoded together, or one for each sentence "
-            "(default: batch)"
+            "(default: sentence)"
         },
     )
 
@@ -367,6 +367,7 @@ def most_frequent(counts: Iterable[int], T: int, always: Iterable[int]) -> Tenso
 # ---- Statistics: shortlist lengths, recall against the full softmax, seconds of each stage
 
 
+MANY_CALLS = 1 << 30
 CLOCK = time.CLOCK_MONOTONIC  # the system's number of the clock that times stages
 
 
@@ -431,6 +432,10 @@ class ShortlistMeter:
     def count(self, shortlists: int, words: int) -> None:
         """Count shortlists and their total length."""
         self.counts.vocab_mean += Mean(words, shortlists)
+
+    def calls_to_sample(self) -> int:
+        """Return the number of calls to the next sample, which is the last of them."""
+        return 1 + (min(4, self.every) - self.calls - 1) % self.every if self.every else MANY_CALLS
 
     def is_sample_due(self) -> bool:
         self.calls += 1

@@ -24,11 +24,10 @@ from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import table_lines
-from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.pool import PerPoolCache, Pool
 from fairseq_ext.search.registry import register
+from fairseq_ext.search.strategies.softmax._by_sentence import FixedShortlist
 from fairseq_ext.search.strategies.softmax._shortlist import (
-    ShortlistSoftmax,
     TopFlags,
     check_top,
     shortlist_arguments,
@@ -86,7 +85,7 @@ def read_table(path: str, source, target, words: int) -> Tensor:
     return out
 
 
-class Lexical(ShortlistSoftmax):
+class Lexical(FixedShortlist):
     """The fixed part and the translations of each sentence's source words."""
 
     def __init__(self, table: Tensor, **arguments: Any):
@@ -100,9 +99,8 @@ class Lexical(ShortlistSoftmax):
         mask = torch.zeros(found.size(0), self.V + 1, dtype=torch.bool, device=found.device)
         return mask.scatter_(1, found.masked_fill(found < 0, self.V), True)[:, : self.V]
 
-    def words(self, features: list[Tensor], beam: Beam, pool: Pool) -> Tensor:
-        mask = self.translations(pool)[beam.live_index()]
-        return mask if self.by_sentence else mask.any(0, keepdim=True)
+    def translations_of(self, pool: Pool) -> Tensor:
+        return self.translations(pool)
 
 
 def check(flags, generation) -> None:
