@@ -21,8 +21,7 @@ from torch import Tensor
 
 from fairseq_ext.kernels.transformer import LINE
 from fairseq_ext.model.transformer.cache import KeyValues
-from fairseq_ext.model.transformer.layers import embed, reserve_positions
-from fairseq_ext.model.transformer.rows import Step
+from fairseq_ext.model.transformer.layers import embed
 from fairseq_ext.model.transformer.weights import Weights
 
 
@@ -44,9 +43,8 @@ class LineReader:
     targets: list[Tensor] = field(default_factory=list)  # of each model (L, 2, 1, H, P, h)
     kept: int = 0  # positions that later tokens may see
 
-    def read(self, new: Sequence[NewTokens], keeps: bool = False) -> list[Tensor]:
-        """Return the features (N, d) of each model; keeps: keep the positions, which are the next
-        N, for later calls."""
+    def read(self, new: Sequence[NewTokens]) -> list[Tensor]:
+        """Return the features (N, d) of each model. The positions are not kept."""
         lines, ids, past = self.lines(new)
         out = []
         for model, source, target in zip(self.weights, self.sources, self.targets, strict=True):
@@ -54,12 +52,11 @@ class LineReader:
             assert model.compiled is not None
             model.compiled.decode_lines_(x, lines.records, target, source)
             out.append(x if model.project_out is None else model.project_out(x))
-        self.kept += len(lines.records) if keeps else 0
         return out
 
     def attention(self, new: Sequence[NewTokens]) -> Tensor:
         """Return the attention (N, T) to the sources, averaged over models, layers and heads. The
-        positions are kept, as by `read`."""
+        positions, the next N, are kept."""
         lines, ids, past = self.lines(new)
         total = torch.zeros(len(ids), self.sources[0].source.size(4))
         for model, source, target in zip(self.weights, self.sources, self.targets, strict=True):
@@ -95,9 +92,13 @@ class LineReader:
     def reserve_(self, positions: int, longest: int) -> None:
         """Reserve memory for so many positions, and for targets of `longest` tokens."""
         for model in self.weights:
-            reserve_positions(
-                model, Step(longest, 0, longest, 1, 1, None, None, longest, mask=None)
-            )
+            # behind a model's last position values are not used: such targets are too long
+            if (
+                model.positions is not None
+                and model.grow_positions is not None
+                and longest > model.positions.size(0)
+            ):
+                model.positions = model.grow_positions(2 * longest)
         if self.targets and positions <= self.targets[0].size(4):
             return
         before = self.targets
