@@ -59,6 +59,7 @@ def test_one_paper_is_run_and_published(tmp_path):
         "2",
         "--figure4-least",
         "1",
+        "--time-paper",
         "--example",
         "2",
         "--example-words",
@@ -109,6 +110,10 @@ def test_one_paper_is_run_and_published(tmp_path):
     assert re.search(
         r"^\| DBA of the paper, k = 2 \| [\d.]+ ±[\d.]+ \|  \| \d+ \|", text, re.MULTILINE
     )
+    times = r"^\| (DBA of the paper, k = 2, not pruned|GBS of the paper, b = 1) \| \d+ \(\d+-\d+\)"
+    assert len(re.findall(times, text, re.MULTILINE)) == 2
+    shares = re.search(r"Appendix A\.1.*?\| rand1 \| (\d+) \|", text, re.DOTALL)
+    assert shares and 0 <= int(shares[1]) <= 100
     assert re.search(r"^\| GBS, b = 1 \| [\d.]+ ±[\d.]+ \| [+-]", text, re.MULTILINE)
     assert re.search(r"^\| rand1 \| first complete \| [\d.]+ ±", text, re.MULTILINE)
     assert re.search(r"^\| banana, red house \| -\d", text, re.MULTILINE)

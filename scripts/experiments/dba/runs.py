@@ -24,7 +24,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1] / "optimal_ending"))
 
 from extract import MORE_SETS, SETS, extract
-from paper import PARTS, comparisons
+from paper import PAPER, PARTS, STOP, comparisons
 from searches import (
     Difference,
     Measure,
@@ -215,6 +215,18 @@ class Runs:
         }
         methods |= {f"GBS, b = {b}": dict(select="gbs", gbs_base=b) for b in self.args.gbs}
         methods |= {f"CBS, k = {self.args.beams[0]}": dict(select="cbs", beam=self.args.beams[0])}
+        if self.args.time_paper:
+            methods |= {
+                f"DBA of the paper, k = {k}": dict(beam=k, **PAPER) for k in self.args.figure4_beams
+            }
+            beam = max(self.args.figure4_beams)
+            methods[f"DBA of the paper, k = {beam}, not pruned"] = dict(
+                beam=beam, prune_finished=None, **PAPER
+            )
+            methods |= {
+                f"GBS of the paper, b = {b}": dict(select="gbs", gbs_base=b, **STOP)
+                for b in self.args.gbs
+            }
         timed = {
             count: found[: self.args.most]
             for count, found in sorted(by_tokens.items())
@@ -228,7 +240,7 @@ class Runs:
                     f"time.{method.lower().replace(' = ', '').replace(', ', '.')}.tokens{count}"
                     f".round{n + 1}"
                 )
-                flags = methods[method] | {"prune_finished": self.args.time_prune}
+                flags = {"prune_finished": self.args.time_prune} | methods[method]
                 rounds[count, method].append(
                     self.search(label, timed[count], self.sets[TIMED], **flags)
                 )
@@ -254,6 +266,16 @@ class Runs:
                 if places[0] is not None and places[1] is not None:
                     out.append((places[0], places[1]))
         return out
+
+    def present(self, name: str) -> float:
+        """Appendix A.1: per cent of a set's phrases that the output without words has."""
+        texts = [text for *_, text in self.unpruned("none", self.args.table_beam).best]
+        found = [
+            place_of(phrase, text) is not None
+            for phrases, text in zip(self.sets[name], texts, strict=True)
+            for phrase in phrases
+        ]
+        return 100 * sum(found) / max(1, len(found))
 
     def reference_score(self) -> float | None:
         """Figure 8: the model's score of the references, the sum of their log-probabilities."""
@@ -345,6 +367,9 @@ def main() -> None:
     paper.add_argument(
         "--figure4-least", type=int, default=10, help="sentences of a number of tokens (10)"
     )
+    paper.add_argument(
+        "--time-paper", action="store_true", help="time it too, also without pruning (no)"
+    )
     paper.add_argument("--example", type=int, help="line of Figure 6, from 1 (none)")
     paper.add_argument(
         "--example-words",
@@ -380,6 +405,7 @@ def main() -> None:
         "grid": grid,
         "pruned": pruned,
         "tokens": {name: runs.tokens(name) for name in args.sets},
+        "present": {name: runs.present(name) for name in args.sets},
         "times": runs.times(),
         "timed": TIMED,
         "placed": args.placed,

@@ -81,6 +81,18 @@ def search(runs: dict[str, Any]) -> str:
     return "### BLEU and model score (sum of log-probabilities)\n\n" + table(head, rows)
 
 
+def present(runs: dict[str, Any]) -> str:
+    """Appendix A.1: how many of the phrases the search without words writes by itself."""
+    if "present" not in runs:  # results of old
+        return ""
+    title = (
+        f"### Appendix A.1: phrases that the output without words has, beam {runs['table_beam']}"
+    )
+    return f"{title}\n\n" + table(
+        ["set", "per cent"], [[name, f"{share:.0f}"] for name, share in runs["present"].items()]
+    )
+
+
 def differences(runs: dict[str, Any]) -> str:
     """BLEU less that of the search without words, with a word fewer, at the table's beam,
     and without pruning."""
@@ -291,6 +303,7 @@ def markdown(runs: dict[str, Any]) -> str:
     parts = [
         note,
         table_2(runs),
+        present(runs),
         table_3(runs),
         search(runs),
         differences(runs),

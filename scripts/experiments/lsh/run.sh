@@ -4,7 +4,7 @@
 #   scripts/experiments/lsh/run.sh --raw DIR [--arch transformer] [--work runs/lsh] [--out runs/lsh] [RUN ARGUMENTS, such as --sentences 100 --few 20]
 #
 # --raw holds Multi30k's text (train, val, test_2016_flickr in en, de, fr, cs). The first run trains the model (train.sh; --arch lstm: the
-# paper's kind) and learns the lexical table (scripts/lexical_table.py, which needs eflomal); WORK keeps both. WORK may also be what
+# kind of the paper's Table 1) and learns the lexical table (scripts/lexical_table.py, which needs eflomal); WORK keeps both. WORK may also be what
 # prepare.py --model makes. PYTHON= names another interpreter.
 set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -16,13 +16,17 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
 import fairseq_ext
+from fairseq_ext.model.transformer import decoder as transformer
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.strategies.decoding.beam import beam_search
 from fairseq_ext.search.strategies.softmax import _shortlist as softmax_stats
@@ -117,6 +121,17 @@ class Parts:
         self.seconds.setdefault(part, 0.0)
         setattr(owner, name, Timed(getattr(owner, name), part, self.seconds))
 
+    @contextmanager
+    def normalising(self) -> Iterator[None]:
+        """Count what of the full softmax turns logits into log-probabilities, too; the rest of it
+        is the matrix product."""
+        self.seconds["normalise"] = 0.0
+        with ExitStack() as stack:
+            for owner, name in ((torch, "log_softmax"), (transformer, "log_softmax_")):
+                timed = Timed(getattr(owner, name), "normalise", self.seconds)
+                stack.enter_context(patch.object(owner, name, timed))
+            yield
+
 
 class Timed:
     """Something that is called, with its attributes."""
@@ -124,9 +139,9 @@ class Timed:
     def __init__(self, inner: Any, part: str, seconds: dict[str, float]):
         self.inner, self.part, self.seconds = inner, part, seconds
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
         start = time.thread_time()
-        out = self.inner(*arguments)
+        out = self.inner(*arguments, **named)
         self.seconds[self.part] += time.thread_time() - start
         return out
 
@@ -178,14 +193,15 @@ def search(args: argparse.Namespace, flags: dict[str, Any], chosen: list[int]) -
         translator.generator.strategies.softmax.meter.every = 0
     translator.translate(source[:2])
     parts = Parts(translator.generator)
-    before, start = translator.stats.copy(), time.thread_time()
-    found = translator.translate(source)
-    seconds = time.thread_time() - start
-    counts = translator.stats.since(before).as_dict()
-    # compiled code, which has no parts to be timed, ran the whole search: the loop has
-    if not parts.seconds["decoder layers"]:
-        translator.generator.driver = partial(beam_search, translator.generator.setup)
-        translator.translate(source)
+    with parts.normalising() if flags["softmax"] == "full" else ExitStack():
+        before, start = translator.stats.copy(), time.thread_time()
+        found = translator.translate(source)
+        seconds = time.thread_time() - start
+        counts = translator.stats.since(before).as_dict()
+        # compiled code, which has no parts to be timed, ran the whole search: the loop has
+        if not parts.seconds["decoder layers"]:
+            translator.generator.driver = partial(beam_search, translator.generator.setup)
+            translator.translate(source)
     softmax = counts.get("softmax", {})
     out = {
         "seconds": seconds,

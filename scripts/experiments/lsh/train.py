@@ -1,5 +1,5 @@
 """Trains a word-level model of these experiments on a CPU, its output layer on a sample of the
-words: a stock fairseq Transformer, or an LSTM with attention as in the paper's Table 1.
+words: a stock fairseq Transformer, or an LSTM as in the paper's Table 1, but with attention.
 
     python scripts/experiments/lsh/train.py --data DIR/bin --out DIR/checkpoint_last.pt
         [--arch transformer] [--updates N] [--minutes M]
