@@ -41,7 +41,7 @@ class LineReader:
     weights: list[Weights]
     sources: list[KeyValues]
     targets: list[Tensor] = field(default_factory=list)  # of each model (L, 2, 1, H, P, h)
-    kept: int = 0  # positions that later tokens may see
+    used: int = 0  # positions that later tokens may see
 
     def read(self, new: Sequence[NewTokens]) -> list[Tensor]:
         """Return the features (N, d) of each model. The positions are not kept."""
@@ -65,7 +65,7 @@ class LineReader:
             x = embed(model, ids, 1, past)
             model.compiled.decode_lines_(x, lines.records, target, source, of_model)
             total += of_model / model.heads
-        self.kept += len(lines.records)
+        self.used += len(lines.records)
         return total / sum(len(model.layers) for model in self.weights)
 
     def lines(self, new: Sequence[NewTokens]) -> tuple[Lines, Tensor, Tensor]:
@@ -74,8 +74,8 @@ class LineReader:
         before = np.array([len(each.history) for each in new])
         ends, longest = counts.cumsum(), int((before + counts).max())
         N = int(ends[-1])
-        self.reserve_(self.kept + N, longest)
-        own = np.arange(self.kept, self.kept + N, dtype=np.int32)
+        self.reserve_(self.used + N, longest)
+        own = np.arange(self.used, self.used + N, dtype=np.int32)
         parts = zip(new, ends - counts, ends, strict=True)
         history = np.concatenate(
             [part for of, start, end in parts for part in (of.history, own[start:end])]
@@ -90,7 +90,7 @@ class LineReader:
         return Lines(records, history), ids, torch.from_numpy(past)
 
     def reserve_(self, positions: int, longest: int) -> None:
-        """Reserve memory for so many positions, and for targets of `longest` tokens."""
+        """Reserve memory for this number of positions, and for targets of `longest` tokens."""
         for model in self.weights:
             # behind a model's last position values are not used: such targets are too long
             if (
@@ -106,8 +106,8 @@ class LineReader:
         for i, source in enumerate(self.sources):
             L, two, _, H, _, h = source.source.shape
             self.targets.append(source.source.new_empty(L, two, 1, H, 2 * positions, h))
-            if self.kept:
-                self.targets[i][..., : self.kept, :] = before[i][..., : self.kept, :]
+            if self.used:
+                self.targets[i][..., : self.used, :] = before[i][..., : self.used, :]
 
 
 class Lines(NamedTuple):

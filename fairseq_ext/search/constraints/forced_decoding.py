@@ -282,7 +282,7 @@ class ForcedDecoding:
         for numbers in self.batches_of_lines(pairs, starts):
             new = [new_tokens(sources, pairs[i], starts[i], bos) for i in numbers]
             self.stats.count_step(sum(len(each.tokens) for each in new), 1)
-            position = lines.kept
+            position = lines.used
             out += lines.attention(new).split([len(each.tokens) for each in new])
             for i in numbers:
                 source, target = pairs[i]
