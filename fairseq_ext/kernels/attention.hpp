@@ -10,8 +10,12 @@ struct VisiblePositions {
     const float *key, *value;
     int64_t head, stride, count;  // elements from head to head and from position to position
     const int32_t* position;
+    float* weights = nullptr;  // to which the attention to each position is added; null: it is not needed
 
     int64_t offset(int64_t i) const { return (position ? position[i] : i) * stride; }
+    void add_weights(const float* power, float total) const {
+        for (int64_t i = 0; weights && i < count; ++i) weights[position ? position[i] : i] += power[i] / total;
+    }
 };
 
 // Return the lanes' sums of products of a query with a position's key; h = V x LANES (V = 0: any multiple of LANES)
@@ -64,6 +68,7 @@ void attend_head(const float* query, const float* key, const float* value, const
         highest = std::max(highest, power[i]);
     }
     const float total = exponentials(power, visible.count, highest);
+    visible.add_weights(power, total);
     if constexpr (V > 0) return mean_of_values<V>(power, total, value, visible, out);
     int64_t j = 0;
     for (; j + 4 * LANES <= h; j += 4 * LANES) mean_of_values<4>(power, total, value + j, visible, out + j);
@@ -81,6 +86,7 @@ void attend_any_head(const float* query, const float* key, const float* value, c
         highest = std::max(highest, dot);
     }
     const float total = exponentials(power, visible.count, highest);
+    visible.add_weights(power, total);
     for (int64_t j = 0; j < h; ++j) out[j] = 0.0f;
     for (int64_t i = 0; i < visible.count; ++i) {
         const float* from = value + visible.offset(i);

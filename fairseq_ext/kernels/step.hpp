@@ -27,6 +27,7 @@ struct Step {
     const float* source_mask;  // (sentences, source positions); null: none is padded
     Cache target, source;  // the KV cache: of self-attention, of cross-attention
     const Line* lines;  // (N,) replaces positions_before, place, slot and mask; null: those are used
+    float* attention;   // (N, source positions) to which the attention of all layers and heads is added, in the place of features; null: no
 };
 
 }  // namespace

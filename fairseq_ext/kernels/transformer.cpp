@@ -172,8 +172,10 @@ void run_decoder(const void* layers, const void* step_) {
             const float* key = keys + s * step.source.sentence;
             VisiblePositions visible{key, key + step.source.value, step.source.head, h, step.source.positions, nullptr};
             if (step.source_mask) visible.count = sources->count[s], visible.position = sources->positions.data() + s * step.source.positions;
+            if (step.attention) visible.weights = step.attention + i * step.source.positions;
             attend(wide + i * d, visible, heads, h, score, y + i * d);
         });
+        if (step.attention && l + 1 == stack.count) return;
         multiply(layer.cross_out, y, lines, x, ADD);
         norm_after(stack, layer.cross_norm, x, lines);
 

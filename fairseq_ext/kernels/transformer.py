@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -31,6 +32,7 @@ LayerStruct = struct("transformer.cpp", "Layer")
 LayerStackStruct = struct("transformer.cpp", "LayerStack")
 CacheStruct = struct("step.hpp", "Cache")
 StepStruct = struct("step.hpp", "Step")
+LINE = np.dtype(struct("step.hpp", "Line"))
 
 
 def panels(weight: Tensor, columns: int | None = None) -> Tensor:
@@ -204,6 +206,25 @@ class LayerStack:
             cache_struct(cache.target),
             cache_struct(cache.source),
         )
+        loaded().decode(ctypes.addressof(self.struct), ctypes.addressof(struct))
+
+    def decode_lines_(
+        self, x: Tensor, lines: np.ndarray, target: Tensor, source: Any, attention: Any = None
+    ) -> None:
+        """Turn embedded tokens x (N, d), a line each, into features, in place.
+
+        lines (N,): LINE; target (L, 2, 1, H, P, h): the positions, which all slots share; source:
+        the slots, model/transformer/cache.py, KeyValues; attention (N, source positions): that of
+        all layers and heads is added to it, and there are no features.
+        """
+        N = x.size(0)
+        struct = StepStruct(address(x, torch.float32, len(lines), self.struct.d), N, 1)
+        struct.sentences, struct.lines = source.source.size(2), lines.ctypes.data
+        struct.source_mask = mask_address(source)
+        struct.target, struct.source = cache_struct(target), cache_struct(source.source)
+        struct.target.sentence = 0
+        if attention is not None:
+            struct.attention = address(attention, torch.float32, N, source.source.size(4))
         loaded().decode(ctypes.addressof(self.struct), ctypes.addressof(struct))
 
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from fairseq_ext.kernels.transformer import CompiledRows, PackedLinear
+from fairseq_ext.model.transformer.lines import LineReader
 
 
 class Decoder(Protocol):
@@ -127,6 +128,10 @@ class AttendingDecoder(BlockDecoder, Protocol):
     def source_attention(self, tokens: Tensor) -> Tensor:
         """Read tokens (n, b), a block for each row; return their attention to the source (n, b,
         source), averaged over models, layers and heads."""
+
+    def line_reader(self) -> LineReader | None:
+        """Return a reader of targets of the sentences just admitted; None if the backend has none
+        for these models."""
 
     def separate_(self) -> None:
         """Copy the keys and values of the live rows, which may be those of another group."""

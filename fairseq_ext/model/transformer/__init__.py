@@ -4,6 +4,7 @@
 | --- | --- |
 | decoder.py | `TransformerBackend.step`: layer by layer, in compiled code, or by CUDA graphs |
 | layers.py | the layers as tensor operations, the definition of all other implementations |
+| lines.py | targets of any lengths in one compiled call, for forced decoding |
 | cuda_graph.py | recorded CUDA graphs |
 | rows.py | which positions of the KV cache each row sees |
 | cache.py | the KV cache: slots, positions, tensors |

@@ -39,6 +39,7 @@ from fairseq_ext.model.transformer.layers import (
     gather_rows,
     reserve_positions,
 )
+from fairseq_ext.model.transformer.lines import LineReader
 from fairseq_ext.model.transformer.rows import RowGroup, Step
 from fairseq_ext.model.transformer.weights import Linear, SmallParameters, Weights, read_weights
 
@@ -175,6 +176,11 @@ class TransformerBackend:
 
     def source_attention(self, tokens: Tensor) -> Tensor:
         return read_attention(self.weights, self.live, tokens)
+
+    def line_reader(self) -> LineReader | None:
+        if not all(self.runs_compiled(weights) for weights in self.weights):
+            return None
+        return LineReader(self.weights, self.live.cache.models)
 
     def separate_(self) -> None:
         self.live.cache.leave_shared_slots_()

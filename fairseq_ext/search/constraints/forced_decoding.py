@@ -12,11 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.model.protocol import AttendingDecoder, BlockDecoder
+from fairseq_ext.model.transformer.lines import LineReader, NewTokens
 from fairseq_ext.search.phrases.sentence import Dictionary
 
 Pair = tuple[int, Sequence[int]]  # the number of a source, and target tokens, EOS included
@@ -25,15 +27,21 @@ TOKENS = 2000  # target tokens of one call, padding included, at most
 # call
 MAX_LENGTH_RATIO = 1.5
 SCORES = 50_000_000  # log-probabilities of one call, target tokens x vocabulary, at most: 200 MB
+# on a CPU: tokens whose log-probabilities are computed together, so that they stay in its cache
+AT_ONCE = 128
+# from the features (m, d) of each model before m target tokens, and these tokens (m,)
+OfFeatures = Callable[[list[Tensor], Tensor], Tensor]
 
 
 class Start(NamedTuple):
-    """Where the reading of a pair begins: after the first tokens of a row of a group."""
+    """Where the reading of a pair begins: after the first tokens of a row of a group, or of a
+    target whose tokens have these positions of a LineReader."""
 
     group: Any  # the decoder's
     row: int
     sentence: int  # of the row in the group
     length: int = 0  # tokens
+    positions: np.ndarray = np.empty(0, np.int32)
 
 
 @dataclass
@@ -44,6 +52,7 @@ class Sources:
     lengths: list[int]  # EOS included
     row: list[int]  # of each source
     device: torch.device
+    lines: LineReader | None  # reads the targets, in place of the decoder
     # rows that have read a target: by source and target tokens
     has_read: dict[tuple[int, tuple[int, ...]], Start] = field(default_factory=dict)
 
@@ -107,11 +116,13 @@ class ForcedDecoding:
             }
         )
         self.stats.encoder_calls += 1
+        lines = cast(AttendingDecoder, self.decoder).line_reader() if self.attends else None
         return Sources(
             self.decoder.set_aside(),
             lengths,
             sorted(range(len(order)), key=order.__getitem__),
             device,
+            lines,
         )
 
     def log_probs(
@@ -125,40 +136,20 @@ class ForcedDecoding:
         """Return the log-probabilities (L,) of each pair's target tokens; bos: the first input of
         the decoder; known: those of each pair's first tokens, which are not computed again; drafts:
         targets with the same first tokens, of which `attention` may have kept the rows."""
-        shared = zip(pairs, drafts, known, strict=True) if drafts else ()
+        first = [len(each) for each in known] or [0] * len(pairs)
+        shared = zip(pairs, drafts, first, strict=True) if drafts else ()
         starts = [
-            sources.start(i, draft, min(len(of), len(target) - 1))
-            for (i, target), draft, of in shared
+            sources.start(i, draft, min(n, len(target) - 1)) for (i, target), draft, n in shared
         ]
 
-        def reader(inputs: Tensor, target: Tensor, numbers: Sequence[int]) -> Tensor:
-            length = None
-            if starts and starts[numbers[0]].group is not sources.group:
-                length = torch.tensor([starts[i].length for i in numbers], device=target.device)
-            features = self.decoder.step(inputs, inputs.size(1), length)
-            out, is_requested = torch.zeros(target.shape, device=target.device), target.ne(self.pad)
-            for row, i in enumerate(numbers if known else ()):
-                rest = known[i][starts[i].length if starts else 0 :]
-                out[row, : len(rest)] = rest
-                is_requested[row, : len(rest)] = False
-            if not bool(is_requested.any()):
-                return out
-            # (requested ones, V)
-            scores = self.decoder.log_probs(
-                [x.reshape(-1, x.size(-1))[is_requested.flatten()] for x in features],
-                self.temperature,
-            )
-            out[is_requested] = scores.gather(1, target[is_requested][:, None])[:, 0].float()
-            return out
+        def of_targets(features: list[Tensor], target: Tensor) -> Tensor:
+            scores = self.decoder.log_probs(features, self.temperature)  # (m, V)
+            return scores.gather(1, target[:, None])[:, 0].float()
 
-        read = self.read(reader, sources, pairs, bos, starts)
-        out = [row[: len(target)] for row, (_, target) in zip(read, pairs, strict=True)]
-        if not starts:
-            return out
-        return [
-            torch.cat([of[: start.length].to(row), row[: len(target) - start.length]])
-            for row, (_, target), of, start in zip(read, pairs, known, starts, strict=True)
-        ]
+        found = self.of_features(of_targets, sources, pairs, bos, first, starts)
+        if not known:
+            return found
+        return [torch.cat([of.to(new), new]) for of, new in zip(known, found, strict=True)]
 
     def next_tokens(
         self, sources: Sources, pairs: Sequence[Pair], bos: int, k: int
@@ -166,44 +157,39 @@ class ForcedDecoding:
         """Return the k best tokens in the place of each pair's last one: log-probabilities and ids
         (2, k), best first."""
 
-        def reader(inputs: Tensor, target: Tensor, numbers: Sequence[int]) -> Tensor:
-            features = self.decoder.step(inputs, inputs.size(1))
-            last = target.ne(self.pad).sum(1) - 1  # (N,)
-            rows = torch.arange(len(last), device=last.device)
-            scores = self.decoder.log_probs(
-                [x if x.dim() == 2 else x[rows, last] for x in features], self.temperature
-            )
-            best = scores.topk(k, dim=-1)
-            return torch.stack([best.values.double(), best.indices.double()], dim=1)
+        def best(features: list[Tensor], _: Tensor) -> Tensor:
+            found = self.decoder.log_probs(features, self.temperature).topk(k, dim=-1)
+            return torch.stack([found.values.double(), found.indices.double()], dim=1)
 
-        return self.read(reader, sources, pairs, bos)
+        first = [len(target) - 1 for _, target in pairs]
+        return [each[0] for each in self.of_features(best, sources, pairs, bos, first)]
 
     def of_tokens(
         self, sources: Sources, pairs: Sequence[Pair], bos: int, tokens: Sequence[int]
     ) -> list[Tensor]:
         """Return the log-probabilities (L, n) of n tokens in the place of each of a pair's
         tokens."""
-        wanted = torch.tensor(tokens)
 
-        def reader(inputs: Tensor, target: Tensor, numbers: Sequence[int]) -> Tensor:
-            features = self.decoder.step(inputs, inputs.size(1))
-            flat = [x.reshape(-1, x.size(-1)) for x in features]
-            scores = self.decoder.log_probs(flat, self.temperature)[:, wanted.to(inputs.device)]
-            return scores.view(*target.shape, len(wanted)).float()
+        def of_wanted(features: list[Tensor], _: Tensor) -> Tensor:
+            scores = self.decoder.log_probs(features, self.temperature)
+            return scores[:, torch.tensor(tokens, device=scores.device)].float()
 
-        found = self.read(reader, sources, pairs, bos)
-        return [row[: len(target)] for row, (_, target) in zip(found, pairs, strict=True)]
+        return self.of_features(of_wanted, sources, pairs, bos, [0] * len(pairs))
 
     def attention(self, sources: Sources, pairs: Sequence[Pair], bos: int) -> list[Tensor]:
         """Return the attention (L, T) to each pair's source in the steps that predict its target
         tokens, averaged by the decoder. The rows are kept for `log_probs`."""
         decoder = cast(AttendingDecoder, self.decoder)
-        read = self.read(
-            lambda inputs, *others: decoder.source_attention(inputs),
-            sources,
-            pairs,
-            bos,
-            keeps=True,
+        read = (
+            self.read(
+                lambda inputs, *others: decoder.source_attention(inputs).cpu(),
+                sources,
+                pairs,
+                bos,
+                keeps=True,
+            )
+            if sources.lines is None
+            else self.attention_of_lines(sources.lines, sources, pairs, bos)
         )
         out = []
         for row, (source, target) in zip(read, pairs, strict=True):
@@ -214,9 +200,101 @@ class ForcedDecoding:
         return out
 
     @torch.no_grad()
+    def of_features(
+        self,
+        function: OfFeatures,
+        sources: Sources,
+        pairs: Sequence[Pair],
+        bos: int,
+        first: Sequence[int],
+        starts: Sequence[Start] = (),
+    ) -> list[Tensor]:
+        """Return for each pair the results (L - first, ...) of a function of features, on the CPU.
+
+        first: number of the first token of each pair that is needed; starts: of each pair, where it
+        begins.
+        """
+        starts = starts or [sources.start(source) for source, _ in pairs]
+        needed = [
+            n - start.length for n, start in zip(first, starts, strict=True)
+        ]  # in what is read
+
+        def results(
+            features: list[Tensor], target: Tensor, counts: Sequence[int]
+        ) -> Sequence[Tensor]:
+            if not sum(counts):
+                return [torch.empty(0)] * len(counts)
+            size = AT_ONCE if sources.device.type == "cpu" else len(target)
+            blocks = zip(*(x.split(size) for x in features), strict=True)
+            each = zip(blocks, target.split(size), strict=True)
+            return torch.cat([function(list(x), of) for x, of in each]).cpu().split(counts)
+
+        def reader(inputs: Tensor, target: Tensor, numbers: Sequence[int]) -> Sequence[Tensor]:
+            length = None
+            if starts[numbers[0]].group is not sources.group:
+                length = torch.tensor([starts[i].length for i in numbers], device=target.device)
+            features = self.decoder.step(inputs, inputs.size(1), length)
+            place = torch.arange(target.size(1), device=target.device)
+            begin = torch.tensor([needed[i] for i in numbers], device=target.device)
+            is_needed = target.ne(self.pad) & (place >= begin[:, None])  # (N, L)
+            rows = [x.reshape(-1, x.size(-1))[is_needed.flatten()] for x in features]
+            counts = [len(pairs[i][1]) - first[i] for i in numbers]
+            return results(rows, target[is_needed], counts)
+
+        if sources.lines is None:
+            return self.read(reader, sources, pairs, bos, starts)
+        out: list[Tensor] = []
+        for numbers in self.batches_of_lines(pairs, starts):
+            new = [new_tokens(sources, pairs[i], starts[i], bos) for i in numbers]
+            self.stats.count_step(sum(len(each.tokens) for each in new), 1)
+            features = sources.lines.read(new)
+            ends = itertools.accumulate(len(each.tokens) for each in new)
+            counts = [len(pairs[i][1]) - first[i] for i in numbers]
+            rows = torch.cat(
+                [torch.arange(end - n, end) for end, n in zip(ends, counts, strict=True)]
+            )
+            target = torch.tensor([token for i in numbers for token in pairs[i][1][first[i] :]])
+            out += results([x[rows] for x in features], target, counts)
+        return out
+
+    def batches_of_lines(
+        self, pairs: Sequence[Pair], starts: Sequence[Start]
+    ) -> Iterator[Sequence[int]]:
+        """Yield the numbers of the pairs that are read in one call, in order."""
+        numbers: list[int] = []
+        size = 0
+        for i, ((_, target), start) in enumerate(zip(pairs, starts, strict=True)):
+            more = len(target) - start.length
+            if numbers and size + more > self.tokens:
+                yield numbers
+                numbers, size = [], 0
+            numbers.append(i)
+            size += more
+        if numbers:
+            yield numbers
+
+    @torch.no_grad()
+    def attention_of_lines(
+        self, lines: LineReader, sources: Sources, pairs: Sequence[Pair], bos: int
+    ) -> list[Tensor]:
+        """Return the attention (L, source width) of pairs. Their positions are kept."""
+        starts, out = [sources.start(source) for source, _ in pairs], list[Tensor]()
+        for numbers in self.batches_of_lines(pairs, starts):
+            new = [new_tokens(sources, pairs[i], starts[i], bos) for i in numbers]
+            self.stats.count_step(sum(len(each.tokens) for each in new), 1)
+            position = lines.used
+            out += lines.attention(new).split([len(each.tokens) for each in new])
+            for i in numbers:
+                source, target = pairs[i]
+                own = np.arange(position, position + len(target), dtype=np.int32)
+                sources.has_read[source, tuple(target)] = starts[i]._replace(positions=own)
+                position += len(target)
+        return out
+
+    @torch.no_grad()
     def read(
         self,
-        reader: Callable[[Tensor, Tensor, Sequence[int]], Tensor],
+        reader: Callable[[Tensor, Tensor, Sequence[int]], Iterable[Tensor]],
         sources: Sources,
         pairs: Sequence[Pair],
         bos: int,
@@ -263,7 +341,7 @@ class ForcedDecoding:
             first = torch.tensor(before, device=sources.device)[:, None]
             inputs = torch.cat([first, target[:, :-1]], dim=1)
             self.stats.count_step(*target.shape)
-            for i, each in zip(numbers, reader(inputs, target, numbers).cpu(), strict=True):
+            for i, each in zip(numbers, reader(inputs, target, numbers), strict=True):
                 out[i] = each
             group = self.decoder.set_aside()
             for place, i in enumerate(numbers if keeps else ()):
@@ -281,3 +359,10 @@ class ForcedDecoding:
             for r in rows
         ]
         return torch.tensor(filled, device=device)
+
+
+def new_tokens(sources: Sources, pair: Pair, start: Start, bos: int) -> NewTokens:
+    """Return what a LineReader reads of a pair: the inputs behind its first tokens."""
+    source, target = pair
+    inputs = [bos, *target[:-1]][start.length :]
+    return NewTokens(sources.row[source], inputs, start.positions[: start.length])

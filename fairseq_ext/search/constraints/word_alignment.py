@@ -190,7 +190,9 @@ class WordAlignment:
             values = weights.numpy()
             none = np.zeros(values.shape[1])
             # (words, T)
-            rows = np.stack([values[of].mean(0) if of else none for of in self.tokens])
+            rows = np.stack(
+                [np.add.reduce(values[of]) / len(of) if of else none for of in self.tokens]
+            )
             attention = [rows[:, each.tokens].sum(1).tolist() for each in self.mentions]
             if source_words:
                 of_source = np.stack([rows[:, each].sum(1) for each in map(list, source_words)])
