@@ -76,6 +76,8 @@ INFINITIVE = regex.compile(rf"({PARTICLES})zu(\p{{Ll}}+n)")
 # begin a sentence as adjectives do, which take the ending of the next one
 JOINTS = ("und", "oder", "sowie", "bzw", "als", "wie", "nicht")
 PLURAL_CELLS = frozenset(cell for cell in ALL if cell[1] == "p")
+ARTICLES = ("der", "die", "das", "den", "ein", "eine", "einen")
+MAY_HAVE_GENITIVE = regex.compile("lich$|laut$|viel$|wenig$|einig$")  # bezüglich
 NUMERALS = frozenset(
     "zwei drei vier fünf sechs sieben acht neun zehn elf zwölf sehr besonders".split()
 )
@@ -210,6 +212,8 @@ def is_possible(before: str, noun: str, behind: str = "", cells: Cells = ALL) ->
         word, joint = last_word(before)
         if joint and own in DEFINITE:  # a relative pronoun
             of_word = ALL
+        elif own == "der" and not joint:
+            of_word &= after_der(before, word)
     if joint or own in JOINTS:
         tables = (STRONG_ENDINGS, WEAK_ENDINGS, MIXED_ENDINGS)
     elif endings and of_word == ALL and own not in CASES_OF:
@@ -241,6 +245,18 @@ def last_word(text: str) -> tuple[str, bool]:
     """Return the last word of a text, "" for none, and whether a comma follows it."""
     found = WORD_BEFORE.search(text)
     return ("", False) if found is None else (found[1], bool(found[2]))
+
+
+def after_der(before: str, word: str) -> Cells:
+    """Return the cells that a noun behind "der" may have. before: the text before it; word: its
+    last word. "automatisch der" begins no genitive, "die Inhalte der" no nominative."""
+    known, functions = lexicon(), function_words("de")
+    if known is None or word.lower() in functions:
+        return ALL
+    if known.is_stem(word) and not MAY_HAVE_GENITIVE.search(word):
+        return ALL - of_cases("g")
+    of_noun = last_word(before.rstrip().removesuffix(word))[0].lower()
+    return ALL - {"nm"} if word[:1].isupper() and of_noun in ARTICLES else ALL
 
 
 def cells_of_determiner(word: str) -> tuple[Cells, tuple[dict[str, Cells], ...]]:

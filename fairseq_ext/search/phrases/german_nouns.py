@@ -25,6 +25,7 @@ Cells = frozenset[str]
 CASES = "nadg"
 ALL: Cells = frozenset(case + kind for case in CASES for kind in "mfnp")
 SAME_PLURAL = ("el", "er", "en", "chen", "lein")  # nouns without an ending in the plural
+COLLECTIVE = re.compile(r"[Gg]e\w{3,}e$")  # Gewebe, Tumorgewebe
 UMLAUT = re.compile("[äöü]")
 NEUTER = re.compile(
     r"(?:chen|lein|ment|(?<!a)(?<!Kons)(?<!Reicht)(?<!Irrt)um|(?<!Eur)(?<!Sald)(?<![Ss]kont)o)$"
@@ -174,7 +175,9 @@ def cells_of_form(form: str, lemma: str, forms: Sequence[str], genders: str) -> 
     if "w" in genders and form in plurals:
         found |= {"am", "dm", "gm"}
     has_umlaut = any(UMLAUT.search(each[1:]) for each in plurals)
-    if lemma.endswith(SAME_PLURAL) and genders != "f" and not has_umlaut:
+    is_collective = COLLECTIVE.search(lemma) is not None and lemma + "s" in forms
+    is_same = lemma.endswith(SAME_PLURAL) or is_collective
+    if is_same and genders != "f" and not has_umlaut:
         plurals |= {lemma}
     has_other = any(not plural.startswith(lemma) for plural in plurals)  # Diuretika
     has_other = has_other or lemma + "es" in forms or lemma.endswith((*SAME_PLURAL, "or"))

@@ -11,7 +11,7 @@ import regex
 from fairseq_ext.search.phrases.forms import FEMININE
 from fairseq_ext.search.phrases.function_words import stem
 from fairseq_ext.search.phrases.pieces import folded
-from fairseq_ext.search.phrases.places import PLURAL, Span
+from fairseq_ext.search.phrases.places import ARTICLE, PLURAL, Span
 
 PREPOSITIONS = "at|by|for|from|in|into|of|on|to|with"
 BEHIND_PREPOSITION = regex.compile(rf"(?i)(?<![\w-])(?:{PREPOSITIONS}) $")
@@ -55,6 +55,7 @@ def verb_behind(text: str, span: Span, form: str, taken: Sequence[Span]) -> tupl
     # the plural of the draft's own word is left where the draft's verb is better (rewrites.py)
     is_own = stem(folded(text[start:end])) == stem(folded(form))
     is_free = not any(first < found.end() and end < behind for first, behind in taken)
-    if start == end or is_own or not is_free or KEEPS_VERB.search(text[:start]):
+    before = ARTICLE.sub("", text[:start]).replace("  ", " ")  # before a plural it is dropped
+    if start == end or is_own or not is_free or KEEPS_VERB.search(before):
         return span, ""
     return (start, found.end()), f" {VERBS[found[1]]}"

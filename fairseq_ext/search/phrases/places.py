@@ -32,7 +32,14 @@ COUNTED = regex.compile(  # words before a plural, if it can be counted
     r"|nine|ten|eleven|twelve)(?: the| these| those| of the)? $"
 )
 EACH_ONE = regex.compile(r"(?i)(?<=(?<![\w-])(?:each|every) )one $")
-PLURAL = regex.compile(r"(?i)(?:\w*(?:[^ius\W]s|men|children|people|feet|teeth|mice|geese))$")
+# capitals that are read letter by letter: EU, URL, XML, but not NATO
+SPELLED = regex.compile(r"(?:[A-Z]{1,2}|U[A-Z]{2}|[A-Z][B-DF-HJ-NP-TV-XZ]+)(?!\p{L})")
+NAMED_AS_VOWEL = "AEFHILMNORSX"  # "an F"
+SINGULAR = r"(?<!\w)(?:alias|atlas|bias|canvas|gas|lens|means|news|series|species|(?-i:[A-Z]+))"
+PLURAL = regex.compile(
+    rf"(?i)(?:\w*(?:[^ius\W]s(?<!{SINGULAR})|men|children|people|feet|teeth|mice|geese))$"
+)
+AGREEING_VERB = regex.compile(r" (?:is|are|was|were|has|have|does|do)$")  # with a noun before it
 WORD = regex.compile(r"\p{L}+")
 MIN_NOUN, MIN_OTHER_PART = 4, 3  # letters of the parts of a compound
 PREFIX = regex.compile(
@@ -356,7 +363,8 @@ def agreeing(targets: tuple[str, ...], word: str, before: str = "") -> tuple[str
 def edits(text: str, terms: Sequence[tuple[Span, str]], english: bool) -> list[tuple[Span, str]]:
     """Return the changes of a text, from left to right, that write each term in the place of its
     span, or after the word that an empty span follows. english: "a" becomes "an" before a vowel, or
-    the reverse, and is dropped if the term begins with such a word, which takes its capital."""
+    the reverse. It is dropped, and its capital goes to the term, if that begins with such a word or
+    is a plural in the place of a singular."""
     out = []
     for (start, end), term in sorted(terms):
         space = " " * (start == end)
@@ -367,7 +375,10 @@ def edits(text: str, terms: Sequence[tuple[Span, str]], english: bool) -> list[t
         if article is not None and not any(
             first <= article.start() < behind for (first, behind), _ in terms
         ):
-            fit = "" if DETERMINER.match(term) else fitting(article[1], term) + " "
+            nouns = [AGREEING_VERB.sub("", each) for each in (text[start:end], term)]
+            were, are = (PLURAL.search(each) is not None for each in nouns)
+            is_other = DETERMINER.match(term) or (start < end and are and not were)
+            fit = "" if is_other else fitting(article[1], term) + " "
             if fit != text[article.start() : start] + space:
                 if not fit and article[1][0].isupper():
                     term = capitalised(term)
@@ -385,5 +396,8 @@ def edited(text: str, changes: Sequence[tuple[Span, str]]) -> str:
 
 def fitting(article: str, word: str) -> str:
     """Return the form of the article, "a" or "an", before a word."""
-    is_vowel = SOUNDS_AS_VOWEL.match(word) and not SOUNDS_AS_CONSONANT.match(word)
+    if SPELLED.match(word):
+        is_vowel = word[0] in NAMED_AS_VOWEL
+    else:
+        is_vowel = bool(SOUNDS_AS_VOWEL.match(word) and not SOUNDS_AS_CONSONANT.match(word))
     return article[0] + ("n" if is_vowel else "")

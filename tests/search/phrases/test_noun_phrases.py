@@ -26,6 +26,8 @@ from fairseq_ext.search.phrases.noun_phrases import (
         ("The log is read.", "log", "report", "The report is read."),
         ("The list of the log is long.", "log", "minutes", "The list of the minutes is long."),
         ("This log is read.", "log", "minutes", "This minutes is read."),
+        ("A log is read.", "log", "minutes", "A minutes are read."),  # which loses its article
+        ("Two of a log is read.", "log", "minutes", "Two of a minutes is read."),
         ("The log is read.", "log", "logs", "The logs is read."),
         ("The log isn't read.", "log", "minutes", "The minutes isn't read."),
         ("The two section have ended.", "section", "part", "The two part have ended."),
