@@ -405,20 +405,22 @@ def check_glossary(flags: Any, of_requests: bool = False) -> None:
 
 
 def glossary_options(flags: Any, languages: Languages) -> GlossaryOptions | None:
-    """Return the glossary that the flags name; languages: those of the run."""
-    path = flags.glossary
+    """Return the settings of the glossary that the flags name; languages: those of the run."""
     return (
-        GlossaryOptions(
-            path,
-            str(flags.glossary_match),
-            repeat_mode(flags),
-            languages,
-            None if flags.constraint_case is None else str(flags.constraint_case),
-            str(flags.glossary_forms) == "auto",
-            flags.strict,
-        )
-        if path
-        else None
+        options_of_file(flags, languages, flags.glossary, flags.strict) if flags.glossary else None
+    )
+
+
+def options_of_file(flags: Any, languages: Languages, path: str, strict: bool) -> GlossaryOptions:
+    """Return the settings of a glossary file, from --glossary or from a request."""
+    return GlossaryOptions(
+        path,
+        str(flags.glossary_match),
+        repeat_mode(flags),
+        languages,
+        None if flags.constraint_case is None else str(flags.constraint_case),
+        str(flags.glossary_forms) == "auto",
+        strict,
     )
 
 
