@@ -427,7 +427,8 @@ class Batches:
         if too_long or dataset.tgt is not None or dataset.buckets is not None:
             return None
         more = dataset.src_lang_id, dataset.tgt_lang_id, dataset.constraints
-        if any(each is not None for each in more) or dataset.pad_to_multiple != 1:
+        is_plain = dataset.pad_to_multiple == 1 and "collater" not in vars(dataset)
+        if any(each is not None for each in more) or not is_plain:
             return SingleBatchIterator(dataset.collater([dataset[0]]))
         source = dataset[0]["source"]
         length = source.ne(dataset.src_dict.pad()).sum()
