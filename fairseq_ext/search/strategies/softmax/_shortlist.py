@@ -111,10 +111,10 @@ class TopFlags(ShortlistFlags):
         },
     )
     shortlist_share: Literal["batch", "sentence"] = field(
-        default="sentence",
+        default="batch",
         metadata={
             "help": "one shortlist for all rows decoded together, or one for each sentence "
-            "(default: sentence)",
+            "(default: batch)",
         },
     )
 
