@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -230,6 +231,8 @@ class KVCache:
 
 
 FIRST_CAPACITY = 32  # positions of a new slot
+# source tokens without padding -> model -> their keys and values (L, 2, H, T, h)
+SourceCache = dict[tuple[int, ...], dict[int, Tensor]]
 
 LayerViews = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
@@ -256,14 +259,21 @@ class KeyValues:
         source = flat.new_empty(len(weights.layers), 2, S, weights.heads, T, h)
         for apply, block in zip(weights.sources, source, strict=True):
             block.copy_(apply(flat).view(S, T, 2, weights.heads, h).permute(2, 0, 3, 1, 4))
-        mask = None
         padding = encoded["encoder_padding_mask"][0] if encoded["encoder_padding_mask"] else None
-        # (S, T)
+        return KeyValues.of_source(weights, source, padding, may_fold)
+
+    @staticmethod
+    def of_source(
+        weights: Weights, source: Tensor, padding: Tensor | None, may_fold: bool = False
+    ) -> KeyValues:
+        """Return the same for the source's keys and values. padding (S, T): None for none."""
+        L, _, S, H, T, h = source.shape
+        mask = None
         if padding is not None and not (padding.device.type == "cpu" and not padding.any()):
-            mask = states.new_zeros(S, 1, 1, T).masked_fill_(padding[:, None, None], -torch.inf)
-        target = flat.new_empty(len(weights.layers), 2, S, weights.heads, FIRST_CAPACITY, h)
+            mask = source.new_zeros(S, 1, 1, T).masked_fill_(padding[:, None, None], -torch.inf)
+        target = source.new_empty(L, 2, S, H, FIRST_CAPACITY, h)
         # True: the folded tensors have fewer elements than the weights
-        is_small = S * T * (weights.heads - 1) <= weights.d
+        is_small = S * T * (H - 1) <= weights.d
         folded = None
         if may_fold and is_small:
             folded = [
@@ -417,3 +427,32 @@ def enlarged(tensor: Tensor, slots: int, positions: int) -> Tensor:
     out = tensor.new_empty(L, two, slots, H, positions, h)
     out[:, :, :S, :, :P] = tensor
     return out
+
+
+def cached_key_values(
+    weights: Weights,
+    tokens: Tensor,
+    is_word: Tensor,
+    kept: SourceCache,
+    model: int,
+    encoded: Callable[[], KeyValues],
+    may_fold: bool,
+) -> KeyValues:
+    """Return the keys and values of source tokens (S, T), of which `is_word` are no padding.
+
+    They are taken from `kept` if those of all sources are there. Otherwise they are computed by
+    `encoded`, and those of sources that are keys of `kept` are stored.
+    """
+    first, count = is_word.int().argmax(1).tolist(), is_word.sum(1).tolist()
+    places = [(i, slice(a, a + n)) for i, (a, n) in enumerate(zip(first, count, strict=True))]
+    found = [kept.get(tuple(tokens[i, at].tolist()), {}) for i, at in places]
+    if not all(model in source for source in found):
+        out = encoded()
+        for source, (i, at) in zip(found, places, strict=True):
+            source[model] = out.source[:, :, i, :, at].clone()
+        return out
+    L, two, H, _, h = found[0][model].shape
+    source = found[0][model].new_zeros(L, two, *tokens.shape[:1], H, tokens.size(1), h)
+    for of, (i, at) in zip(found, places, strict=True):
+        source[:, :, i, :, at] = of[model]
+    return KeyValues.of_source(weights, source, ~is_word, may_fold)

@@ -31,9 +31,6 @@ from fairseq_ext.model.transformer.weights import (
     read_positions,
 )
 
-# source tokens without padding -> model -> encoder states (tokens, e)
-EncoderCache = dict[tuple[int, ...], dict[int, Tensor]]
-
 
 class FastEncoder:
     """A function from source tokens (S, T) to encoder output in fairseq's form."""
@@ -164,27 +161,3 @@ def unsupported_encoder_layer(layer: Any, encoder: Any) -> bool:
 def is_plain_input(inputs: dict) -> bool:
     """Return whether the input of an encoder is only source tokens and their lengths."""
     return set(inputs) <= {"src_tokens", "src_lengths"}
-
-
-def cached_encoder_output(
-    encoder: FastEncoder, tokens: Tensor, kept: EncoderCache, model: int
-) -> dict[str, list[Tensor]]:
-    """Return the encoder output of source tokens (S, T).
-
-    It is taken from `kept` if the states of all sources are there. Otherwise the encoder runs, and
-    the states of sources that are keys of `kept` are stored.
-    """
-    is_word = tokens.ne(encoder.pad)
-    found = [
-        kept.get(tuple(row[here].tolist()), {}) for row, here in zip(tokens, is_word, strict=True)
-    ]
-    if not all(model in states for states in found):
-        out = encoder(tokens)
-        for states, rows, here in zip(
-            found, out["encoder_out"][0].transpose(0, 1), is_word, strict=True
-        ):
-            states[model] = rows[here]
-        return out
-    words = torch.cat([states[model] for states in found])
-    x = words.new_zeros(*tokens.shape, words.size(1)).masked_scatter_(is_word[:, :, None], words)
-    return {"encoder_out": [x.transpose(0, 1)], "encoder_padding_mask": [~is_word]}
