@@ -48,21 +48,21 @@ class Build(build_py):
 
 
 class Compiled(Distribution):
-    """Its libraries bind a wheel to a kind of machine."""
+    """A distribution whose compiled libraries make a wheel platform-specific."""
 
     def has_ext_modules(self):
         return COMPILER is not None
 
 
 class WheelOfEveryPython(bdist_wheel):
-    """They do not bind it to a release of Python."""
+    """A wheel for every release of Python: the compiled libraries do not use Python's API."""
 
     def get_tag(self):
         return "py3", "none", super().get_tag()[2]
 
 
 class EditableWithStartUp(editable_wheel):
-    """So does an editable install."""
+    """An editable install with the .pth file at its top."""
 
     def _run_build_commands(self, dist_name, unpacked_wheel, build_lib, tmp_dir):
         shutil.copy(START_UP, Path(unpacked_wheel) / START_UP.name)

@@ -377,7 +377,7 @@ def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
     )
     reader.set_positions_(weights.positions, len(weights.positions))
     rules = CompiledSearch(setup).rules
-    assert rules is not None  # `supports_free` of the search
+    assert rules is not None  # `supports_unconstrained` of the search
     structures = {
         "rules": rules.struct,
         "reader": reader.struct,

@@ -16,7 +16,7 @@ WORD_END = "</w>"  # marks the last piece of a word; fairseq marks all other pie
 
 
 def convert(source: HuggingFaceFolder) -> Folder:
-    """Return the folder of one model (raises UsageError)."""
+    """Return the model as a folder of fairseq's (raises UsageError)."""
     langs = source.config.get("langs")
     if not (
         isinstance(langs, list)

@@ -107,7 +107,7 @@ def contents(
     version: int,
     layout: Mapping[str, tuple[tuple[str, ...], int]],
 ) -> tuple[dict[str, str], dict[str, np.ndarray]]:
-    """Return the same as `load` for an open archive of `size` bytes."""
+    """Return what `load` returns, from an open archive of `size` bytes."""
     members = {member.filename: member for member in archive.infolist()}
     if sum(member.file_size for member in members.values()) > EXPANSION * size + EXTRA_BYTES:
         raise DamagedFile(f"it unpacks to more than {EXPANSION} times its size")

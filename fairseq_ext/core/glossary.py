@@ -148,7 +148,7 @@ def tab_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, 
 
 
 def json_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:
-    """Yield the same from JSONL."""
+    """Yield number and entry of each line of a JSONL file."""
     for number, line in numbered(path, flag):
         if isinstance(line, UsageError):
             yield number, line
@@ -169,7 +169,8 @@ def json_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int,
 
 
 def csv_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:
-    """Yield the same from CSV; the number of a row with several lines is that of the last one."""
+    """Yield number and entry of each row of a CSV file; a row of several lines has the number of
+    the last one."""
     lines = [line for _, line in numbered(path, flag)]
     wrong = next((line for line in lines if isinstance(line, UsageError)), None)
     if wrong is not None:
@@ -180,12 +181,12 @@ def csv_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, 
 
 
 def xlsx_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:
-    """Yield the same from the first sheet of an XLSX file."""
+    """Yield number and entry of each row of the first sheet of an XLSX file."""
     yield from entries(xlsx_table(path, flag), path, languages.source, languages.target)
 
 
 def tbx_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:
-    """Yield the same from TBX or TMX."""
+    """Yield line and entry of each source term of a TBX or TMX file."""
     yield from rows(path, flag, languages.source, languages.target)
 
 

@@ -254,7 +254,9 @@ def unrecorded(value: Any) -> Any:
     if not isinstance(value, list):
         return value
     if not value:
-        raise ValueError("a counter has no kind")
+        raise ValueError(
+            "the record of a counter is an empty list, without the kind of the counter"
+        )
     return KINDS[value[0]](*value[1:])
 
 

@@ -114,14 +114,14 @@ class Decoding(Intake):
                 if searcher.supports_constraints(request.search_constraints)
             )
             given = request.search_constraints
-            is_free = given is None or given.is_free
+            is_unconstrained = given is None or given.is_empty
             has_outputs = given is not None and given.allowed is not None
-            key = (taker, is_free, has_outputs, request.job.languages)
+            key = (taker, is_unconstrained, has_outputs, request.job.languages)
             batches.setdefault(key, []).append(request)
-        for (_, is_free, _, languages), batch in batches.items():
+        for (_, is_unconstrained, _, languages), batch in batches.items():
             tokens = [request.tokens for request in batch]
             with self.languages.selected(languages):
-                if is_free:
+                if is_unconstrained:
                     pool = pool_without_constraints(self.translator, tokens)
                 else:
                     pool = make_pool(

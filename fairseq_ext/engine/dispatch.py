@@ -32,12 +32,12 @@ class Worker(Supervision):
 
     @property
     def is_watched(self) -> bool:
-        """Whether it must send messages: it is starting or has requests."""
+        """Whether the worker must send messages: it is starting or has requests."""
         return self.state is State.STARTING or self.state is State.READY and bool(self.tickets)
 
     @property
     def has_suspect(self) -> bool:
-        """Whether it has a request that was in a worker that died; that one is alone there."""
+        """Whether the worker's only request was in another worker that died."""
         return len(self.tickets) == 1 and next(iter(self.tickets.values())).deaths > 0
 
 
@@ -74,7 +74,7 @@ class Dispatch:
 
     @property
     def is_closing(self) -> bool:
-        """Whether it takes no more requests."""
+        """Whether the engine takes no more requests."""
         return self.closes_at is not None
 
     @property
@@ -100,7 +100,7 @@ class Dispatch:
 
     @property
     def room(self) -> int:
-        """How many more requests the workers can take now."""
+        """Number of further requests that the workers can take now."""
         if self.suspects:
             return 0
         most = math.ceil(FILL * self.width)

@@ -106,7 +106,7 @@ class Description:
 
     @property
     def leads(self) -> set[str]:
-        """What a source may begin with, each a language to translate to."""
+        """The tags with which a source may begin, each of a language to translate to."""
         return (
             set() if self.source in self.languages else {f">>{each}<<" for each in self.languages}
         )

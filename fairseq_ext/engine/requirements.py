@@ -20,9 +20,8 @@ from fairseq_ext.engine.jobs import Constraint, GlossaryFile, Job, Span
 from fairseq_ext.plugin.options import languages_of
 from fairseq_ext.search.constraints.glossary import (
     Glossary,
-    GlossaryOptions,
+    options_of_file,
     places_terms,
-    repeat_mode,
 )
 from fairseq_ext.search.phrases.pieces import normal
 from fairseq_ext.search.phrases.places import (
@@ -137,15 +136,7 @@ class Requirements:
         if (key := (digest, languages)) in self.glossaries:
             self.glossaries.move_to_end(key)
             return self.glossaries[key]
-        options = GlossaryOptions(
-            file.path,
-            str(flags.glossary_match),
-            repeat_mode(flags),
-            languages,
-            None if flags.constraint_case is None else str(flags.constraint_case),
-            str(flags.glossary_forms) == "auto",
-            strict,
-        )
+        options = options_of_file(flags, languages, file.path, strict)
         segmenter = self.translator.task.session.sentences.constraint_source().segmenter
         found, size = digest_of(file)
         while (key := (found, languages)) not in self.glossaries:  # else it was replaced meanwhile

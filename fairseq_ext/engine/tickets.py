@@ -15,7 +15,7 @@ class Busy(RuntimeError):
 
     def __init__(self, waiting: int, retry_after: float):
         super().__init__(
-            f"{waiting} requests are waiting, which is all that the queue takes: ask again in "
+            f"{waiting} requests are waiting, which is all that the queue takes: try again in "
             f"{retry_after:.0f} seconds"
         )
         self.retry_after = retry_after

@@ -274,7 +274,7 @@ class CompiledBatch:
     def run_steps(self, most: int, reader: Any, step: ctypes.Structure) -> SearchResult:
         """Make at most `most` steps; stop after a step that ends a sentence.
 
-        reader, step: a CompiledReader (kernels/transformer.py) and its structure `step`. NO_ROOM:
+        reader, step: a CompiledReader (kernels/transformer.py) and its `step_struct`. NO_ROOM:
         enlarge the reader, or lengthen sentences, and call again.
         """
         return SearchResult(

@@ -245,7 +245,7 @@ def cache_struct(value: Tensor) -> ctypes.Structure:
 class CompiledReader:
     """A fully compiled decoder: layers, linear maps and embeddings.
 
-    step: addresses of the KV cache (`StepStruct`); embedding (V, d); scale: factor of the
+    step_struct: addresses of the KV cache (`StepStruct`); embedding (V, d); scale: factor of the
     embedding; norm: of embeddings (model/transformer/weights.py, Norm), or None.
     """
 
@@ -255,11 +255,11 @@ class CompiledReader:
         output: PackedLinear,
         embedding: Tensor,
         scale: float,
-        step: ctypes.Structure,
+        step_struct: ctypes.Structure,
         norm: Any = None,
     ):
-        self.step, self.keepalive = step, (layers, output, embedding, norm)
-        at = ctypes.addressof(step)
+        self.step_struct, self.keepalive = step_struct, (layers, output, embedding, norm)
+        at = ctypes.addressof(step_struct)
         block, positions_before = (
             at + StepStruct.block.offset,
             at + StepStruct.positions_before.offset,
@@ -281,7 +281,7 @@ class CompiledReader:
         self.struct.width = w
         self.x, self.logits = torch.empty(w, self.struct.d), torch.empty(w, self.struct.vocabulary)
         self.struct.x, self.struct.logits = self.x.data_ptr(), self.logits.data_ptr()
-        self.step.x = self.x.data_ptr()
+        self.step_struct.x = self.x.data_ptr()
 
     def set_positions_(self, positions: Tensor, room: int) -> None:
         """Set the position embeddings (room or more, d); room: number of positions of the KV
@@ -327,7 +327,7 @@ class CompiledRows(CompiledReader):
 
     def update_pointers_(self) -> None:
         """Write the addresses of the KV cache into the struct of the compiled library."""
-        cache, step = self.cache, self.step
+        cache, step = self.cache, self.step_struct
         step.target, step.source = cache_struct(cache.target), cache_struct(cache.source)
         step.sentences, step.source_mask = self.slots, mask_address(cache)
 

@@ -54,47 +54,13 @@ NOTES = {  # notes of a group on fairseq's own flags
 }
 
 
-WORK = {  # implementing file -> flags, where another file declares them
-    "search/strategies/schedule.py": "schedule",
-    "search/constraints/sources.py": "constraints_file",
-    "search/phrases/phrase_table.py": "constraint_case",
-    "search/phrases/pieces.py": "constraint_boundary",
-    "search/strategies/select/bonus.py": "constraint_bonus",
-    "core/words.py": "glossary_match",
-    "search/constraints/placement.py": "glossary_placement",
-    "search/phrases/forms.py": "glossary_forms",
-    "search/constraints/report.py": "glossary_report",
-    "search/constraints/documents.py": "glossary_documents",
-    "search/finished.py": "length_reward length_ratio length_offset length_reward_unbounded",
-    "search/strategies/decoding/window.py": "draft_cost",
-    "search/parallel/blocks.py": "parallel_margin",
-    "search/parallel/drafts.py": "draft_file",
-    "search/parallel/ngram.py": "draft_table",
-    "search/parallel/graph.py": "ddg_dir",
-    "search/strategies/softmax/_lsh_index.py": "lsh_index",
-    "search/strategies/softmax/_shortlist.py": "shortlist_share shortlist_counts "
-    "shortlist_recall_every",
-    "search/strategies/softmax/top.py": "shortlist_top",
-    "model/choose.py": "decoder_backend",
-    "model/transformer/weights.py": "int8",
-    "model/transformer/cuda_graph.py": "cuda_graphs",
-    "plugin/workers.py": "cpu_workers",
-    "plugin/results.py": "results_file resume stats_file",
-    "plugin/bad_sentences.py": "strict",
-}
-
-
 def implementing_file(name: str) -> str:
     """Return the file that implements a flag, below the package if it lies there; for an extension
     point, the folder."""
-    found = [file for file, names in WORK.items() if name in names.split()]
-    return (
-        found[0]
-        if found
-        else f"search/strategies/{name}"
-        if name in POINTS
-        else declaring_file(name)
-    )
+    if name in POINTS:
+        file = f"search/strategies/{name}"
+        return f"{file}.py" if name == "schedule" else file
+    return all_flags()[name].metadata.get("implemented") or declaring_file(name)
 
 
 def strategy_table() -> str:

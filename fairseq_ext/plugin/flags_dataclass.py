@@ -125,6 +125,7 @@ class RunFlags:
             "needs": {"transformer": ("search loop",)},
             "denies": {"fairseq": ("compiled linear layers",)},
             "page": "supported-models.md",
+            "implemented": "model/choose.py",
         },
     )
     cpu_workers: int = field(
@@ -137,6 +138,7 @@ class RunFlags:
             "needs": ("divisible batches",),
             "denies": ("one process",),
             "corpus": "would start processes within the workers, which --workers counts",
+            "implemented": "plugin/workers.py",
         },
     )
     int8: bool = field(
@@ -146,6 +148,7 @@ class RunFlags:
             "needs": ("search loop", "compiled linear layers"),
             "denies": ("attention",),
             "page": "limits.md",
+            "implemented": "model/transformer/weights.py",
         },
     )
     cuda_graphs: Literal["auto", "off"] = field(
@@ -155,6 +158,7 @@ class RunFlags:
             "default: auto)",
             "same_results": True,
             "page": "limits.md",
+            "implemented": "model/transformer/cuda_graph.py",
         },
     )
     results_file: str | None = field(
@@ -169,6 +173,7 @@ class RunFlags:
             "denies": ("attention",),
             "engine": "has no place in an engine, whose requests have no numbers",
             "page": "quickstart.md",
+            "implemented": "plugin/results.py",
         },
     )
     resume: bool = field(
@@ -179,6 +184,7 @@ class RunFlags:
             "same_results": True,
             "engine": "continues a results file, and an engine has none",
             "page": "quickstart.md",
+            "implemented": "plugin/results.py",
         },
     )
     strict: bool = field(
@@ -191,6 +197,7 @@ class RunFlags:
             "answer",
             "corpus": "ends at a sentence, and a corpus run continues to its end",
             "page": "reliability.md",
+            "implemented": "plugin/bad_sentences.py",
         },
     )
     stats_file: str | None = field(
@@ -201,6 +208,7 @@ class RunFlags:
             "written": True,
             "same_results": True,
             "engine": "is written by a run that ends: read the engine's own counts",
+            "implemented": "plugin/results.py",
         },
     )
 

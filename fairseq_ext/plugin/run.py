@@ -133,14 +133,17 @@ class Session:
             give_back_memory()
         return generator
 
-    def decode(self, generator: Any, models: list, batch: Batch, step: Callable[..., list]) -> list:
+    def decode(
+        self, generator: Any, models: list, batch: Batch, stock_step: Callable[..., list]
+    ) -> list:
         """Return the hypotheses of each sentence of a batch, best first. A sentence that fails does
         not affect the others (bad_sentences.py).
 
-        step: the stock task's inference_step, which calls `generator.generate`. The calls are
-        `Command.run_batch` (statistics, workers), `call_stock`, `step`, `generator._generate`.
+        stock_step: the stock task's inference_step, which calls `generator.generate`. The calls are
+        `Command.run_batch` (statistics, workers), `call_stock`, `stock_step`,
+        `generator._generate`.
         """
-        decode = partial(self.call_stock, step, generator, models)
+        decode = partial(self.call_stock, stock_step, generator, models)
         if self.command is None or not isinstance(generator, BeamSearchGenerator):
             return decode(*batch)  # a stock generator
         sample, lines = batch[0], self.lines
@@ -168,17 +171,17 @@ class Session:
 
     def call_stock(
         self,
-        step: Callable[..., list],
+        stock_step: Callable[..., list],
         generator: Any,
         models: list,
         sample: dict,
         prefix_tokens: Tensor | None,
         constraints: Tensor | None,
     ) -> list:
-        """Return the hypotheses of one batch by the stock task's `step` (raises UsageError for
-        words that no dictionary has)."""
+        """Return the hypotheses of one batch by the stock task's inference_step (raises UsageError
+        for words that no dictionary has)."""
         try:  # by keyword: some tasks have parameters of their own between these
-            return step(
+            return stock_step(
                 generator, models, sample, prefix_tokens=prefix_tokens, constraints=constraints
             )
         except IndexError as error:

@@ -112,10 +112,11 @@ def driver_of(
 
     --decoding names it (BeamSearch in search/scheduler.py by default). Flags wrap it in others:
     LengthRetry searches a sentence again that reached its length limit, TwoSearches searches it
-    without its phrases too, GlossaryPlacement places
-    terms, GraphWriter writes graphs. meets: returns the function that counts the constraints that a
-    hypothesis of a pool meets; decoded: returns target symbols as text; text: returns the
-    generator's `target_text`, None if no terms are placed.
+    without its phrases too, GlossaryPlacement places terms, GraphWriter writes graphs.
+
+    meets: returns the function that counts the constraints that a hypothesis of a pool meets;
+    decoded: returns target symbols as text; text: returns the generator's `target_text`, None if no
+    terms are placed.
     """
     flags = options.flags
     make = build(chosen_at("decoding", flags), flags, context)

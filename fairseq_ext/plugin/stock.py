@@ -111,6 +111,8 @@ class MultiSimpleEpoch(TranslationMultiSimpleEpochTask):
     NLLB Team, No Language Left Behind, 2022, https://arxiv.org/abs/2207.04672
     """
 
+    has_language_behind_eos = False  # --lang-tok-behind-eos
+
     @staticmethod
     def add_args(parser) -> None:
         TranslationMultiSimpleEpochTask.add_args(parser)
@@ -139,6 +141,7 @@ class MultiSimpleEpoch(TranslationMultiSimpleEpochTask):
                     dictionary.add_symbol(tag)
         made = cls(args, languages, dictionaries, training)
         if getattr(args, "lang_tok_behind_eos", False):
+            made.has_language_behind_eos = True
             made.data_manager.src_dataset_tranform_func = made.with_language_behind
         return made
 
@@ -148,7 +151,7 @@ class MultiSimpleEpoch(TranslationMultiSimpleEpochTask):
         return AppendTokenDataset(dataset, token)
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
-        if not getattr(self.args, "lang_tok_behind_eos", False):
+        if not self.has_language_behind_eos:
             return super().inference_step(generator, models, sample, prefix_tokens, constraints)
         first = self.data_manager.get_decoder_langtok(
             self.args.target_lang, self.args.langtoks["main"][1]

@@ -6,8 +6,8 @@ The twin runs beam search of one model on a CPU, in float32 or with --int8: with
 (with --select topk, also top and lexical for each sentence), no logits processor but the length
 limits and --no-repeat-ngram-size, and fairseq's selection or sampling, every stopping criterion and
 every pruning; sentences with required phrases with dynamic beam allocation, --stop early and no
-pruning. Sentences with and without phrases share decoder
-calls. loop.py is the definition: hypotheses are equal, to the last bit.
+pruning. Sentences with and without phrases share decoder calls. loop.py is the definition:
+hypotheses are equal, to the last bit.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class CompiledSearch(CompiledSearcher):
     """Beam search of sentences without constraints, or with required phrases only."""
 
     def __init__(self, setup: SearchSetup):
-        self.setup, free = setup, without_constraints(setup)
+        self.setup, unconstrained = setup, without_constraints(setup)
         # those of sentences without constraints, and of pools with required phrases; None: the loop
         # searches them
-        self.rules = SearchRules(free) if supports_free(setup) else None
+        self.rules = SearchRules(unconstrained) if supports_unconstrained(setup) else None
         self.phrase_rules = SearchRules(setup) if supports_phrases(setup) else None
-        self.drops = bool(free.strategies.prune) or (
+        self.drops = bool(unconstrained.strategies.prune) or (
             self.rules is not None and bool(self.rules.struct.prune_bound)
         )
         self.banks = PerPoolCache(setup.strategies.select.banks)
@@ -75,7 +75,7 @@ class CompiledSearch(CompiledSearcher):
     def supports(setup: SearchSetup) -> bool:
         """Return whether kernels/beam.cpp supports a generator's search; decoder (`is_compiled`)
         and phrases are checked later."""
-        return supports_free(setup) or supports_phrases(setup)
+        return supports_unconstrained(setup) or supports_phrases(setup)
 
     @property
     def live(self) -> int:
@@ -92,7 +92,7 @@ class CompiledSearch(CompiledSearcher):
         is_restricted = constraints is not None and constraints.allowed is not None
         if is_restricted and self.lists is not None:
             return False
-        if constraints is None or constraints.is_free:
+        if constraints is None or constraints.is_empty:
             return self.rules is not None
         if is_restricted:
             return self.rules is not None and not constraints.prefix
@@ -106,7 +106,7 @@ class CompiledSearch(CompiledSearcher):
             or not self.setup.decoder.is_compiled
         ):
             return False
-        if is_free(pool):
+        if is_unconstrained(pool):
             return self.rules is not None and (pool.rule is None or self.lists is None)
         return (
             self.phrase_rules is not None
@@ -131,7 +131,7 @@ class CompiledSearch(CompiledSearcher):
             self.reader = decoder.batch_reader(FIRST_POSITIONS + FIRST_STEPS * spec.k)
             decoder.set_aside()  # from now on the reader has the rows
         self.setup.stats.encoder_calls += 1
-        banks = None if is_free(pool) else self.banks(pool)
+        banks = None if is_unconstrained(pool) else self.banks(pool)
         rules = self.rules if banks is None else self.phrase_rules
         assert rules is not None
         highest = 0 if banks is None else max(banks.total)
@@ -235,7 +235,7 @@ class CompiledSearch(CompiledSearcher):
         if self.lists is not None:
             most, is_sample = self.lists.steps_to_sample(most)
         while (
-            result := self.batch.run_steps(most, self.reader, self.reader.step)
+            result := self.batch.run_steps(most, self.reader, self.reader.step_struct)
         ) == SearchResult.NO_ROOM:
             longest = max(sentence.struct.length for sentence in self.running.values())
             lengthened = [sentence.lengthen_() for sentence in self.running.values()]
@@ -310,8 +310,8 @@ class CompiledSearch(CompiledSearcher):
         )
 
 
-def is_free(pool: Pool) -> bool:
-    """Return whether no sentence of a pool has constraints but its allowed outputs."""
+def is_unconstrained(pool: Pool) -> bool:
+    """Return whether no sentence of a pool has other constraints than its allowed outputs."""
     return pool.constraints is None or (
         pool.rule is not None and all(each.is_restricted for each in pool.constraints)
     )
@@ -339,7 +339,7 @@ def is_supported(setup: SearchSetup) -> bool:
     )
 
 
-def supports_free(setup: SearchSetup) -> bool:
+def supports_unconstrained(setup: SearchSetup) -> bool:
     """Return whether kernels/beam.cpp can search sentences without constraints."""
     setup = without_constraints(setup)
     scoring = setup.spec.scoring

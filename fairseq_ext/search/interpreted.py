@@ -193,7 +193,7 @@ class OpenPool(Pool):
             given = EMPTY if arrivals.constraints is None else arrivals.constraints[i]
             if arrivals.ends is not None:
                 self.ends_allowed[place] = int(arrivals.ends.allowed[i])
-            self.constraints_of_place[place] = EMPTY if given.is_free else given
+            self.constraints_of_place[place] = EMPTY if given.is_empty else given
         self.lead = self.leads
         self.bos = arrivals.bos
         if arrivals.constraints is not None:  # else live sentences keep theirs

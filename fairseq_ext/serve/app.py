@@ -270,7 +270,7 @@ class GlossaryRoutes:
         return await run_in_threadpool(self.read_terms, body, pair)
 
     def read_terms(self, body: bytes, pair: Pair) -> dict[str, Any]:
-        """Return the same for the body of a request."""
+        """Return terms and errors of the file in the body of a request."""
         way = (
             'the request needs "name", of the file, and "content", its text, or "base64", its bytes'
         )
@@ -286,7 +286,7 @@ class GlossaryRoutes:
         return self.read_file(file_name(given.name), content, pair)
 
     def read_file(self, name: str, content: bytes, pair: Pair) -> dict[str, Any]:
-        """Return the same for a file of this name."""
+        """Return terms and errors of a file with this name and content."""
         errors, terms, cases = LineErrors(), dict[str, list[str]](), dict[str, str]()
         suffix = PurePath(name).suffix.lower()
         with tempfile.NamedTemporaryFile(suffix=suffix if suffix in READERS else "") as file:

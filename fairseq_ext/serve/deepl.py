@@ -75,7 +75,7 @@ QUOTA = 456  # the status of DeepL's API for a limit of an account
 
 
 class DeepL:
-    """Its routes over a service."""
+    """The routes of DeepL's API, over a service."""
 
     def __init__(self, service: Service):
         self.service = service
@@ -315,7 +315,7 @@ class DeepL:
         if found.status == "error":
             raise UsageError(f"the document was not translated: {found.message}")
         if found.status != "done":
-            raise HTTPException(503, "the document is not translated yet: ask again")
+            raise HTTPException(503, "the document is not translated yet: send the request again")
         self.characters[owner] += found.characters
         self.documents.documents.pop(found.id, None)
         return FileResponse(

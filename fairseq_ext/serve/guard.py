@@ -216,7 +216,7 @@ def protocol(most: int, timeout: float) -> type[asyncio.Protocol]:
                 if idle is None:
                     return self.refuse(
                         "503 Service Unavailable",
-                        "all connections are in use: ask again",
+                        "all connections are in use: send the request again",
                         "Retry-After: 2\r\n",
                     )
                 alive.discard(idle)

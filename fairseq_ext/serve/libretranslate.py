@@ -128,7 +128,7 @@ def read(kind: type[Kind], fields: dict[str, Any]) -> Kind:
 
 
 class LibreTranslate:
-    """Its routes over a service."""
+    """The routes of LibreTranslate's API, over a service."""
 
     def __init__(self, service: Service):
         self.service = service

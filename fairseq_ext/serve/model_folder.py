@@ -59,7 +59,7 @@ class ModelFolder:
             raise UsageError(failed[0])
 
     def look(self, at_once: bool = False) -> list[str]:
-        """Find the models that have come, changed or gone; why others cannot be read.
+        """Find the models that are new, have changed or are gone. Return why models cannot be read.
 
         A folder that has changed since the last look is left for the next one, as it may
         be incomplete, unless at_once. Errors: OSError.
@@ -105,7 +105,8 @@ class ModelFolder:
 
 
 def stamps(folder: Path) -> dict[Pair, Stamp]:
-    """Return the folders in one that are named by a pair of languages. Errors: OSError."""
+    """Return the files of each subfolder that is named by a pair of languages, with their sizes and
+    times. Errors: OSError."""
     found = {}
     for each in sorted(folder.iterdir()):
         if (name := NAME.fullmatch(each.name)) and each.is_dir():

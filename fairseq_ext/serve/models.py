@@ -82,10 +82,10 @@ class Models:
 
     @cached_property
     def served(self) -> Served:
-        """What is served (HTTPException 503 before that is known)."""
+        """The served pairs of languages (raises HTTPException 503 before they are known)."""
         found = self.engines[None].description
         if found is None:
-            raise HTTPException(503, "the model is not loaded yet: ask again", SOON)
+            raise HTTPException(503, "the model is not loaded yet: send the request again", SOON)
         own = (found.source, found.target)
         if not self.any_pair or not found.languages:
             return Served([own], own)
@@ -94,7 +94,7 @@ class Models:
         return Served(list(itertools.permutations(found.languages, 2)), None, True)
 
     def pairs(self) -> list[Pair]:
-        """Return the served pairs of languages (HTTPException 503 before they are known)."""
+        """Return the served pairs of languages (raises HTTPException 503 before they are known)."""
         return self.served.pairs
 
     @property
@@ -298,7 +298,7 @@ class ModelsOfFolder(Models):
                 raise HTTPException(
                     429,
                     f"all {self.most} models that may be loaded (--max-models) are at "
-                    "work: ask again",
+                    "work: send the request again",
                     SOON,
                 )
             else:

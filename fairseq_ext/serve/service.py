@@ -75,7 +75,7 @@ class Service:
         if self.closing:
             raise HTTPException(503, "the server is closing", SOON)
         if not (found := self.models.pairs()):
-            raise HTTPException(503, "no model can be loaded: ask again", SOON)
+            raise HTTPException(503, "no model can be loaded: send the request again", SOON)
         return found
 
     def pair_of(self, request: Request) -> Pair:
@@ -182,8 +182,10 @@ class Service:
         )
 
     async def prepared(self, request: dict[str, Any], model: Model) -> dict[str, Any]:
-        """Return the request with the items of its text if that is long: to find the first takes
-        time, in which others are served. Errors: HTTPException 504 at the deadline."""
+        """Return a request with a long text together with the items of that text; another request
+        unchanged. A thread finds the first item, so that other requests are served.
+
+        Errors: HTTPException 504 at the deadline."""
         if len(request["source"]) < LONG or is_one_sentence(request):
             return request
         first, *others = self.passes(
@@ -414,7 +416,7 @@ ERRORS = {
         408: "the body has not come in time",
         413: "the body is too large",
         415: "the Content-Type is missing or wrong",
-        429: "the queue is full; Retry-After says when to ask again",
+        429: "the queue is full; Retry-After says when to send the request again",
         503: "no model is loaded, or the server is closing",
         504: "the deadline has passed",
     }.items()

@@ -46,7 +46,7 @@ def parser() -> ArgumentParser:
         action="append",
         default=[],
         metavar="REGEX",
-        help="keep what this matches as it is; may be given several times",
+        help="text that this matches stays as it is; may be given several times",
     )
     add(
         "--max-unpacked",

@@ -124,7 +124,7 @@ def beginning(
 
 
 class Enough(Exception):
-    """So much of a file has been read as is needed."""
+    """Ends the reading of a file of which only the beginning is needed."""
 
 
 def counted(bar: tqdm, items: Iterator[Item]) -> Iterator[Item]:

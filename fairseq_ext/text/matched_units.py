@@ -1,4 +1,4 @@
-"""Which units of a translation stand for which units of its source: by the words of the search's
+"""The units of a translation, each with its unit of the source: by the words of the search's
 alignment, else by equal words and the order."""
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class MatchedUnits:
             yield self.source.word_at(known[place][0][0]) if is_known else None
 
     def by_order(self, texts: Sequence[str]) -> list[int | None]:
-        """Return the same where no pairs are known: equal words, and the others in step."""
+        """Return the number of the source word of each target word, None for none, without pairs:
+        equal words belong together, and the others are spread evenly."""
         sources = [self.source.plain[slice(*span)] for span in self.source.words]
         found: list[int | None] = [
             len(sources) * i // len(texts) if sources and is_word(text[0]) else None

@@ -97,13 +97,14 @@ def main(argv: list[str] | None = None) -> int:
                 lexicon = ["--softmax", "lexical", "--shortlist-file", str(folder / "lexicon")]
                 # fairseq's <s> and <pad> are among its most frequent words
                 lexicon += ["--shortlist-top", str(FIRST + 2), "--shortlist-words", str(BEST)]
+                lexicon += ["--shortlist-share", "sentence"]
                 contenders = [
                     stock(text, flags),
                     ours(text, [*flags, "--int8"], "ours --int8", exact=False),
                     ours(
                         text,
                         [*flags, *lexicon, "--int8"],
-                        "ours --softmax lexical --int8",
+                        "ours --softmax lexical --shortlist-share sentence --int8",
                         exact=False,
                     ),
                 ]

@@ -96,9 +96,10 @@ def main(argv: list[str] | None = None) -> int:
         if "bulk" in text and args.whole:
             comparisons.append(whole_commands(args, text["bulk"]))
             print(markdown(comparisons[-1], args.over), flush=True)
-        below.insert(0, best_table(comparisons))
+        if args.before is None:
+            below.insert(0, best_table(comparisons))
         below.append(steps_table(args, text))
-        print("\n".join([below[0], below[-1]]), flush=True)
+        print("\n".join(below), flush=True)
         if args.out:
             below.append("\n\n".join(notes) + "\n")
             write(args.out, comparisons, args.over, below=below)

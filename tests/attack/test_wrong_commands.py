@@ -82,9 +82,15 @@ WRONG = {
         "--stream-rows 2 is below the beam of 4",
     ),
     "delta nan": (["--prune-threshold", "nan"], "--prune-threshold"),
-    "delta below 0": (["--prune-threshold", -1], "--prune-threshold -1.0 is not a distance"),
+    "delta below 0": (
+        ["--prune-threshold", -1],
+        "--prune-threshold must be 0 or more, such as 1.5, not -1.0",
+    ),
     "children": (["--prune-children", 0], "--prune-children 0 would leave no hypothesis"),
-    "finished": (["--prune-finished", -1], "--prune-finished -1.0 is not a distance"),
+    "finished": (
+        ["--prune-finished", -1],
+        "--prune-finished must be 0 or more, such as 20, not -1.0",
+    ),
     "reward nan": (["--length-reward", "nan", "--unnormalized"], "--length-reward"),
     "reward normalised": (
         ["--length-reward", 1],

@@ -256,7 +256,8 @@ def test_lists_of_words_give_the_loops_bits(ending, int8, tmp_path):
             lists = {"softmax": "top", "shortlist_top": draw.choice([14, 45])}
         ours = generators(
             [build("transformer", 1 + seed, words=60, dtype=torch.float32)],
-            strategy={**ending, **lists, "int8": int8, "shortlist_recall_every": 5},
+            strategy={**ending, **lists, "int8": int8}
+            | {"shortlist_share": "sentence", "shortlist_recall_every": 5},
             words=60,
             beam=draw.choice([1, 3, 4]),
             max_len_b=12,

@@ -197,7 +197,7 @@ class AllowedOutputs:
         return found
 
     def of_list(self, texts: Sequence[str], where: str) -> TokenAutomaton:
-        """Return the same for the strings of a line or a request, from memory if it is there."""
+        """Return the automaton of the strings of a line or a request, cached."""
         key = tuple(texts)
         if key not in self.cache:
             self.cache[key] = self.of_strings(texts, where)

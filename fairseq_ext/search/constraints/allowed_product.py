@@ -41,7 +41,7 @@ UNKNOWN, FORBIDDEN = -2, -1  # entries of `Matcher.next`
 
 @dataclass(frozen=True)
 class Demands:
-    """What an output must meet besides being allowed."""
+    """The other constraints of an output that must be an allowed one."""
 
     any_of: tuple[tuple[Phrase, ...], ...] = ()
     cases: tuple[Cased, ...] = ()

@@ -60,7 +60,8 @@ class GlossaryFlags:
         default="surface",
         metadata={
             "help": "how --glossary finds terms in sources: as written, in any case, or in any "
-            "form of the words (default: surface)"
+            "form of the words (default: surface)",
+            "implemented": "core/words.py",
         },
     )
     glossary_repeat: Literal["each", "once"] | None = field(
@@ -76,7 +77,8 @@ class GlossaryFlags:
         metadata={
             "help": "inflected forms of --glossary's target terms as further alternatives: auto, "
             "where simplemma is installed and knows the target language, except for English; or "
-            "off (default: auto)"
+            "off (default: auto)",
+            "implemented": "search/phrases/forms.py",
         },
     )
     glossary_placement: Literal["align", "free"] | None = field(
@@ -87,6 +89,7 @@ class GlossaryFlags:
             "--select dba where --bpe or --tokenizer is given and no other flag needs the search's "
             "own hypotheses, else free)",
             "needs": {"align": ("search loop", "beam")},
+            "implemented": "search/constraints/placement.py",
         },
     )
     glossary_documents: str | None = field(
@@ -98,6 +101,7 @@ class GlossaryFlags:
             "file": True,
             "engine": "looks back to earlier lines, and requests have no order",
             "corpus": "has a line wait for the lines before it, which another worker may have",
+            "implemented": "search/constraints/documents.py",
         },
     )
     glossary_report: str | None = field(
@@ -110,6 +114,7 @@ class GlossaryFlags:
             "same_results": True,
             "engine": "writes a line a sentence to a file: each answer has the same report",
             "corpus": "writes a file of its own, and workers share none",
+            "implemented": "search/constraints/report.py",
         },
     )
 
@@ -405,20 +410,22 @@ def check_glossary(flags: Any, of_requests: bool = False) -> None:
 
 
 def glossary_options(flags: Any, languages: Languages) -> GlossaryOptions | None:
-    """Return the glossary that the flags name; languages: those of the run."""
-    path = flags.glossary
+    """Return the settings of the glossary that the flags name; languages: those of the run."""
     return (
-        GlossaryOptions(
-            path,
-            str(flags.glossary_match),
-            repeat_mode(flags),
-            languages,
-            None if flags.constraint_case is None else str(flags.constraint_case),
-            str(flags.glossary_forms) == "auto",
-            flags.strict,
-        )
-        if path
-        else None
+        options_of_file(flags, languages, flags.glossary, flags.strict) if flags.glossary else None
+    )
+
+
+def options_of_file(flags: Any, languages: Languages, path: str, strict: bool) -> GlossaryOptions:
+    """Return the settings of a glossary file, from --glossary or from a request."""
+    return GlossaryOptions(
+        path,
+        str(flags.glossary_match),
+        repeat_mode(flags),
+        languages,
+        None if flags.constraint_case is None else str(flags.constraint_case),
+        str(flags.glossary_forms) == "auto",
+        strict,
     )
 
 

@@ -53,10 +53,10 @@ class Choice(NamedTuple):
 
 
 class Inflection:
-    """Chooses the forms of terms in drafts. score: adds their log-probabilities to versions."""
+    """Chooses the forms of terms in drafts. score_versions_: that of GlossaryPlacement."""
 
-    def __init__(self, writer: TermWriter, score: Score):
-        self.writer, self.score = writer, score
+    def __init__(self, writer: TermWriter, score_versions_: Score):
+        self.writer, self.score_versions_ = writer, score_versions_
 
     @property
     def is_known(self) -> bool:
@@ -108,14 +108,14 @@ class Inflection:
         for sentence, candidate, options in drafts:
             choices[candidate] = self.choices(pool, sentence, candidate, options, turn)
         many = [each for of in choices.values() if len(of) > COMPARED for each in of]
-        self.score(pool, sources, [each.version for each in many], NEAR)
+        self.score_versions_(pool, sources, [each.version for each in many], NEAR)
         for candidate, of in choices.items():
             if len(of) > COMPARED:
                 ranked = sorted(of, key=lambda each: -each.total)
                 best = [each for i, each in enumerate(ranked) if i < COMPARED or each.way is None]
                 choices[candidate] = best
         left = [each for of in choices.values() for each in of]
-        self.score(pool, sources, [each.version for each in left], None)
+        self.score_versions_(pool, sources, [each.version for each in left], None)
         for candidate, of in choices.items():
             if of:
                 take(candidate, max(of, key=lambda each: each.total))

@@ -60,15 +60,19 @@ class Option(NamedTuple):
 
 
 class Insertion:
-    """Finds places for terms. score_: scores versions."""
+    """Finds places for terms. score_versions_: that of GlossaryPlacement."""
 
     def __init__(
         self,
-        score: ForcedDecoding,
+        forced_decoding: ForcedDecoding,
         writer: TermWriter,
-        score_: Callable[[Pool, Sources, Sequence[Version], int | None], None],
+        score_versions_: Callable[[Pool, Sources, Sequence[Version], int | None], None],
     ):
-        self.score, self.writer, self.score_ = score, writer, score_
+        self.forced_decoding, self.writer, self.score_versions_ = (
+            forced_decoding,
+            writer,
+            score_versions_,
+        )
 
     def __call__(self, pool: Pool, sources: Sources, sentences: Sequence[Sentence]) -> None:
         """Find a place in the best draft of each sentence for its terms without a word."""
@@ -90,11 +94,11 @@ class Insertion:
             return
         options = [self.options(sentence, term) for sentence, term in jobs]
         versions = self.selected(pool, sources, jobs, options)
-        self.score_(pool, sources, [version for of in versions for version, _ in of], NEAR)
+        self.score_versions_(pool, sources, [version for of in versions for version, _ in of], NEAR)
         bests = [
             max(of, key=lambda each: float(each[0].scores.sum()), default=None) for of in versions
         ]
-        self.score_(pool, sources, [best[0] for best in bests if best is not None], None)
+        self.score_versions_(pool, sources, [best[0] for best in bests if best is not None], None)
         found: list[tuple[Sentence, SourceTerm, Rewrite]] = []
         for (sentence, term), best in zip(jobs, bests, strict=True):
             if best is not None and term.is_interface_label:
@@ -126,7 +130,7 @@ class Insertion:
                 for lead in LEADS[self.writer.language][0]
             ]
             versions += [self.writer.version(sentence, candidate, {term: way}) for way in ways]
-        self.score_(pool, sources, versions, None)
+        self.score_versions_(pool, sources, versions, None)
         best: dict[Sentence, tuple[float, SourceTerm, Rewrite]] = {}
         for version in versions:
             draft, ((term, way),) = version.candidate.draft, version.rewrites.items()
@@ -202,7 +206,7 @@ class Insertion:
             lead = len(draft.draft.tokens) - len(draft.tokens)
             first = lead + next_token(draft, span[0])
             pairs.append((sentence.source, draft.draft.tokens.tolist()[: first + 1]))
-        tokens = self.score.next_tokens(sources, pairs, pool.bos, FILLS)
+        tokens = self.forced_decoding.next_tokens(sources, pairs, pool.bos, FILLS)
         versions = []
         for (sentence, term, span, own), (_, ids) in zip(jobs, tokens, strict=True):
             texts = (self.writer.text.text([int(token)]).strip() for token in ids)
@@ -215,7 +219,7 @@ class Insertion:
                 )
                 for lead in dict.fromkeys(leads)
             ]
-        self.score_(pool, sources, versions, NEAR)
+        self.score_versions_(pool, sources, versions, NEAR)
         best: dict[tuple[Sentence, SourceTerm], float] = {}
         for version in versions:
             ((term, rewrite),) = version.rewrites.items()
@@ -262,7 +266,7 @@ class Insertion:
         tokens = sorted(set(first.values()))
         column = {token: i for i, token in enumerate(tokens)}
         drafts = [(s.source, s.candidates[0].draft.tokens.tolist()) for s, _ in jobs]
-        scores = self.score.of_tokens(sources, drafts, pool.bos, tokens)
+        scores = self.forced_decoding.of_tokens(sources, drafts, pool.bos, tokens)
         out = []
         for (sentence, term), of, log_probs in zip(jobs, options, scores, strict=True):
             candidate = sentence.candidates[0]

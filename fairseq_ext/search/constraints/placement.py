@@ -38,7 +38,7 @@ from fairseq_ext.search.constraints.renderings import Renderings
 from fairseq_ext.search.constraints.retry import Retry
 from fairseq_ext.search.constraints.rewrites import Version, unfit
 from fairseq_ext.search.constraints.term_writer import TermWriter
-from fairseq_ext.search.constraints.usable import usable
+from fairseq_ext.search.constraints.usable import usable_hypotheses
 from fairseq_ext.search.constraints.word_alignment import (
     WordAlignment,
     remove_tokens,
@@ -60,13 +60,13 @@ PLACED_WEIGHT = 0.1  # weight of the score with terms, that of the draft having 
 
 
 class GlossaryPlacement:
-    """A driver of three others.
+    """A driver that calls three others.
 
-    draft: searches first, where a sentence has terms alone; other_draft: where it has other phrases
-    too; forced: what placement could not serve. score: forced decoding by the models; text: how
-    the target side is read, which the command says after the generator is built; meets: how it is
-    counted which constraints a hypothesis of a pool meets; languages: source and target, two
-    letters; reuses: whether the scores of drafts are the models' own.
+    draft: searches sentences without their terms, where they have no other constraints;
+    other_draft: the same, where they have others; forced: searches with all terms forced, for
+    sentences in which they cannot be placed. text: returns the generator's `target_text`; meets:
+    returns the function that counts the constraints that a hypothesis of a pool meets; languages:
+    source and target, two letters; reuses: whether the scores of drafts are the models' own.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class GlossaryPlacement:
         draft: Driver,
         other_draft: Driver,
         forced: Driver,
-        score: ForcedDecoding,
+        forced_decoding: ForcedDecoding,
         spec: SearchSpec,
         text: Callable[[], TargetText],
         meets: Callable[[Pool], Meets],
@@ -82,17 +82,17 @@ class GlossaryPlacement:
         reuses: bool,
     ):
         self.draft, self.other_draft, self.forced = draft, other_draft, forced
-        self.score, self.spec = score, spec
-        self.renderings = Renderings(score, text, spec.eos)
+        self.forced_decoding, self.spec = forced_decoding, spec
+        self.renderings = Renderings(forced_decoding, text, spec.eos)
         self.writer = TermWriter(text, spec.eos)
-        self.inflect = Inflection(self.writer, self.score_)
-        self.insert = Insertion(score, self.writer, self.score_)
+        self.inflect = Inflection(self.writer, self.score_versions_)
+        self.insert = Insertion(forced_decoding, self.writer, self.score_versions_)
         self.use_languages(*languages)
         self.target_text, self.meets, self.reuses = text, meets, reuses
 
     @property
     def text(self) -> TargetText:
-        """How the target side is read."""
+        """The conversion between the target's tokens and text."""
         return self.writer.text
 
     def use_languages(self, source: str, target: str) -> None:
@@ -109,7 +109,7 @@ class GlossaryPlacement:
         left: list[int] = []
         again, required = dict[int, Retry](), dict[int, Retry]()
 
-        def settle() -> None:
+        def answer_waiting() -> None:
             for sentence, found in zip(waiting, self.placed(pool, waiting), strict=True):
                 outcome = self.outcome(sentence, found, required.get(sentence.number))
                 if outcome is None:
@@ -118,33 +118,35 @@ class GlossaryPlacement:
                     again[sentence.number] = outcome
                 else:
                     answer(sentence.number, outcome)
-            self.score.forget(pool.source(sentence.number).tolist() for sentence in waiting)
+            self.forced_decoding.forget(
+                pool.source(sentence.number).tolist() for sentence in waiting
+            )
             waiting.clear()
 
-        def keep(number: int, found: list[Hypothesis]) -> None:
+        def collect(number: int, found: list[Hypothesis]) -> None:
             if not given[number].terms or not found:
                 return answer(number, found)
             terms = required[number].terms if number in required else ()
             waiting.append(self.sentence(pool, number, found, self.spec.nbest, terms))
             if len(waiting) == BATCH_SIZE:
-                settle()
+                answer_waiting()
 
         others = [each.without_terms() for each in given]
-        is_free = all(each.is_free for each in others)
-        with self.score.keeping(
+        has_terms_alone = all(each.is_empty for each in others)
+        with self.forced_decoding.keeping(
             pool.source(i).tolist() for i in pool.sentences_to_decode() if given[i].terms
         ):
-            (self.draft if is_free else self.other_draft)(
-                replace(pool, constraints=None if is_free else others), keep
+            (self.draft if has_terms_alone else self.other_draft)(
+                replace(pool, constraints=None if has_terms_alone else others), collect
             )
-            settle()
+            answer_waiting()
         while again:
             required = dict(again)
             again.clear()
             for number, retry in required.items():
                 others[number] = retry.constraints(given[number])
-            self.forced(replace(pool, constraints=others, to_decode=sorted(required)), keep)
-            settle()
+            self.forced(replace(pool, constraints=others, to_decode=sorted(required)), collect)
+            answer_waiting()
         if left:
             self.forced(
                 replace(pool, to_decode=sorted(left)),
@@ -242,7 +244,7 @@ class GlossaryPlacement:
             for sentence in sentences
             if sentence.nbest < min(SEARCHED, len(sentence.candidates))
             and any(sentence.incomplete(SEARCHED))
-            and not usable(pool, sentence, 1, self.meets(pool), self.spec.unk)
+            and not usable_hypotheses(pool, sentence, 1, self.meets(pool), self.spec.unk)
         ]
         if unsuited:
             for sentence in unsuited:
@@ -254,7 +256,7 @@ class GlossaryPlacement:
         """Write missing terms into hypotheses, and score the results."""
         for source, sentence in enumerate(sentences):
             sentence.source = source
-        sources = self.score.encode(
+        sources = self.forced_decoding.encode(
             [pool.source(sentence.number).tolist() for sentence in sentences], pool.length.device
         )
         self.render(pool, sentences)
@@ -271,7 +273,7 @@ class GlossaryPlacement:
             self.insert.fill(pool, sources, sentences)
         while sentences:
             versions = [each for sentence in sentences for each in self.written(pool, sentence)]
-            self.score_(pool, sources, versions)
+            self.score_versions_(pool, sources, versions)
             sentences = [] if is_inflected else self.without_unfit_terms(versions)
             for each in versions:
                 if each.sentence not in sentences:
@@ -325,7 +327,7 @@ class GlossaryPlacement:
         for (mention, _), phrases in zip(open_terms, found, strict=True):
             mention.renderings = phrases
 
-    def score_(
+    def score_versions_(
         self, pool: Pool, sources: Sources, versions: Sequence[Version], near: int | None = None
     ) -> None:
         """Score versions; the drafts' own log-probabilities are used up to the first changed token,
@@ -344,7 +346,7 @@ class GlossaryPlacement:
             end = len(version.tokens) - behind
             pairs.append((version.sentence.source, version.tokens[:end]))
         given = (known, tokens) if self.reuses else ()
-        scores = self.score.log_probs(sources, pairs, pool.bos, *given)
+        scores = self.forced_decoding.log_probs(sources, pairs, pool.bos, *given)
         for version, each, tail in zip(versions, scores, tails, strict=True):
             version.scores = torch.cat([each, tail.to(each)])
 
@@ -358,8 +360,8 @@ class GlossaryPlacement:
             (sentence.source, target) for (sentence, _), target in zip(given, targets, strict=True)
         ]
         attention = (
-            self.score.attention(sources, pairs, pool.bos)
-            if self.score.attends
+            self.forced_decoding.attention(sources, pairs, pool.bos)
+            if self.forced_decoding.attends
             else [None] * len(given)
         )
         jobs = []
@@ -384,8 +386,8 @@ class GlossaryPlacement:
             remove_tokens(pool.source(s.number).tolist(), s.mentions[mention].tokens)
             for s, _, mention, _ in jobs
         ]
-        shortened = self.score.encode(sources_without, pool.length.device)
-        scores = self.score.log_probs(
+        shortened = self.forced_decoding.encode(sources_without, pool.length.device)
+        scores = self.forced_decoding.log_probs(
             shortened, [(i, target) for i, (*_, target) in enumerate(jobs)], pool.bos
         )
         drops: dict[Candidate, dict[int, Tensor]] = {}
@@ -435,7 +437,7 @@ class GlossaryPlacement:
         """Return the usable hypotheses: the answer, which does not depend on how many are wanted,
         and those that score no better, best first; None where there is none."""
         count = len(sentence.candidates)
-        if not (out := usable(pool, sentence, count, self.meets(pool), self.spec.unk)):
+        if not (out := usable_hypotheses(pool, sentence, count, self.meets(pool), self.spec.unk)):
             return None
         best, *rest = out
         return [best, *sorted((h for h in rest if h.score <= best.score), key=lambda h: -h.score)]

@@ -30,8 +30,8 @@ Phrases = dict[tuple[str, ...], float]  # words of translations (folded), and th
 class Renderings:
     """The translations of source terms, with their shares by probability."""
 
-    def __init__(self, score: ForcedDecoding, text: Callable[[], TargetText], eos: int):
-        self.score, self.text, self.eos = score, text, eos
+    def __init__(self, forced_decoding: ForcedDecoding, text: Callable[[], TargetText], eos: int):
+        self.forced_decoding, self.text, self.eos = forced_decoding, text, eos
         self.cache: OrderedDict[Term, Phrases] = OrderedDict()
 
     def __call__(self, terms: Sequence[Term], device: torch.device, bos: int) -> list[Phrases]:
@@ -48,10 +48,10 @@ class Renderings:
         return found
 
     def searched(self, terms: Sequence[Term], device: torch.device, bos: int) -> list[Phrases]:
-        """Return the same by a beam search."""
+        """Return the translations of each term, from a beam search."""
         if not terms:
             return []
-        sources = self.score.encode([source for source, _ in terms], device)
+        sources = self.forced_decoding.encode([source for source, _ in terms], device)
         limits = [len(source) + EXTRA for source, _ in terms]
         # of each term: log-probabilities, tokens
         live: list[list[tuple[float, list[int]]]] = [[(0.0, [])] for _ in terms]
@@ -66,7 +66,7 @@ class Renderings:
             if not rows:
                 break
             pairs = [(term, [*terms[term][1], *tokens, self.eos]) for term, _, tokens in rows]
-            best = self.score.next_tokens(sources, pairs, bos, BEAM)
+            best = self.forced_decoding.next_tokens(sources, pairs, bos, BEAM)
             new: list[list[tuple[float, list[int]]]] = [[] for _ in terms]
             for (term, total, tokens), (log_probs, ids) in zip(rows, best, strict=True):
                 for log_prob, token in zip(log_probs.tolist(), ids.tolist(), strict=True):

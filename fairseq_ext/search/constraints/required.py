@@ -21,6 +21,7 @@ class ConstraintFlags:
             "gives": "required phrases",
             "engine": "gives line n its phrases, and requests have no numbers: give them "
             "with each request",
+            "implemented": "search/constraints/sources.py",
         },
     )
     constraint_boundary: Literal["word", "prefix", "none"] | None = field(
@@ -31,6 +32,7 @@ class ConstraintFlags:
             "begin with it); or inside words as well (none) (default: word where the target's "
             "segmentation is known, else none)",
             "applies_to": "phrases",
+            "implemented": "search/phrases/pieces.py",
         },
     )
     constraint_case: Literal["exact", "initial", "any"] | None = field(
@@ -40,6 +42,7 @@ class ConstraintFlags:
             "too where it starts the translation (initial); or any (default: of a glossary's terms "
             "any, but for those with a case of their own, such as API; else exact)",
             "applies_to": "required phrases",
+            "implemented": "search/phrases/phrase_table.py",
         },
     )
     constraint_bonus: float | None = field(
@@ -50,6 +53,7 @@ class ConstraintFlags:
             "range": (0, 1000, "bonus in nats"),
             "applies_to": "required phrases",
             "denies": ("scores of at most 0", "softmax's own order"),
+            "implemented": "search/strategies/select/bonus.py",
         },
     )
 

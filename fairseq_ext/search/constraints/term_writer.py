@@ -70,8 +70,8 @@ SPACES = re.compile(r"\s+")
 
 
 class TermWriter:
-    """Writes terms into the tokens of drafts. target_text: how the target side is read; language:
-    of the target, two letters."""
+    """Writes terms into the tokens of drafts. target_text: returns the generator's `target_text`;
+    language: of the target, two letters."""
 
     def __init__(self, target_text: Callable[[], TargetText], eos: int, language: str = ""):
         self.target_text, self.eos, self.language = target_text, eos, language
@@ -79,7 +79,7 @@ class TermWriter:
 
     @property
     def text(self) -> TargetText:
-        """How the target side is read."""
+        """The conversion between the target's tokens and text."""
         return self.target_text()
 
     def choices(

@@ -52,8 +52,8 @@ class TwoSearches:
                 ]
 
         if numbers:
-            free = [without_phrases(each) for each in given]
-            constraints = None if all(each.is_free for each in free) else free
+            others = [without_phrases(each) for each in given]
+            constraints = None if all(each.is_empty for each in others) else others
             self.unconstrained(replace(pool, constraints=constraints, to_decode=numbers), keep)
         left = [i for i in pool.sentences_to_decode() if i not in done]
         if left:

@@ -1,4 +1,4 @@
-"""Which drafts with terms are answers: those that meet all constraints of their sentence."""
+"""The answers of a sentence: its drafts with terms that meet all of its constraints."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from fairseq_ext.search.phrases.sentence import (
 from fairseq_ext.search.pool import Pool
 
 
-def usable(pool: Pool, sentence: Sentence, first: int, meets: Meets, unk: int) -> list[Hypothesis]:
-    """Return the versions with terms of the first candidates, if they meet all constraints; of
-    equal ones the first.
+def usable_hypotheses(
+    pool: Pool, sentence: Sentence, first: int, meets: Meets, unk: int
+) -> list[Hypothesis]:
+    """Return the versions, with terms, of the first `first` candidates that meet all constraints;
+    of equal versions the first.
 
-    meets: how the pool's constraints are counted; unk: the unknown word, of which a version has no
-    more than its draft.
+    meets: as for GlossaryPlacement; unk: the unknown word, of which a version has no more than its
+    draft.
     """
     constraints, lead = sentence.constraints, pool.lead_of(sentence.number)
     banned = banned_in(pool)(constraints) if constraints.banned else lambda tokens: None
@@ -54,7 +56,7 @@ def usable(pool: Pool, sentence: Sentence, first: int, meets: Meets, unk: int) -
 
 
 def banned_in(pool: Pool) -> Callable[[SentenceConstraints], Callable[[Phrase], str | None]]:
-    """Return how a banned phrase is found in tokens: as by the search."""
+    """Return the function that finds banned phrases in tokens as the search does."""
     if pool.boundaries is None:
         return banned_in_tokens
     return banned_in_texts(pool.boundaries, "any" if pool.banned_in_any_case else "exact")

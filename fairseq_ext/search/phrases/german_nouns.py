@@ -74,7 +74,7 @@ def of_adjective(ending: str, *tables: dict[str, Cells]) -> Cells:
 
 
 class Lexicon:
-    """What a table of word forms says about German words."""
+    """Lemmas, genders and inflection of German words, from a table of word forms."""
 
     def __init__(self, forms: TermForms):
         self.forms = forms

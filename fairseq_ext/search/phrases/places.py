@@ -134,8 +134,8 @@ def match_phrases_in_order(text: Text, wanted: Sequence[PhraseToFind]) -> list[P
 
 
 def occurrences(find: Callable[[int], Span]) -> Iterator[Span]:
-    """Yield all spans of `find`, which returns the first span at or after a place, (-1, ...) for
-    none."""
+    """Yield all spans that `find` finds: it returns the first span at or after a place, (-1, ...)
+    for none."""
     span = find(0)
     while span[0] >= 0:
         yield span
@@ -276,7 +276,7 @@ def find_phrase(
 
 
 def find_phrase_exact(phrase: str, text: str, start: int, whole: bool) -> tuple[int, int]:
-    """Return the same for the case as written."""
+    """Return what `find_phrase` returns for the case as written."""
     at = text.find(phrase, start)
     while at >= 0:
         end = at + len(phrase)

@@ -83,7 +83,8 @@ class Segmenter:
         return (self.bpe.encode(lead + text) if self.bpe is not None else text).split()
 
     def known_pieces(self, text: str, lead: str = "") -> list[str]:
-        """Return the same, with a piece that the dictionary lacks split minimally, if possible."""
+        """Return the same pieces as `pieces`; one that the dictionary lacks is split minimally, if
+        possible."""
         pieces, mark = self.pieces(text, lead), self.mark
         return (
             pieces
@@ -203,8 +204,8 @@ class Segmenter:
         return self.decode(" ".join(self.pieces(text)))
 
     def normalised(self, text: str) -> str:
-        """Return the same, faster if the encoder is SentencePiece alone, which normalises a text
-        before it splits it."""
+        """Return what `round_trip` returns, faster if the encoder is SentencePiece alone, which
+        normalises a text before it splits it."""
         return (
             self.round_trip(text)
             if self.sentencepiece is None

@@ -181,7 +181,7 @@ class SentenceConstraints:
         return self.cased or (EXACT,) * len(self.any_of)
 
     @property
-    def is_free(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether the sentence has no constraints, for the search and for the report."""
         return not (self.any_of or self.banned or self.prefix or self.unmet or self.allowed)
 

@@ -59,7 +59,7 @@ class EndTokens:
         return int(state) // 2
 
     def to(self, device: torch.device) -> EndTokens:
-        """Return the same on a device."""
+        """Return a copy on a device."""
         return EndTokens(
             *(part.to(device) for part in (self.final, self.closer, self.period, self.abbreviates))
         )

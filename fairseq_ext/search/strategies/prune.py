@@ -71,8 +71,7 @@ def check_threshold(flags, generation) -> None:
     """Refuse a negative delta and NaN (raises UsageError)."""
     if flags.prune_threshold is not None and not flags.prune_threshold >= 0:
         raise UsageError(
-            f"--prune-threshold {flags.prune_threshold} is not a distance: use 0 or "
-            "more, such as 1.5"
+            f"--prune-threshold must be 0 or more, such as 1.5, not {flags.prune_threshold}"
         )
 
 
@@ -183,7 +182,7 @@ def check_finished(flags, generation) -> None:
     """Refuse a negative distance (raises UsageError)."""
     if flags.prune_finished is not None and not flags.prune_finished >= 0:
         raise UsageError(
-            f"--prune-finished {flags.prune_finished} is not a distance: use 0 or more, such as 20"
+            f"--prune-finished must be 0 or more, such as 20, not {flags.prune_finished}"
         )
 
 

@@ -170,8 +170,6 @@ def search(args: argparse.Namespace, flags: dict[str, Any], chosen: list[int]) -
     flags = dict(flags)
     if flags["softmax"] in ("lsh", "top", "lexical") and (args.model / "counts").exists():
         flags["shortlist_counts"] = str(args.model / "counts")
-    if flags["softmax"] in ("top", "lexical"):
-        flags["shortlist_share"] = "batch"  # as --lsh-share
     most = flags.pop("per_row", None)
     model = str(args.model / "checkpoint.pt")
     translator = fairseq_ext.Translator(

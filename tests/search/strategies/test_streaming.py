@@ -316,7 +316,7 @@ def test_a_flush_finishes_all_live_sentences_before_others_start(backend, monkey
         (stream(4, 1.0), "--refill-threshold 1.0 is not a share"),
         (stream(4, -0.5), "--refill-threshold -0.5 is not a share"),
         (stream(stream_rows=3), "--stream-rows 3 is below the beam of 4"),
-        ({"prune_threshold": -1.0}, "--prune-threshold -1.0 is not a distance"),
+        ({"prune_threshold": -1.0}, "--prune-threshold must be 0 or more, such as 1.5, not -1.0"),
         ({"prune_threshold": math.nan}, "--prune-threshold is not a number"),
         ({"prune_children": 0}, "--prune-children 0 would leave no hypothesis"),
         ({"stop": "ranked", "select": "cbs"}, "--stop ranked compares all hypotheses"),

@@ -172,6 +172,7 @@ class ParallelFlags:
             "help": "earlier translations as drafts, one segmented line a sentence (default: none)",
             "file": True,
             "engine": "gives line n its draft, and requests have no numbers",
+            "implemented": "search/parallel/drafts.py",
         },
     )
     draft_table: str | None = field(
@@ -180,20 +181,23 @@ class ParallelFlags:
             "help": "the table of --draft ngram (default: CHECKPOINT.drafts.npz next to the "
             "checkpoint, if it is there)",
             "file": True,
+            "implemented": "search/parallel/ngram.py",
         },
     )
     draft_cost: float = field(
         default=-1.0,
         metadata={
             "help": "cost of one more position, in decoder calls; window weighs drafts by it "
-            "(default -1: by device and rows)"
+            "(default -1: by device and rows)",
+            "implemented": "search/strategies/decoding/window.py",
         },
     )
     parallel_margin: float = field(
         default=-1.0,
         metadata={
             "help": "half precision: read a position again alone where its two best words are "
-            "closer than this, in nats (0: never; default -1: by precision, 0 for float32)"
+            "closer than this, in nats (0: never; default -1: by precision, 0 for float32)",
+            "implemented": "search/parallel/blocks.py",
         },
     )
     ddg_dir: str | None = field(
@@ -206,6 +210,7 @@ class ParallelFlags:
             "needs": ("source tokens",),
             "engine": "writes graphs of the sentences of a whole run",
             "corpus": "is for a few sentences of the other commands, not a corpus",
+            "implemented": "search/parallel/graph.py",
         },
     )
 

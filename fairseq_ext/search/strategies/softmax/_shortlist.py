@@ -106,14 +106,15 @@ class TopFlags(ShortlistFlags):
         default=2000,
         metadata={
             "help": "most frequent target words on every shortlist (default: 2000; all: the "
-            "vocabulary's size)"
+            "vocabulary's size)",
+            "implemented": "search/strategies/softmax/top.py",
         },
     )
     shortlist_share: Literal["batch", "sentence"] = field(
-        default="sentence",
+        default="batch",
         metadata={
             "help": "one shortlist for all rows decoded together, or one for each sentence "
-            "(default: sentence)"
+            "(default: batch)",
         },
     )
 

@@ -125,7 +125,8 @@ class LSHFlags(ShortlistFlags):
         metadata={
             "help": "keep the index of this file (default: the checkpoint; off: keep none)",
             "file": True,
-            "same_results": True,  # it is checked against the weights and the settings
+            "same_results": True,  # it is checked against the weights and the settings,
+            "implemented": "search/strategies/softmax/_lsh_index.py",
         },
     )
 

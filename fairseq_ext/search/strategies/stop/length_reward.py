@@ -22,25 +22,32 @@ class LengthFlags:
         default=0.0,
         metadata={
             "help": "added for each target token up to the target length, in nats (default: 0; "
-            "needs --unnormalized)"
+            "needs --unnormalized)",
+            "implemented": "search/finished.py",
         },
     )
     length_ratio: float = field(
         default=1.0,
         metadata={
             "help": "target length over source length, in subwords without EOS (default: 1; "
-            "measure it on a dev set)"
+            "measure it on a dev set)",
+            "implemented": "search/finished.py",
         },
     )
     length_offset: float = field(
         default=0.0,
         metadata={
             "help": "added to the target length, in subwords (default: 0; "
-            "scripts/tune_length_reward.py fits both)"
+            "scripts/tune_length_reward.py fits both)",
+            "implemented": "search/finished.py",
         },
     )
     length_reward_unbounded: bool = field(
-        default=False, metadata={"help": "reward every target token, however many (default: off)"}
+        default=False,
+        metadata={
+            "help": "reward every target token, however many (default: off)",
+            "implemented": "search/finished.py",
+        },
     )
 
 
