@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -231,8 +230,6 @@ class KVCache:
 
 
 FIRST_CAPACITY = 32  # positions of a new slot
-# source tokens without padding -> model -> their keys and values (L, 2, H, T, h)
-SourceCache = dict[tuple[int, ...], dict[int, Tensor]]
 
 LayerViews = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
@@ -427,32 +424,3 @@ def enlarged(tensor: Tensor, slots: int, positions: int) -> Tensor:
     out = tensor.new_empty(L, two, slots, H, positions, h)
     out[:, :, :S, :, :P] = tensor
     return out
-
-
-def cached_key_values(
-    weights: Weights,
-    tokens: Tensor,
-    is_word: Tensor,
-    kept: SourceCache,
-    model: int,
-    encoded: Callable[[], KeyValues],
-    may_fold: bool,
-) -> KeyValues:
-    """Return the keys and values of source tokens (S, T), of which `is_word` are no padding.
-
-    They are taken from `kept` if those of all sources are there. Otherwise they are computed by
-    `encoded`, and those of sources that are keys of `kept` are stored.
-    """
-    first, count = is_word.int().argmax(1).tolist(), is_word.sum(1).tolist()
-    places = [(i, slice(a, a + n)) for i, (a, n) in enumerate(zip(first, count, strict=True))]
-    found = [kept.get(tuple(tokens[i, at].tolist()), {}) for i, at in places]
-    if not all(model in source for source in found):
-        out = encoded()
-        for source, (i, at) in zip(found, places, strict=True):
-            source[model] = out.source[:, :, i, :, at].clone()
-        return out
-    L, two, H, _, h = found[0][model].shape
-    source = found[0][model].new_zeros(L, two, *tokens.shape[:1], H, tokens.size(1), h)
-    for of, (i, at) in zip(found, places, strict=True):
-        source[:, :, i, :, at] = of[model]
-    return KeyValues.of_source(weights, source, ~is_word, may_fold)

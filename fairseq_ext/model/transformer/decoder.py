@@ -23,9 +23,15 @@ from torch import Tensor, nn
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.kernels.log_probs import log_softmax_
 from fairseq_ext.kernels.transformer import CompiledRows, PackedLinear
-from fairseq_ext.model.transformer.cache import KeyValues, KVCache, SourceCache, cached_key_values
+from fairseq_ext.model.transformer.cache import KeyValues, KVCache
 from fairseq_ext.model.transformer.cuda_graph import CudaGraphCache, MakeGraphs
-from fairseq_ext.model.transformer.encoder import FastEncoder, fast_encoder, is_plain_input
+from fairseq_ext.model.transformer.encoder import (
+    FastEncoder,
+    SourceCache,
+    cached_key_values,
+    fast_encoder,
+    is_plain_input,
+)
 from fairseq_ext.model.transformer.layers import (
     attention_weights,
     decode,

@@ -8,6 +8,7 @@ Shapes: S sentences, T source width, e features, H heads, h = e / H.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from fairseq.models.transformer import TransformerEncoder, TransformerEncoderBas
 from fairseq.modules.transformer_layer import TransformerEncoderLayer, TransformerEncoderLayerBase
 from torch import Tensor
 
+from fairseq_ext.model.transformer.cache import KeyValues
 from fairseq_ext.model.transformer.supported import (
     unsupported_attention,
     unsupported_linear,
@@ -25,11 +27,15 @@ from fairseq_ext.model.transformer.supported import (
 from fairseq_ext.model.transformer.weights import (
     EncoderLayer,
     Norm,
+    Weights,
     attend,
     compiled_layers,
     read_encoder_layer,
     read_positions,
 )
+
+# source tokens without padding -> model -> their keys and values (L, 2, H, T, h)
+SourceCache = dict[tuple[int, ...], dict[int, Tensor]]
 
 
 class FastEncoder:
@@ -161,3 +167,32 @@ def unsupported_encoder_layer(layer: Any, encoder: Any) -> bool:
 def is_plain_input(inputs: dict) -> bool:
     """Return whether the input of an encoder is only source tokens and their lengths."""
     return set(inputs) <= {"src_tokens", "src_lengths"}
+
+
+def cached_key_values(
+    weights: Weights,
+    tokens: Tensor,
+    is_word: Tensor,
+    kept: SourceCache,
+    model: int,
+    encoded: Callable[[], KeyValues],
+    may_fold: bool,
+) -> KeyValues:
+    """Return the keys and values of source tokens (S, T), of which `is_word` are no padding.
+
+    They are taken from `kept` if those of all sources are there. Otherwise they are computed by
+    `encoded`, and those of sources that are keys of `kept` are stored.
+    """
+    first, count = is_word.int().argmax(1).tolist(), is_word.sum(1).tolist()
+    places = [(i, slice(a, a + n)) for i, (a, n) in enumerate(zip(first, count, strict=True))]
+    found = [kept.get(tuple(tokens[i, at].tolist()), {}) for i, at in places]
+    if not all(model in of for of in found):
+        out = encoded()
+        for of, (i, at) in zip(found, places, strict=True):
+            of[model] = out.source[:, :, i, :, at].clone()
+        return out
+    L, two, H, _, h = found[0][model].shape
+    source = found[0][model].new_zeros(L, two, *tokens.shape[:1], H, tokens.size(1), h)
+    for of, (i, at) in zip(found, places, strict=True):
+        source[:, :, i, :, at] = of[model]
+    return KeyValues.of_source(weights, source, ~is_word, may_fold)
