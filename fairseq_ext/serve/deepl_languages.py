@@ -58,7 +58,7 @@ def likely(ranked: Sequence[Mapping[str, Any]], target: str) -> list[str]:
 
 
 def target_codes(code: str) -> Sequence[str]:
-    """Return the names of a model's target language as a target."""
+    """Return DeepL's codes of a model's target language: of each of its regions, if it has some."""
     language = two_letters(code)
     if language not in REGIONAL:
         return [language.upper()]

@@ -151,7 +151,7 @@ class Documents:
         document.task = asyncio.ensure_future(self.run(document, pair, glossaries))
 
     async def run(self, document: Document, pair: Pair, glossaries: Sequence[GlossaryFile]) -> None:
-        """Translate a document; what is wrong becomes its message."""
+        """Translate a document; an error becomes its message."""
         try:
             if pair[0] == pair[1]:
                 shutil.copyfile(document.input, document.output)

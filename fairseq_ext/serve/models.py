@@ -71,8 +71,8 @@ class Served:
 
 
 class Models:
-    """One model. any_pair: where it has many languages, every pair of them is served, not
-    that of the flags alone."""
+    """The models of a server: here one. any_pair: if it has many languages, every pair of them is
+    served, and not that of the flags alone."""
 
     def __init__(self, engine: Engine | None = None, any_pair: bool = False):
         self.any_pair = any_pair

@@ -1,4 +1,4 @@
-"""Files by their endings, each as one text or several; what is no text in them stays byte for byte.
+"""Files by their endings, each as one text or several; all else in them stays byte for byte.
 
 | ending | what is translated |
 | --- | --- |
@@ -52,7 +52,7 @@ def translate(
     name: str | None = None,
     max_unpacked: int = MAX_UNPACKED,
 ) -> Report:
-    """Translate a file; what of it is not translated.
+    """Translate a file. Return a report of its parts that are not translated.
 
     name: of the source, for messages (default: its path); max_unpacked: bytes to which the text of
     an archive may unpack. Errors: UsageError for one that cannot be read, and for one that is not

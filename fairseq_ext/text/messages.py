@@ -110,8 +110,8 @@ def icu(text: str) -> list[tuple[int, int, str]]:
 
 
 def message(text: str, at: int, depth: int, kind: str, out: list[tuple[int, int, str]]) -> int:
-    """Read a message, up to the brace behind it or to the end; where it ends, -1 where it is not
-    well-formed. Its texts go to `out`."""
+    """Read a message, up to the brace after it or to the end of the text, and add its texts to
+    `out`. Return where it ends; -1 if it is not well-formed."""
     start, open_braces = at, 0
     while at < len(text):
         if quoted := QUOTED.match(text, at):

@@ -104,8 +104,8 @@ class Part:
         return "".join(f"<p>{each.text}</p>" for each in self.paragraphs)
 
     def write(self, text: str) -> int:
-        """Take the translation of `text()`; how many paragraphs could not be written, and stay as
-        they were."""
+        """Write the translation of `text()`. Return the number of paragraphs that could not be
+        written and stay as they were."""
         if not self.paragraphs:
             return 0
         found = text.removeprefix("<p>").removesuffix("</p>").split("</p><p>")

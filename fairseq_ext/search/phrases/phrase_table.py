@@ -275,7 +275,8 @@ def build_table(
 
 
 def number_of_words(phrase: Phrase, continues_word: Tensor | None) -> int:
-    """Return the words of a phrase; its tokens if it is not known which tokens continue a word."""
+    """Return the number of words of a phrase; of its tokens if it is not known which tokens
+    continue a word."""
     if continues_word is None:
         return len(phrase)
     return len(phrase) - int(continues_word[list(phrase[1:])].sum())
