@@ -23,8 +23,14 @@ def words_of(text: str, segmented: bool = False) -> list[str]:
     A word is a run of letters, marks, digits and underscores. Han, Hiragana, Thai, Lao, Khmer and
     Myanmar have no spaces between words; there each letter is a word.
     """
+    return list(units_of(text, segmented))
+
+
+@lru_cache(maxsize=1024)  # a sentence is read several times, and the terms in many sentences
+def units_of(text: str, segmented: bool) -> tuple[str, ...]:
+    """Return the same."""
     text = unicodedata.normalize("NFKC", text)
-    return text.split() if segmented else UNITS.findall(text)
+    return tuple(text.split() if segmented else UNITS.findall(text))
 
 
 def starts_of(text: str, words: Sequence[str]) -> list[int]:

@@ -118,12 +118,12 @@ class BlockDecoder(Regroupable, Protocol):
 class AttendingDecoder(BlockDecoder, Protocol):
     """A decoder that returns the attention of its blocks.
 
-    encoder_cache: encoder output by source without padding, by model, for sources that are admitted
-    again, here or in the decoder of which this is the `attending_copy`. Encoder output is stored
-    only for sources that are keys, until the key is removed.
+    source_cache: keys and values by source without padding, by model, for sources that are admitted
+    again, here or in the decoder of which this is the `attending_copy`. They are stored only for
+    sources that are keys, until the key is removed.
     """
 
-    encoder_cache: dict[tuple[int, ...], dict[int, Tensor]]
+    source_cache: dict[tuple[int, ...], dict[int, Tensor]]
 
     def source_attention(self, tokens: Tensor) -> Tensor:
         """Read tokens (n, b), a block for each row; return their attention to the source (n, b,

@@ -256,14 +256,21 @@ class KeyValues:
         source = flat.new_empty(len(weights.layers), 2, S, weights.heads, T, h)
         for apply, block in zip(weights.sources, source, strict=True):
             block.copy_(apply(flat).view(S, T, 2, weights.heads, h).permute(2, 0, 3, 1, 4))
-        mask = None
         padding = encoded["encoder_padding_mask"][0] if encoded["encoder_padding_mask"] else None
-        # (S, T)
+        return KeyValues.of_source(weights, source, padding, may_fold)
+
+    @staticmethod
+    def of_source(
+        weights: Weights, source: Tensor, padding: Tensor | None, may_fold: bool = False
+    ) -> KeyValues:
+        """Return the same for the source's keys and values. padding (S, T): None for none."""
+        L, _, S, H, T, h = source.shape
+        mask = None
         if padding is not None and not (padding.device.type == "cpu" and not padding.any()):
-            mask = states.new_zeros(S, 1, 1, T).masked_fill_(padding[:, None, None], -torch.inf)
-        target = flat.new_empty(len(weights.layers), 2, S, weights.heads, FIRST_CAPACITY, h)
+            mask = source.new_zeros(S, 1, 1, T).masked_fill_(padding[:, None, None], -torch.inf)
+        target = source.new_empty(L, 2, S, H, FIRST_CAPACITY, h)
         # True: the folded tensors have fewer elements than the weights
-        is_small = S * T * (weights.heads - 1) <= weights.d
+        is_small = S * T * (H - 1) <= weights.d
         folded = None
         if may_fold and is_small:
             folded = [

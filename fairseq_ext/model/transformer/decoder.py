@@ -26,9 +26,9 @@ from fairseq_ext.kernels.transformer import CompiledRows, PackedLinear
 from fairseq_ext.model.transformer.cache import KeyValues, KVCache
 from fairseq_ext.model.transformer.cuda_graph import CudaGraphCache, MakeGraphs
 from fairseq_ext.model.transformer.encoder import (
-    EncoderCache,
     FastEncoder,
-    cached_encoder_output,
+    SourceCache,
+    cached_key_values,
     fast_encoder,
     is_plain_input,
 )
@@ -67,7 +67,7 @@ class TransformerBackend:
         self.name = "transformer,int8" if int8 else "transformer"
         self.folds = not need_attention
         self.read_weights()
-        self.encoder_cache: EncoderCache = {}
+        self.source_cache: SourceCache = {}
         self.group: RowGroup | None = None
         self.attentions: list[Tensor] = []  # of the last step, each model's
 
@@ -123,11 +123,7 @@ class TransformerBackend:
     @torch.no_grad()
     def admit(self, inputs: dict[str, Tensor]) -> None:
         self.follow_weights()
-        encoded = [self.encode(i, inputs) for i in range(len(self.models))]
-        models = [
-            KeyValues.from_encoder_output(w, out, self.may_fold(w))
-            for w, out in zip(self.weights, encoded, strict=True)
-        ]
+        models = [self.read_source(i, inputs) for i in range(len(self.models))]
         compiled = all(self.runs_compiled(weights) for weights in self.weights)
         allows_gaps = self.graphs is not None or compiled
         may_share = self.graphs is None and compiled
@@ -146,15 +142,25 @@ class TransformerBackend:
             return False
         return weights.embedding.dtype in (torch.float32, torch.float64)
 
-    def encode(self, model: int, inputs: dict[str, Tensor]) -> dict:
-        """Return one model's encoder output in the form of fairseq's encoders."""
-        encoder = self.encoders[model]
-        if encoder is None or not is_plain_input(inputs):
-            return self.models[model].encoder.forward_torchscript(inputs)
-        return (
-            encoder(inputs["src_tokens"])
-            if not self.encoder_cache
-            else cached_encoder_output(encoder, inputs["src_tokens"], self.encoder_cache, model)
+    def read_source(self, model: int, inputs: dict[str, Tensor]) -> KeyValues:
+        """Return one model's keys and values of sources."""
+        encoder, weights = self.encoders[model], self.weights[model]
+        is_plain, may_fold = is_plain_input(inputs), self.may_fold(weights)
+
+        def encoded() -> KeyValues:
+            out = (
+                encoder(inputs["src_tokens"])
+                if encoder is not None and is_plain
+                else self.models[model].encoder.forward_torchscript(inputs)
+            )
+            return KeyValues.from_encoder_output(weights, out, may_fold)
+
+        if encoder is None or not is_plain or not self.source_cache:
+            return encoded()
+        tokens = inputs["src_tokens"]
+        is_word = tokens.ne(encoder.pad)
+        return cached_key_values(
+            weights, tokens, is_word, self.source_cache, model, encoded, may_fold
         )
 
     @property

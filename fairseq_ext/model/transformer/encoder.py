@@ -8,6 +8,7 @@ Shapes: S sentences, T source width, e features, H heads, h = e / H.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from fairseq.models.transformer import TransformerEncoder, TransformerEncoderBas
 from fairseq.modules.transformer_layer import TransformerEncoderLayer, TransformerEncoderLayerBase
 from torch import Tensor
 
+from fairseq_ext.model.transformer.cache import KeyValues
 from fairseq_ext.model.transformer.supported import (
     unsupported_attention,
     unsupported_linear,
@@ -25,14 +27,15 @@ from fairseq_ext.model.transformer.supported import (
 from fairseq_ext.model.transformer.weights import (
     EncoderLayer,
     Norm,
+    Weights,
     attend,
     compiled_layers,
     read_encoder_layer,
     read_positions,
 )
 
-# source tokens without padding -> model -> encoder states (tokens, e)
-EncoderCache = dict[tuple[int, ...], dict[int, Tensor]]
+# source tokens without padding -> model -> their keys and values (L, 2, H, T, h)
+SourceCache = dict[tuple[int, ...], dict[int, Tensor]]
 
 
 class FastEncoder:
@@ -166,25 +169,30 @@ def is_plain_input(inputs: dict) -> bool:
     return set(inputs) <= {"src_tokens", "src_lengths"}
 
 
-def cached_encoder_output(
-    encoder: FastEncoder, tokens: Tensor, kept: EncoderCache, model: int
-) -> dict[str, list[Tensor]]:
-    """Return the encoder output of source tokens (S, T).
+def cached_key_values(
+    weights: Weights,
+    tokens: Tensor,
+    is_word: Tensor,
+    kept: SourceCache,
+    model: int,
+    encoded: Callable[[], KeyValues],
+    may_fold: bool,
+) -> KeyValues:
+    """Return the keys and values of source tokens (S, T), of which `is_word` are no padding.
 
-    It is taken from `kept` if the states of all sources are there. Otherwise the encoder runs, and
-    the states of sources that are keys of `kept` are stored.
+    They are taken from `kept` if those of all sources are there. Otherwise they are computed by
+    `encoded`, and those of sources that are keys of `kept` are stored.
     """
-    is_word = tokens.ne(encoder.pad)
-    found = [
-        kept.get(tuple(row[here].tolist()), {}) for row, here in zip(tokens, is_word, strict=True)
-    ]
-    if not all(model in states for states in found):
-        out = encoder(tokens)
-        for states, rows, here in zip(
-            found, out["encoder_out"][0].transpose(0, 1), is_word, strict=True
-        ):
-            states[model] = rows[here]
+    first, count = is_word.int().argmax(1).tolist(), is_word.sum(1).tolist()
+    places = [(i, slice(a, a + n)) for i, (a, n) in enumerate(zip(first, count, strict=True))]
+    found = [kept.get(tuple(tokens[i, at].tolist()), {}) for i, at in places]
+    if not all(model in of for of in found):
+        out = encoded()
+        for of, (i, at) in zip(found, places, strict=True):
+            of[model] = out.source[:, :, i, :, at].clone()
         return out
-    words = torch.cat([states[model] for states in found])
-    x = words.new_zeros(*tokens.shape, words.size(1)).masked_scatter_(is_word[:, :, None], words)
-    return {"encoder_out": [x.transpose(0, 1)], "encoder_padding_mask": [~is_word]}
+    L, two, H, _, h = found[0][model].shape
+    source = found[0][model].new_zeros(L, two, *tokens.shape[:1], H, tokens.size(1), h)
+    for of, (i, at) in zip(found, places, strict=True):
+        source[:, :, i, :, at] = of[model]
+    return KeyValues.of_source(weights, source, ~is_word, may_fold)

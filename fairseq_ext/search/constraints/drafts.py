@@ -31,12 +31,13 @@ def mentions_of(
         Mention(
             tokens,
             term.targets,
-            frozenset(i for i, of in enumerate(constraints.source_words) if set(of) <= set(tokens)),
+            frozenset(i for i, of in enumerate(constraints.source_words) if own.issuperset(of)),
             not set(functions).isdisjoint(words_of(folded(term.source))),
             is_noun=language in NOUNS_HAVE_CAPITALS and is_noun(term),
         )
         for term in constraints.terms
         for tokens in term.mentions
+        for own in [set(tokens)]
     ]
 
 
@@ -182,12 +183,14 @@ class Sentence:
         if all(candidate.has_term) or candidate.words is None:
             return {}
         places, left = self.all_places(candidate), dict[SourceTerm, str]()
+        has_repeated = len({term.source for term, _ in places}) < len(places)
+        with_word = [term for term, word in places if word is not None] if has_repeated else []
+        known = {(term.source, term.phrases) for term in with_word}
         sure = {
             (term.source, term.phrases)
-            for term, word in places
-            if word is not None and not self.is_doubtful(candidate, term)
+            for term in with_word
+            if not self.is_doubtful(candidate, term)
         }
-        known = {(term.source, term.phrases) for term, word in places if word is not None}
         for term, word in places:
             key = term.source, term.phrases
             if term in candidate.wrong:

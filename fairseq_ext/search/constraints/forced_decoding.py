@@ -87,11 +87,11 @@ class ForcedDecoding:
 
     @contextmanager
     def keeping(self, sources: Iterable[Sequence[int]]) -> Iterator[None]:
-        """Cache the encoder output of these sources in the search, until `forget`."""
+        """Cache the keys and values of these sources in the search, until `forget`."""
         if not self.attends:
             yield
             return
-        kept = cast(AttendingDecoder, self.decoder).encoder_cache
+        kept = cast(AttendingDecoder, self.decoder).source_cache
         try:
             kept.update({tuple(source): {} for source in sources})
             yield
@@ -99,9 +99,9 @@ class ForcedDecoding:
             kept.clear()
 
     def forget(self, sources: Iterable[Sequence[int]]) -> None:
-        """Drop the cached encoder output of these sources."""
+        """Drop the cached keys and values of these sources."""
         for source in sources if self.attends else ():
-            cast(AttendingDecoder, self.decoder).encoder_cache.pop(tuple(source), None)
+            cast(AttendingDecoder, self.decoder).source_cache.pop(tuple(source), None)
 
     @torch.no_grad()
     def encode(self, sources: Sequence[Sequence[int]], device: torch.device) -> Sources:

@@ -25,7 +25,6 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from os.path import commonprefix
 
 import numpy as np
 from torch import Tensor
@@ -186,16 +185,12 @@ class WordAlignment:
         predict each token, None for none; source_words: the tokens of each source word."""
         attention = [[0.0] * len(self.words) for _ in self.mentions]
         if weights is not None and self.words:
-            # (words, T)
-            values = weights.numpy()
-            none = np.zeros(values.shape[1])
-            # (words, T)
-            rows = np.stack(
-                [np.add.reduce(values[of]) / len(of) if of else none for of in self.tokens]
-            )
-            attention = [rows[:, each.tokens].sum(1).tolist() for each in self.mentions]
+            # (T, words)
+            counts = np.array([max(1, len(of)) for of in self.tokens], np.float32)
+            rows = sums(weights.numpy(), self.tokens).T / counts
+            attention = sums(rows, [each.tokens for each in self.mentions]).tolist()
             if source_words:
-                of_source = np.stack([rows[:, each].sum(1) for each in map(list, source_words)])
+                of_source = sums(rows, source_words)
                 self.strongest = of_source.argmax(0).tolist()
                 for source, word in enumerate(of_source.argmax(1).tolist()):
                     self.claims[word].add(source)
@@ -335,10 +330,21 @@ def word_spans(text: str) -> list[Span]:
 def share_long_prefix(word: str, others: Collection[str]) -> bool:
     """Return whether a word and one of the others, all in lower case, have the same beginning and
     differ in at most three letters at the end."""
-    return any(
-        len(commonprefix([word, other])) >= max(5, len(word) - 3, len(other) - 3)
-        for other in others
-    )
+    for other in others:
+        least = max(5, len(word) - 3, len(other) - 3)
+        if least <= len(word) and least <= len(other) and word[:least] == other[:least]:
+            return True
+    return False
+
+
+def sums(rows: np.ndarray, groups: Sequence[Sequence[int]]) -> np.ndarray:
+    """Return the sum of the rows of each group, 0 for none. rows: (n, m); result: (groups, m)."""
+    out = np.zeros((len(groups), rows.shape[1]), rows.dtype)
+    if filled := [i for i, group in enumerate(groups) if group]:
+        ends = np.cumsum([len(groups[i]) for i in filled])
+        members = rows[[member for group in groups for member in group]]
+        out[filled] = np.add.reduceat(members, [0, *ends[:-1]])
+    return out
 
 
 def remove_tokens(source: Sequence[int], places: Sequence[int]) -> list[int]:

@@ -132,6 +132,9 @@ class SourceTerm:
     is_label: bool = False  # the glossary has a capital where the source has none
     is_interface_label: bool = False  # of a file of labels: it may be left (inflection.py)
 
+    def __hash__(self) -> int:  # that of all fields takes longer
+        return hash((self.text, self.source, self.mentions))
+
 
 @dataclass(frozen=True)
 class Placement:

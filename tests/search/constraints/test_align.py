@@ -18,13 +18,14 @@ from fairseq_ext import Translator, UsageError
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.model.choose import make_decoder
 from fairseq_ext.model.stock import UncachedBackend
+from fairseq_ext.model.transformer.cache import KeyValues
 from fairseq_ext.model.transformer.encoder import FastEncoder
 from fairseq_ext.search.constraints.drafts import Candidate, Rewrite, Sentence, is_noun
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
 from fairseq_ext.search.constraints.insertion import Insertion, differs
 from fairseq_ext.search.constraints.rewrites import Loss, Version, is_inflection, loses
 from fairseq_ext.search.constraints.term_writer import TermWriter, led
-from fairseq_ext.search.constraints.word_alignment import Mention, WordAlignment, widened
+from fairseq_ext.search.constraints.word_alignment import Mention, WordAlignment, sums, widened
 from fairseq_ext.search.phrases.function_words import function_words
 from fairseq_ext.search.phrases.letter_case import fitted
 from fairseq_ext.search.phrases.places import agreeing, edited, edits, fitting
@@ -240,6 +241,16 @@ def test_a_verb_stands_for_its_source_in_any_form():
     assert aligned(*weak, "prüft", renderings=("review",)) == [None]
 
 
+def test_rows_are_summed_by_group():
+    """A row in two groups, rows that are not neighbours, groups without rows at each end."""
+    rows = torch.rand(6, 3)
+    groups = [[], [2], [1, 2, 5], [], (0, 4), []]
+    expected = [sum((rows[i] for i in group), torch.zeros(3)) for group in groups]
+    found = torch.from_numpy(sums(rows.numpy(), groups))
+    torch.testing.assert_close(found, torch.stack(expected))
+    assert sums(rows.numpy(), []).shape == (0, 3)
+
+
 def test_a_term_stands_for_all_words_that_translate_its_source_term():
     boys = "Zwei Fußballspieler rennen", "two soccer players run", "0 12 1 2"
     assert aligned(*boys, "Fußballspieler") == ["soccer players"]
@@ -410,7 +421,7 @@ def test_attention_is_fairseqs_of_all_layers_on_average():
 
 def test_what_the_search_has_encoded_is_not_encoded_again(monkeypatch):
     """Other sources next to them, another order and another width: the same scores, to the last
-    bit, without the encoder."""
+    bit, without the encoder and the projection of its output."""
     built = [models.build("transformer", seed) for seed in (1, 2)]
     dictionary, batch = models.dictionary(), models.batch([3, 7, 5])["net_input"]
     sources = [row[row != dictionary.pad()].tolist() for row in batch["src_tokens"]]
@@ -428,7 +439,9 @@ def test_what_the_search_has_encoded_is_not_encoded_again(monkeypatch):
         inputs = models.on_device({name: batch[name] for name in ("src_tokens", "src_lengths")})
         decoder.admit(inputs)
         monkeypatch.setattr(FastEncoder, "__call__", None)
-        assert all(map(torch.equal, scores(2, 0), expected))
+        with monkeypatch.context() as without_projection:
+            without_projection.setattr(KeyValues, "from_encoder_output", None)
+            assert all(map(torch.equal, scores(2, 0), expected))
         with pytest.raises(TypeError):  # it was not requested to keep this one
             scores(1)
         scorer.forget([sources[0]])
