@@ -28,7 +28,7 @@ def words_of(text: str, segmented: bool = False) -> list[str]:
 
 @lru_cache(maxsize=1024)  # a sentence is read several times, and the terms in many sentences
 def units_of(text: str, segmented: bool) -> tuple[str, ...]:
-    """Return the same."""
+    """Return `words_of` as a tuple, which is kept for the next call."""
     text = unicodedata.normalize("NFKC", text)
     return tuple(text.split() if segmented else UNITS.findall(text))
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from fairseq_ext.core import command_line
 from fairseq_ext.core.command_line import is_fairseq_command
 from fairseq_ext.core.errors import SentenceError, UsageError, report
 from fairseq_ext.core.exit import at_process_end
@@ -208,7 +209,7 @@ class Command:
     def __init__(self, flags: Any, at_end: Callable[[Stats], int]):
         self.stats_path: str | None = flags.stats_file
         self.cpu_workers: int = flags.cpu_workers
-        kept = is_fairseq_command()
+        kept = command_line.own_command
         self.at_end = (lambda: at_end) if kept else weakref.WeakMethod(at_end)
         self.stats: Stats | None = None
         self.workers: CpuWorkers | None = None

@@ -139,8 +139,9 @@ class CompiledSearch(CompiledSearcher):
         rewarded = [0.0] * len(requests)
         if spec.scoring.reward:
             rewarded = spec.scoring.rewarded(pool, torch.tensor(sentences)).tolist()
-        softmax = self.setup.strategies.softmax
-        words = [None] * len(requests) if self.lists is None else softmax.lists_of(pool, sentences)
+        words: list[Any] = [None] * len(requests)
+        if self.lists is not None:
+            words = [*self.lists.softmax.lists_of(pool, sentences)]
         for request, slot, length, listed in zip(requests, slots, rewarded, words, strict=True):
             i = request.sentence
             limit = pool.max_len[i]

@@ -10,14 +10,16 @@ from fairseq_ext.kernels.beam import CompiledBatch, CompiledSentence
 from fairseq_ext.kernels.shortlist import WordLists
 from fairseq_ext.kernels.transformer import CompiledRows
 from fairseq_ext.search.log_probs import LogProbs
-from fairseq_ext.search.protocols import SearchSetup
+from fairseq_ext.search.protocols import ListSoftmax, SearchSetup
 
 
 class CompiledLists:
     """Sets the words that the sentences of a batch score, and the output layer of all of them."""
 
     def __init__(self, setup: SearchSetup):
-        self.softmax, self.decoder = setup.strategies.softmax, setup.decoder
+        softmax = setup.strategies.softmax
+        assert isinstance(softmax, ListSoftmax)
+        self.softmax, self.decoder = softmax, setup.decoder
         self.clear()
 
     def clear(self) -> None:

@@ -52,7 +52,7 @@ class Softmax(ABC):
 
     temperature: float = 1.0
     is_full: bool = False  # every word has the decoder's own log-probability
-    is_own: bool = False  # each sentence has a list of words, the same at all steps (`lists_of`)
+    is_own: bool = False  # each sentence has a list of words, the same at all steps (ListSoftmax)
 
     @abstractmethod
     def __call__(
@@ -65,32 +65,37 @@ class Softmax(ABC):
         """Return log-probabilities of the next token of rows; beam and pool (None: not known) name
         the words that must be scored."""
 
-    def lists_of(self, pool: Pool, sentences: list[int]) -> list[Tensor]:
-        """Return the ascending ids (C,) of the words that each sentence's rows score."""
-        raise NotImplementedError
-
-    def calls_to_sample(self) -> int:
-        """Return the number of calls to the next sample of recall, which is the last of them."""
-        raise NotImplementedError
-
-    def count_calls(self, calls: int) -> None:
-        """Count calls of which `sample_recall` got the samples."""
-        raise NotImplementedError
-
-    def count_lists(self, lists: int, words: int) -> None:
-        """Count lists, and their total length."""
-        raise NotImplementedError
-
-    def sample_recall(self, full: Tensor, listed: LogProbs) -> None:
-        """Compare lists with the full softmax (n, V)."""
-        raise NotImplementedError
-
     def rescore(
         self, sentence: int, found: list[Hypothesis], pool: Pool, scoring: Scoring
     ) -> list[Hypothesis]:
         """Return a sentence's finished hypotheses with their final scores, best first; unchanged by
         default."""
         return found
+
+
+class ListSoftmax(Softmax):
+    """A softmax over lists of words that stay as they are during the search of a sentence; where
+    `is_own`, the compiled search scores them."""
+
+    @abstractmethod
+    def lists_of(self, pool: Pool, sentences: list[int]) -> list[Tensor]:
+        """Return the ascending ids (C,) of the words that each sentence's rows score."""
+
+    @abstractmethod
+    def calls_to_sample(self) -> int:
+        """Return the number of calls to the next sample of recall, which is the last of them."""
+
+    @abstractmethod
+    def count_calls(self, calls: int) -> None:
+        """Count calls of which `sample_recall` got the samples."""
+
+    @abstractmethod
+    def count_lists(self, lists: int, words: int) -> None:
+        """Count lists, and their total length."""
+
+    @abstractmethod
+    def sample_recall(self, full: Tensor, listed: LogProbs) -> None:
+        """Compare lists with the full softmax (n, V)."""
 
 
 class Replaceable:

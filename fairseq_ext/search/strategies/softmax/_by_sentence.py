@@ -19,11 +19,16 @@ from fairseq_ext.model.protocol import Decoder
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.protocols import ListSoftmax
 from fairseq_ext.search.strategies.softmax._shortlist import Layer, ShortlistSoftmax, mask_with
 
 
-class FixedShortlist(ShortlistSoftmax):
+class FixedShortlist(ShortlistSoftmax, ListSoftmax):
     """A shortlist of the sentence: `base`, and its `translations`."""
+
+    def __init__(self, layers: list[Layer], **arguments: Any):
+        super().__init__(layers, **arguments)
+        self.is_own = self.by_sentence and not self.lists_all_words and len(layers) == 1
 
     def translations_of(self, pool: Pool) -> Tensor | None:
         """Return a mask (N, V) of the words that the sentences need in addition to the base; None
@@ -36,10 +41,6 @@ class FixedShortlist(ShortlistSoftmax):
             return None
         mask = mask[beam.live_index()]
         return mask if self.by_sentence else mask.any(0, keepdim=True)
-
-    def __init__(self, layers: list[Layer], **arguments: Any):
-        super().__init__(layers, **arguments)
-        self.is_own = self.by_sentence and not self.lists_all_words and len(layers) == 1
 
     def calls_to_sample(self) -> int:
         return self.meter.calls_to_sample()

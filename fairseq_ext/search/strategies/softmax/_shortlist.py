@@ -114,7 +114,7 @@ class TopFlags(ShortlistFlags):
         default="batch",
         metadata={
             "help": "one shortlist for all rows decoded together, or one for each sentence "
-            "(default: batch)",
+            "(default: batch)"
         },
     )
 
@@ -365,9 +365,7 @@ def most_frequent(counts: Iterable[int], T: int, always: Iterable[int]) -> Tenso
 
 
 # ---- Statistics: shortlist lengths, recall against the full softmax, seconds of each stage
-
-
-MANY_CALLS = 1 << 30
+MANY_CALLS = 1 << 30  # to a sample that is never taken
 CLOCK = time.CLOCK_MONOTONIC  # the system's number of the clock that times stages
 
 
@@ -430,7 +428,6 @@ class ShortlistMeter:
             setattr(spent, name, (getattr(spent, name) or 0.0) + value)
 
     def count(self, shortlists: int, words: int) -> None:
-        """Count shortlists and their total length."""
         self.counts.vocab_mean += Mean(words, shortlists)
 
     def calls_to_sample(self) -> int:
