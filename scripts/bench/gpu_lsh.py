@@ -33,7 +33,19 @@ args = parser.parse_args()
 there = torch.device("cuda" if args.device == "cuda" else "cpu")
 cuda = there.type == "cuda"
 wait = torch.cuda.synchronize if cuda else lambda: None
-print("kernels:", lsh_cuda.unavailable_reason() or "CUDA", flush=True)
+missing = lsh_cuda.unavailable_reason()
+WAYS = ("CUDA kernels", "torch's functions")
+
+
+def line(*cells):
+    print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+
+
+def head(title, *cells, words=1):
+    """A heading and the head of a table, whose first columns hold words."""
+    print(f"\n### {title}\n")
+    line(*cells)
+    line(*["---"] * words, *["---:"] * (len(cells) - words))
 
 
 def median(act, times=5 if args.quick else 40):
@@ -67,8 +79,8 @@ def layer(V, d, dtype, rows_list):
     )
     both = {}
     real = strategy.kernels_for
-    for name in ("CUDA kernels", "torch's functions"):
-        strategy.kernels_for = real if name == "CUDA kernels" else lambda weight: lsh_torch
+    for name in WAYS:
+        strategy.kernels_for = real if name == WAYS[0] else lambda weight: lsh_torch
         try:
             both[name] = LSH(
                 Parameters(16, 3, 100, 1, "direct"),
@@ -86,23 +98,23 @@ def layer(V, d, dtype, rows_list):
     for rows in rows_list:
         x = states(weight, rows).to(there, dtype)
         beam, pool = on_device(*one_sentence(rows))
-        line, found = {}, {}
-        line["full"] = median(lambda: LogProbs(decoder.log_probs([x], 1.0)).topk(BEST))
+        found = {}
+        cells = [median(lambda: LogProbs(decoder.log_probs([x], 1.0)).topk(BEST))]
         for name, lsh in both.items():
             hits = lsh.hits(x).amax(0)
             lsh.t = min(range(1, 12), key=lambda t: abs(int((hits >= t).sum()) - 1000))
-            strategy.kernels_for = real if name == "CUDA kernels" else lambda weight: lsh_torch
+            strategy.kernels_for = real if name == WAYS[0] else lambda weight: lsh_torch
             try:
-                line[name] = median(lambda lsh=lsh: lsh(decoder, [x], beam, pool).topk(BEST))
+                cells.append(median(lambda lsh=lsh: lsh(decoder, [x], beam, pool).topk(BEST)))
                 found[name] = lsh(decoder, [x], beam, pool).topk(BEST)[1]
             finally:
                 strategy.kernels_for = real
         same = len({str(each.tolist()) for each in found.values()}) == 1
-        print(
-            f"{V:7} words x {d} {str(dtype)[6:]} {rows:3} rows: "
-            + ", ".join(f"{name} {us:.0f} us" for name, us in line.items())
-            + ("" if same else "  NOT THE SAME WORDS"),
-            flush=True,
+        line(
+            f"{V} x {d}, {str(dtype)[6:]}",
+            rows,
+            *(f"{us:.0f}" for us in cells),
+            "the same" if same else "not the same",
         )
 
 
@@ -115,8 +127,9 @@ def parts(V, d, rows):
     dims = lsh_torch.draw_dimensions(d, 16, 3, 100, 1).to(there)
     always = torch.zeros(V, dtype=torch.bool, device=there)
     always[:6000] = True
-    for name, kernels in (("CUDA", lsh_cuda), ("torch", lsh_torch)):
-        if kernels is lsh_cuda and lsh_cuda.unavailable_reason():
+    took = {}
+    for kernels in (lsh_cuda, lsh_torch):
+        if kernels is lsh_cuda and missing:
             continue
         codes = kernels.wta_hash(weight, dims, 3)
         spans = lsh_torch.sort_words(codes)
@@ -136,21 +149,29 @@ def parts(V, d, rows):
             "compact": lambda: kernels.compact(hits, t, always),
             "gather": lambda: kernels.gather(weight, ids),
         }
+        naive = {
+            "count_hits": lambda: lsh_cuda.count_hits(start, length, words, V, warp=False),
+            "compact": lambda: lsh_cuda.compact(hits, t, always, optimised=False),
+        }
+        took[kernels, False] = {what: median(act) for what, act in acts.items()}
         if kernels is lsh_cuda:
-            acts["count_hits, naive"] = lambda: lsh_cuda.count_hits(
-                start, length, words, V, warp=False
-            )
-            acts["compact, naive"] = lambda: lsh_cuda.compact(hits, t, always, optimised=False)
-        print(
-            f"{name:5} {V} words x {d}, {rows} rows, {ids.numel()} found: "
-            + ", ".join(f"{what} {median(act):.0f}" for what, act in acts.items())
-            + " us",
-            flush=True,
-        )
+            took[kernels, True] = {what: median(act) for what, act in naive.items()}
+    for what in took[lsh_torch, False]:
+        cells = [
+            took.get(way, {}).get(what)
+            for way in ((lsh_cuda, False), (lsh_cuda, True), (lsh_torch, False))
+        ]
+        line(what, f"{V} x {d}", rows, *("" if us is None else f"{us:.0f}" for us in cells))
 
 
-for rows in (5,) if args.quick else (5, 12, 80):  # 12: Tables 3 and 4 of the paper
-    parts(4000 if args.quick else 32000, 512, rows)
+print(
+    "Microseconds, the host's included: medians."
+    + (f" No CUDA kernels: {missing}." if missing else "")
+)
+head(
+    "The output layer, from features to the best words of each row",
+    "words x dimensions, type", "rows", "all words", *WAYS, "words of both",
+)  # fmt: skip
 if args.quick:
     layer(4000, 64, torch.float32, [5])
 else:
@@ -159,5 +180,10 @@ else:
             try:
                 layer(V, d, dtype, [1, 5, 12, 80])
             except Exception as error:
-                print(f"{V} words {dtype}: {type(error).__name__}: {str(error)[:300]}", flush=True)
-print("done")
+                line(f"{V} x {d}, {str(dtype)[6:]}", f"{type(error).__name__}: {str(error)[:300]}")
+head(
+    "Each kernel by itself",
+    "kernel", "words x dimensions", "rows", WAYS[0], "its naive form", WAYS[1], words=2,
+)  # fmt: skip
+for rows in (5,) if args.quick else (5, 12, 80):  # 12: Tables 3 and 4 of the paper
+    parts(4000 if args.quick else 32000, 512, rows)
