@@ -121,7 +121,9 @@ def a_step(model, flags, words, lengths, span, profiled, beam=5):
 
 
 def table(title, model, words, lengths, span, profiled, lsh):
-    print(f"\n{title}\n| search | ms a step | " + " | ".join(KINDS) + " |", flush=True)
+    print(f"\n### {title}\n")
+    print("| search | ms a step | " + " | ".join(KINDS) + " |")
+    print("| --- |" + " ---: |" * (1 + len(KINDS)), flush=True)
     ways = {name: flags for name, flags in WAYS.items() if name != "LSH, CUDA kernels"} | {
         "LSH": lsh
     }
@@ -130,23 +132,27 @@ def table(title, model, words, lengths, span, profiled, lsh):
         try:
             ms, rate = a_step(model, flags, words, lengths, span, profiled)
         except Exception as error:
-            print(f"| {name} | {type(error).__name__}: {str(error)[:300]} |", flush=True)
+            sentence = " ".join(str(error).split())[:300]
+            print(f"| {name} | {type(error).__name__}: {sentence} |", flush=True)
             continue
         print(
-            f"| {name} | {ms:.3f} | " + " | ".join(f"{n:.2f}" for n in rate.values()) + " |",
+            f"| {name} | {ms:.3f} | "
+            + " | ".join(f"{rate[kind]:.2f}" if rate else "" for kind in KINDS)
+            + " |",
             flush=True,
         )
 
 
 logging.disable(logging.INFO)
 quick, V = args.quick, 32000
-small = model_of(2, torch.float32, there, decoder_layers=2 if quick else 6)
+small_layers = 2 if quick else 6
+small = model_of(2, torch.float32, there, decoder_layers=small_layers)
 spans = ((3, 6), (2, 4)) if quick else ((16, 48), (8, 16))
-table("docs/gpu.md's model, float32, 4 sentences", small, WORDS, [7, 5, 3, 1], *spans, WAYS["LSH"])
+title = f"{small_layers} layers, float32, 4 sentences, beam 5 (window: beam 1)"
+table(title, small, WORDS, [7, 5, 3, 1], *spans, WAYS["LSH"])
 if not quick:
     big = random_model(V, 6, torch.float16, there)
     table(
         "Transformer-big, float16, 16 sentences, 32,000 words (not profiled)",
         big, V - 4, [24] * 16, (16, 48), None, {"softmax": "lsh", "lsh_index": "off"},
     )  # fmt: skip
-print("done")

@@ -2,7 +2,7 @@
 next to the least it could take.
 
     python scripts/bench/gpu_step.py [--dtype float16 bfloat16 float32]
-        [--shapes 1x1 1x5 16x5 64x5 128x5] [--layers 6] [--out FILE.json]
+        [--shapes 1x1 1x5 16x5 64x5 128x5] [--layers 6] [--device cpu] [--quick] [--out FILE.json]
 
 A step reads one token in every row, scores all words and puts the rows in another order, as beam
 search does; the host waits for it, as beam search does. Random weights of the Transformer-big shape
@@ -16,6 +16,7 @@ a copy measured here.
 """
 
 import argparse
+import functools
 import json
 import statistics
 import sys
@@ -33,10 +34,15 @@ from torch import Tensor
 
 import fairseq_ext  # noqa: F401
 from fairseq_ext.model.choose import TOLERANCE, relative
-from fairseq_ext.model.transformer.cuda_graph import MakeGraphs, cuda_graphs
+from fairseq_ext.model.transformer.cuda_graph import CudaGraphCache, MakeGraphs, cuda_graphs
 from fairseq_ext.model.transformer.decoder import TransformerBackend
 
 BIG = "transformer_vaswani_wmt_en_de_big"
+SMALL = {
+    f"{side}_{what}": n
+    for side in ("encoder", "decoder")
+    for what, n in (("embed_dim", 16), ("ffn_embed_dim", 24), ("attention_heads", 2))
+}
 
 
 def random_model(words: int, layers: int, dtype: torch.dtype, device: str, **sizes: int) -> Any:
@@ -152,14 +158,15 @@ def measure(
 
 def bandwidth(device: str) -> float:
     """Bytes a second of a copy, reading and writing counted."""
-    source = torch.zeros(1 << 30, dtype=torch.uint8, device=device)
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    source = torch.zeros(1 << (30 if device == "cuda" else 24), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     times = []
     for _ in range(10):
-        torch.cuda.synchronize()
+        wait()
         start = time.perf_counter()
         target.copy_(source)
-        torch.cuda.synchronize()
+        wait()
         times.append(time.perf_counter() - start)
     return 2 * source.numel() / min(times)
 
@@ -204,17 +211,32 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--steps", type=int, default=30, help="steps of a sentence")
     parser.add_argument("--timed", type=int, default=10, help="the last so many are timed")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--quick", action="store_true", help="a small model: to try the script")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args(argv)
-    if not torch.cuda.is_available():
-        raise SystemExit(
-            "there is no GPU here (torch.cuda.is_available() is False), and this script "
-            "times nothing else"
+    sizes: dict[str, int] = {}
+    if args.quick:
+        args.dtype, args.shapes, args.layers, args.words, args.rounds = (
+            ["float32"],
+            ["2x5"],
+            2,
+            99,
+            1,
         )
-    rate = bandwidth("cuda")
+        sizes = SMALL
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit(
+            "there is no GPU here (torch.cuda.is_available() is False); --device cpu tries the "
+            "script, without graphs"
+        )
+    cuda = args.device == "cuda"
+    make_graphs = cuda_graphs() if cuda else no_graphs()
+    gpu = torch.cuda.get_device_name() if cuda else None
+    rate = bandwidth(args.device)
     print(
-        f"{torch.cuda.get_device_name()}, torch {torch.__version__}, copy at {rate / 1e12:.2f} "
-        "TB/s; ms a step\n"
+        f"Milliseconds a step. `floor` is what a step must read, by the bandwidth of a copy "
+        f"({rate / 1e12:.2f} TB/s).\n"
     )
     print(
         (
@@ -227,11 +249,11 @@ def main(argv: list[str]) -> None:
     results = []
     for name in args.dtype:
         dtype = getattr(torch, name)
-        model = random_model(args.words, args.layers, dtype, "cuda")
-        ways = contenders(model, cuda_graphs())
+        model = random_model(args.words, args.layers, dtype, args.device, **sizes)
+        ways = contenders(model, make_graphs)
         for shape in args.shapes:
             sentences, beam = map(int, shape.split("x"))
-            inputs = source_of(sentences, args.source, args.words, "cuda")
+            inputs = source_of(sentences, args.source, args.words, args.device)
             ms = measure(
                 ways,
                 inputs,
@@ -255,11 +277,13 @@ def main(argv: list[str]) -> None:
             results.append(dict(dtype=name, sentences=sentences, beam=beam, floor=floor, **ms))
     if args.out is not None:
         args.out.write_text(
-            json.dumps(
-                dict(gpu=torch.cuda.get_device_name(), bandwidth=rate, results=results), indent=1
-            )
-            + "\n"
+            json.dumps(dict(gpu=gpu, bandwidth=rate, results=results), indent=1) + "\n"
         )
+
+
+def no_graphs() -> MakeGraphs:
+    """In place of graphs, where there is no GPU: the same buffers, and each step is computed."""
+    return functools.partial(CudaGraphCache, capture=lambda compute: compute, limit=1 << 30)
 
 
 def source_of(sentences: int, width: int, words: int, device: str) -> dict[str, Tensor]:

@@ -1,7 +1,6 @@
-"""The GPU benchmark's parts that do not need one: what it times is what fairseq computes,
-and its floor counts bytes."""
+"""The GPU benchmarks' parts that do not need one: what is timed is what fairseq computes, its
+floor counts bytes, and the results file has every part that ran."""
 
-import functools
 import sys
 from pathlib import Path
 
@@ -10,25 +9,21 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "bench"))
 
+import gpu  # noqa: E402
 import gpu_step  # noqa: E402
 
 from fairseq_ext.model.transformer import weights as linear  # noqa: E402
-from fairseq_ext.model.transformer.cuda_graph import CudaGraphCache  # noqa: E402
-
-SIZES = dict(embed_dim=16, ffn_embed_dim=24, attention_heads=2)
-SMALL = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in SIZES.items()}
 
 
 @pytest.fixture
 def model(monkeypatch):
     monkeypatch.setattr(linear, "library", lambda: None)
-    return gpu_step.random_model(50, 2, torch.float32, "cpu", **SMALL)
+    return gpu_step.random_model(50, 2, torch.float32, "cpu", **gpu_step.SMALL)
 
 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_all_contenders_are_timed_and_give_what_fairseq_gives(model, beam):
-    made = functools.partial(CudaGraphCache, capture=lambda compute: compute, limit=1 << 30)
-    ways = gpu_step.contenders(model, made)
+    ways = gpu_step.contenders(model, gpu_step.no_graphs())
     ms = gpu_step.measure(ways, gpu_step.source_of(4, 5, 50, "cpu"), beam, 50, 6, 2, 1, 1e-4)
     assert set(ms) == {"stock", "eager", "graphs"} and all(value > 0 for value in ms.values())
     ways["graphs"] = lambda inputs, beam: Wrong()
@@ -56,3 +51,35 @@ def test_the_floor_counts_what_a_step_reads(model):
 def test_without_a_gpu_it_says_so_in_one_sentence():
     with pytest.raises(SystemExit, match="there is no GPU here"):
         gpu_step.main([])
+
+
+def test_the_results_file_has_the_parts_of_several_runs(tmp_path):
+    out = tmp_path / "gpu"
+    with pytest.raises(SystemExit, match="not finished, or failed: lsh"):
+        # no time is left for it
+        gpu.main(["--device=cpu", "--quick", f"--out={out}", "--parts", "lsh", "--minutes=0"])
+    with pytest.raises(SystemExit) as ended:
+        gpu.main(["--device=cpu", "--quick", f"--out={out}", "--parts", "step"])
+    page = (tmp_path / "gpu.md").read_text()
+    assert ended.value.code == 0 and "No GPU: a try on a CPU" in page
+    assert "minutes, cut short" in page and "| float32 | 2x5 |" in page
+
+
+def test_outcomes_are_counted_from_what_pytest_prints():
+    text = """
+tests/kernels/test_a.py::test_one PASSED                          [ 20%]
+tests/kernels/test_a.py::test_two[x y] SKIPPED (no reason)        [ 30%]
+[gw1] [ 40%] FAILED tests/model/test_b.py::test_three[FAILED]
+tests/model/test_b.py::test_four
+[gw0] [ 50%] PASSED tests/model/test_b.py::test_four
+FAILED tests/model/test_b.py::test_three[FAILED] - assert 0
+"""
+    rows = gpu.tested(text).splitlines()[2:]
+    assert rows[:2] == ["| `tests/kernels` | 1 | 0 | 1 |", "| `tests/model` | 1 | 1 | 0 |"]
+    assert rows[2:] == ["", "- failed: `tests/model/test_b.py::test_three[FAILED]`"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_the_command_says_so_in_one_sentence():
+    with pytest.raises(SystemExit, match="there is no GPU here"):
+        gpu.main([])
