@@ -12,7 +12,7 @@ import torch
 from demo_text import raw_demo
 from fairseq.sequence_scorer import SequenceScorer
 from forked import generate, interactive
-from sizes import drawn
+from sizes import drawn, part_of
 
 from fairseq_ext import Translator, UsageError
 from fairseq_ext.core.stats import Stats
@@ -40,7 +40,8 @@ from fairseq_ext.search.phrases.sentence import SentenceConstraints, SourceTerm
 ROOT = Path(__file__).resolve().parents[3]
 MODEL = ROOT / "checkpoints" / "demo"
 SEGMENTED = {"bpe": "sentencepiece", "sentencepiece_model": str(MODEL / "spm.model")}
-SOURCES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()[:60]
+SOURCES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()
+SOURCES = SOURCES[: len(part_of(60, 36))]
 
 
 def translator(**flags) -> Translator:
