@@ -8,8 +8,8 @@ are hashed once by winner-take-all (Eq. 4-8): the index of the largest of K rand
 dimensions, u such indices a band, W bands. At each step the rows' states are hashed too; a word
 that shares at least t bands with any row is a candidate (Eq. 9, 10), and so are the T most frequent
 words (Eq. 3). A bias is one more dimension, which is 1 in the state. The shortlist is shared by all
-rows of a call, as in the paper, or by those of a sentence. EOS, unk and words that prefixes and
-constraints need are always on it.
+rows of a call or by those of a sentence, its beam (the paper's case: it has one beam in a call).
+EOS, unk and words that prefixes and constraints need are always on it.
 
 | symbol | flag |
 | --- | --- |
@@ -96,7 +96,7 @@ class LSHFlags(ShortlistFlags):
         default="batch",
         metadata={
             "help": "batch: one shortlist for all rows; sentence: one for each sentence (default: "
-            "batch, as the paper)"
+            "batch; the paper: the rows of one beam)"
         },
     )
     lsh_normalise: Literal["list", "exact"] = field(
