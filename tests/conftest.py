@@ -3,8 +3,8 @@ precision, and a tiny checkpoint."""
 
 import collections
 import gc
-import importlib.util
 import importlib.metadata
+import importlib.util
 import logging
 import os
 import random
