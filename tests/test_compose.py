@@ -237,6 +237,7 @@ class OfAllWords(Select):
         )
 
 
+@drawn(2)
 @pytest.mark.parametrize("softmax", SOFTMAXES)
 def test_a_neutral_setting_next_to_a_softmax_is_that_softmax_alone(softmax, tmp_path, monkeypatch):
     """Columns of shortlists are no words and inexact scores no scores, for any reader.

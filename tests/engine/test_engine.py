@@ -155,15 +155,6 @@ def test_workers_that_are_killed_under_load_lose_nothing(engine, translator, sou
     assert engine.submit(sources[0]).result(PATIENCE).text == expected[0]
 
 
-def test_a_fork_server_that_is_killed_is_replaced_as_well(engine, translator, sources):
-    children = workers_of(engine)
-    engine.fork_server.process.kill()
-    os.kill(children[0], signal.SIGKILL)
-    time.sleep(0.2)
-    os.kill(children[1], signal.SIGKILL)
-    assert engine.submit(sources[1]).result(PATIENCE).text == texts(translator, [sources[1]])[0]
-
-
 def test_cancelled_requests_make_room(engine, sources):
     futures = [engine.submit(" ".join(sources[:3])) for _ in range(30)]
     assert engine.pending == 30

@@ -305,7 +305,7 @@ PLANTED = {  # what is replaced by what, in which kernel, and what is reported
 }
 
 
-@drawn(6)
+@drawn(2)
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_error_is_caught(name, folder, monkeypatch):
     right, wrong, kernel, reported = PLANTED[name]

@@ -164,7 +164,7 @@ def random_constraints(
     )
 
 
-@drawn(6)
+@drawn(3)
 @pytest.mark.parametrize(
     "flags",
     [
@@ -200,7 +200,7 @@ def test_each_gets_what_it_gets_alone(flags):
         assert interleaved(arriving, draw.randint(1, 6), seed)
 
 
-@drawn(3)
+@drawn(2)
 @pytest.mark.parametrize("architecture", ["lstm", "fconv", "bart", "transformer-tied"])
 def test_each_architecture(architecture):
     for backend in ("auto", "fairseq"):
@@ -211,7 +211,7 @@ def test_each_architecture(architecture):
         assert interleaved(arriving, 4, 5, tolerance=LOOSE.get(architecture, 1e-9))
 
 
-@drawn(2)
+@drawn(1)
 @pytest.mark.parametrize("order", ["shortest", "fifo"])
 @pytest.mark.parametrize(
     "flags",
@@ -239,7 +239,7 @@ def test_constraints_of_each_sentence(flags, order):
         assert interleaved(arriving, draw.randint(2, 6), seed)
 
 
-@drawn(2)
+@drawn(1)
 @pytest.mark.parametrize(
     "flags",
     [{"select": "dba"}, {"select": "dba", "prune_children": 2}, {"select": "gbs", "gbs_base": 3}],
@@ -277,7 +277,7 @@ def test_ordered_constraints():
 
 def test_the_compiled_step_in_single_precision():
     """Rows lie in shared slots of one store there, also while sentences come and go."""
-    for seed in range(2):
+    for seed in part_of(2, 1):
         draw = random.Random(seed)
         made = lengths(draw, 20)
         constraints = [random_constraints(draw) for _ in made]

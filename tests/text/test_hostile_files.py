@@ -230,7 +230,7 @@ def seconds(format: str, text: str) -> float:
         gc.enable()
 
 
-@drawn(3)
+@drawn(1)
 @pytest.mark.parametrize(("format", "opening"), OPENINGS)
 def test_the_time_of_a_text_grows_as_its_length(format, opening):
     count = 500

@@ -110,6 +110,7 @@ def test_lines_are_translated_and_drawn(tmp_path, capsys):
         )
 
 
+@drawn(1)
 @pytest.mark.parametrize("length", [1, 5, 20])
 def test_a_graph_is_drawn_again_from_its_json(tmp_path, length):
     tokens = [f"<{i}&" for i in range(length)]  # characters that markup must escape
@@ -154,7 +155,7 @@ WORDS = (
 ).split()
 
 
-@drawn(3)
+@drawn(1)
 @pytest.mark.parametrize("length, block", [(1, 1), (5, 5), (14, 14), (20, 3), (60, 60), (60, 5)])
 def test_no_label_covers_another_or_leaves_the_picture(length, block):
     """Short and long outputs, wide and narrow words: the boxes that matplotlib draws the texts

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from fairseq_ext.core.words import words_of
+from fairseq_ext.core.words import is_word, words_of
 from fairseq_ext.search.constraints.word_alignment import Mention, WordAlignment
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.phrases.forms import FEMININE
@@ -53,6 +53,14 @@ def is_noun(term: SourceTerm) -> bool:
             or any(" " in form or PLURAL.search(form) for form in term.targets)
         )
     )
+
+
+def is_imperative(term: SourceTerm) -> bool:
+    """Return whether a mention of a German term is an imperative, and its English forms are
+    plurals: Questions in "Fragen Sie Ihren Experten"."""
+    before, behind = term.around
+    begins = term.mention[:1].isupper() and not is_word(before)
+    return begins and behind == "Sie" and all(map(PLURAL.search, term.targets))
 
 
 def is_part_of(term: SourceTerm, other: SourceTerm) -> bool:
@@ -221,8 +229,11 @@ class Sentence:
                 how = "compound" if candidate.is_compounded(term) else "draft"
                 out.append(Placement("searched" if is_searched else how, doubtful=is_searched))
             else:
-                displaced = candidate.text[slice(*rewrites[term].span)]
-                out.append(self.placement(candidate, term, rewrites[term], displaced, weight))
+                way = rewrites[term]
+                removed = [span for span, written in way.around if not written]
+                texts = (candidate.text[slice(*span)].strip() for span in [*removed, way.span])
+                displaced = " ".join(filter(None, texts))
+                out.append(self.placement(candidate, term, way, displaced, weight))
         return of_terms(self.constraints.terms, out)
 
     def placement(

@@ -10,19 +10,21 @@ term count as in the draft.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from os.path import commonprefix
 from typing import NamedTuple
 
 from fairseq_ext.search.constraints.drafts import UNFIT_REASON, Candidate, Rewrite, Sentence
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding, Sources
 from fairseq_ext.search.constraints.rewrites import Version, is_inflection, words
 from fairseq_ext.search.constraints.term_writer import TermWriter, led
-from fairseq_ext.search.constraints.word_alignment import Mention, word_spans
+from fairseq_ext.search.constraints.word_alignment import SUBJECTS, Mention, word_spans
 from fairseq_ext.search.phrases.agreement import is_nominal, noun_after
 from fairseq_ext.search.phrases.function_words import function_words, stem
 from fairseq_ext.search.phrases.noun_phrases import lacks_article
 from fairseq_ext.search.phrases.pieces import folded
-from fairseq_ext.search.phrases.places import PLURAL, agreeing, overlap
+from fairseq_ext.search.phrases.places import PLURAL, Span, agreeing, overlap
 from fairseq_ext.search.phrases.sentence import SourceTerm
 from fairseq_ext.search.pool import Pool
 
@@ -34,6 +36,7 @@ NEAR = 8  # tokens behind a term that are compared
 # nats that a label of an interface may cost: inserted, inserted before a second search, and in that
 LABEL_COST, SEARCHED_COST, FOUND_COST = 4.0, 13.0, 4.0
 POOR = 8.0  # nats that an insertion may cost before the sentence is searched again
+ACTION = re.compile(r"(?:[ts]ion|ment|ance|ence|al)$")
 LEADS = {  # words before a term in the singular and in the plural
     "en": (
         "|a|the|and a|and the|with a|with the|in a|in the|on a|on the|at the|of a|of the|to the|"
@@ -53,10 +56,12 @@ class Option(NamedTuple):
     lead: str
     form: str  # of the term
     own: str  # the model's word in its place
+    around: tuple[tuple[Span, str], ...] = ()  # as in Rewrite
 
     def rewrite(self, form: str) -> Rewrite:
         """Return the rewrite that has a form after the lead."""
-        return Rewrite((self.place, self.place), led(self.lead, form), form, "inserted")
+        span = self.place, self.place
+        return Rewrite(span, led(self.lead, form), form, "inserted", self.around)
 
 
 class Insertion:
@@ -159,6 +164,10 @@ class Insertion:
         form = forms[0]
         is_plural = PLURAL.search(form) is not None
         leads = LEADS.get(self.writer.language, ([""], [""]))[is_plural]
+        around: tuple[tuple[Span, str], ...] = ()
+        if self.writer.is_from_german and self.is_lacking(candidate, term):
+            leads = ["without"] if is_plural else ["without a", "without"]
+            around = tuple((span, "") for span in self.privatives(sentence, candidate, term))
         out, spans = [], word_spans(candidate.text)
         content = {*words(form)} - function_words("en") if self.writer.is_english else ()
         own = {*map(stem, content)}
@@ -181,8 +190,33 @@ class Insertion:
             needs = self.writer.is_english and lacks_article(cased, before)
             # "the Amount to settle cash discount field"
             needs |= any(start - 1 <= end <= behind for start, behind in phrases)
-            out += [Option(end, lead, cased, word or cased) for lead in leads if lead or not needs]
+            out += [
+                Option(end, lead, cased, word or cased, around)
+                for lead in leads
+                if lead or not needs
+            ]
         return out
+
+    def is_lacking(self, candidate: Candidate, term: SourceTerm) -> bool:
+        """Return whether "ohne" stands before a German mention, and no "without" in the draft."""
+        assert candidate.words is not None
+        return term.around[0].lower() == "ohne" and "without" not in candidate.words.folded
+
+    def privatives(self, sentence: Sentence, candidate: Candidate, term: SourceTerm) -> list[Span]:
+        """Return the words of a draft such as "shirtless" that translate "ohne" with its noun, each
+        with the space behind it."""
+        words = candidate.words
+        assert words is not None
+        own = {w for i in sentence.mention_numbers(term) for w in sentence.mentions[i].words}
+        own |= {w - 1 for w in own}  # "ohne"
+        return [
+            (start, end + 1)
+            for i, (start, end) in enumerate(words.words)
+            if words.folded[i].endswith("less")
+            and words.strongest[i] in own
+            and candidate.text[start].islower()
+            and candidate.text[end : end + 1] == " "
+        ]
 
     def fill(self, pool: Pool, sources: Sources, sentences: Sequence[Sentence]) -> None:
         """Find the words that a term needs in front where it is of another class or number than the
@@ -229,14 +263,19 @@ class Insertion:
                 version.candidate.leads[term] = rewrite.text.removesuffix(rewrite.form).strip()
 
     def has_inflection(self, candidate: Candidate, term: SourceTerm) -> bool:
-        """Return whether a draft has another form of a term: "opening" for "open"."""
+        """Return whether a draft has another form of a term ("opening" for "open"), or the verb of
+        which it is the noun ("to describe" for "description")."""
         assert candidate.words is not None
-        return self.writer.is_english and any(
-            is_inflection(form, word)
-            for form in term.targets
-            for place, word in enumerate(candidate.words.folded)
-            if candidate.words.is_free(place)
-        )
+        before = ""
+        for place, word in enumerate(candidate.words.folded) if self.writer.is_english else ():
+            is_verb = before == "to" or before in SUBJECTS
+            if candidate.words.is_free(place) and any(
+                is_inflection(form, word) or (is_verb and is_derived(form, word))
+                for form in term.targets
+            ):
+                return True
+            before = word
+        return False
 
     def own_word(self, mentions: Sequence[Mention], displaced: str = "") -> str:
         """Return the word that the model writes for a term by itself, a form of what is displaced
@@ -293,6 +332,12 @@ def differs(term: SourceTerm, own: str, displaced: str) -> bool:
     is_verb = displaced.endswith("ing") and not any(t.endswith("ing") for t in (*term.targets, own))
     has_plural = any(PLURAL.search(form) for form in (*term.targets, own))
     return is_verb or (PLURAL.search(displaced) is not None and not has_plural)
+
+
+def is_derived(noun: str, verb: str) -> bool:
+    """Return whether an English noun has a verb's stem and the ending of an action."""
+    shared = len(commonprefix([folded(noun), stem(verb)]))
+    return ACTION.search(noun) is not None and shared >= max(4, len(stem(verb)) - 1)
 
 
 def absent_labels(sentence: Sentence, candidate: Candidate) -> list[SourceTerm]:

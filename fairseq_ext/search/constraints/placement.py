@@ -28,6 +28,7 @@ from fairseq_ext.search.constraints.drafts import (
     Candidate,
     Sentence,
     elsewhere,
+    is_imperative,
     is_part_of,
     mentions_of,
 )
@@ -223,7 +224,9 @@ class GlossaryPlacement:
             if place is not None and place not in wrong.values() and not is_other:
                 wrong[term] = place
         has_term = [is_held and term not in wrong for term, is_held in terms]
-        return Candidate(draft, tokens, text, has_term, has, wrong)
+        verbs = filter(is_imperative, absent if self.writer.is_from_german else ())
+        unfit = {term for term in verbs if not term.required}
+        return Candidate(draft, tokens, text, has_term, has, wrong, unfit=unfit)
 
     def placed(self, pool: Pool, sentences: Sequence[Sentence]) -> list[list[Hypothesis] | None]:
         """Return the hypotheses of each sentence with its terms, best first; None for a sentence

@@ -74,8 +74,9 @@ def losses(version: Version, spans: Sequence[Span]) -> dict[SourceTerm, Loss]:
     kept = [i for i, change in enumerate(in_new) if change is None]
     same = list(zip(kept, (i for i, each in enumerate(in_old) if each is None), strict=False))
     out = {}
-    terms = sorted(version.rewrites, key=lambda term: version.rewrites[term].span)
-    for change, term in enumerate(terms):
+    for term, (first, behind) in ((t, each.span) for t, each in version.rewrites.items()):
+        reached = [span[0] <= first and span[1] == behind for span, _ in version.changes]
+        change = len(reached) - 1 - reached[::-1].index(True)
         own = [i for i, each in enumerate(in_new) if each == change]
         after = [(i, j) for i, j in same if own and i > own[-1]][:NEXT]
         displaced = sum(old[j] for j, each in enumerate(in_old) if each == change)

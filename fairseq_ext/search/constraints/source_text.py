@@ -91,6 +91,11 @@ class SourceText:
         )
 
 
+def neighbours(words: Sequence[str], start: int, end: int) -> tuple[str, str]:
+    """Return the words before and behind words [start, end), "" for none."""
+    return "".join(words[max(0, start - 1) : start]), "".join(words[end : end + 1])
+
+
 def unknown_pieces(
     line: str, tokens: Tensor, dictionary: Dictionary | None, encoders: Sequence[Any]
 ) -> tuple[str, ...]:

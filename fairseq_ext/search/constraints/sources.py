@@ -16,7 +16,7 @@ from fairseq_ext.core.words import is_word, words_of
 from fairseq_ext.search.constraints.allowed import AllowedFlags, AllowedOutputs
 from fairseq_ext.search.constraints.glossary import Glossary, GlossaryOptions, Required, is_label
 from fairseq_ext.search.constraints.lines import is_json, parse_json, parse_tabs
-from fairseq_ext.search.constraints.source_text import SourceText
+from fairseq_ext.search.constraints.source_text import SourceText, neighbours
 from fairseq_ext.search.phrases.pieces import Boundaries
 from fairseq_ext.search.phrases.places import banned_in_texts
 from fairseq_ext.search.phrases.segmenter import Segmenter
@@ -387,6 +387,7 @@ class ConstraintSource:
                     each.cased.mode,
                     in_compounds=each.cased.in_compounds,
                     mention=" ".join(words[each.matches[0].start : each.matches[0].end]),
+                    around=neighbours(words, each.matches[0].start, each.matches[0].end),
                     is_label=is_label(each, words),
                     is_interface_label=each.is_label,
                 )

@@ -66,6 +66,7 @@ LEADS_OF_KIND = (  # articles behind the same preposition
     ("auf dem", "auf der"),
 )
 PARTS_BEFORE, PARTS_BEHIND = re.compile(r"(?:\w+-)+$"), re.compile(r"(?:-\w+)+")
+SENTENCE_END = re.compile(r"[.!?…]$")
 SPACES = re.compile(r"\s+")
 
 
@@ -91,7 +92,7 @@ class TermWriter:
         forms = term.targets
         if self.is_english:
             forms = agreeing(forms, displaced, before)
-            is_bare = self.source == "de" and BARE.search(before) is not None
+            is_bare = self.is_from_german and BARE.search(before) is not None
             if is_bare and is_plural_in_german(term.source, term.mention):
                 forms = tuple(filter(is_plural, term.targets)) or forms
         # the draft's own word may be one of them
@@ -320,6 +321,11 @@ class TermWriter:
         """Whether the target language is English."""
         return self.language == "en"
 
+    @property
+    def is_from_german(self) -> bool:
+        """Whether the languages are German and English."""
+        return self.is_english and self.source == "de"
+
     def version(
         self, sentence: Sentence, candidate: Candidate, rewrites: Mapping[SourceTerm, Rewrite]
     ) -> Version:
@@ -332,6 +338,9 @@ class TermWriter:
             for change in (*each.around, (each.span, each.text))
         ]
         changes = edits(text, written, self.is_english)
+        end = SENTENCE_END.search(sentence.candidates[0].text)
+        if end and edited(text, changes)[-1:].isalnum():
+            changes = ended(changes, text, end[0])  # as the best draft
         lead = candidate.draft.tokens[: len(candidate.draft.tokens) - len(candidate.tokens)]
         whole = edited(text, changes)
         tokens = segmenter.replaced(candidate.tokens, candidate.spans, text, changes)
@@ -357,6 +366,15 @@ class TermWriter:
                 break
             lead += 1
         return lead
+
+
+def ended(changes: list[tuple[Span, str]], text: str, end: str) -> list[tuple[Span, str]]:
+    """Return changes of a text that write an end behind it as well."""
+    *others, (last, written) = changes or [((0, 0), "")]
+    if last[1] < len(text):
+        others, start = changes, max(last[1], word_spans(text)[-1][0])
+        last, written = (start, len(text)), text[start:]
+    return [*others, (last, written + end)]
 
 
 def led(lead: str, term: str) -> str:

@@ -53,6 +53,7 @@ OBJECT_BEGINNINGS = frozenset(  # words behind "to" and a verb
 )
 AUXILIARIES = frozenset("am is are was were be been being have has had".split())
 SUBJECTS = frozenset("i you we they he she".split())
+ARTICLES = ("a", "an", "the")
 WITH_UNKNOWN = re.compile(r"\w*(?:<unk>\w*)+")  # a word with unknown pieces
 
 
@@ -199,7 +200,9 @@ class WordAlignment:
                 self.kinship[m][w]
                 * (
                     attention[m][w] * (1.0 if self.belongs(m, w) else OTHER_WORD_SHARE)
-                    + RENDERED * self.rendering(m, w)
+                    + RENDERED
+                    * self.rendering(m, w)
+                    * (OTHER_WORD_SHARE if self.is_of_other(m, w) else 1.0)
                 )
                 for w in range(len(self.words))
             ]
@@ -212,6 +215,13 @@ class WordAlignment:
         if none is known."""
         strongest, own = self.strongest[word], self.mentions[mention].words
         return strongest is None or not own or strongest in own
+
+    def is_of_other(self, mention: int, word: int) -> bool:
+        """Return whether a word is the translation of other source words alone, and only a part of
+        the renderings of a mention: the Account of "Balance Account No." for "bank account"."""
+        of, claims = self.mentions[mention], self.claims[word]
+        is_part = (self.folded[word],) not in of.renderings
+        return bool(claims) and claims.isdisjoint(of.words) and is_part
 
     def differ_(self, drops: dict[int, Tensor]) -> None:
         """Find words by the fall of each token's log-probability without a mention (L,)."""
@@ -358,7 +368,23 @@ def widened(text: str, span: Span, term: str, taken: list[Span]) -> Span:
     the term "six-string guitar"). An empty span, for an insertion, is unchanged."""
     if span[0] == span[1]:
         return span
-    words, own = words_of(text), {stem(folded(word)) for word in words_of(term)}
+    own = stems(term)
+    wide = spread(text, span, own, taken, ARTICLES)
+    is_whole = own <= stems(text[slice(*wide)])  # "Register a new item" for "Register new items"
+    return wide if is_whole else spread(text, span, own, taken)
+
+
+def stems(text: str) -> set[str]:
+    """Return the stems of a text's words."""
+    return {stem(folded(word)) for word in words_of(text)}
+
+
+def spread(
+    text: str, span: Span, own: set[str], taken: list[Span], between: Collection[str] = ()
+) -> Span:
+    """Return the span with the words next to it that have one of these stems. between: words that
+    may stand before such a word."""
+    words = words_of(text)
     spans = [
         (start, start + len(word))
         for start, word in zip(starts_of(text, words), words, strict=True)
@@ -369,7 +395,8 @@ def widened(text: str, span: Span, term: str, taken: list[Span]) -> Span:
         *[each for each in spans if each[0] >= end],
     ]:
         is_free = all(behind <= other[0] or first >= other[1] for other in taken if other != span)
-        is_near = text[behind:start].isspace() if behind <= start else text[end:first].isspace()
+        gap = text[behind:start] if behind <= start else text[end:first]
+        is_near = gap[:1].isspace() and {*gap.split()} <= {*between}
         if is_near and is_free and stem(folded(text[first:behind])) in own:
             start, end = min(start, first), max(end, behind)
     return start, end

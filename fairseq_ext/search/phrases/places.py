@@ -365,8 +365,12 @@ def edits(text: str, terms: Sequence[tuple[Span, str]], english: bool) -> list[t
     span, or after the word that an empty span follows. english: "a" becomes "an" before a vowel, or
     the reverse. It is dropped, and its capital goes to the term, if that begins with such a word or
     is a plural in the place of a singular."""
-    out = []
-    for (start, end), term in sorted(terms):
+    out, joined = [], list[tuple[Span, str]]()
+    for span, term in sorted(terms):
+        if joined and not joined[-1][1] and joined[-1][0][1] == span[0]:
+            span = joined.pop()[0][0], span[1]
+        joined.append((span, term))
+    for (start, end), term in joined:
         space = " " * (start == end)
         one = EACH_ONE.search(text[:start]) if english and start < end else None
         if one is not None:  # the term takes its place
@@ -378,7 +382,7 @@ def edits(text: str, terms: Sequence[tuple[Span, str]], english: bool) -> list[t
             nouns = [AGREEING_VERB.sub("", each) for each in (text[start:end], term)]
             were, are = (PLURAL.search(each) is not None for each in nouns)
             is_other = DETERMINER.match(term) or (start < end and are and not were)
-            fit = "" if is_other else fitting(article[1], term) + " "
+            fit = "" if is_other else fitting(article[1], term or text[end:]) + " "
             if fit != text[article.start() : start] + space:
                 if not fit and article[1][0].isupper():
                     term = capitalised(term)

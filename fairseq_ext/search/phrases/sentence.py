@@ -128,6 +128,7 @@ class SourceTerm:
     case: str = "fitted"  # in which its target forms count
     in_compounds: bool = False  # they count as parts of longer words too
     mention: str = ""  # as in the source
+    around: tuple[str, str] = ("", "")  # the source words before and behind it, "" for none
     required: bool = False  # by a phrase of the line, the file or the call as well
     is_label: bool = False  # the glossary has a capital where the source has none
     is_interface_label: bool = False  # of a file of labels: it may be left (inflection.py)

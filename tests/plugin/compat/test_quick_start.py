@@ -103,6 +103,7 @@ def test_stock_tasks_start_as_they_always_do():
     assert said.splitlines()[-1] == f"False False {plain.stdout.strip()}"
 
 
+@drawn(1)
 @pytest.mark.parametrize(
     "use",
     [
@@ -125,6 +126,7 @@ def test_tensors_without_data_have_torchs_rules_once_something_needs_them(use):
     assert said.splitlines()[-1].split() == [late, "2", "4", "6", "True"]
 
 
+@drawn(1)
 @pytest.mark.parametrize("task", ["translation", "translation_ext"])
 def test_a_folder_of_user_dir_has_tensors_without_data(tmp_path, task):
     """An operation that needs torch's rules in Python."""

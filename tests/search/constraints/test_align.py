@@ -12,7 +12,7 @@ import torch
 from demo_text import raw_demo
 from fairseq.sequence_scorer import SequenceScorer
 from forked import generate, interactive
-from sizes import drawn
+from sizes import drawn, part_of
 
 from fairseq_ext import Translator, UsageError
 from fairseq_ext.core.stats import Stats
@@ -20,11 +20,17 @@ from fairseq_ext.model.choose import make_decoder
 from fairseq_ext.model.stock import UncachedBackend
 from fairseq_ext.model.transformer.cache import KeyValues
 from fairseq_ext.model.transformer.encoder import FastEncoder
-from fairseq_ext.search.constraints.drafts import Candidate, Rewrite, Sentence, is_noun
+from fairseq_ext.search.constraints.drafts import (
+    Candidate,
+    Rewrite,
+    Sentence,
+    is_imperative,
+    is_noun,
+)
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
-from fairseq_ext.search.constraints.insertion import Insertion, differs
+from fairseq_ext.search.constraints.insertion import Insertion, differs, is_derived
 from fairseq_ext.search.constraints.rewrites import Loss, Version, is_inflection, loses
-from fairseq_ext.search.constraints.term_writer import TermWriter, led
+from fairseq_ext.search.constraints.term_writer import TermWriter, ended, led
 from fairseq_ext.search.constraints.word_alignment import Mention, WordAlignment, sums, widened
 from fairseq_ext.search.phrases.function_words import function_words
 from fairseq_ext.search.phrases.letter_case import fitted
@@ -34,7 +40,8 @@ from fairseq_ext.search.phrases.sentence import SentenceConstraints, SourceTerm
 ROOT = Path(__file__).resolve().parents[3]
 MODEL = ROOT / "checkpoints" / "demo"
 SEGMENTED = {"bpe": "sentencepiece", "sentencepiece_model": str(MODEL / "spm.model")}
-SOURCES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()[:60]
+SOURCES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()
+SOURCES = SOURCES[: len(part_of(60, 36))]
 
 
 def translator(**flags) -> Translator:
@@ -944,3 +951,87 @@ def test_a_label_of_another_kind_than_its_source_word_is_not_inserted():
     sentence = unplaced("stop using the domain", term)
     Insertion(None, TermWriter(lambda: None, 2, "en"), None)(None, None, [sentence])
     assert sentence.candidates[0].unfit == {term}
+
+
+@pytest.mark.parametrize(
+    ("mention", "around", "target", "is_it"),
+    [
+        ("Fragen", ("", "Sie"), "Questions", True),
+        ("Fragen", (".", "Sie"), "Questions", True),
+        ("Fragen", ("haben", "Sie"), "Questions", False),
+        ("Fragen", ("", "und"), "Questions", False),
+        ("Filtern", ("", "Sie"), "Filter", False),
+    ],
+)
+def test_plurals_take_the_place_of_no_imperative(mention, around, target, is_it):
+    """Not "Questions your experts" for "Fragen Sie Ihre Experten"."""
+    assert is_imperative(SourceTerm(target, (), (target,), mention=mention, around=around)) is is_it
+
+
+@pytest.mark.parametrize(
+    ("text", "term", "whole"),
+    [
+        ("Register a new item", "Register new items", "Register a new item"),
+        ("Register a new type", "Register new items", "Register"),  # "type" would stay
+        ("Register, a new item", "Register new items", "Register"),
+    ],
+)
+def test_a_term_takes_its_own_words_behind_an_article(text, term, whole):
+    assert text[slice(*widened(text, (0, 8), term, [(0, 8)]))] == whole
+
+
+def test_a_term_behind_ohne_is_lacking_and_shirtless_goes():
+    """ "without a blouse" for "ohne Hemd", whose draft has "shirtless"."""
+    text = "a shirtless artist waits"
+    term = SourceTerm("blouse", (), ("blouse",), ((2,),), "Hemd", around=("ohne", "wartet"))
+    sentence = unplaced(text, term)
+    sentence.mentions[0].words = frozenset({2})
+    sentence.candidates[0].words.strongest[1] = 2
+    writer = TermWriter(lambda: None, 2, "en")
+    writer.source = "de"
+    options = Insertion(None, writer, None).options(sentence, term)
+    assert {option.lead for option in options} == {"without a", "without"}
+    way = next(x for x in options if x.place == len("a shirtless artist") and " " in x.lead)
+    rewrite = way.rewrite("blouse")
+    changes = edits(text, [*rewrite.around, (rewrite.span, rewrite.text)], True)
+    assert edited(text, changes) == "an artist without a blouse waits"
+    around = put(text, [((2, 12), ""), ((12, 18), "gentleman")], True)
+    assert around == "a gentleman waits"
+
+
+@pytest.mark.parametrize(
+    ("noun", "verb", "is_it"),
+    [
+        ("description", "describe", True),
+        ("settlement", "settle", True),
+        ("gentleman", "gentle", False),
+        ("description", "prescribe", False),
+    ],
+)
+def test_a_verb_stands_for_its_noun(noun, verb, is_it):
+    """No "to describe a problem description"."""
+    assert is_derived(noun, verb) is is_it
+
+
+def test_the_end_of_the_best_draft_is_written_behind_another():
+    text = "at the beach"
+    for changes, expected in (
+        ([], "at the beach."),
+        ([((0, 2), "near")], "near the beach."),
+        ([((7, 12), "seashore")], "at the seashore."),
+        ([((12, 12), " here")], "at the beach here."),
+    ):
+        assert edited(text, ended(changes, text, ".")) == expected
+
+
+def test_a_part_of_a_phrase_that_another_source_word_claims_counts_little():
+    """The Account of "Balance Account No." is not the bank account of the label behind it."""
+    mention = Mention((1,), ("ledger",), frozenset({1}))
+    mention.renderings = {("bank", "account"): 1.0}
+    for claim, expected in (
+        (0.1, None),
+        (0.0, (0, 7)),
+    ):  # "No" is the word of source word 1, or not
+        words = WordAlignment("Account No", [(0, 7), (7, 10)], [mention])
+        words.attend_(torch.tensor([[0.9, 0.05], [0.0, claim]]), [[0], [1]])
+        assert words.span_of_mention == [expected]

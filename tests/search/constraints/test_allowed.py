@@ -102,7 +102,7 @@ SETTINGS = [
 ]
 
 
-@drawn(8)
+@drawn(4)
 @pytest.mark.parametrize("more", SETTINGS, ids=lambda more: " ".join(map(str, more)) or "alone")
 def test_every_output_is_in_the_set(tiny, file, more):
     done = generate(tiny, *EXT, "--allowed-file", file, *more)
@@ -374,7 +374,7 @@ def test_a_built_set_is_the_same_set(tiny, tmp_path, capsys):
 # ---- the compiled search
 
 
-@drawn(6)
+@drawn(3)
 @pytest.mark.parametrize(
     "more",
     [
