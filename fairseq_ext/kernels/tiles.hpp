@@ -1,5 +1,5 @@
 // Tiles (AMX): eight registers of up to 16 lines of up to 64 bytes, and products of them, of bytes. This is the code of the level `amx`
-// (compiling.py), and of the trial that decides whether it is taken (levels.cpp). It was never measured: no machine with tiles was available.
+// (compiling.py), and of the trial that decides whether it is taken (levels.cpp).
 // tests/kernels/tiles.cpp runs these functions with another class in the place of `Tiles`.
 #pragma once
 

@@ -15,10 +15,10 @@ the hypotheses as the dicts that fairseq prints.
 from __future__ import annotations
 
 import dataclasses
-import gc
 import inspect
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from fairseq.dataclass.utils import gen_parser_from_dataclass
@@ -35,7 +35,9 @@ from fairseq.tasks.translation import TranslationTask
 from fairseq_ext.core.command_line import is_fairseq_command
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.model.choose import refuse_architecture
+from fairseq_ext.plugin.compat.fast_start import keep_imported
 from fairseq_ext.plugin.flags_dataclass import flags_dataclass, task_dataclass
+from fairseq_ext.plugin.loading.checkpoint import no_first_weights
 from fairseq_ext.plugin.loading.languages import (
     check_languages,
     dictionary_language,
@@ -248,7 +250,7 @@ class Extended(GeneratorBuilderMixin):
         check_stock_settings(cfg)
         check_outputs(cfg)
         if is_fairseq_command():
-            gc.freeze()  # imported objects stay
+            keep_imported()
         target = None
         if issubclass(cls, TranslationTask):
             name_languages_(cfg, checkpoint_of(cfg))
@@ -262,10 +264,12 @@ class Extended(GeneratorBuilderMixin):
 
     def build_model(self, cfg, from_checkpoint=False):
         """Build the stock task's model, unless none of our searches runs it (raises UsageError)."""
-        refuse_architecture(getattr(cfg, "_name", None) or getattr(cfg, "arch", None) or "", self)
+        name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None) or ""
+        refuse_architecture(name, self)
         data = getattr(cfg, "data", None)
         self.trained_on = data if isinstance(data, str) else None
-        return super().build_model(cfg, from_checkpoint)  # type: ignore[misc]
+        with no_first_weights(name) if from_checkpoint else nullcontext():
+            return super().build_model(cfg, from_checkpoint)  # type: ignore[misc]
 
     def build_generator(
         self,

@@ -215,18 +215,28 @@ def import_metas_late() -> bool:
 
 
 PLAIN = {bool, int, float, type(None)}
-FEW_COLLECTIONS = (200_000, 50, 100)  # of the garbage collector, for gc.set_threshold
+# for gc.set_threshold: in fairseq's commands until the task is set up, and from then on
+NO_COLLECTIONS, FEW_COLLECTIONS = (2_000_000, 50, 100), (200_000, 50, 100)
 
 
 def spare_collections() -> None:
-    """Let the garbage collector run less often during imports, and not at all at the end: that
-    saves a second in all.
+    """Let the garbage collector rest during imports, run less often later, and not at all at the
+    end: that saves a second in all.
 
     The imports of torch and fairseq make a million objects that stay to the end, where Python would
     look through them three times.
     """
-    gc.set_threshold(*FEW_COLLECTIONS)
+    from fairseq_ext.core.command_line import is_fairseq_command
+
+    gc.set_threshold(*(NO_COLLECTIONS if is_fairseq_command() else FEW_COLLECTIONS))
     atexit.register(gc.freeze)
+
+
+def keep_imported() -> None:
+    """Let no collection look at what a command of fairseq's has imported, once that is all."""
+    gc.freeze()
+    if gc.get_threshold() == NO_COLLECTIONS:
+        gc.set_threshold(*FEW_COLLECTIONS)
 
 
 def leave_out_default_model(options: ModuleType) -> None:

@@ -8,6 +8,8 @@ names that each file would register (`registered_names` reads them from its text
 name runs the files that register it; a look-up of an unknown name, or of all entries, runs all
 files. So every reader sees complete registries.
 
+Packages of others that fairseq imports, and that no translation needs (LATE), wait in the same way.
+
 startup.py imports this module while fairseq is being imported, so it imports the standard library
 only.
 """
@@ -15,8 +17,8 @@ only.
 import importlib.abc
 import re
 import sys
-from collections.abc import Callable, Iterator, KeysView
-from importlib.machinery import ModuleSpec
+from collections.abc import Callable, Iterator, KeysView, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import FunctionType, ModuleType
 
@@ -32,6 +34,13 @@ FOLDERS = (
 )
 # packages that fairseq imports only for their registrations
 STANDALONE_PACKAGES = ("fairseq.benchmark", "fairseq.model_parallel")
+# packages of others -> the module of theirs that runs without the package's own code
+LATE = {
+    "portalocker": "",
+    "pyarrow": "pyarrow.plasma",
+    "torch.onnx": "torch.onnx.operators",
+    "wcwidth": "",
+}
 REGISTER_CALL = re.compile(
     r"@(?:\w+\.)?register_(\w+)\(\s*(?:model_name=)?[\"']([^\"']+)[\"'](?:\s*,"
     r"\s*(?:arch_name=)?[\"']([^\"']+)[\"'])?"
@@ -92,6 +101,24 @@ class LazyLoader(importlib.abc.Loader):
         return getattr(self.loader, name)
 
 
+class LateLoader(LazyLoader):
+    """The same for a package of others (LATE), which registers nothing."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.module = module
+        module.__getattr__ = self.missing  # type: ignore[method-assign]
+
+    def missing(self, attribute: str) -> object:
+        if attribute.startswith("__") and attribute not in ("__all__", "__version__"):
+            raise AttributeError(attribute)
+        self.run()
+        return getattr(self.module, attribute)
+
+    def run(self) -> None:
+        if vars(self.module).pop("__getattr__", None):
+            self.loader.exec_module(self.module)
+
+
 class AlreadyImportedLoader(importlib.abc.Loader):
     """A loader for a module that its package has imported meanwhile; it runs nothing."""
 
@@ -139,6 +166,25 @@ def make_lazy(spec: ModuleSpec) -> ModuleSpec:
         made.__spec__ = spec
     elif is_lazy(spec.name):
         spec.loader = LazyLoader(spec.loader)
+    return spec
+
+
+def late_spec(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
+    """Return the spec of a package of LATE, which runs late; any other module of such a package
+    runs it first. None for all others."""
+    package = name.rpartition(".")[0]
+    if name not in LATE and (package not in LATE or name == LATE[package]):
+        return None
+    spec = PathFinder.find_spec(name, path)
+    if spec is None or spec.loader is None:
+        return spec
+    if name in LATE:
+        spec.loader = LateLoader(spec.loader)
+    elif isinstance(loader := getattr(sys.modules[package].__spec__, "loader", None), LateLoader):
+        loader.run()
+        if name in sys.modules:
+            spec.loader = AlreadyImportedLoader(sys.modules[name], spec.loader)
+            sys.modules[name].__spec__ = spec
     return spec
 
 

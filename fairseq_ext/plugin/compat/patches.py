@@ -4,6 +4,7 @@ library. `python -m fairseq_ext.doctor` lists those in force.
 EVERYWHERE has the changes that stock fairseq 0.12.2 needs on current Python, torch, numpy and
 hydra, and those that keep a checkpoint from running code; any program that imports fairseq gets
 them. COMMANDS has those that are made in the process of a command alone (core/command_line.py).
+While such a command builds its model, loading/checkpoint.py replaces functions of torch.nn.init.
 
 startup.py loads this file by its path, while fairseq is being imported, and makes the changes.
 """
@@ -182,8 +183,8 @@ QUICK = (  # not for --help, which lists names in the order in which fairseq's f
         ("fairseq.dataclass.utils",),
     ),
     Patch(
-        "the registries of fairseq.models, fairseq.tasks and fairseq.registry",
-        "fairseq's files run when they are needed",
+        "the registries of fairseq.models, fairseq.tasks and fairseq.registry; four packages",
+        "fairseq's files, and packages that no translation needs, run when they are needed",
         "fairseq_ext.plugin.compat.lazy.replace_registries",
         ("fairseq.models", "fairseq.registry", "fairseq.tasks"),
     ),

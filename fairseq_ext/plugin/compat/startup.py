@@ -47,7 +47,8 @@ class Hook(importlib.abc.MetaPathFinder):
             if patches().load_by_path("fairseq_ext.core.command_line").command():
                 importlib.import_module("fairseq_ext")
         if not fullname.startswith("fairseq."):
-            return None
+            lazy = "fairseq_ext.plugin.compat.lazy"
+            return patches().load_by_path(lazy).late_spec(fullname, path) if self.commands else None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path)
         if spec is not None and spec.loader is not None:
             all_patches = [*patches().EVERYWHERE, *self.commands]

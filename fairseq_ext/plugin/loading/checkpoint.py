@@ -5,10 +5,11 @@ A damaged checkpoint takes neither hours nor all memory, and opens no other file
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_REGISTRY
 from omegaconf import DictConfig, OmegaConf
 
+from fairseq_ext.core.command_line import arguments, is_fairseq_command
 from fairseq_ext.core.errors import UsageError, cut
 
 # the largest value of settings, by the ending of their names
@@ -131,6 +133,37 @@ def plain(settings: Any) -> dict[str, Any]:
     if isinstance(settings, DictConfig):
         return dict(OmegaConf.to_container(settings))  # type: ignore[arg-type]
     return dict(settings) if isinstance(settings, Mapping) else {}
+
+
+# ---- First weights of a model
+
+
+DRAWS = ("uniform_", "normal_", "xavier_uniform_", "xavier_normal_", "kaiming_uniform_")
+# beginnings of flags, which may be cut: outputs depend on the numbers that the model has drawn, or
+# some of its weights are not in the checkpoint
+NEEDS_DRAWS = ("--sam", "--ret", "--checkpoint-s")  # --sampling, --retain-dropout, shards
+
+
+@contextlib.contextmanager
+def no_first_weights(name: str) -> Iterator[None]:
+    """Let a command of fairseq's build the Transformer `name` without drawing random weights, all
+    of which its checkpoint then replaces: fairseq checks that it has each."""
+    kind = ARCH_MODEL_REGISTRY.get(name)
+    if (
+        not is_fairseq_command()
+        or not str(getattr(kind, "__module__", "")).startswith("fairseq.models.transformer.")
+        or any(argument.startswith(NEEDS_DRAWS) for argument in arguments())
+    ):
+        yield
+        return
+    stock = {draw: getattr(torch.nn.init, draw) for draw in DRAWS}
+    try:
+        for draw in DRAWS:
+            setattr(torch.nn.init, draw, lambda tensor, *args, **kwargs: tensor)
+        yield
+    finally:
+        for draw, function in stock.items():
+            setattr(torch.nn.init, draw, function)
 
 
 # ---- Plain Transformers under other names

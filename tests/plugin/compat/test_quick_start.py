@@ -143,6 +143,43 @@ def test_a_folder_of_user_dir_has_tensors_without_data(tmp_path, task):
     assert said.splitlines()[-1] == "2 1 4"
 
 
+def test_a_package_that_no_translation_needs_runs_once_something_of_it_is_used():
+    said = python(
+        "import sys; sys.argv = sys.orig_argv = ['fairseq-generate', '--task', 'translation_ext']\n"
+        "import fairseq, torch\nran = lambda: 'torch.onnx.errors' in sys.modules\n"
+        "shape = torch.onnx.operators.shape_as_tensor(torch.ones(2, 3)).tolist()\n"
+        "late = not ran()\nimport torch.onnx._internal.exporter\n"
+        "print(late, *shape, ran(), callable(torch.onnx.export))"
+    )
+    assert said.splitlines()[-1].split() == ["True", "2", "3", "True", "True"]
+
+
+LOAD = """
+import os, fairseq_cli.interactive, torch
+from fairseq import checkpoint_utils
+stock = checkpoint_utils.load_model_ensemble
+def load(paths, *arguments, **more):
+    before = torch.get_rng_state()
+    (model,), _ = stock(paths, *arguments, **more)
+    saved = torch.load(paths[0], weights_only=False)["model"]
+    own = dict(model.named_parameters())
+    same = [torch.equal(own[name].float(), saved[name].float()) for name in own if name in saved]
+    print(torch.equal(before, torch.get_rng_state()), len(same) > 50 and all(same), flush=True)
+    os._exit(0)
+checkpoint_utils.load_model_ensemble = load
+fairseq_cli.interactive.cli_main()
+"""
+
+
+@pytest.mark.parametrize("sampling", [[], ["--sampling", "--beam", "1"]], ids=["beam", "sampling"])
+def test_a_model_draws_first_weights_only_where_outputs_depend_on_the_numbers_drawn(sampling):
+    demo = Path(__file__).resolve().parents[3] / "checkpoints" / "demo"
+    flags = [str(demo), "--path", str(demo / "checkpoint.pt"), "-s", "de", "-t", "en", "--cpu"]
+    command = ["fairseq-interactive", *flags, "--task", "translation_ext", *sampling]
+    said = python(f"import sys; sys.argv = sys.orig_argv = {command}\n{LOAD}")
+    assert said.splitlines()[-1].split() == [str(not sampling), "True"]
+
+
 FLAGS = [
     ["--task", "translation"],
     [
