@@ -4,6 +4,7 @@ precision, and a tiny checkpoint."""
 import collections
 import gc
 import importlib.metadata
+import importlib.util
 import logging
 import os
 import random
@@ -28,7 +29,8 @@ from fairseq_ext.kernels.library import give_back_memory
 # a variable of containers: each process would compile the package and the tests again
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-pytest_plugins = ["serve_fixtures"]
+# a machine for kernels alone may lack the server's packages
+pytest_plugins = ["serve_fixtures"] if importlib.util.find_spec("uvicorn") else []
 
 BIN = Path(sys.executable).parent  # where the fairseq commands are
 # strategies from outside the package that these tests are for
