@@ -183,7 +183,7 @@ def is_verified(file: Path) -> bool:
 
 @contextlib.contextmanager
 def build_lock(folder: Path) -> Iterator[None]:
-    """Wait until no other process builds in this folder."""
+    """Wait until no other process builds in this folder, and keep others from it meanwhile."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -230,7 +230,8 @@ def report_progress(line: str) -> None:
 
 
 def find_or_compile(stem: str, files: Sequence[Path], flags: Sequence[str]) -> Path:
-    """Return a library from a wheel, or a verified one, which is compiled if needed.
+    """Return the path of the library: of the wheel's, else of a verified one in the cache folder,
+    which is compiled if needed.
 
     Errors: RuntimeError in one sentence.
     """

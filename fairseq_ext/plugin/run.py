@@ -148,7 +148,7 @@ class Session:
         if self.command is None or not isinstance(generator, BeamSearchGenerator):
             return decode(*batch)  # a stock generator
         sample, lines = batch[0], self.lines
-        if self.sentences.completes or batch[2] is not None:
+        if self.sentences.adds_data or batch[2] is not None:
             batch = self.sentences.add_sentence_data(batch, lines.carry_numbers)
             sample = batch[0]
         run = partial(self.command.run_batch, generator, decode, models)

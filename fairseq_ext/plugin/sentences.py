@@ -63,7 +63,7 @@ class Sentences:
         self.constraints_by_line: dict[int, SentenceConstraints] = {}
         self.lines_read = 0  # of an interactive session
         self.draft_file: str | None = None
-        self.completes = False  # batches get data of their sentences here
+        self.adds_data = False  # whether `add_sentence_data` changes batches
         # line number of each source of an interactive session with --draft-file
         self.draft_line: dict[tuple[int, ...], int] = {}
         # errors of sentences of the current batch, by their places
@@ -95,7 +95,7 @@ class Sentences:
         if self.constrained and flags.glossary_documents is not None:
             target = options.settings.languages.target or ""
             self.documents = Documents(flags.glossary_documents, target)
-        self.completes = self.constrained or self.draft_file is not None
+        self.adds_data = self.constrained or self.draft_file is not None
         if self.constrained:
             note_unknown_words(self.task)
         if isinstance(self.target_dictionary, TargetDictionary):
@@ -179,8 +179,8 @@ class Sentences:
         return Segmenter(self.target_dictionary, self.tokenizer, self.bpe)
 
     def constraint_source(self) -> ConstraintSource:
-        """Return the command's constraint files, segmented as its tokenizer and bpe segment text;
-        they are read in the first call."""
+        """Return the source of the constraints of the command's files, which are read in the first
+        call; the command's tokenizer and bpe segment their text."""
         if self.source is None:
             options = self.task.session.options
             flags = options.flags

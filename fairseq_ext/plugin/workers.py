@@ -87,7 +87,7 @@ class Worker(Supervision):
 
 
 class CpuWorkers:
-    """The processes of one generator.
+    """The processes of --cpu-workers, which decode the batches of one generator.
 
     decode: (sample, prefix tokens, constraints) -> hypotheses, counted in the generator's
     statistics.

@@ -1,4 +1,5 @@
-"""Requests, the queue in which they wait for their start, and the protocol of all searchers."""
+"""The driver of beam search (at the end), its requests and their queue, and the protocol of all
+searchers."""
 
 from __future__ import annotations
 

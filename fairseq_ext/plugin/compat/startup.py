@@ -32,7 +32,7 @@ def patches() -> ModuleType:
 
 
 class Hook(importlib.abc.MetaPathFinder):
-    """A finder that finds nothing: it makes patches as the modules of fairseq run.
+    """A finder of fairseq's modules, whose `Loader` makes patches before and after they run.
 
     commands: the patches of a command.
     """

@@ -112,8 +112,8 @@ def checkpoint_of(folder: str) -> str:
 
 
 def resolve_in_folder(folder: str, path: str) -> str:
-    """Return paths joined by colons, those that exist in the folder and not in the working
-    directory with the folder's name."""
+    """Return paths joined by colons. A path that exists in the folder, and not in the working
+    directory, gets the folder's name in front."""
     return ":".join(
         os.path.join(folder, part)
         if not os.path.exists(part) and os.path.exists(os.path.join(folder, part))

@@ -92,7 +92,8 @@ class Mention:
 
 
 class WordAlignment:
-    """The words of a translation for mentions of source terms, at most one mention a word.
+    """A search for the words of a translation that translate mentions of source terms. A word
+    translates at most one mention.
 
     text: in NFKC; spans: characters of each token; taken: spans in which no term is placed;
     functions: the target's function words, folded.

@@ -147,7 +147,7 @@ class ParallelSearch(Searcher):
         return []
 
     def step_alone(self, most: int) -> list[Request] | None:
-        """Do the step for a single sentence; return None if its method has no twin."""
+        """Do the step for a single sentence in compiled code; None if the method has none."""
         if self.single_decoding is None:
             every = self.trace is not None or most == 1
             self.single_decoding = decode_alone(

@@ -79,7 +79,7 @@ class TokenAutomaton:
 
     @property
     def final(self) -> np.ndarray:
-        """(M,) bool: the states in which an output may end."""
+        """Whether an output may end in each state, (M,) bool."""
         return self.shortest == 0
 
     @cached_property
