@@ -42,7 +42,7 @@ ROOT = Path(__file__).resolve().parents[3]
 MODEL = ROOT / "checkpoints" / "demo"
 SEGMENTED = {"bpe": "sentencepiece", "sentencepiece_model": str(MODEL / "spm.model")}
 SOURCES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()
-SOURCES = SOURCES[: len(part_of(60, 36))]
+SOURCES = SOURCES[: len(part_of(60, 26))]
 
 
 def translator(**flags) -> Translator:
