@@ -107,6 +107,10 @@ class Child:
         atexit._run_exitfuncs()
         exit.exit_process(status)
 
+    def is_alive(self) -> bool:
+        """Say whether it is still under way."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
     def said(self, text: str) -> bool:
         """Wait until standard error has this text, or the child is over; whether it has it."""
         while (
@@ -114,7 +118,7 @@ class Child:
             if self.stderr.exists()
             else True
         ):
-            if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            if not self.is_alive():
                 return False
             time.sleep(0.01)
         return True

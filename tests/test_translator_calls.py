@@ -310,7 +310,7 @@ def test_making_a_translator_leaves_the_random_state_and_so_do_samples(tiny):
 
 
 def test_eight_threads_get_what_one_gets(tiny):
-    lines = made_up(len(part_of(1000, 400)), seed=3)
+    lines = made_up(len(part_of(1000, 200)), seed=3)
     ours, alone = make(tiny), make(tiny)
     parts = [lines[i : i + 5] for i in range(0, len(lines), 5)]
     kinds = [{}, {"beam": 2}, {"nbest": 3}, {"avoid": ["en3"]}]

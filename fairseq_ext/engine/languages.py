@@ -38,9 +38,8 @@ class LanguagesOfRequests:
             self.targets = self.sources = tuple(task.langs)
             for each in self.targets:
                 task.dicts.setdefault(each, task.target_dictionary)
-            if (spec := self.settings.langtoks["main"][1]) and not getattr(
-                self.settings, "keep_inference_langtok", False
-            ):
+            spec = self.settings.langtoks["main"][1]
+            if spec and not generator.options.settings.keeps_language_token:
                 generator.symbols_to_strip_from_output.update(
                     task.data_manager.get_decoder_langtok(each, spec) for each in self.targets
                 )

@@ -15,6 +15,7 @@
 
 library.py builds, verifies and loads the compiled library, and reads its structures and signatures
 from the C++ files. compiling.py has the compilers' flags and the levels of processors. image.py
-maps a file as memory. The C++ headers are in the same folder: vectors.hpp (SIMD), stages.hpp
-(timing), entry.hpp (entry points, scratch memory). This folder imports only core.
+maps a file as memory, memory.py has large pages for weights. The C++ headers are in the same
+folder: vectors.hpp (SIMD), stages.hpp (timing), entry.hpp (entry points, scratch memory). This
+folder imports only core.
 """

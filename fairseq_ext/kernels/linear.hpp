@@ -29,12 +29,13 @@ struct Linear {
     int64_t in, out, kind;
 };
 
-// Panels that R lines are multiplied by at once: with fewer than 64 sums in flight, a multiply-add waits for the one before it
+// Panels that R lines are multiplied by at once: with fewer than 64 sums or 8 vectors in flight, a multiply-add waits for the one before it
 template <int R>
-constexpr int AT_ONCE = R * PANEL >= 64 ? 1 : 64 / (R * PANEL);
+constexpr int AT_ONCE = std::max({64 / (R * PANEL), 8 / (R * VECTORS), 1});
 
 // Multiply R lines of x by P panels, each in x PANEL weights -> sums[P][R][VECTORS]. FIRST: these are the first lines for the panels, so
-// their weights are not in a cache yet. They are prefetched, since with several lines the processor's own prefetching is not early enough
+// their weights are not in a cache yet. They are prefetched, since with several lines the processor's own prefetching is not early enough;
+// with one line it is
 template <int R, int P, bool FIRST, class Weight>
 inline void panel_float(const float* x, int64_t stride, const Weight* weight, int64_t in, floats sums[P][R][VECTORS]) {
     floats total[P][R][VECTORS];  // registers: the caller's array is in memory
@@ -44,7 +45,7 @@ inline void panel_float(const float* x, int64_t stride, const Weight* weight, in
     for (int64_t k = 0; k < in; ++k, weight += PANEL)
         for (int p = 0; p < P; ++p) {
             const Weight* from = weight + p * in * PANEL;
-            if constexpr (FIRST)
+            if constexpr (FIRST && R > 1)
                 for (int64_t b = 0; b < PANEL * static_cast<int64_t>(sizeof(Weight)); b += 64)
                     __builtin_prefetch(reinterpret_cast<const char*>(from) + PREFETCH_BYTES + b);
             floats w[VECTORS];

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_ext.kernels.library import address, loaded, struct
+from fairseq_ext.kernels.memory import in_large_pages
 
 ReaderStruct = struct("reader.hpp", "Reader")
 EPILOGUES = {"none": 0, "relu": 1, "gelu": 2, "silu": 3}
@@ -82,6 +83,7 @@ class PackedLinear:
             self.weight, self.offset = packed_bytes(weight)
         else:
             self.weight = panels(weight).transpose(1, 2).contiguous()  # (panels, in, P)
+        self.weight = in_large_pages(self.weight)
         typed = (
             (self.weight, {32: torch.float32, 16: torch.int16, 8: torch.int8}[bits]),
             (self.bias, torch.float32),

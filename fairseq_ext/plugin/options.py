@@ -120,6 +120,7 @@ class CommandSettings:
     skips_invalid: bool = False  # --skip-invalid-size-inputs-valid-test
     segments_text: bool = False  # --bpe or --tokenizer is given
     shows_bar: bool = False
+    keeps_language_token: bool = False  # --keep-inference-langtok
 
 
 def command_settings(settings: DictConfig | Namespace) -> CommandSettings:
@@ -139,6 +140,7 @@ def command_settings(settings: DictConfig | Namespace) -> CommandSettings:
         bool(setting(settings, "dataset", "skip_invalid_size_inputs_valid_test")),
         segments_text(settings),
         shows_bar(settings),
+        bool(getattr(settings, "keep_inference_langtok", False)),
     )
 
 

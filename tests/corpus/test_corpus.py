@@ -22,6 +22,7 @@ from corpus_jobs import (
     text_shards,
     write_text,
 )
+from sizes import part_of
 
 from fairseq_ext import UsageError
 from fairseq_ext.corpus import run, shards
@@ -339,7 +340,7 @@ def test_outputs_never_replace_inputs(tmp_path, echo):
 def test_memory_does_not_grow_with_the_corpus(tmp_path, echo, monkeypatch):
     monkeypatch.setattr(shards, "BLOCK", 1 << 13)
     peaks = []
-    for size in (3_000, 24_000):
+    for size in (3_000, len(part_of(24, 12)) * 1_000):
         path = write_text(tmp_path / f"{size}.txt", [f"line {n}" for n in range(size)])
         tracemalloc.start()
         translate(job([path], tmp_path / f"out{size}", unit=500))

@@ -144,7 +144,9 @@ def test_a_listener_that_fails_reports_its_worker_as_lost(engine, expected, capl
 
 @drawn(1)
 @pytest.mark.parametrize(("failures", "workers"), [(2, 1), (1000, 1), (1000, 2)])
-def test_a_worker_that_cannot_be_started_is_tried_again(expected, monkeypatch, failures, workers):
+def test_a_worker_that_cannot_be_started_is_tried_again(
+    warm_processes, expected, monkeypatch, failures, workers
+):
     """Then the others go on; where there is none, every request has the error:
     none waits for ever."""
     monkeypatch.setattr("fairseq_ext.core.supervision.STARTS", 1.0)

@@ -62,16 +62,15 @@ def of_tokens(translator: Translator, tokens: int) -> str:
 
 
 def workers_of(engine: Engine) -> list[int]:
-    """Process ids of the workers: children of the fork server."""
-    assert engine.fork_server.process is not None
-    children = (
-        Path(
-            f"/proc/{engine.fork_server.process.pid}/task/{engine.fork_server.process.pid}/children"
-        )
-        .read_text()
-        .split()
-    )
-    return [int(child) for child in children]
+    """Process ids of the workers that are there, also where the fork server started warm."""
+    processes = [*engine.loop.pool.processes]
+    return [
+        each.pid
+        for each in processes
+        if each.pid is not None
+        and each is not engine.fork_server.process
+        and Path(f"/proc/{each.pid}").exists()
+    ]
 
 
 def texts(translator: Translator, lines: list[str]) -> list[str]:
@@ -359,6 +358,6 @@ def test_texts_of_wrong_types_are_refused(engine, given):
 
 @drawn(1)
 @pytest.mark.parametrize("given", [{"cpu_workers": "2"}, {"max_queue": "9"}, {"longest": 2.5}])
-def test_numbers_of_an_engine_are_whole(given):
+def test_numbers_of_an_engine_are_whole(warm_processes, given):
     with pytest.raises(UsageError, match=next(iter(given)).replace("_", ".")):
         Engine(**FLAGS, **given)

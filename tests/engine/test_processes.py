@@ -92,10 +92,11 @@ def test_a_worker_that_is_stopped_is_replaced_and_its_requests_are_answered(engi
 
 @drawn(1)
 @pytest.mark.parametrize("stopped", ["worker", "fork server"])
-def test_closing_waits_for_no_process_that_is_stopped(stopped):
+def test_closing_waits_for_no_process_that_is_stopped(warm_processes, stopped):
     engine = Engine(**FLAGS)
     engine.wait(PATIENCE)
     fork_server = engine.fork_server.process.pid
+    until(lambda: len(workers_of(engine)) == 1)
     (worker,) = workers_of(engine)
     futures = [engine.submit(LINES[0]) for _ in range(50)]
     os.kill(worker if stopped == "worker" else fork_server, signal.SIGSTOP)
@@ -198,7 +199,9 @@ def test_a_fork_server_that_is_killed_while_it_loads_is_replaced(expected):
         assert [future.result(PATIENCE).text for future in waiting] == expected
 
 
-def test_workers_with_weights_of_a_killed_fork_server_are_replaced(engine, expected):
+def test_workers_with_weights_of_a_killed_fork_server_are_replaced(
+    warm_processes, engine, expected
+):
     """Each fork server loads the weights again: old workers would keep the old copy."""
     old = workers_of(engine)
     busy = [engine.submit(line) for line in LINES[:8]]

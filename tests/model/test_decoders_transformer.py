@@ -95,6 +95,7 @@ def test_blocks_equal_teacher_forcing_though_drafts_are_taken_in_part(
     ).read_blocks(6, width)
 
 
+@covering(1)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("uniform", [True, False])
 def test_rows_at_different_lengths_can_be_reordered_and_read_token_by_token(uniform, dtype, device):

@@ -30,6 +30,7 @@ def test_recorded_steps_equal_teacher_forcing_in_a_reordering_storm(name, widths
     assert device.type == "cuda" or rows.replays() == 8
 
 
+@covering(1)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("patience", [0, 2])
 def test_recorded_and_eager_steps_give_the_same_features(dtype, patience, device):
@@ -100,6 +101,7 @@ def test_recorded_blocks_equal_teacher_forcing_though_drafts_are_taken_in_part(
     assert device.type == "cuda" or rows.replays() >= 8
 
 
+@covering(1)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("uniform", [True, False])
 def test_rows_at_different_lengths_can_be_reordered(uniform, dtype, device):

@@ -7,13 +7,11 @@ import os
 import re
 import resource
 import signal
-import subprocess
 import time
 
 import pytest
 import torch
-from conftest import BIN
-from forked import command, in_fork
+from forked import Child, command, in_fork, interactive_main
 from models import build, generators
 from sizes import drawn, part_of
 
@@ -113,38 +111,38 @@ def test_killed_and_resumed_gives_the_same_file(tiny, tmp_path):
     lines = (tiny / "test.de").read_text() * 60
     path = tmp_path / "results.jsonl"
     arguments = [
-        tiny / "data",
+        "fairseq-interactive",
+        str(tiny / "data"),
         "--path",
-        tiny / "model.pt",
-        *FLAGS,
-        *STREAM,
+        str(tiny / "model.pt"),
+        *map(str, FLAGS + STREAM),
         "--buffer-size",
-        200,
+        "200",
         "--results-file",
-        path,
+        str(path),
     ]
-    arguments = [str(BIN / "fairseq-interactive"), *map(str, arguments)]
     (tmp_path / "lines").write_text(lines)
     kills, most = 0, len(part_of(3, 1))
     for _ in range(30):
         resume = ["--resume"] if path.exists() else []
         with open(tmp_path / "lines") as stdin, open(tmp_path / "out", "w") as out:
-            quiet = {"stderr": subprocess.DEVNULL, "env": os.environ | {"OMP_NUM_THREADS": "1"}}
-            run = subprocess.Popen([*arguments, *resume], stdin=stdin, stdout=out, **quiet)
+            run = Child(
+                interactive_main, [*arguments, *resume], stdin=stdin.fileno(), stdout=out.fileno()
+            )
             before = path.stat().st_size if path.exists() else 0
             while (
-                run.poll() is None
+                run.is_alive()
                 and kills < most
                 and (path.stat().st_size if path.exists() else 0) < before + 20_000
             ):
                 time.sleep(0.01)
-            if run.poll() is None and kills < most:
-                run.send_signal(signal.SIGKILL)
+            if run.is_alive() and kills < most:
+                os.kill(run.pid, signal.SIGKILL)
                 kills += 1
-            run.wait()
-        if run.returncode == 0:
+            status = run.wait().status
+        if status == 0:
             break
-    assert kills == most and run.returncode == 0
+    assert kills == most and status == 0
     undisturbed = tmp_path / "undisturbed.jsonl"
     expected = command("fairseq-interactive", *arguments[1:-1], undisturbed, stdin=lines)
     assert agree(results(expected.stdout), results((tmp_path / "out").read_text()))

@@ -367,9 +367,7 @@ class Glossary:
     @property
     def unused_terms(self) -> list[str]:
         """The source terms that no sentence had."""
-        return [
-            term.source for number, term in enumerate(self.terms) if number not in self.used_terms
-        ]
+        return [term.source for i, term in enumerate(self.terms) if i not in self.used_terms]
 
     def required(self, words: Sequence[str]) -> list[Required]:
         """Return the requirements of a sentence of these words, in the order of the terms' first

@@ -167,7 +167,8 @@ class Insertion:
         around: tuple[tuple[Span, str], ...] = ()
         if self.writer.is_from_german and self.is_lacking(candidate, term):
             leads = ["without"] if is_plural else ["without a", "without"]
-            around = tuple((span, "") for span in self.privatives(sentence, candidate, term))
+            removed = self.privatives(sentence, candidate, term)
+            around, taken = tuple((span, "") for span in removed), [*taken, *removed]
         out, spans = [], word_spans(candidate.text)
         content = {*words(form)} - function_words("en") if self.writer.is_english else ()
         own = {*map(stem, content)}
@@ -213,6 +214,7 @@ class Insertion:
             (start, end + 1)
             for i, (start, end) in enumerate(words.words)
             if words.folded[i].endswith("less")
+            and words.is_free(i)
             and words.strongest[i] in own
             and candidate.text[start].islower()
             and candidate.text[end : end + 1] == " "

@@ -65,8 +65,9 @@ LEADS_OF_KIND = (  # articles behind the same preposition
     ("im", "in der", "in den"),
     ("auf dem", "auf der"),
 )
+ARTICLES = ("a", "an", "the")
 PARTS_BEFORE, PARTS_BEHIND = re.compile(r"(?:\w+-)+$"), re.compile(r"(?:-\w+)+")
-SENTENCE_END = re.compile(r"[.!?…]$")
+SENTENCE_END = re.compile(r"\s*[.!?…]$")
 SPACES = re.compile(r"\s+")
 
 
@@ -97,7 +98,8 @@ class TermWriter:
                 forms = tuple(filter(is_plural, term.targets)) or forms
         # the draft's own word may be one of them
         forms = tuple(form for form in forms if folded(form) == folded(displaced)) or forms
-        wide = [(widened(text, span, form, taken), form) for form in forms]
+        between = ARTICLES if self.is_english else ()
+        wide = [(widened(text, span, form, taken, between), form) for form in forms]
         ways = [
             (each, cased) for each, form in wide for cased in self.in_case(term, form, text, each)
         ]

@@ -53,7 +53,6 @@ OBJECT_BEGINNINGS = frozenset(  # words behind "to" and a verb
 )
 AUXILIARIES = frozenset("am is are was were be been being have has had".split())
 SUBJECTS = frozenset("i you we they he she".split())
-ARTICLES = ("a", "an", "the")
 WITH_UNKNOWN = re.compile(r"\w*(?:<unk>\w*)+")  # a word with unknown pieces
 
 
@@ -364,13 +363,16 @@ def remove_tokens(source: Sequence[int], places: Sequence[int]) -> list[int]:
     return [token for place, token in enumerate(source) if place not in left_out]
 
 
-def widened(text: str, span: Span, term: str, taken: list[Span]) -> Span:
+def widened(
+    text: str, span: Span, term: str, taken: list[Span], between: Collection[str] = ()
+) -> Span:
     """Return the span with neighbouring words that the term itself contains ("electric guitar" for
-    the term "six-string guitar"). An empty span, for an insertion, is unchanged."""
+    the term "six-string guitar"), behind one of the words `between` too where the span then has the
+    whole term. An empty span, for an insertion, is unchanged."""
     if span[0] == span[1]:
         return span
     own = stems(term)
-    wide = spread(text, span, own, taken, ARTICLES)
+    wide = spread(text, span, own, taken, between)
     is_whole = own <= stems(text[slice(*wide)])  # "Register a new item" for "Register new items"
     return wide if is_whole else spread(text, span, own, taken)
 

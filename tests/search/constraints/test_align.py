@@ -5,6 +5,7 @@ import gc
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import models
 import pytest
@@ -41,7 +42,7 @@ ROOT = Path(__file__).resolve().parents[3]
 MODEL = ROOT / "checkpoints" / "demo"
 SEGMENTED = {"bpe": "sentencepiece", "sentencepiece_model": str(MODEL / "spm.model")}
 SOURCES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()
-SOURCES = SOURCES[: len(part_of(60, 36))]
+SOURCES = SOURCES[: len(part_of(60, 26))]
 
 
 def translator(**flags) -> Translator:
@@ -968,6 +969,15 @@ def test_plurals_take_the_place_of_no_imperative(mention, around, target, is_it)
     assert is_imperative(SourceTerm(target, (), (target,), mention=mention, around=around)) is is_it
 
 
+def test_an_imperative_is_left_and_a_noun_is_placed(tmp_path):
+    (tmp_path / "terms.tsv").write_text("Spielen\tGames\nFragen\tproblems\n", encoding="utf-8")
+    placing = translator(beam=1, glossary=str(tmp_path / "terms.tsv"))
+    lines = "Spielen Sie Gitarre.", "Die Kinder stellen Fragen."
+    imperative, noun = (found[0].text for found in placing.translate(lines))
+    assert imperative == translator(beam=1).translate(lines[:1])[0][0].text
+    assert "problems" in noun
+
+
 @pytest.mark.parametrize(
     ("text", "term", "whole"),
     [
@@ -977,7 +987,18 @@ def test_plurals_take_the_place_of_no_imperative(mention, around, target, is_it)
     ],
 )
 def test_a_term_takes_its_own_words_behind_an_article(text, term, whole):
-    assert text[slice(*widened(text, (0, 8), term, [(0, 8)]))] == whole
+    assert text[slice(*widened(text, (0, 8), term, [(0, 8)], ("a",)))] == whole
+    assert text[slice(*widened(text, (0, 8), term, [(0, 8)]))] == "Register"
+
+
+@pytest.mark.parametrize(("language", "whole"), [("en", "Register a new item"), ("es", "Register")])
+def test_english_articles_alone_go_with_a_term(language, whole):
+    """The "a" of other languages is a preposition or a verb."""
+    form, text = "Register new items", "Register a new item"
+    term = SourceTerm(form, (), (form,), ((1,),))
+    writer = TermWriter(lambda: None, 2, language)
+    ways = writer.choices(term, text, (0, 8), [(0, 8)])
+    assert {text[slice(*way.span)] for way in ways} == {whole}
 
 
 def test_a_term_behind_ohne_is_lacking_and_shirtless_goes():
@@ -991,6 +1012,8 @@ def test_a_term_behind_ohne_is_lacking_and_shirtless_goes():
     writer.source = "de"
     options = Insertion(None, writer, None).options(sentence, term)
     assert {option.lead for option in options} == {"without a", "without"}
+    # not next to the word that goes
+    assert {x.place for x in options} == {1, len("a shirtless artist"), len(text)}
     way = next(x for x in options if x.place == len("a shirtless artist") and " " in x.lead)
     rewrite = way.rewrite("blouse")
     changes = edits(text, [*rewrite.around, (rewrite.span, rewrite.text)], True)
@@ -1013,6 +1036,13 @@ def test_a_verb_stands_for_its_noun(noun, verb, is_it):
     assert is_derived(noun, verb) is is_it
 
 
+def test_a_noun_is_not_inserted_where_its_verb_stands():
+    term = SourceTerm("description", (), ("description",), ((1,),), "Beschreibung")
+    sentence = unplaced("a page to describe the problem", term)
+    Insertion(None, TermWriter(lambda: None, 2, "en"), None)(None, None, [sentence])
+    assert sentence.candidates[0].unfit == {term}
+
+
 def test_the_end_of_the_best_draft_is_written_behind_another():
     text = "at the beach"
     for changes, expected in (
@@ -1022,6 +1052,42 @@ def test_the_end_of_the_best_draft_is_written_behind_another():
         ([((12, 12), " here")], "at the beach here."),
     ):
         assert edited(text, ended(changes, text, ".")) == expected
+
+
+class Words:
+    """Text whose tokens are its words."""
+
+    dictionary = SimpleNamespace(index=str)
+
+    def segmenter(self):
+        return self
+
+    def replaced(self, *_):
+        return None
+
+    def known_pieces(self, text):
+        return text.split()
+
+    def text(self, tokens):
+        return " ".join(tokens[:-1])
+
+
+@pytest.mark.parametrize(
+    ("best", "text", "written"),
+    [
+        ("near the sea.", "at the beach", "at the seashore."),
+        ("near the sea .", "at the beach", "at the seashore ."),  # of separate tokens
+        ("near the sea", "at the beach", "at the seashore"),
+        ("near the sea.", "at the beach!", "at the seashore!"),
+    ],
+)
+def test_a_version_has_the_end_of_the_best_draft(best, text, written):
+    draft, term = SimpleNamespace(tokens=torch.tensor([])), SourceTerm("seashore")
+    sentence = unplaced(best, term)
+    candidate = Candidate(draft, [], text, [False])
+    rewrites = {term: Rewrite((7, 12), "seashore", "seashore")}
+    version = TermWriter(Words, 2, "en").version(sentence, candidate, rewrites)
+    assert version.tokens[:-1] == written.split()
 
 
 def test_a_part_of_a_phrase_that_another_source_word_claims_counts_little():

@@ -24,7 +24,7 @@ from fairseq_ext.plugin.options import search_spec
 from fairseq_ext.search.phrases.sentence import SentenceConstraints, met
 from fairseq_ext.search.phrases.token_automaton import TokenAutomaton, minimal
 
-CASES, BY_DEFAULT = 5_000, 60
+CASES, BY_DEFAULT = 5_000, 30
 
 
 @dataclass

@@ -11,52 +11,59 @@ from forked import interactive
 MODEL = Path(__file__).resolve().parents[3] / "checkpoints" / "demo"
 
 
-@pytest.fixture
-def translate(tmp_path):
+@pytest.fixture(scope="module")
+def translate(tmp_path_factory):
     """Translates lines with a glossary. Returns the best texts, the report's terms, the counts of
     the statistics and the log."""
+    folder = tmp_path_factory.mktemp("translate")
 
     def run(glossary: str, lines: list[str], *flags) -> tuple[list[str], list[dict], dict, str]:
-        (tmp_path / "terms.tsv").write_text(glossary, encoding="utf-8")
+        (folder / "terms.tsv").write_text(glossary, encoding="utf-8")
         status, out, log = interactive(
             *(MODEL, "--path", MODEL / "checkpoint.pt", "-s", "de", "-t", "en", "--cpu"),
             *("--bpe", "sentencepiece", "--sentencepiece-model", MODEL / "spm.model"),
             *("--task", "translation_ext", "--beam", 4, "--buffer-size", 9),
-            *("--glossary", tmp_path / "terms.tsv", "--stats-file", tmp_path / "stats.json"),
-            *("--glossary-report", tmp_path / "report.jsonl", *flags),
+            *("--glossary", folder / "terms.tsv", "--stats-file", folder / "stats.json"),
+            *("--glossary-report", folder / "report.jsonl", *flags),
             stdin="".join(f"{line}\n" for line in lines).encode(),
         )
         assert status == 0, log
-        report = (tmp_path / "report.jsonl").read_text(encoding="utf-8").splitlines()
+        report = (folder / "report.jsonl").read_text(encoding="utf-8").splitlines()
         records = sorted(map(json.loads, report), key=lambda record: record["id"])
-        counts = json.loads((tmp_path / "stats.json").read_text())
+        counts = json.loads((folder / "stats.json").read_text())
         texts = re.findall(r"^D-\d+\t\S+\t(.*)$", out, re.MULTILINE)
         return texts, [term for record in records for term in record["terms"]], counts, log
 
     return run
 
 
-TWICE = "Der Hund sieht einen anderen Hund."
+TWICE, REPEATED = "Der Hund sieht einen anderen Hund.", "Ordner Ordner ist neu."
+CHECKED = "Das Angebot wurde gestern geprüft."
 
 
-def test_each_mention_that_the_draft_renders_by_a_word_becomes_the_term(translate):
-    draft, *_ = translate("Nirgendwo\tnowhere\n", [TWICE])
-    assert draft[0].count("dog") == 2
+@pytest.fixture(scope="module")
+def drafts(translate) -> dict[str, str]:
+    """What the model says of these lines without a term."""
+    lines = [TWICE, REPEATED, CHECKED]
+    return dict(zip(lines, translate("Nirgendwo\tnowhere\n", lines)[0], strict=True))
+
+
+def test_each_mention_that_the_draft_renders_by_a_word_becomes_the_term(translate, drafts):
+    draft = drafts[TWICE]
+    assert draft.count("dog") == 2
     each, terms, counts, _ = translate("Hund\thound\n", [TWICE])
-    assert each == [draft[0].replace("dog", "hound")]
+    assert each == [draft.replace("dog", "hound")]
     assert [term["displaced"] for term in terms] == ["dog", "dog"]
     assert counts["constraints"]["met"] == 2
     once, terms, _, _ = translate("Hund\thound\n", [TWICE], "--glossary-repeat", "once")
-    assert once == [draft[0].replace("dog", "hound", 1)] and len(terms) == 1
+    assert once == [draft.replace("dog", "hound", 1)] and len(terms) == 1
     free, terms, _, _ = translate("Hund\thound\n", [TWICE], "--glossary-placement", "free")
     assert len(terms) == 1 and "placed_by" not in terms[0]
 
 
-def test_a_further_mention_without_a_word_is_left_and_reported(translate):
-    line = "Ordner Ordner ist neu."
-    draft, *_ = translate("Nirgendwo\tnowhere\n", [line])
-    assert draft == ["Folder is new."]
-    (text,), terms, counts, log = translate("Ordner\tbinder\n", [line])
+def test_a_further_mention_without_a_word_is_left_and_reported(translate, drafts):
+    assert drafts[REPEATED] == "Folder is new."
+    (text,), terms, counts, log = translate("Ordner\tbinder\n", [REPEATED])
     assert text == "Binder is new."
     placed, left = sorted(terms, key=lambda term: term["placed_by"])
     assert (placed["placed_by"], placed["displaced"]) == ("aligned", "Folder")
@@ -71,7 +78,7 @@ def test_a_further_mention_without_a_word_is_left_and_reported(translate):
 
 
 def test_a_draft_that_has_the_term_and_no_word_for_a_further_mention_stays(translate):
-    (text,), terms, counts, _ = translate("Ordner\tfolder\n", ["Ordner Ordner ist neu."])
+    (text,), terms, counts, _ = translate("Ordner\tfolder\n", [REPEATED])
     assert text == "Folder is new."
     assert sorted(term["placed_by"] for term in terms) == ["draft", "left"]
     assert counts["glossary"]["unmet"] == 1
@@ -91,14 +98,13 @@ def test_the_report_says_how_each_term_got_its_place(translate):
     assert counts["glossary"]["doubtful"] == 0
 
 
-def test_another_form_of_the_drafts_word_is_left_where_the_model_prefers_that(translate):
+def test_another_form_of_the_drafts_word_is_left_where_the_model_prefers_that(translate, drafts):
     """The source has a verb, and the term base a label. What is required is there."""
-    line, glossary = "Das Angebot wurde gestern geprüft.", "Geprüft\tcheck\n"
-    draft, *_ = translate("Nirgendwo\tnowhere\n", [line])
-    assert draft == ["The offer was checked yesterday."]
+    line, glossary = CHECKED, "Geprüft\tcheck\n"
+    assert drafts[line] == "The offer was checked yesterday."
     flags = ("--glossary-match", "casefold")
     text, (term,), counts, log = translate(glossary, [line], *flags)
-    assert text == draft
+    assert text == [drafts[line]]
     assert (term["placed_by"], term["displaced"], term["doubtful"]) == ("left", "checked", True)
     assert term["at"] is None and counts["glossary"]["unmet"] == 1
     assert "a common word that does not fit this sentence, by the model" in log

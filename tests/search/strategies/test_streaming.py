@@ -24,23 +24,25 @@ from fairseq_ext.search.strategies.schedule import Stream
 @pytest.mark.parametrize(
     "variable", [{}, PRUNED, PRUNED | {"stop": "ranked"}], ids=["fixed", "pruned", "ranked"]
 )
-def test_equals_the_whole_batch_and_one_sentence_at_a_time(threshold, order, backend, variable):
-    for seed, width in ((1, 2), (2, 5), (3, 12)):
-        sample = batch(LENGTHS, seed)
-        fixed = ours("transformer", seed, decoder_backend=backend, **variable)
-        streamed = ours(
-            "transformer",
-            seed,
-            decoder_backend=backend,
-            **variable,
-            **stream(width, threshold, stream_order=order),
-        )
-        expected = run(fixed, sample)
-        same(expected, run(streamed, sample), 1e-9)
-        assert expansions(streamed) == expansions(fixed) and streamed.stats.refills > 0
-        if threshold == 1 / 6:
-            for i in range(len(LENGTHS)):
-                same(run(fixed, alone(sample, i)), expected[i : i + 1], 1e-9)
+@pytest.mark.parametrize(("seed", "width"), [(1, 2), (2, 5), (3, 12)])
+def test_equals_the_whole_batch_and_one_sentence_at_a_time(
+    threshold, order, backend, variable, seed, width
+):
+    sample = batch(LENGTHS, seed)
+    fixed = ours("transformer", seed, decoder_backend=backend, **variable)
+    streamed = ours(
+        "transformer",
+        seed,
+        decoder_backend=backend,
+        **variable,
+        **stream(width, threshold, stream_order=order),
+    )
+    expected = run(fixed, sample)
+    same(expected, run(streamed, sample), 1e-9)
+    assert expansions(streamed) == expansions(fixed) and streamed.stats.refills > 0
+    if threshold == 1 / 6:
+        for i in range(len(LENGTHS)):
+            same(run(fixed, alone(sample, i)), expected[i : i + 1], 1e-9)
 
 
 @drawn(2)
@@ -114,6 +116,7 @@ def test_equals_the_whole_batch_under_other_flags(flags, order):
     )
 
 
+@covering(1)
 @pytest.mark.parametrize("order", ["shortest", "fifo"])
 @pytest.mark.parametrize("architecture", ["transformer", "lstm"])
 def test_prefixes_and_late_starts(architecture, order):
@@ -132,6 +135,7 @@ def test_prefixes_and_late_starts(architecture, order):
         same(expected, got, LOOSE.get(architecture, 1e-9))
 
 
+@covering(1)
 @pytest.mark.parametrize("order", ["shortest", "fifo"])
 @pytest.mark.parametrize("backend", ["transformer", "fairseq"])
 def test_alignments_are_those_of_the_whole_batch(backend, order):
@@ -168,6 +172,7 @@ def test_single_precision_agrees_within_rounding(order, limit):
         same(run(fixed, sample), run(streamed, sample), 1e-4)
 
 
+@drawn(1)
 @pytest.mark.parametrize("order", ["shortest", "fifo"])
 def test_single_precision_agrees_but_for_near_ties(order):
     """What is listed as a near-tie must be a hypothesis with its true score, and rare."""
