@@ -152,6 +152,25 @@ def table_of(path: str, *title: str) -> str:
     return found[1].strip()
 
 
+def other_metrics(*paths: str) -> str:
+    """Return, for each results file of MBR, how many of its rows gain or lose beyond chance in each
+    metric that the row does not optimise (no asterisk)."""
+    names, rows = ("BLEU", "chrF", "TER"), []
+    for path in paths:
+        text = (ROOT / path).read_text()
+        lines = [line.split(" | ")[1:4] for line in text.splitlines() if line.startswith("| MBR")]
+        cells = []
+        for name, column in zip(names, zip(*lines, strict=True), strict=True):
+            spans = [re.search(r"\d \((.*) to (.*)\)", cell) for cell in column]
+            pairs = [(float(m[1]), float(m[2])) for m in spans if m]
+            up, down = sum(low > 0 for low, _ in pairs), sum(high < 0 for _, high in pairs)
+            better, worse = (down, up) if name == "TER" else (up, down)
+            cells.append(f"{better} better, {worse} worse of {len(pairs)}")
+        title = re.search(r"^#+ (.*)$", text, flags=re.MULTILINE)
+        rows.append((title[1] if title else path, *cells))
+    return table(("rows of MBR, metric not optimised", *names), rows)
+
+
 PARTS: dict[str, Callable[..., str]] = {
     "flags": flags_of,
     "all-flags": all_flags,
@@ -160,6 +179,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "results": results,
     "table-of": table_of,
     "age": ages.age,
+    "other-metrics": other_metrics,
     "gains": gains.gains,
     "constraints": gains.constraints,
     "optimal-ending": gains.optimal_ending,

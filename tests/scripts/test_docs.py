@@ -19,7 +19,7 @@ from sizes import drawn
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from documents import blocks, columns, drawings, gains, links, notebook, site, tables  # noqa: E402
+from documents import blocks, columns, drawings, gains, links, notebook, numbers, site, tables  # noqa: E402
 
 import docs  # noqa: E402
 
@@ -86,6 +86,37 @@ def test_every_word_of_needs_and_denies_is_explained() -> None:
 
 def test_the_readme_can_be_read_in_one_sitting() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 100
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: page.stem)
+def test_a_page_has_few_numbers_before_its_first_table(page: Path) -> None:
+    assert numbers.early(page.read_text()) == []
+
+
+def test_a_number_too_many_before_a_table_is_seen() -> None:
+    """Code, links, headings and the marks of a list are no numbers that one reads."""
+    free = "# 3 ways\n\n1. `4` [5 of 6](7.md)\n<!-- 8 -->\n```text\n9\n```\n"
+    shown = "\n| 10 |\n| --- |\n"
+    assert numbers.early(f"{free}1,000 and 0.5{shown}11 12 13\n") == []
+    assert numbers.early(f"{free}1,000, 0.5 and 2x or 3 %{shown}") == ["1,000", "0.5", "3"]
+    assert numbers.early(free + "1 " * 12) == []
+    assert len(numbers.early(free + "1 " * 13)) == 13
+
+
+def test_gains_in_metrics_that_are_not_optimised_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "ROOT", tmp_path)
+    (tmp_path / "one.md").write_text(
+        "### A text\n\n| search | BLEU | chrF | TER | time |\n| --- | --- | --- | --- | --- |\n"
+        "| beam 5 | 30.00 | 50.00 | 40.00 | 1.0 |\n"
+        "| MBR chrF | 31.00 (+0.10 to +2.00) | 52.00* (+1.0 to +3.0) | 9.00 (-2.00 to -0.1) | 5 |\n"
+        "| MBR BLEU | 31.00* (+0.10 to +2.00) | 9.00 (-2.00 to +0.1) | 42.00 (+1.0 to +3.0) | 9 |\n"
+    )
+    row = tables.other_metrics("one.md").splitlines()[-1]
+    assert row == (
+        "| A text | 1 better, 0 worse of 1 | 0 better, 0 worse of 1 | 1 better, 1 worse of 2 |"
+    )
 
 
 def test_wide_paragraphs_are_wrapped_and_nothing_else() -> None:

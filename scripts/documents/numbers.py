@@ -1,0 +1,23 @@
+"""How many numbers a reader meets before a page's first table; a page without one, on all of it.
+
+Code, links, comments, headings (a table's caption) and the marks of a list do not count.
+"""
+
+from __future__ import annotations
+
+import re
+
+BEFORE, WITHOUT = 2, 12  # numbers before the first table; of a page without a table
+SKIPPED = re.compile(
+    r"<!--.*?-->|^ *```.*?^ *```|`[^`]*`|!?\[[^\]]*\]\([^)]*\)|^#.*?$|^ *\d+\. ",
+    re.MULTILINE | re.DOTALL,
+)
+NUMBER = re.compile(r"(?<![\w.])(?<!\w-)\d+(?:[.,]\d+)*(?!\w)")
+
+
+def early(text: str) -> list[str]:
+    """Return the numbers before the first table of a page if they are too many, else none."""
+    text = SKIPPED.sub(" ", text)
+    table = re.search(r"^\|", text, flags=re.MULTILINE)
+    numbers: list[str] = NUMBER.findall(text[: table.start()] if table else text)
+    return numbers if len(numbers) > (BEFORE if table else WITHOUT) else []
