@@ -306,7 +306,7 @@ def profile(
     decode()  # warm
     clock = CLOCKS[args.clock]
     parts, decoder, weights = Parts(clock), generator.decoder, generator.decoder.weights[0]
-    parts.wrap(decoder, "encode", "encoder")
+    parts.wrap(decoder, "read_source", "encoder")
     parts.wrap(decoder, "step", "decoder layers")
     parts.wrap(decoder, "log_probs", "output layer and softmax")
     parts.wrap(decoder, "select", "reordering")
