@@ -28,10 +28,10 @@ LAST_STREAM = 2  # the file descriptor of standard error
 
 @contextlib.contextmanager
 def standard_streams_open() -> Iterator[None]:
-    """Open closed standard streams, such as a daemon's, to /dev/null during the context.
+    """In the context, /dev/null replaces standard streams that are closed, such as a daemon's.
 
-    So a pipe that is made in it does not get the number of a standard stream, and no printed text
-    goes there.
+    A pipe that is made in the context then does not get the number of a standard stream, so that no
+    printed text goes into the pipe.
     """
     opened: list[int] = []
     try:

@@ -30,10 +30,11 @@ REST = 600.0  # seconds for which a model that could not be loaded is not served
 
 
 class ModelFolder:
-    """served: the flags of the models that can be read, by pair; stamps: all pairs that
-    folders are named by.
+    """The models of a folder, as the last look at it found them.
 
-    flags: flags of all models. Errors: UsageError for a folder without a model that can be read.
+    path: the folder; flags: flags of all models; served: the flags of each model that can be read,
+    by its pair; stamps: the files of each folder that is named by a pair. Errors: UsageError for a
+    folder without a model that can be read.
     """
 
     def __init__(self, path: Path, flags: Mapping[str, Any]):

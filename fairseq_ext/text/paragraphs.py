@@ -43,7 +43,8 @@ KINDS = {"p": BLOCK, "o": POINT, "f": PLACEHOLDER, "t": BLOCK, "b": BREAK}
 def of_paragraphs(
     text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
 ) -> Iterator[Item]:
-    """Yield the items of such a text. ends, protect: see `of_text`."""
+    """Yield the items of a text with these tags. ends, protect: as for `of_text` of
+    text/segments.py."""
     yield from of_atoms(atoms(text, protect), ends, escape)
 
 

@@ -9,9 +9,11 @@ from fairseq_ext.core.errors import UsageError
 
 
 def choose_placement(flags: Any, generation: Any, segmented: bool, of_requests: bool) -> Any:
-    """Return the flags with a placement of the glossary's terms if the command names none.
+    """Return the flags, with a placement of the glossary's terms if there is a glossary and the
+    command names no placement.
 
-    segmented: --bpe or --tokenizer defines words; of_requests: glossaries are passed with requests.
+    segmented: whether --bpe or --tokenizer defines words; of_requests: whether glossaries are
+    passed with requests.
 
     Errors: UsageError for --glossary-placement align with a flag that it would not obey.
     """

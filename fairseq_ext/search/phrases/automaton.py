@@ -79,8 +79,11 @@ class TokenReading:
 def text_automaton(
     patterns: Sequence[Pattern], index: TokenTextIndex, whole: bool, unseen: Iterable[int] = ()
 ) -> Automaton:
-    """Return the automaton of patterns of characters, with the tokens of `index`; unseen: tokens
-    that do not change the state."""
+    """Return the automaton of patterns of characters, with the tokens of `index`.
+
+    whole: whether a pattern that ends in a letter must end a word; unseen: tokens that do not
+    change the state.
+    """
 
     def continuing(rest: Sequence[Any], at_start: bool) -> Iterable[int]:
         return index.continuing(str(rest), at_start, whole)

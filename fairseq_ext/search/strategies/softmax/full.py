@@ -11,7 +11,7 @@ from fairseq_ext.search.registry import register
 
 
 class FullSoftmax(Softmax):
-    """Log-probabilities of the whole vocabulary."""
+    """Gives every word of the vocabulary the decoder's own log-probability."""
 
     is_full = True
 
