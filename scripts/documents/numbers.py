@@ -1,6 +1,7 @@
 """How many numbers a reader meets before a page's first table; a page without one, on all of it.
 
-Code, links, comments, headings (a table's caption) and the marks of a list do not count.
+Code, links, comments, headings (a table's caption) and the marks of a list do not count. Also the
+figures that sentences of a results page repeat, where a digit can go stale beside its table.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ SKIPPED = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 NUMBER = re.compile(r"(?<![\w.])(?<!\w-)\d+(?:[.,]\d+)*(?!\w)")
+FIGURE = re.compile(r"\d+\.\d+|\d+x\b|\d+ (?:BLEU|ms|µs|nats|%)")
 
 
 def early(text: str) -> list[str]:
@@ -21,3 +23,11 @@ def early(text: str) -> list[str]:
     table = re.search(r"^\|", text, flags=re.MULTILINE)
     numbers: list[str] = NUMBER.findall(text[: table.start()] if table else text)
     return numbers if len(numbers) > (BEFORE if table else WITHOUT) else []
+
+
+def measured(text: str) -> list[str]:
+    """Return the figures that a results page's own sentences repeat; a paper's stay with it."""
+    text = re.sub(r"<!-- generated:.*?<!-- end -->", "\n", text, flags=re.DOTALL)
+    text = re.sub(r"^## From the paper.*?(?=^## |\Z)", "\n", text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"^\|.*$", " ", SKIPPED.sub(" ", text), flags=re.MULTILINE)
+    return FIGURE.findall(text)

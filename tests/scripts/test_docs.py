@@ -103,6 +103,20 @@ def test_a_number_too_many_before_a_table_is_seen() -> None:
     assert len(numbers.early(free + "1 " * 13)) == 13
 
 
+@pytest.mark.parametrize("name", ["dba", "jacobi", "lsh", "optimal_ending", "streaming"])
+def test_figures_of_a_results_page_stand_in_what_scripts_write(name: str) -> None:
+    assert numbers.measured((ROOT / "docs/results" / f"{name}.md").read_text()) == []
+
+
+def test_a_figure_in_a_sentence_is_seen() -> None:
+    paper = "## From the paper\n\nIt has 26.7 BLEU.\n"
+    written = "<!-- generated: age x -->\n5.1 ms\n<!-- end -->\n| 1.5 |\n`--lenpen 1.5`\n"
+    free = "\n## 1.5 lines\n\n1,000 lines, beams of 5 and 10, 2 x source + 10\n"
+    assert numbers.measured(paper + free + written) == []
+    said = "It has 26.7 BLEU, takes 22 ms and 2x the time, and saves 4 %.\n"
+    assert numbers.measured(paper + free + said) == ["26.7", "22 ms", "2x", "4 %"]
+
+
 def test_gains_in_metrics_that_are_not_optimised_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
