@@ -1,7 +1,7 @@
 """How many numbers a reader meets before a page's first table; a page without one, on all of it.
 
 Code, links, comments, headings (a table's caption) and the marks of a list do not count. Also the
-figures that sentences of a results page repeat, where a digit can go stale beside its table.
+figures that sentences of a results page repeat, which go stale when their table changes.
 """
 
 from __future__ import annotations
