@@ -19,7 +19,17 @@ from sizes import drawn
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from documents import blocks, columns, drawings, gains, links, notebook, numbers, site, tables  # noqa: E402
+from documents import (  # noqa: E402
+    blocks,
+    columns,
+    drawings,
+    gains,
+    links,
+    notebook,
+    numbers,
+    site,
+    tables,
+)
 
 import docs  # noqa: E402
 

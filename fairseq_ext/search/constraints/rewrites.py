@@ -75,8 +75,12 @@ def losses(version: Version, spans: Sequence[Span]) -> dict[SourceTerm, Loss]:
     same = list(zip(kept, (i for i, each in enumerate(in_old) if each is None), strict=False))
     out = {}
     for term, (first, behind) in ((t, each.span) for t, each in version.rewrites.items()):
-        reached = [span[0] <= first and span[1] == behind for span, _ in version.changes]
-        change = len(reached) - 1 - reached[::-1].index(True)
+        # the change that writes the term ends where the term's span does; the last of several
+        change = max(
+            i
+            for i, (span, _) in enumerate(version.changes)
+            if span[0] <= first and span[1] == behind
+        )
         own = [i for i, each in enumerate(in_new) if each == change]
         after = [(i, j) for i, j in same if own and i > own[-1]][:NEXT]
         displaced = sum(old[j] for j, each in enumerate(in_old) if each == change)
