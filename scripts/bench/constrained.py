@@ -22,7 +22,7 @@ measured again: an interrupted run goes on, and --stock-sets and --beams make sh
 one. fairseq's search stops at an assertion when a batch reaches the length limit with words unmet.
 Such a cell is named above the table; a larger --max-len-b holds for all searches. fairseq's beam
 has the rows of ours: one more than --beams where the unconstrained output competes in a row.
---constraint-compete off: our searches without that row.
+--constraint-compete: off, our searches without that row, or search, with a search of its own.
 
 --before CHECKOUT PYTHON: each search of ours and the same one of another checkout of this project
 run in turns, each in a process of its own. "before / ours" is the other's time over ours, the
@@ -287,7 +287,7 @@ class Bench:
             args.max_tokens,
         ]
         key += [] if args.max_len_b is None else [f"max_len_b {args.max_len_b}"]
-        more = COMPETING_ROWS if args.constraint_compete != "off" else 0
+        more = COMPETING_ROWS if args.constraint_compete in (None, "rows") else 0
         key += [*self.compete, f"beam of fairseq +{more}"]
         key += [args.repeats, args.threads] if part == "speed" else ["intervals", "rambling"]
         key += ["before", args.before.commit] if args.before else []
@@ -362,7 +362,9 @@ def main() -> None:
         default=[5, 10, 20],
         help="of the parts quality and speed (5 10 20)",
     )
-    parse.add_argument(COMPETE, choices=["rows", "off"], help="of our searches (the default: rows)")
+    parse.add_argument(
+        COMPETE, choices=["rows", "search", "off"], help="of our searches (the default: rows)"
+    )
     parse.add_argument(
         "--max-len-b",
         type=int,

@@ -29,7 +29,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import numpy as np
 from arguments import command_line, run_script, text_arguments
 from harness import BenchError
-from report import machine
+from report import machine, write_page
 from torch import nn
 
 from fairseq_ext import Translator
@@ -144,12 +144,20 @@ def main() -> None:
     parse.add_argument("--beam", type=int, default=5, help="beam (5)")
     parse.add_argument("--batch", type=int, default=64, help="sentences of a batch in bulk (64)")
     parse.add_argument("--repeats", type=int, default=3, help="runs, of which the least counts (3)")
+    parse.add_argument("--out", type=Path, help="write OUT.md")
     arguments, processor = parse.parse_args(), Processor()
     lines = Path(f"{arguments.text}.{arguments.src}").read_text("utf-8").splitlines()
     lines = lines[: arguments.limit]
-    print(f"{machine()['cpu']}, level {processor.level}, one thread, {len(lines)} sentences\n")
-    print("| weights | run | sentences/s | reached | the processor's rate | share |")
-    print("| --- | --- | ---: | ---: | ---: | ---: |")
+    text = Path(arguments.text)
+    table = [
+        f"Model {arguments.model.parent.name}/{arguments.model.name}, text {text.parent.name}/"
+        f"{text.name}.{arguments.src}, {len(lines)} lines, beam {arguments.beam}, one thread, "
+        f"level {processor.level}.",
+        "",
+        "| weights | run | sentences/s | reached | the processor's rate | share |",
+        "| --- | --- | ---: | ---: | ---: | ---: |",
+    ]
+    print("\n".join([machine()["cpu"], *table]))
     for int8 in (False, True):
         spm = arguments.model / "spm.model"
         segmented: dict[str, Any] = (
@@ -193,11 +201,12 @@ def main() -> None:
                 peaks.append(peak())
                 taken.append(least(run, 1))
             rate, best = done / min(taken), max(peaks)
-            print(
+            table.append(
                 f"| {'int8' if int8 else 'float32'} | {name} | {len(lines) / min(taken):.1f} "
-                f"| {rate / 1e9:.1f} {unit} | {best / 1e9:.1f} {unit} | {rate / best:.0%} |",
-                flush=True,
+                f"| {rate / 1e9:.1f} {unit} | {best / 1e9:.1f} {unit} | {rate / best:.0%} |"
             )
+            print(table[-1], flush=True)
+    write_page(arguments.out, [*table, ""])
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import random
 import tempfile
 from argparse import Namespace
@@ -132,9 +133,10 @@ def main(argv: list[str] | None = None) -> int:
     rivals = [f"ctranslate2 float32 {workers}", f"ctranslate2 int8 {workers}"]
     contenders = ["stock", "ours", "ours --int8", *rivals * found]
     if args.spread == 0 and importlib.util.find_spec("pymarian"):
-        contenders += [
-            f"marian {kind} {args.threads}" for kind in ("float32", "intgemm8", "packed8avx512")
-        ]
+        narrow = os.environ.get("FAIRSEQ_EXT_KERNELS") == "avx2"
+        packed = "packed8avx2" if narrow else "packed8avx512"
+        kinds = ("float32", 32), ("float32", 64), ("intgemm8", 64), (packed, 64)  # type, mini-batch
+        contenders += [f"marian {kind} {args.threads} {batch}" for kind, batch in kinds]
     if not found:
         print("CTranslate2 is not installed, and is left out")
     status = 0

@@ -26,8 +26,10 @@ def early(text: str) -> list[str]:
 
 
 def measured(text: str) -> list[str]:
-    """Return the figures that a results page's own sentences repeat; a paper's stay with it."""
+    """Return the figures that a results page's own sentences repeat; a paper's stay with it, and
+    goals and the level of intervals are not measured."""
     text = re.sub(r"<!-- generated:.*?<!-- end -->", "\n", text, flags=re.DOTALL)
     text = re.sub(r"^## From the paper.*?(?=^## |\Z)", "\n", text, flags=re.MULTILINE | re.DOTALL)
     text = re.sub(r"^\|.*$", " ", SKIPPED.sub(" ", text), flags=re.MULTILINE)
-    return FIGURE.findall(text)
+    sentences = re.split(r"(?<=[.:;])\s", text.replace("95 %", " "))
+    return FIGURE.findall(" ".join(each for each in sentences if "goal" not in each))

@@ -113,9 +113,9 @@ def test_a_number_too_many_before_a_table_is_seen() -> None:
     assert len(numbers.early(free + "1 " * 13)) == 13
 
 
-@pytest.mark.parametrize("name", ["dba", "jacobi", "lsh", "optimal_ending", "streaming"])
-def test_figures_of_a_results_page_stand_in_what_scripts_write(name: str) -> None:
-    assert numbers.measured((ROOT / "docs/results" / f"{name}.md").read_text()) == []
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/results").glob("*.md")), ids=lambda p: p.stem)
+def test_figures_of_a_results_page_stand_in_what_scripts_write(page: Path) -> None:
+    assert numbers.measured(page.read_text()) == []
 
 
 def test_a_figure_in_a_sentence_is_seen() -> None:
@@ -124,7 +124,8 @@ def test_a_figure_in_a_sentence_is_seen() -> None:
     free = "\n## 1.5 lines\n\n1,000 lines, beams of 5 and 10, 2 x source + 10\n"
     assert numbers.measured(paper + free + written) == []
     said = "It has 26.7 BLEU, takes 22 ms and 2x the time, and saves 4 %.\n"
-    assert numbers.measured(paper + free + said) == ["26.7", "22 ms", "2x", "4 %"]
+    said += "The goal was 1.3 times; it has 1.2 of 95 % intervals.\n"
+    assert numbers.measured(paper + free + said) == ["26.7", "22 ms", "2x", "4 %", "1.2"]
 
 
 def test_gains_in_metrics_that_are_not_optimised_are_counted(

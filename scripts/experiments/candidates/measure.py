@@ -5,9 +5,10 @@ beam 5, and CPU seconds.
         --lists FOLDER --out scripts/experiments/candidates/results/captions
 
 Lists of hypotheses are kept in FOLDER, so that other ways to choose from them need no new search.
-Time is that of the search and of the choice. An asterisk marks the metric that the choice
-optimises: a gain there says little. Intervals are the middle 95 per cent of 1,000 paired resamples
-of the sentences (Koehn 2004).
+Time is that of the search and of the choice. Length is words of the outputs over words of the
+references: rows with a larger --lenpen say what longer outputs gain by themselves. An asterisk
+marks the metric that the choice optimises: a gain there says little. Intervals are the middle 95
+per cent of 1,000 paired resamples of the sentences (Koehn 2004).
 """
 
 import argparse
@@ -29,13 +30,12 @@ from fairseq_ext.plugin.tasks import Flags
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.mbr import BayesRisk
 
-SEARCHES = {f"beam {k}": dict(beam=k) for k in (5, 20, 30)} | {
-    "beam 5, `--lenpen 1.2`": dict(beam=5, lenpen=1.2)
-}
+LONGER = {f"beam 5, `--lenpen {lenpen}`": dict(beam=5, lenpen=lenpen) for lenpen in (1.2, 1.5, 2)}
+SEARCHES = {f"beam {k}": dict(beam=k) for k in (5, 20, 30)} | LONGER
 SEARCHES |= {"30 samples": dict(beam=30, sampling=True, sampling_epsilon=0.02)}
 CHOICES = {  # of a search's list: the flags of --mbr
     "beam 5": ("beam 5", {}),
-    "beam 5, `--lenpen 1.2`": ("beam 5, `--lenpen 1.2`", {}),
+    **{name: (name, {}) for name in LONGER},
     "beam 30": ("beam 30", {}),
     "MBR chrF, 30-best, `prob`": ("beam 30", dict(mbr="chrf", mbr_weights="prob")),
     "MBR chrF, 30-best, `uniform`": ("beam 30", dict(mbr="chrf", mbr_weights="uniform")),
@@ -130,8 +130,8 @@ def main() -> None:
     first = 0.0
     lines_of_table = [
         f"### {Path(args.text).name}, {len(source)} lines\n",
-        "| search | BLEU | chrF | TER | time |",
-        "| --- | --- | --- | --- | --- |",
+        "| search | BLEU | chrF | TER | length | time |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     print("\n".join(lines_of_table))
     for name, (search, flags) in CHOICES.items():
@@ -151,7 +151,9 @@ def main() -> None:
             low, high = np.percentile((value - base[metric])[1:], [2.5, 97.5])
             reported = "" if name == "beam 5" else f" ({low:+.2f} to {high:+.2f})"
             cells.append(f"{value[0]:.2f}{'*' if f'MBR {metric}' in name else ''}{reported}")
-        lines_of_table.append(f"| {name} | {' | '.join(cells)} | {took / first:.1f} |")
+        score = METRICS["BLEU"].corpus_score(lines, [references])
+        cells += [f"{score.sys_len / score.ref_len:.3f}", f"{took / first:.1f}"]
+        lines_of_table.append(f"| {name} | {' | '.join(cells)} |")
         print(lines_of_table[-1], flush=True)
     write_page(args.out, [*lines_of_table, ""])
 
