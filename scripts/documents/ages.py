@@ -31,7 +31,8 @@ APART = ("corpus", "doctor.py", "viz")  # that no page of results measures
 EVERYTHING = ("fairseq_ext", *(f":!fairseq_ext/{name}" for name in APART))
 # a line of a commit's message, with the reason: such a commit makes no table older
 UNCHANGED = "^No figure changes: "
-COMMIT = re.compile(r"(?:commit\s+|\"git_commit\": \")`?([0-9a-f]{7,40})\b")
+# not the other checkout that a comparison names ("before: commit HASH")
+COMMIT = re.compile(r"(?:(?<!before: )commit\s+|\"git_commit\": \")`?([0-9a-f]{7,40})\b")
 HEADING = re.compile(r"^(#{1,6}) +(.+?) *$", re.MULTILINE)
 ROW = re.compile(r"^\|", re.MULTILINE)
 
