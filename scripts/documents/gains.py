@@ -93,7 +93,7 @@ def gains() -> str:
     )
     streams = f"{PAPERS}/streaming/results/flickr_150/tables.md"
     k50 = "test, single model, k = 50"
-    lsh = f"{PAPERS}/lsh/results/words_1000/tables.md"
+    lsh = f"{PAPERS}/lsh/results/words_200/tables.md"
     jacobi = f"{PAPERS}/jacobi/results/flickr_300/tables.md"
     greedy = (jacobi, "300 sentences, batch 1")
     placed = f"{PAPERS}/terminology/results/placement/tables.md"
@@ -169,7 +169,8 @@ def gains() -> str:
             "[vocabulary 52,568: {}](docs/results/lsh.md)".format(
                 times(number(lsh, "Table 7", "lsh T=6000 t=2", "overall"))
             ),
-            "vocabularies below some tens of thousands of words; text of one narrow subject",
+            "`--int8` gains more; vocabularies below some tens of thousands of words; text of one "
+            "narrow subject",
         ),
         (
             "[parallel decoding](docs/parallel-decoding.md) ([Santilli et al. 2023]"
@@ -315,12 +316,13 @@ def parallel_decoding() -> str:
 
 def large_vocabularies() -> str:
     """Return the speed of the shortlists and of the screened softmax."""
-    file = f"{PAPERS}/lsh/results/words_1000/tables.md"
+    file = f"{PAPERS}/lsh/results/words_200/tables.md"
     rows = []
     for name, search in (
         ("`lsh`", "lsh T=6000 t=2"),
         ("`top`", "top T=6000"),
         ("`screened`", "screened"),
+        ("all words, with `--int8`", "full --int8"),
     ):
         where = (file, "Table 7", search)
         rows.append((name, *(cells_of(*where, each)[0] for each in ("softmax", "overall", "BLEU"))))
