@@ -121,10 +121,11 @@ def gains() -> str:
             "[constraints](docs/constraints.md) ([Post and Vilar 2018]"
             "(https://aclanthology.org/N18-1119/))",
             f"[{times(min(dba))} to {times(max(dba))}](docs/results/constrained.md) (fairseq's "
-            "constrained search)",
+            "constrained search, beams 5 and 10)",
             "",
             "",
-            "with three or four words more captions score below fairseq's search than above it",
+            "with three or four words, or a phrase of four, more captions score below fairseq's "
+            "search than above it",
         ),
         (
             "[glossaries](docs/glossaries.md)",
