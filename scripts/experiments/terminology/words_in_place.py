@@ -1,7 +1,7 @@
 """Required words without a source term: are they better put into a draft than forced in the search?
 
     python scripts/experiments/terminology/words_in_place.py [--model DIR] [--text PREFIX]
-        [--limit N] [--sets rand1 rand2] [--beam 5] [--out F]
+        [--limit N] [--sets rand1 rand2] [--beam 5] [--out OUT]
 
 Words are drawn from the references (extract.py). draft: the translation without them. dba:
 --select dba, what --constraints-file does. placed: each word that the draft lacks is written in the
@@ -32,6 +32,7 @@ from against_stock import repeats  # noqa: E402
 from extract import MORE_SETS, extract  # noqa: E402
 from intervals import bleu, counts_of, interval, resampled  # noqa: E402
 from placement_scores import as_word, ends_with  # noqa: E402
+from report import write_page  # noqa: E402
 from searches import (  # noqa: E402
     command_line,
     model_flags,
@@ -196,7 +197,7 @@ def main() -> None:
     parse.add_argument("--sets", nargs="+", choices=MORE_SETS, default=["rand1", "rand2"])
     parse.add_argument("--beam", type=int, default=5, help="(5)")
     parse.add_argument("--seed", type=int, default=1, help="of the extraction (1)")
-    parse.add_argument("--out", type=Path, help="write the table to this file")
+    parse.add_argument("--out", type=Path, help="write OUT.md")
     args: argparse.Namespace = parse.parse_args()
     quiet()
     sources, references = read_text(args.text, args.src, args.tgt, args.limit)
@@ -215,8 +216,9 @@ def main() -> None:
         )
     text = table(HEAD, rows)
     print(text)
-    if args.out:
-        args.out.write_text(text, encoding="utf-8")
+    name = Path(args.text).name
+    title = f"### Words without a source term: {name}, {len(sources)} sentences, beam {args.beam}"
+    write_page(args.out, [title, "", text, ""])
 
 
 if __name__ == "__main__":
