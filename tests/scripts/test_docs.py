@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from documents import (  # noqa: E402
+    ages,
     blocks,
     columns,
     drawings,
@@ -370,3 +371,8 @@ def test_a_stale_notebook_is_seen(tmp_path: Path) -> None:
             json.dumps({**json.loads(text), "cells": [*kept, {**cell, "outputs": outputs}]})
         )
         assert len(notebook.check(page, ROOT, tmp_path)) == stale
+
+
+def test_the_checkout_that_a_table_compares_with_is_not_the_table_s_age() -> None:
+    text = "before: commit c16eb40.\n\n2 cores, commit 1220c29ce7c1, 2026\n"
+    assert ages.COMMIT.findall(text) == ["1220c29ce7c1"]
