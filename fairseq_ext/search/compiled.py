@@ -313,9 +313,7 @@ class CompiledSearch(CompiledSearcher):
 
 def is_unconstrained(pool: Pool) -> bool:
     """Return whether no sentence of a pool has other constraints than its allowed outputs."""
-    return pool.constraints is None or (
-        pool.rule is not None and all(each.is_restricted for each in pool.constraints)
-    )
+    return pool.constraints is None or all(each.is_restricted for each in pool.constraints)
 
 
 def without_constraints(setup: SearchSetup) -> SearchSetup:
