@@ -94,8 +94,8 @@ def gains() -> str:
     streams = f"{PAPERS}/streaming/results/flickr_150/tables.md"
     k50 = "test, single model, k = 50"
     lsh = f"{PAPERS}/lsh/results/words_200/tables.md"
-    jacobi = f"{PAPERS}/jacobi/results/flickr_300/tables.md"
-    greedy = (jacobi, "300 sentences, batch 1")
+    jacobi = f"{PAPERS}/jacobi/results/flickr_1000/tables.md"
+    greedy = (jacobi, "1000 sentences, batch 1")
     placed = f"{PAPERS}/terminology/results/placement/tables.md"
     with_terms, without = (
         number(placed, "test 2016, beam 5", row, "BLEU") for row in ("align", "no glossary")
@@ -293,7 +293,7 @@ def parallel_decoding() -> str:
     """Return the speed of parallel decoding."""
     texts = [
         (f"{PAPERS}/jacobi/results/{name}/tables.md", f"{lines} sentences, batch 1")
-        for name, lines in (("flickr_300", 300), ("docs_60_window", 60))
+        for name, lines in (("flickr_1000", 1000), ("docs_60_window", 60))
     ]
     rows = []
     for name, method in (
