@@ -81,7 +81,7 @@ def over(other: str, row: str) -> str:
 def gains() -> str:
     """Return the table."""
     captions, documentation = (
-        f"{PAPERS}/optimal_ending/results/{name}/tables.md" for name in ("flickr_150", "docs_50")
+        f"{PAPERS}/optimal_ending/results/{name}/tables.md" for name in ("flickr_300", "docs_80")
     )
     mean = [
         value
@@ -233,7 +233,7 @@ def constraints() -> str:
 def optimal_ending() -> str:
     """Return the speed of optimal ending."""
     rows = []
-    for text, name in (("captions", "flickr_150"), ("documentation", "docs_50")):
+    for text, name in (("captions", "flickr_300"), ("documentation", "docs_80")):
         file = f"{PAPERS}/optimal_ending/results/{name}/tables.md"
         for beam in (5, 20):
             heading = f"Time at beam {beam}"
