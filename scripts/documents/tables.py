@@ -132,13 +132,13 @@ IMAGE = re.compile(r"(!\[[^\]]*\]\()(?!\w+:)([^)]+\))")
 
 
 def results(path: str) -> str:
-    """Return a results file as the script that measured it wrote it, below the page's own title;
+    """Return a results file as the script that measured it wrote it, below the title of the page's section;
     its pictures, and those next to it, are linked from docs/results."""
     file = ROOT / path
     folder = f"../../{file.parent.relative_to(ROOT).as_posix()}"
     text = IMAGE.sub(lambda m: f"{m[1]}{folder}/{m[2]}", file.read_text().strip())
     if re.search("^# ", text, flags=re.MULTILINE):
-        text = re.sub("^(?=#+ )", "#", text, flags=re.MULTILINE)
+        text = re.sub("^(?=#+ )", "##", text, flags=re.MULTILINE)
     pictures = [p.name for p in sorted(file.parent.glob("*.png")) if f"/{p.name})" not in text]
     return "\n\n".join([text, *(f"![{Path(name).stem}]({folder}/{name})" for name in pictures)])
 
