@@ -132,8 +132,8 @@ IMAGE = re.compile(r"(!\[[^\]]*\]\()(?!\w+:)([^)]+\))")
 
 
 def results(path: str) -> str:
-    """Return a results file as the script that measured it wrote it, below the title of the page's section;
-    its pictures, and those next to it, are linked from docs/results."""
+    """Return a results file as the script that measured it wrote it, below the title of the page's
+    section; its pictures, and those next to it, are linked from docs/results."""
     file = ROOT / path
     folder = f"../../{file.parent.relative_to(ROOT).as_posix()}"
     text = IMAGE.sub(lambda m: f"{m[1]}{folder}/{m[2]}", file.read_text().strip())
