@@ -131,12 +131,21 @@ def flag_files() -> str:
 IMAGE = re.compile(r"(!\[[^\]]*\]\()(?!\w+:)([^)]+\))")
 
 
-def results(path: str) -> str:
+def results(path: str, *but: str) -> str:
     """Return a results file as the script that measured it wrote it, below the title of the page's
-    section; its pictures, and those next to it, are linked from docs/results."""
+    section; its pictures, and those next to it, are linked from docs/results.
+
+    but: "without TITLE; TITLE", the beginnings of titles: their sections are left out."""
     file = ROOT / path
     folder = f"../../{file.parent.relative_to(ROOT).as_posix()}"
     text = IMAGE.sub(lambda m: f"{m[1]}{folder}/{m[2]}", file.read_text().strip())
+    for title in " ".join(but[1:]).split("; ") if but else ():
+        # up to the next heading of its level, or of one above
+        section = rf"^(#+) {re.escape(title)}.*\n(?:(?!#+ ).*\n|\1#+ .*\n)*"
+        text, found = re.subn(section, "", text + "\n", flags=re.MULTILINE)
+        if not found:
+            raise KeyError(f"{title} of {path}")
+        text = text.strip()
     if re.search("^# ", text, flags=re.MULTILINE):
         text = re.sub("^(?=#+ )", "##", text, flags=re.MULTILINE)
     pictures = [p.name for p in sorted(file.parent.glob("*.png")) if f"/{p.name})" not in text]
