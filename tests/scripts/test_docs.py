@@ -220,6 +220,14 @@ def test_a_gain_whose_results_have_other_names_is_named() -> None:
         gains.number(file, gains.BULK, "nobody", gains.STOCK)
 
 
+def test_sections_of_a_results_file_are_left_out_up_to_the_next_one(monkeypatch, tmp_path) -> None:
+    (tmp_path / "r.md").write_text("# A\n\none\n\n## Of A\n\ntwo\n\n# B\n\nthree\n\n## C\n\nfour\n")
+    monkeypatch.setattr(tables, "ROOT", tmp_path)
+    assert tables.results("r.md", "without", "A;", "C") == "### B\n\nthree"
+    with pytest.raises(KeyError, match="D of r.md"):
+        tables.results("r.md", "without", "D")
+
+
 def test_a_page_that_is_edited_while_its_blocks_run_is_not_cut(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     edit = (
