@@ -146,8 +146,10 @@ def results(path: str, *but: str) -> str:
         if not found:
             raise KeyError(f"{title} of {path}")
         text = text.strip()
-    if re.search("^# ", text, flags=re.MULTILINE):
-        text = re.sub("^(?=#+ )", "##", text, flags=re.MULTILINE)
+    if "experiments" in file.parts:  # a page of a paper has a section for each results file
+        levels = [len(level) for level in re.findall("^(#+) ", text, flags=re.MULTILINE)]
+        lower = "#" * (3 - min(levels, default=3))
+        text = re.sub("^(?=#+ )", lower, text, flags=re.MULTILINE)
     pictures = [p.name for p in sorted(file.parent.glob("*.png")) if f"/{p.name})" not in text]
     return "\n\n".join([text, *(f"![{Path(name).stem}]({folder}/{name})" for name in pictures)])
 

@@ -221,11 +221,13 @@ def test_a_gain_whose_results_have_other_names_is_named() -> None:
 
 
 def test_sections_of_a_results_file_are_left_out_up_to_the_next_one(monkeypatch, tmp_path) -> None:
-    (tmp_path / "r.md").write_text("# A\n\none\n\n## Of A\n\ntwo\n\n# B\n\nthree\n\n## C\n\nfour\n")
+    file = tmp_path / "experiments" / "r.md"
+    file.parent.mkdir()
+    file.write_text("# A\n\none\n\n## Of A\n\ntwo\n\n# B\n\nthree\n\n## C\n\nfour\n")
     monkeypatch.setattr(tables, "ROOT", tmp_path)
-    assert tables.results("r.md", "without", "A;", "C") == "### B\n\nthree"
-    with pytest.raises(KeyError, match="D of r.md"):
-        tables.results("r.md", "without", "D")
+    assert tables.results("experiments/r.md", "without", "A;", "C") == "### B\n\nthree"
+    with pytest.raises(KeyError, match="D of experiments/r.md"):
+        tables.results("experiments/r.md", "without", "D")
 
 
 def test_a_page_that_is_edited_while_its_blocks_run_is_not_cut(tmp_path: Path) -> None:
