@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import textwrap
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterable
+from pathlib import Path
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.search.registry import (
@@ -21,6 +23,8 @@ from fairseq_ext.search.registry import (
     file_of,
     flags_of,
 )
+
+PACKAGE = Path(__file__).resolve().parents[1]
 
 # A group of flags of an extension point's strategies: its title, the point, an example, and its
 # page. Features that have a title are groups as well.
@@ -46,6 +50,11 @@ GROUPS = (
 RUN = ("the run", "--results-file results.jsonl --stats-file run.json", "flags.md")
 
 
+NEEDED = (  # a flag, or the beginning of flags: what a command has before them
+    ("length_reward", "--unnormalized "),
+    ("length_", "--unnormalized --length-reward X "),
+    ("glossary_", "--glossary FILE "),
+)
 NOTES = {  # notes of a group on fairseq's own flags
     "select": "fairseq's own --constraints: fairseq-interactive takes phrases typed after a "
     "sentence, each after a tab. Bare it means ordered, as in stock: they come in the order typed; "
@@ -61,6 +70,11 @@ def implementing_file(name: str) -> str:
         file = f"search/strategies/{name}"
         return f"{file}.py" if name == "schedule" else file
     return all_flags()[name].metadata.get("implemented") or declaring_file(name)
+
+
+def in_checkout(file: str) -> str:
+    """Return the path of a file of the package in a checkout; another file as it is."""
+    return f"fairseq_ext/{file}" if (PACKAGE / file).exists() else file
 
 
 def strategy_table() -> str:
@@ -169,6 +183,11 @@ def example_of(field: dataclasses.Field, owners: list[Strategy], group: str) -> 
         )
     chosen = [s for s in owners if s.point == "prune" or DEFAULT.get(s.point) == s.name]
     first = "" if chosen or not owners or owners[0].point == "select" else f"{owners[0].flag} "
+    name = field.name
+    for begin, before in NEEDED:
+        if name == begin or (begin.endswith("_") and name.startswith(begin)):
+            first = before
+            break
     return f"{'--beam 1 ' if 'decoding' in first else ''}{first}{flag}{value}"
 
 
@@ -200,9 +219,15 @@ def explain(name: str) -> str:
                 ]
                 if owners:
                     lines.append(f"It is read by {', '.join(s.flag for s in owners)}.")
-                lines.append(f"It is declared in {declaring_file(plain)}.")
-                lines.append(f"It is implemented in {implementing_file(plain)}.")
+                lines.append(f"It is declared in {in_checkout(declaring_file(plain))}.")
+                lines.append(f"It is implemented in {in_checkout(implementing_file(plain))}.")
                 lines.append(f"Add to a command: {example_of(field, owners, example)}")
                 lines.append(f"More: docs/{page_of(field) or page}")
                 return "\n".join(textwrap.fill(line, 120, subsequent_indent="  ") for line in lines)
-    raise UsageError(f"{name} is not a flag of fairseq_ext: python -m fairseq_ext lists them")
+    known = [f.name for *_, fields in flag_groups() for f in fields]
+    near = [each for each in known if plain in each] or difflib.get_close_matches(plain, known)
+    names = ", ".join("--" + each.replace("_", "-") for each in near[:5])
+    raise UsageError(
+        f"{name} is not a flag of fairseq_ext"
+        f"{f' (did you mean {names}?)' if near else ''}: python -m fairseq_ext lists them"
+    )

@@ -73,6 +73,24 @@ def test_every_explanation_shows_its_own_flag_in_a_command() -> None:
     assert "--select topk" not in explain("select").splitlines()[-2]
 
 
+def test_an_explanation_names_a_file_of_the_checkout_and_flags_that_its_flag_needs() -> None:
+    root = Path(__file__).resolve().parents[2]
+    for name in all_flags():
+        for line in explain(name).splitlines():
+            if line.startswith(("It is declared in", "It is implemented in")):
+                assert (root / line.rstrip(".").split()[-1]).exists(), (name, line)
+    assert "Add to a command: --unnormalized --length-reward X" in explain("length-reward")
+    assert "--glossary FILE --glossary-placement align" in explain("glossary-placement")
+
+
+def test_a_name_that_is_no_flag_is_answered_with_near_ones() -> None:
+    for name, near in (("length", "--length-reward, "), ("--constrain-end", "--constraint-end")):
+        with pytest.raises(UsageError, match="did you mean .*" + near):
+            explain(name)
+    with pytest.raises(UsageError, match="xyzzy is not a flag of fairseq_ext: python"):
+        explain("xyzzy")
+
+
 def test_every_explanation_ends_with_a_page_that_speaks_of_the_flag() -> None:
     docs = Path(__file__).resolve().parents[2] / "docs"
     for name in all_flags():
