@@ -106,7 +106,7 @@ class CompiledSearch(CompiledSearcher):
             or not self.setup.decoder.is_compiled
         ):
             return False
-        if is_unconstrained(pool):
+        if self.is_unconstrained(pool):
             return self.rules is not None and (pool.rule is None or self.lists is None)
         return (
             self.phrase_rules is not None
@@ -114,6 +114,15 @@ class CompiledSearch(CompiledSearcher):
             and not pool.encodes_separately
             and any(given.any_of for given in pool.constraints or ())
             and self.banks(pool) is not None
+        )
+
+    def is_unconstrained(self, pool: Pool) -> bool:
+        """Return whether no sentence of a pool has other constraints than its allowed outputs, and
+        the search is then the one without constraints. That of another strategy than dba may have
+        a narrower beam."""
+        return pool.constraints is None or (
+            (pool.rule is not None or self.phrase_rules is not None)
+            and all(each.is_restricted for each in pool.constraints)
         )
 
     @torch.no_grad()
@@ -131,7 +140,7 @@ class CompiledSearch(CompiledSearcher):
             self.reader = decoder.batch_reader(FIRST_POSITIONS + FIRST_STEPS * spec.k)
             decoder.set_aside()  # from now on the reader has the rows
         self.setup.stats.encoder_calls += 1
-        banks = None if is_unconstrained(pool) else self.banks(pool)
+        banks = None if self.is_unconstrained(pool) else self.banks(pool)
         rules = self.rules if banks is None else self.phrase_rules
         assert rules is not None
         highest = 0 if banks is None else max(banks.total)
@@ -309,11 +318,6 @@ class CompiledSearch(CompiledSearcher):
                 *(tokens.tolist() for tokens, _ in sentence.hypotheses(waiting=True)),
             ]
         )
-
-
-def is_unconstrained(pool: Pool) -> bool:
-    """Return whether no sentence of a pool has other constraints than its allowed outputs."""
-    return pool.constraints is None or all(each.is_restricted for each in pool.constraints)
 
 
 def without_constraints(setup: SearchSetup) -> SearchSetup:

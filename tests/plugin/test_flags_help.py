@@ -165,7 +165,7 @@ def test_other_words_are_refused(arguments: list[str]) -> None:
 
 
 def test_every_explanation_names_the_file_that_declares_the_flag() -> None:
-    package = Path(__file__).resolve().parents[2] / "fairseq_ext"
+    package = Path(__file__).resolve().parents[2]
     for name in all_flags():
         file, work = re.findall(
             r"^It is declared in (\S+)\.\nIt is implemented in (\S+)\.$", explain(name), re.M
