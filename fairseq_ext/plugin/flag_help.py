@@ -183,9 +183,8 @@ def example_of(field: dataclasses.Field, owners: list[Strategy], group: str) -> 
         )
     chosen = [s for s in owners if s.point == "prune" or DEFAULT.get(s.point) == s.name]
     first = "" if chosen or not owners or owners[0].point == "select" else f"{owners[0].flag} "
-    name = field.name
     for begin, before in NEEDED:
-        if name == begin or (begin.endswith("_") and name.startswith(begin)):
+        if field.name == begin or (begin.endswith("_") and field.name.startswith(begin)):
             first = before
             break
     return f"{'--beam 1 ' if 'decoding' in first else ''}{first}{flag}{value}"

@@ -117,9 +117,11 @@ class CompiledSearch(CompiledSearcher):
         )
 
     def is_unconstrained(self, pool: Pool) -> bool:
-        """Return whether no sentence of a pool has other constraints than its allowed outputs, and
-        the search is then the one without constraints. That of another strategy than dba may have
-        a narrower beam."""
+        """Return whether no sentence of a pool has other constraints than its allowed outputs, so
+        that the search without constraints gives the same result.
+
+        subtle: with dba it does for empty constraints, too; grid beam search has a narrower beam.
+        """
         return pool.constraints is None or (
             (pool.rule is not None or self.phrase_rules is not None)
             and all(each.is_restricted for each in pool.constraints)
