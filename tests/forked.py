@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import gc
 import logging
 import multiprocessing.util
@@ -33,7 +34,7 @@ from fairseq_ext.plugin.compat import fast_start, startup
 fast_start.defaults()  # or each child composes them
 COMMANDS = {"fairseq-generate": cli_main, "fairseq-interactive": interactive_main}
 NO_READER = ("--num-workers", 0)  # a process that reads batches is a fork of its own
-LONGEST = 120  # seconds of a command, after which it is stopped
+LONGEST = 120  # seconds of a command, after which it prints where it is, and is stopped
 
 
 class Done(NamedTuple):
@@ -145,6 +146,7 @@ def in_fork(work: Callable[[], object]) -> int:
         status = 1
         try:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            faulthandler.register(signal.SIGALRM, file=2, chain=True)  # says where it stands still
             signal.alarm(LONGEST)
             work()
             status = 0

@@ -148,11 +148,7 @@ def utility_of(flags: Any) -> Utility:
     if flags.mbr_aggregate:
         return aggregated_chrf()
     if name == "chrf" and importlib.util.find_spec("fastchrf") is not None:
-        from fastchrf import pairwise_chrf
-
-        return lambda candidates, references, source: pairwise_chrf(
-            [list(candidates)], [list(references)]
-        )[0]
+        return fast_chrf()
     if name in ("chrf", "bleu", "ter"):
         return sacrebleu_utility(name)
     return comet_utility(flags.mbr_model) if name == "comet" else user_utility(name)
@@ -177,11 +173,38 @@ def sacrebleu_utility(name: str) -> Utility:
     return utility
 
 
+_fastchrf_threads: set[int] = set()  # processes in which fastchrf started its threads
+
+
+def fastchrf_can_run() -> bool:
+    """Say whether fastchrf can run in this process, and note that it will.
+
+    It starts threads at its first call. A process that was forked from there lacks them, and
+    fastchrf would wait for them forever.
+    """
+    _fastchrf_threads.add(os.getpid())
+    return len(_fastchrf_threads) == 1
+
+
+def fast_chrf() -> Utility:
+    """Return chrF by fastchrf; by sacrebleu in a process that was forked after fastchrf's start."""
+    from fastchrf import pairwise_chrf
+
+    slow = sacrebleu_utility("chrf")
+    return lambda candidates, references, source: (
+        pairwise_chrf([list(candidates)], [list(references)])[0]
+        if fastchrf_can_run()
+        else slow(candidates, references, source)
+    )
+
+
 def aggregated_chrf() -> Utility:
     """Return chrF against all references as one, with their n-grams counted together:
 
     J. Vamvas and R. Sennrich. Linear-time Minimum Bayes Risk Decoding with Reference
     Aggregation. ACL 2024.
+
+    Errors: UsageError in a process that was forked after fastchrf's start.
     """
     try:
         from fastchrf import aggregate_chrf
@@ -189,9 +212,16 @@ def aggregated_chrf() -> Utility:
         raise UsageError(
             "--mbr-aggregate needs fastchrf: pip install fastchrf, or leave it out"
         ) from None
-    return lambda candidates, references, source: np.array(
-        aggregate_chrf([list(candidates)], [list(references)])[0]
-    )[:, None]
+
+    def utility(candidates: Sequence[str], references: Sequence[str], source: str) -> Any:
+        if not fastchrf_can_run():
+            raise UsageError(
+                "--mbr-aggregate cannot run in a process that was forked after another use of it: "
+                "start the process with the method spawn"
+            )
+        return np.array(aggregate_chrf([list(candidates)], [list(references)])[0])[:, None]
+
+    return utility
 
 
 def comet_utility(path: str) -> Utility:

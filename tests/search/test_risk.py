@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 from types import SimpleNamespace
 
@@ -202,6 +203,22 @@ def test_aggregated_references_are_scored_as_their_authors_do():
     assert expected == pytest.approx([score(text, drawn) for text in full], abs=1e-3)
 
 
+def test_a_forked_process_never_waits_for_the_threads_of_fastchrf():
+    pytest.importorskip("fastchrf")
+    full = TEXTS[:4]
+    pairs = utility_of(Flags(mbr="chrf"))
+    together = utility_of(Flags(mbr="chrf", mbr_aggregate=True))
+    before = pairs(full, full, "")
+    together(full, full, "")
+
+    def in_child() -> None:
+        assert np.asarray(pairs(full, full, "")) == pytest.approx(np.asarray(before), abs=1e-3)
+        with pytest.raises(UsageError, match="spawn"):
+            together(full, full, "")
+
+    assert os.waitpid(forked.in_fork(in_child), 0)[1] == 0
+
+
 def test_pruning_drops_the_hopeless_and_keeps_the_best(monkeypatch):
     rng, requested = np.random.default_rng(1), []
     quality, noise = np.linspace(0, 1, 20), rng.normal(0, 0.3, (20, 64))
@@ -337,9 +354,7 @@ def test_doors_agree(warm_processes):
         engine.close()
 
 
-def test_commands_print_utilities_and_keep_scores_and_phrases(tiny, tmp_path, monkeypatch):
-    # whose threads, of tests before this one, a forked process lacks
-    monkeypatch.setitem(sys.modules, "fastchrf", None)
+def test_commands_print_utilities_and_keep_scores_and_phrases(tiny, tmp_path):
     (tmp_path / "phrases").write_text(
         "\n".join(json.dumps({"constraints": ["en3"]}) for _ in range(11)) + "\n"
     )
