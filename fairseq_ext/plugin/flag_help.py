@@ -54,6 +54,19 @@ NEEDED = (  # a flag, or the beginning of flags: what a command has before them
     ("length_reward", "--unnormalized "),
     ("length_", "--unnormalized --length-reward X "),
     ("glossary_", "--glossary FILE "),
+    ("avoid_case", "--avoid-file FILE "),
+    ("constraint_", "--constraints-file FILE "),
+    ("dba_", "--constraints-file FILE "),
+    ("gbs_", "--select gbs --constraints-file FILE "),
+    ("sampling_", "--sampling "),
+    ("mbr_model", "--beam 10 --mbr comet "),
+    ("mbr_", "--beam 10 --mbr chrf "),
+    ("print_utility", "--beam 10 --mbr chrf "),
+    ("parallel_length", "--decoding jacobi "),
+    ("draft_cost", "--decoding window "),
+    ("shortlist_file", "--softmax lexical "),
+    ("shortlist_", "--softmax lexical --shortlist-file FILE "),
+    ("resume", "--results-file FILE "),
 )
 NOTES = {  # notes of a group on fairseq's own flags
     "select": "fairseq's own --constraints: fairseq-interactive takes phrases typed after a "
@@ -70,6 +83,12 @@ def implementing_file(name: str) -> str:
         file = f"search/strategies/{name}"
         return f"{file}.py" if name == "schedule" else file
     return all_flags()[name].metadata.get("implemented") or declaring_file(name)
+
+
+def files_of_values(name: str) -> dict[str, str]:
+    """Return the files of those values of a flag that have one of their own."""
+    files: dict[str, str] = all_flags()[name].metadata.get("implemented_by_value", {})
+    return files
 
 
 def in_checkout(file: str) -> str:
@@ -220,6 +239,10 @@ def explain(name: str) -> str:
                     lines.append(f"It is read by {', '.join(s.flag for s in owners)}.")
                 lines.append(f"It is declared in {in_checkout(declaring_file(plain))}.")
                 lines.append(f"It is implemented in {in_checkout(implementing_file(plain))}.")
+                lines += [
+                    f"Its value {value} is implemented in {in_checkout(file)}."
+                    for value, file in files_of_values(plain).items()
+                ]
                 lines.append(f"Add to a command: {example_of(field, owners, example)}")
                 lines.append(f"More: docs/{page_of(field) or page}")
                 return "\n".join(textwrap.fill(line, 120, subsequent_indent="  ") for line in lines)

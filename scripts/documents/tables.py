@@ -115,12 +115,19 @@ def strategies() -> str:
 
 def flag_files() -> str:
     """Return the table of all flags: the file that declares each, and the file that acts on it."""
-    from fairseq_ext.plugin.flag_help import all_flags, declaring_file, implementing_file
+    from fairseq_ext.plugin.flag_help import (
+        all_flags,
+        declaring_file,
+        files_of_values,
+        implementing_file,
+    )
 
     flags: dict[tuple[str, ...], list[str]] = {}
     for name in all_flags():
-        files = declaring_file(name), implementing_file(name)
-        flags.setdefault(files, []).append(f"`--{name.replace('_', '-')}`")
+        flag, declared = f"--{name.replace('_', '-')}", declaring_file(name)
+        flags.setdefault((declared, implementing_file(name)), []).append(f"`{flag}`")
+        for value, file in files_of_values(name).items():
+            flags.setdefault((declared, file), []).append(f"`{flag} {value}`")
     rows = [
         (", ".join(names), *(f"[{file}](../fairseq_ext/{file})" for file in files))
         for files, names in flags.items()

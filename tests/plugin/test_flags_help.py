@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 from fairseq.dataclass.utils import interpret_dc_type
+from fairseq.options import get_generation_parser, parse_args_and_arch
 
 from fairseq_ext import UsageError
 from fairseq_ext.__main__ import main
-from fairseq_ext.plugin.flag_help import all_flags, explain, flag_groups
+from fairseq_ext.plugin.flag_help import all_flags, explain, files_of_values, flag_groups
+from fairseq_ext.plugin.options import CommandSettings, GivenByCalls, options_of, own_flags
 from fairseq_ext.search.registry import DEFAULT
 
 
@@ -73,9 +75,17 @@ def test_every_explanation_shows_its_own_flag_in_a_command() -> None:
     assert "--select topk" not in explain("select").splitlines()[-2]
 
 
-def test_an_example_has_the_flags_that_its_flag_needs() -> None:
-    assert "Add to a command: --unnormalized --length-reward X" in explain("length-reward")
-    assert "--glossary FILE --glossary-placement align" in explain("glossary-placement")
+@pytest.mark.parametrize("name", all_flags())
+def test_an_example_is_a_command_that_works(name: str) -> None:
+    """Read as fairseq-generate reads it, with values in place of N, X, FILE and TEXT."""
+    said = re.search("^Add to a command: (.*)$", explain(name), re.M)
+    assert said is not None
+    values = {"N": "3" if name == "lsh_u" else "8", "X": "0.5", "FILE": "file", "TEXT": "text"}
+    given = [values.get(word, word) for word in said[1].split()]
+    parser = get_generation_parser(default_task="translation_ext")
+    args = parse_args_and_arch(parser, ["data", "--path", "model.pt", *given])
+    settings = CommandSettings(segments_text=True)
+    assert options_of(own_flags(args), args, settings, GivenByCalls())
 
 
 def test_a_name_that_is_no_flag_is_answered_with_near_ones() -> None:
@@ -162,6 +172,10 @@ def test_other_words_are_refused(arguments: list[str]) -> None:
 def test_every_explanation_names_the_file_that_declares_the_flag() -> None:
     root = Path(__file__).resolve().parents[2]
     for name in all_flags():
+        for value, own in files_of_values(name).items():
+            text = (root / "fairseq_ext" / own).read_text(encoding="utf-8")
+            assert f"--{name.replace('_', '-')} {value}" in text, (name, value)
+            assert f"Its value {value} is implemented in fairseq_ext/{own}." in explain(name)
         file, work = re.findall(
             r"^It is declared in (\S+)\.\nIt is implemented in (\S+)\.$", explain(name), re.M
         )[0]
