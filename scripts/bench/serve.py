@@ -192,8 +192,8 @@ def write(args: argparse.Namespace, rounds: Rounds, lines: int, answers: Answers
     text, flags = f"{Path(args.text).name}.{args.src}", " ".join(["", *args.flags])
     says = [
         (
-            f"Model of {args.model.parent.name}, {lines} lines of {text}, beam {args.beam}, "
-            f"float32{flags},"
+            f"Model of {'/'.join(args.model.resolve().parts[-2:])}, {lines} lines of {text}, "
+            f"beam {args.beam}, float32{flags},"
         ),
         f"{args.workers} workers of one thread, {args.seconds:g} s a rate.",
         (

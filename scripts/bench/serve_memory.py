@@ -20,6 +20,7 @@ a wrong answer or none, or if one is still in the server when no one waits for i
 import argparse
 import asyncio
 import json
+import re
 import statistics
 import tempfile
 import time
@@ -112,7 +113,8 @@ class Traffic:
         return None if met["met"] else "without its phrase"
 
     async def terms(self, client: httpx.AsyncClient, line: str, number: int) -> str | None:
-        """The first word's translation is `very`; a term of this request alone is next to it."""
+        """The first word's translation may be `very`, and the answer must say whether it is there;
+        a term of this request alone is next to it."""
         word = line.split()[0]
         answer = (
             await client.post(
@@ -120,7 +122,9 @@ class Traffic:
                 json={"source": line, "glossary": {word: "very", f"Wort{number}": "house"}},
             )
         ).json()
-        return None if all(each["met"] for each in answer["constraints"]) else "without its term"
+        found = re.search(r"\bvery\b", answer["text"], re.IGNORECASE) is not None
+        met = [each["met"] for each in answer["constraints"]]
+        return None if met == [found] else f"{met} of {answer['text']}"
 
     async def kept(self, client: httpx.AsyncClient, line: str, number: int) -> str | None:
         answer = await client.post("/v1/translate", json={"source": line, "glossary": "day"})
