@@ -48,8 +48,8 @@ class GlossaryFlags:
     glossary: str | None = field(
         default=None,
         metadata={
-            "help": "terms for every sentence whose source holds them: TSV, CSV, TBX-Basic "
-            "or JSONL of source and target term (or a|b) (default: none; in any order unless "
+            "help": "terms for every sentence whose source holds them: TSV, CSV, XLSX, TBX-Basic, "
+            "TMX or JSONL of source and target term (or a|b) (default: none; in any order unless "
             "--constraints is ordered)",
             "file": True,
             "needs": ("source sentence",),
