@@ -27,7 +27,7 @@ from equality import check
 from extract import MORE_SETS
 from harness import BenchError, Spread, compare
 from intervals import bleu, counts_of, half, interval, resampled
-from report import machine, spread
+from report import changes, machine, spread
 from text import Text
 
 Searching = Callable[[Text, list[str], str], Counted]  # of a text, flags and a name
@@ -312,11 +312,9 @@ class Cells:
             self.found.items(), key=lambda item: (item[0][1], list(MORE_SETS).index(item[0][0]))
         )
         made = dict.fromkeys(
-            (cell["machine"]["git_commit"], cell["machine"]["git_changed"]) for _, cell in cells
+            f"commit {cell['machine']['git_commit']}{changes(cell['machine'])}" for _, cell in cells
         )
-        commits = ", ".join(
-            f"commit {commit}{' with changes' if changed else ''}" for commit, changed in made
-        )
+        commits = ", ".join(made)
         dates = sorted(cell["machine"]["date"] for _, cell in cells)
         facts = cells[0][1]["machine"]
         about = (

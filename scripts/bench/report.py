@@ -15,7 +15,8 @@ from equality import check
 from harness import Comparison, Result, Spread, as_json
 
 ROOT = Path(__file__).resolve().parents[2]
-CODE = ("fairseq_ext", "scripts", ":!scripts/**/results/**")  # what a measurement depends on
+PACKAGE = ("fairseq_ext",)  # what is measured
+CODE = (*PACKAGE, "scripts", ":!scripts/**/results/**")  # what a measurement depends on
 
 
 def markdown(comparison: Comparison, over: list[str] | None = None) -> str:
@@ -215,8 +216,21 @@ def machine() -> dict[str, Any]:
         "torch_threads": torch.get_num_threads(),
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "git_commit": git("rev-parse", "--verify", "HEAD"),
-        "git_changed": bool(git("status", "--porcelain", "--untracked-files=no", "--", *CODE)),
+        "git_changed": has_changes(CODE),
+        "package_changed": has_changes(PACKAGE),
     }
+
+
+def has_changes(paths: Sequence[str]) -> bool:
+    """Whether files of these paths are not as the commit has them."""
+    return bool(git("status", "--porcelain", "--untracked-files=no", "--", *paths))
+
+
+def changes(facts: dict[str, Any]) -> str:
+    """What the checkout that measured had not committed, to follow the commit; "" for nothing."""
+    if facts.get("package_changed", facts["git_changed"]):
+        return ", with changes of the package that were not committed"
+    return ", with changes of scripts that were not committed" if facts["git_changed"] else ""
 
 
 def named(path: str | Path) -> str:

@@ -33,6 +33,7 @@ EVERYTHING = ("fairseq_ext", *(f":!fairseq_ext/{name}" for name in APART))
 UNCHANGED = "^No figure changes: "
 # not the other checkout that a comparison names ("before: commit HASH")
 COMMIT = re.compile(r"(?:(?<!before: )commit\s+|\"git_commit\": \")`?([0-9a-f]{7,40})\b")
+NOT_COMMITTED = "with changes of the package"  # report.py: no commit has what was measured
 HEADING = re.compile(r"^(#{1,6}) +(.+?) *$", re.MULTILINE)
 ROW = re.compile(r"^\|", re.MULTILINE)
 
@@ -104,12 +105,15 @@ def age(path: str, root: Path = ROOT) -> str | None:
     if brought_in is None or git(root, "rev-parse", "--is-shallow-repository") == "true":
         return None
     paths = code_of(Path(path))
-    tables = tables_of(file.read_text(encoding="utf-8"), brought_in or "HEAD")
+    text = file.read_text(encoding="utf-8")
+    tables = tables_of(text, brought_in or "HEAD")
     older = {commit for commit in {c for _, c in tables} if is_older(commit, paths, root)}
-    old = [(title, commit[:7]) for title, commit in tables if commit in older]
+    old = [
+        (title, commit[:7]) for title, commit in tables if commit in older or NOT_COMMITTED in text
+    ]
     unsaid = (
         ""
-        if COMMIT.search(file.read_text(encoding="utf-8"))
+        if COMMIT.search(text)
         else " The results name no commit; the file's last change stands for it."
     )
     if not old:

@@ -15,6 +15,7 @@ SKIPPED = re.compile(
 )
 NUMBER = re.compile(r"(?<![\w.])(?<!\w-)\d+(?:[.,]\d+)*(?!\w)")
 FIGURE = re.compile(r"\d+\.\d+|\d+x\b|\d+ (?:BLEU|ms|µs|nats|%)")
+ROW, RATIO = re.compile(r"^\|.*$", re.MULTILINE), re.compile(r"\d+(?:\.\d+)?x\b")
 
 
 def early(text: str) -> list[str]:
@@ -30,6 +31,7 @@ def measured(text: str) -> list[str]:
     goals and the level of intervals are not measured."""
     text = re.sub(r"<!-- generated:.*?<!-- end -->", "\n", text, flags=re.DOTALL)
     text = re.sub(r"^## From the paper.*?(?=^## |\Z)", "\n", text, flags=re.MULTILINE | re.DOTALL)
-    text = re.sub(r"^\|.*$", " ", SKIPPED.sub(" ", text), flags=re.MULTILINE)
-    sentences = re.split(r"(?<=[.:;])\s", text.replace("95 %", " "))
-    return FIGURE.findall(" ".join(each for each in sentences if "goal" not in each))
+    text = SKIPPED.sub(" ", text).replace("95 %", " ")
+    ratios = [each for row in ROW.findall(text) for each in RATIO.findall(row)]
+    sentences = re.split(r"(?<=[.:;])\s", ROW.sub(" ", text))
+    return ratios + FIGURE.findall(" ".join(each for each in sentences if "goal" not in each))

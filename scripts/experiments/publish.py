@@ -25,7 +25,7 @@ sys.path += [
 ]
 
 from harness import BenchError  # noqa: E402
-from report import ROOT, last_two, machine  # noqa: E402
+from report import ROOT, changes, last_two, machine  # noqa: E402
 from signatures import folded, signatures  # noqa: E402
 from write_up import with_message  # noqa: E402
 
@@ -85,17 +85,13 @@ def how_made(out: Path, command: str) -> str:
     now = machine()
     results = (json.loads(file.read_text(encoding="utf-8")) for file in sorted(out.rglob("*.json")))
     found = folded(FOLDERS.sub("", name) for result in results for name in signatures(result))
-    changed = ", with changes that were not committed" if begun["git_changed"] else ""
+    changed = changes(begun)
     end = f" to {now['date']}" + (
         f", the last part at {now['git_commit']}"
         if now["git_commit"] != begun["git_commit"]
         else ""
     )
-    end += (
-        ", with changes that were not committed"
-        if now["git_changed"] and not begun["git_changed"]
-        else ""
-    )
+    end += changes(now) if changes(now) != changed else ""
     lines = [
         (
             f"Every table here: `{without_places(command)}` on {begun['cores']} "

@@ -127,6 +127,7 @@ def test_a_figure_in_a_sentence_is_seen() -> None:
     said = "It has 26.7 BLEU, takes 22 ms and 2x the time, and saves 4 %.\n"
     said += "The goal was 1.3 times; it has 1.2 of 95 % intervals.\n"
     assert numbers.measured(paper + free + said) == ["26.7", "22 ms", "2x", "4 %", "1.2"]
+    assert numbers.measured(free + "| ours is 1.3x as fast | see Section 3.2 |\n") == ["1.3x"]
 
 
 def test_gains_in_metrics_that_are_not_optimised_are_counted(

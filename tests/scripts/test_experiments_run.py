@@ -16,6 +16,7 @@ RUN = ROOT / "scripts" / "experiments" / "run.sh"
 sys.path[:0] = [str(ROOT / "scripts"), str(RUN.parent)]
 
 import publish  # noqa: E402
+import report  # noqa: E402
 import signatures  # noqa: E402
 from documents import ages, tables  # noqa: E402
 
@@ -312,6 +313,11 @@ def test_a_table_older_than_its_code_says_so(history, tmp_path):
     assert f"all figures (commit {first[:7]})" in ages.age(file, tmp_path)
     history(file, f"commit {'0' * 40}\n\n{table}")
     assert "Older than the code" in ages.age(file, tmp_path)  # a commit that no one knows
+    history(file, f"commit {second}{report.changes({'git_changed': True})}\n\n{table}")
+    assert "Older than the code" in ages.age(file, tmp_path)  # which no commit has
+    scripts_only = report.changes({"git_changed": True, "package_changed": False})
+    history(file, f"commit {second}{scripts_only}\n\n{table}")
+    assert "No table was older" in ages.age(file, tmp_path) and "scripts" in scripts_only
 
 
 def test_a_page_keeps_what_it_says_where_there_is_no_history(tmp_path, monkeypatch):
