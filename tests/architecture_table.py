@@ -27,7 +27,7 @@ from fairseq_ext import UsageError
 from fairseq_ext.model.choose import refusal_reason
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "supported-models.md"
-HEAD = """# Which architectures run, and how fast
+HEAD = """# Which architectures run
 
 With every architecture below, n-best lists equal stock fairseq's: \
 the test that writes these tables compares them. The fast backend is

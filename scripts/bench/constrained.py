@@ -197,7 +197,7 @@ class Bench:
         return [
             (
                 (
-                    f"constant in the number of constraints, beam {self.args.beam}, "
+                    f"one constraint token, and ten or more, beam {self.args.beam}, "
                     f"{len(kept)} sentences"
                 ),
                 rows,

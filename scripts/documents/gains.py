@@ -127,7 +127,7 @@ def gains() -> str:
             "",
             "",
             "with three or four words, or a phrase of four, more captions score below fairseq's "
-            "search than above it",
+            "search than above it; of news and documentation already with one word",
         ),
         (
             "[glossaries](docs/glossaries.md)",
