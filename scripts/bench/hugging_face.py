@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import re
 import statistics
@@ -341,6 +342,7 @@ def measure(contenders: dict[str, Run], args: argparse.Namespace, kind: Kind) ->
                 )
     shape = ", ".join(f"{name} {value}" for name, value in SHAPES[args.shape].items())
     own = f"ours {kernels.level()}, torch {torch.backends.cpu.get_cpu_capability()}"
+    own += "".join(f", ctranslate2 {isa}" for isa in [os.environ.get("CT2_FORCE_CPU_ISA")] if isa)
     how = (
         f"Random weights, {args.tokens} words a translation, one thread, CPU time, {args.rounds} "
         f"interleaved rounds. Instructions: {own}; the other engines choose their own."
