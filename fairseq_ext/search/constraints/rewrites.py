@@ -117,8 +117,10 @@ def loses(version: Version, term: SourceTerm, lost: Loss) -> bool:
         return is_word and is_rendered and lost.own + lost.next > NO_RIVAL
     if is_inflection(rewrite.form, displaced):
         is_plural = [PLURAL.search(each) is not None for each in (displaced, rewrite.form)]
-        limit = RIVAL if is_plural[0] == is_plural[1] else NUMBER[is_plural[1]]
-        return lost.own + lost.next > (limit)
+        # "use" for "using": what the sentence needs may stand further on than the next tokens
+        same = RIVAL if all(is_plural) else 0.0
+        limit = same if is_plural[0] == is_plural[1] else NUMBER[is_plural[1]]
+        return lost.own + lost.next > limit
     is_phrase = (term.is_label or term.is_interface_label) and " " in term.mention
     if is_phrase and len(words(displaced)) == 1 and sentence.is_doubtful(candidate, term):
         return lost.own + lost.next > RIVAL  # "Match Automatically" for "automatically"

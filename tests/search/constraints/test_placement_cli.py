@@ -6,10 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
+from demo_model import FLAGS
 from demo_text import raw_demo
 from forked import generate
 from sizes import drawn
 
+from fairseq_ext import Translator
 from fairseq_ext.search.constraints.report import LEFT_OUT
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -105,6 +107,22 @@ def test_soft_terms_are_preferred_and_those_left_out_are_reported(demo, foreign,
     assert counts == {"given": LINES, "met": LINES, "unmet": []} and all(
         TERM in text for text in much.values()
     )
+
+
+def test_a_verb_that_the_draft_has_in_another_form_stays_as_it_is(tmp_path):
+    """English: "using" is not replaced by "Use", which the rest of the sentence does not fit."""
+    glossary = tmp_path / "terms.tsv"
+    glossary.write_text("Verwenden\tUse\nSchleife\tcycle\n", encoding="utf-8")
+    lines = [
+        "Durch Verwenden dieser Klasse lässt sich die Leistung steigern.",
+        "Die Schleife läuft noch.",  # another word is replaced
+    ]
+    first, second = (
+        found[0].text
+        for found in Translator(**FLAGS, beam=5, glossary=str(glossary)).translate(lines)
+    )
+    assert re.search(r"\b[Uu]sing\b", first) and not re.search(r"\b[Uu]se\b", first)
+    assert re.search(r"\bcycle\b", second)
 
 
 @drawn(3)
