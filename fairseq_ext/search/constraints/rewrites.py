@@ -118,7 +118,7 @@ def loses(version: Version, term: SourceTerm, lost: Loss) -> bool:
     if is_inflection(rewrite.form, displaced):
         is_plural = [PLURAL.search(each) is not None for each in (displaced, rewrite.form)]
         # "use" for "using": what the sentence needs may stand further on than the next tokens
-        same = RIVAL if all(is_plural) else 0.0
+        same = 0.0 if is_word and not any(is_plural) else RIVAL
         limit = same if is_plural[0] == is_plural[1] else NUMBER[is_plural[1]]
         return lost.own + lost.next > limit
     is_phrase = (term.is_label or term.is_interface_label) and " " in term.mention
