@@ -116,10 +116,12 @@ def loses(version: Version, term: SourceTerm, lost: Loss) -> bool:
     if term in candidate.inserted:
         return is_word and is_rendered and lost.own + lost.next > NO_RIVAL
     if is_inflection(rewrite.form, displaced):
-        is_plural = [PLURAL.search(each) is not None for each in (displaced, rewrite.form)]
-        # "use" for "using": what the sentence needs may stand further on than the next tokens
-        same = 0.0 if is_word and not any(is_plural) else RIVAL
-        limit = same if is_plural[0] == is_plural[1] else NUMBER[is_plural[1]]
+        old_is_plural, new_is_plural = (
+            PLURAL.search(each) is not None for each in (displaced, rewrite.form)
+        )
+        if is_word and not old_is_plural and not new_is_plural:
+            return True  # "using" for "use": what needs it may stand anywhere in the sentence
+        limit = RIVAL if old_is_plural == new_is_plural else NUMBER[new_is_plural]
         return lost.own + lost.next > limit
     is_phrase = (term.is_label or term.is_interface_label) and " " in term.mention
     if is_phrase and len(words(displaced)) == 1 and sentence.is_doubtful(candidate, term):

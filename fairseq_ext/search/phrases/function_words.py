@@ -75,7 +75,7 @@ def function_words(language: str) -> frozenset[str]:
 @functools.lru_cache(maxsize=1 << 14)
 def stem(word: str) -> str:
     """Return an English word without its ending: use, uses, used and using have one stem."""
-    for ending in ENDINGS:
+    for ending in () if word.endswith("ss") else ENDINGS:  # process
         if word.endswith(ending) and len(word) - len(ending) >= 2:
             word = word[: -len(ending)]
             break
