@@ -63,7 +63,7 @@ NEEDED = (  # a flag, or the beginning of flags: what a command has before them
     ("mbr_", "--beam 10 --mbr chrf "),
     ("print_utility", "--beam 10 --mbr chrf "),
     ("parallel_length", "--decoding jacobi "),
-    ("draft_cost", "--decoding window "),
+    ("draft_", "--decoding window "),
     ("shortlist_file", "--softmax lexical "),
     ("shortlist_", "--softmax lexical --shortlist-file FILE "),
     ("resume", "--results-file FILE "),

@@ -173,7 +173,7 @@ def sacrebleu_utility(name: str) -> Utility:
     return utility
 
 
-_fastchrf_threads: set[int] = set()  # processes in which fastchrf started its threads
+_fastchrf_started: list[int] = []  # the process of its first call; a fork has its parent's
 
 
 def fastchrf_can_run() -> bool:
@@ -182,8 +182,9 @@ def fastchrf_can_run() -> bool:
     It starts threads at its first call. A process that was forked from there lacks them, and
     fastchrf would wait for them forever.
     """
-    _fastchrf_threads.add(os.getpid())
-    return len(_fastchrf_threads) == 1
+    if not _fastchrf_started:
+        _fastchrf_started.append(os.getpid())
+    return _fastchrf_started[0] == os.getpid()
 
 
 def fast_chrf() -> Utility:

@@ -249,7 +249,7 @@ def where_and_when(facts: dict[str, Any]) -> str:
     """A line of what `machine` says, under tables."""
     return (
         f"torch {facts['torch']}, {facts['cores']} cores of {facts['cpu']}, commit "
-        f"{facts['git_commit'] or 'none'}, {facts['date']}"
+        f"{facts['git_commit'] or 'none'}{changes(facts)}, {facts['date']}"
     )
 
 

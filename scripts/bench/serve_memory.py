@@ -124,7 +124,7 @@ class Traffic:
         ).json()
         found = re.search(r"\bvery\b", answer["text"], re.IGNORECASE) is not None
         met = [each["met"] for each in answer["constraints"]]  # of each place in the source
-        return None if any(met) == found else f"{met} of {answer['text']}"
+        return None if met and any(met) == found else f"{met} of {answer['text']}"
 
     async def kept(self, client: httpx.AsyncClient, line: str, number: int) -> str | None:
         answer = await client.post("/v1/translate", json={"source": line, "glossary": "day"})
