@@ -291,7 +291,7 @@ class GlossaryPlacement:
         for candidate, version in best.items():
             lead = len(candidate.draft.tokens) - len(candidate.tokens)
             spans = token_spans(version.tokens[lead:], self.text.text, self.text.own_texts)
-            terms = unfit(version, spans)
+            terms = unfit(version, spans, self.writer.is_english)
             candidate.unfit |= terms
             changed += [version.sentence] if terms else []
         return list(dict.fromkeys(changed))

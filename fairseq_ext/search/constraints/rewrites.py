@@ -10,8 +10,10 @@ The model decides whether a term fits where it can compare the term with a rival
 word. A word that the model itself writes for the source term (renderings.py) loses where the next
 tokens become less probable than in the draft by `RIVAL`. The term's own tokens count too where less
 speaks for it: a label whose source word is of another kind (Use: verwenden), a common word (one
-token) with a doubtful alignment, or another form of the draft's word. A term that the model does
-not know has no rival: it and the words behind it are improbable wherever it stands.
+token) with a doubtful alignment, or another form of the draft's word. An English word of which the
+draft has another form than a plural ("using" for "use") always loses: the words that need that form
+may stand anywhere in the sentence. A term that the model does not know has no rival: it and the
+words behind it are improbable wherever it stands.
 """
 
 from __future__ import annotations
@@ -97,18 +99,18 @@ def changed_by(spans: Sequence[Span], changes: Sequence[Span]) -> list[int | Non
     ]
 
 
-def unfit(version: Version, spans: Sequence[Span]) -> set[SourceTerm]:
-    """Return the terms of a version to which the model prefers the draft's own words. spans: as for
-    `losses`."""
+def unfit(version: Version, spans: Sequence[Span], is_english: bool) -> set[SourceTerm]:
+    """Return the terms of a version that the draft's own words are preferred to. spans: as for
+    `losses`; is_english: whether the target is."""
     return {
         term
         for term, lost in losses(version, spans).items()
-        if not term.required and loses(version, term, lost)
+        if not term.required and loses(version, term, lost, is_english)
     }
 
 
-def loses(version: Version, term: SourceTerm, lost: Loss) -> bool:
-    """Return whether the model prefers the draft's own words to a term."""
+def loses(version: Version, term: SourceTerm, lost: Loss, is_english: bool) -> bool:
+    """Return whether the draft's own words are preferred to a term."""
     sentence, candidate, rewrite = version.sentence, version.candidate, version.rewrites[term]
     displaced, numbers = candidate.text[slice(*rewrite.span)], sentence.mention_numbers(term)
     is_word = len(words(rewrite.form)) == 1
@@ -119,8 +121,8 @@ def loses(version: Version, term: SourceTerm, lost: Loss) -> bool:
         old_is_plural, new_is_plural = (
             PLURAL.search(each) is not None for each in (displaced, rewrite.form)
         )
-        if is_word and not old_is_plural and not new_is_plural:
-            return True  # "using" for "use": what needs it may stand anywhere in the sentence
+        if is_english and is_word and not old_is_plural and not new_is_plural:
+            return True
         limit = RIVAL if old_is_plural == new_is_plural else NUMBER[new_is_plural]
         return lost.own + lost.next > limit
     is_phrase = (term.is_label or term.is_interface_label) and " " in term.mention

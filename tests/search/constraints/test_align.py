@@ -843,6 +843,7 @@ def test_flags_that_need_the_searchs_own_hypotheses_refuse_it(tmp_path):
         ("posted", "post", True),
         ("Vendor invoices", "vendor invoice", True),
         ("copy", "copies", True),
+        ("process", "processing", True),
         ("open", "Open", False),
         ("offer", "quotation", False),
         ("print management", "management", False),
@@ -943,7 +944,26 @@ def test_a_label_of_several_words_takes_no_part_of_its_place(nats, weight, is_la
     version = Version(
         sentence, sentence.candidates[0], {term: Rewrite((15, len(text)), form, form)}, []
     )
-    assert loses(version, term, Loss(nats, 0.0, 3)) is lost
+    assert loses(version, term, Loss(nats, 0.0, 3), True) is lost
+
+
+@pytest.mark.parametrize(
+    ("form", "displaced", "is_english", "nats", "lost"),
+    [
+        ("use", "using", True, -9, True),
+        ("use", "using", False, 2, False),  # the stems are those of English
+        ("print management", "printing management", True, 2, False),
+        ("print management", "printing management", True, 4, True),
+        ("page", "pages", True, 0.2, False),
+        ("page", "pages", True, 0.4, True),
+    ],
+)
+def test_an_english_word_loses_to_another_form_of_it(form, displaced, is_english, nats, lost):
+    term = SourceTerm(form, (), (form,), ((0,),))
+    sentence = unplaced(displaced, term)
+    rewrite = Rewrite((0, len(displaced)), form, form)
+    version = Version(sentence, sentence.candidates[0], {term: rewrite}, [])
+    assert loses(version, term, Loss(nats, 0.0, 1), is_english) is lost
 
 
 def test_a_label_of_another_kind_than_its_source_word_is_not_inserted():
