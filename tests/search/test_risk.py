@@ -4,7 +4,8 @@ import json
 import math
 import os
 import sys
-from types import SimpleNamespace
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
 
 import forked
 import numpy as np
@@ -20,7 +21,7 @@ from fairseq_ext import Translator, UsageError
 from fairseq_ext.engine.engine import Engine
 from fairseq_ext.plugin.tasks import Flags
 from fairseq_ext.search.finished import Hypothesis
-from fairseq_ext.search.mbr import BayesRisk, utility_of
+from fairseq_ext.search.mbr import BayesRisk, sacrebleu_utility, utility_of
 from fairseq_ext.serve.records import Record, answer_json
 
 TEXTS = [
@@ -203,8 +204,23 @@ def test_aggregated_references_are_scored_as_their_authors_do():
     assert expected == pytest.approx([score(text, drawn) for text in full], abs=1e-3)
 
 
-def test_a_forked_process_never_waits_for_the_threads_of_fastchrf():
-    pytest.importorskip("fastchrf")
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_a_forked_process_never_waits_for_the_threads_of_fastchrf(is_installed, monkeypatch):
+    if is_installed:
+        pytest.importorskip("fastchrf")
+    else:  # a stand-in, as it would be in this process
+
+        def pairwise_chrf(candidates, references):
+            assert os.getpid() == own
+            return [sacrebleu_utility("chrf")(candidates[0], references[0], "")]
+
+        def aggregate_chrf(candidates, references):
+            return [[0.0] * len(candidates[0])]
+
+        own, module = os.getpid(), ModuleType("fastchrf")
+        module.__spec__ = ModuleSpec("fastchrf", None)
+        vars(module).update(pairwise_chrf=pairwise_chrf, aggregate_chrf=aggregate_chrf)
+        monkeypatch.setitem(sys.modules, "fastchrf", module)
     full = TEXTS[:4]
     pairs = utility_of(Flags(mbr="chrf"))
     together = utility_of(Flags(mbr="chrf", mbr_aggregate=True))

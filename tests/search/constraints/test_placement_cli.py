@@ -1,17 +1,15 @@
 """Where forced phrases land, through the command on the demo model: --constraint-end,
---constraint-bonus."""
+--constraint-bonus, and verbs of a glossary."""
 
 import json
 import re
 from pathlib import Path
 
 import pytest
-from demo_model import FLAGS
 from demo_text import raw_demo
-from forked import generate
+from forked import generate, interactive_forked
 from sizes import drawn
 
-from fairseq_ext import Translator
 from fairseq_ext.search.constraints.report import LEFT_OUT
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -123,8 +121,10 @@ def test_a_verb_that_the_draft_has_in_another_form_stays_as_it_is(tmp_path):
         "Das Verarbeiten der Daten dauert lange.",
         "Die Schleife läuft noch.",  # another word is replaced
     ]
-    translator = Translator(**FLAGS, beam=5, glossary=str(glossary))
-    *verbs, cycle = (found[0].text for found in translator.translate(lines))
+    command = f"{MODEL} --path {MODEL}/checkpoint.pt --cpu -s de -t en --bpe sentencepiece"
+    command += f" --sentencepiece-model {MODEL}/spm.model --task translation_ext"
+    done = interactive_forked("\n".join(lines) + "\n", *command.split(), "--glossary", glossary)
+    *verbs, cycle = re.findall(r"^D-\d+\t\S+\t(.*)$", done.stdout, re.MULTILINE)
     assert [text.split()[0] for text in verbs] == ["Using", "Saving", "Processing"]
     assert re.search(r"\bcycle\b", cycle)
 
