@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,11 +103,10 @@ def checked(root: str, python: str) -> Checkout:
         )
     found = Checkout(folder, os.path.abspath(program))  # a link in an environment is not followed
     command = [found.python, "-c", PROBE]
-    place = tempfile.gettempdir()  # Python looks for modules in the working directory first
+    run = partial(subprocess.run, command, capture_output=True, text=True, check=False)
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, env=found.environment(), cwd=place, check=False
-        )
+        with tempfile.TemporaryDirectory() as place:  # Python looks for modules there first
+            done = run(env=found.environment(), cwd=place)
     except OSError as error:
         raise BenchError(f"--before: {python} cannot be started: {error.strerror}") from error
     said = (done.stdout.strip() if done.returncode == 0 else done.stderr.strip()) or "nothing"

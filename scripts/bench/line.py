@@ -17,7 +17,6 @@ within a line, the first line left out.
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -97,7 +96,12 @@ class Talk:
     """
 
     def __init__(
-        self, name: str, command: list[str], checkout: Checkout, parts: Path | None = None
+        self,
+        name: str,
+        command: list[str],
+        checkout: Checkout,
+        place: Path,
+        parts: Path | None = None,
     ):
         self.name, self.parts_file = name, parts
         self.seconds: list[float] = []
@@ -112,13 +116,12 @@ class Talk:
             text=True,
             env=environment,
             bufsize=1,
-            cwd=tempfile.gettempdir(),  # Python looks for modules in the working directory first
+            cwd=place,  # Python looks for modules in the working directory first
         )
 
     def cpu(self) -> float:
-        """CPU seconds of the process so far."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """CPU seconds of the process so far: Linux has a clock for each process."""
+        return time.clock_gettime((~self.process.pid << 3) | 2)
 
     def query(self, line: str) -> None:
         """Give a line and wait for its answer."""
@@ -203,7 +206,8 @@ def contenders(args: argparse.Namespace, text: Text, beam: int):
             requested[f"before{kind}"] = (args.before, all_flags[f"ours{kind}"])
     for i, (name, (checkout, more)) in enumerate(requested.items()):
         out = text.folder / f"parts-{beam}-{i}.json"
-        yield Talk(name, [checkout.python, "-c", COMMAND, str(out), *flags, *more], checkout, out)
+        command = [checkout.python, "-c", COMMAND, str(out), *flags, *more]
+        yield Talk(name, command, checkout, text.folder, out)
     try:
         folders = {kind: convert(text, kind) for kind in ("float32", "int8")}
     except BenchError as error:
@@ -211,7 +215,7 @@ def contenders(args: argparse.Namespace, text: Text, beam: int):
         return
     for kind, folder in folders.items():
         command = [sys.executable, "-c", CTRANSLATE2, str(folder), str(pieces), kind, str(beam)]
-        yield Talk(f"CTranslate2 {kind}", command, this)
+        yield Talk(f"CTranslate2 {kind}", command, this, text.folder)
 
 
 def table(beam: int, talks: list[Talk]) -> str:
