@@ -1,0 +1,257 @@
+"""The contract: what users have been promised, as requests and their answers.
+
+A record against regressions, no proof. `requests.json` has about sixty requests, and
+`answers.jsonl` what every entry point must answer. One process an entry point goes through the
+whole table: fairseq-generate, fairseq-interactive, Translator, python -m fairseq_ext.translate,
+Engine, the server's HTTP, and python -m fairseq_ext.corpus translate. Only public ways are used.
+
+    python tests/contract/run.py                       # all rows at all entry points
+    python tests/contract/run.py --entry engine ROW    # one of them
+    python tests/contract/run.py --record ROW          # a new row's answer; refuses to overwrite
+    pytest tests/contract                              # the same in the suite
+
+A changed answer is a commit of its own, whose message names the row and says why: remove the row's
+line from answers.jsonl and record it again.
+
+A request: `model` (seeded_models.py), `lines` or `text`, `flags` as a Translator's keywords, and
+what a call can have of its own: `nbest`, `seed`, `terms`, `records` (a line of a JSONL constraints
+file each). "{name}" in a flag's value is a file with the content `files[name]`. `then`: flags of a
+second run, which continues the first one's results file. `show`: statistics that belong to the
+answer. `twice`: `translate` answers from what its first start has saved.
+`entries`: which entry points have a row; default all.
+
+An answer: `lines` (n-best lists of [text, score], or an error), `unmet` and `met` phrases, `stats`,
+or `refused`, a sentence; `status` of a command. An entry point must agree in all that it gives.
+`except` holds where one differs by design, such as in a sentence's words. `origin` says where the
+answer is from. A reference of stock fairseq is run again when a row is recorded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+from entry_points import ENTRIES, Interactive, Row  # noqa: E402
+
+ENVIRONMENT = {
+    "FAIRSEQ_EXT_STRATEGIES": str(HERE / "seeded_models.py"),
+    "OMP_NUM_THREADS": "1",
+    "PYTHONUTF8": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+ORIGIN = "recorded at f342631c"
+TOLERANCE = 1e-4  # of scores, in nats
+MARGIN = 2e-3  # between hypotheses of the demo's model, so that other machines agree
+
+
+def table() -> dict[str, Row]:
+    """The requests by name."""
+    given = json.loads((HERE / "requests.json").read_text("utf-8"))
+    rows = {}
+    for row in given["rows"]:
+        lines = row.get("lines", row["model"] if "text" not in row else [])
+        rows[row["row"]] = row | {"lines": given["lines"][lines] if type(lines) is str else lines}
+    return rows
+
+
+def answers() -> dict[str, Row]:
+    """The recorded answers by name."""
+    text = (HERE / "answers.jsonl").read_text("utf-8")
+    return {each["row"]: each for each in map(json.loads, text.splitlines())}
+
+
+def offered(row: Row, entry: str) -> bool:
+    """Whether an entry point has a row."""
+    return entry in row.get("entries", ENTRIES)
+
+
+def expected(answer: Row, entry: str) -> Row:
+    """The answer of one entry point."""
+    other = answer.get("except", {}).get(entry, {})
+    if other and "refused" in {**other, **answer["answer"]}:
+        return other
+    return answer["answer"] | other
+
+
+def differences(entry: str, wanted: Row, found: Row) -> list[str]:
+    """In what an answer differs."""
+    lines = wanted.get("lines", [])
+    status = 1 if "refused" in wanted else 3 if any(type(each) is dict for each in lines) else 0
+    wanted = {"status": status} | wanted
+    names = {*found} | {"lines", "refused", "text", *ENTRIES[entry].gives} & {*wanted}
+    out = []
+    for name in sorted(names):
+        a, b = wanted.get(name), found.get(name)
+        if name == "lines" and a and b and len(a) == len(b):
+            for i, (x, y) in enumerate(zip(a, b, strict=True)):
+                if type(x) is list and type(y) is list:
+                    x = x[:1] if entry == "translate" else x
+                    least = 1 if entry == "translate" else 2  # text and score; the utility
+                    x = [h[: max(least, len(g))] for h, g in zip(x, y, strict=False)] + x[len(y) :]
+                if not close(x, y):
+                    out.append(f"line {i}: expected {x}\n{' ' * 11}found {y}")
+        elif not close(a, b):
+            out.append(f"{name}: expected {a}\n{' ' * len(name)}  found {b}")
+    return out
+
+
+def close(a: Any, b: Any) -> bool:
+    """Whether two answers are equal, numbers within the tolerance."""
+    if type(a) is list and type(b) is list:
+        return len(a) == len(b) and all(map(close, a, b))
+    if type(a) is dict and type(b) is dict:
+        return a.keys() == b.keys() and all(close(a[name], b[name]) for name in a)
+    if float in (type(a), type(b)) and {type(a), type(b)} <= {int, float}:
+        return abs(a - b) <= TOLERANCE or a == b
+    return bool(a == b)
+
+
+def answered(entry: str, rows: list[Row], folder: Path) -> dict[str, Row]:
+    """The answers of an entry point, in a process of its own."""
+    names = [row["row"] for row in rows if offered(row, entry)]
+    cache = folder / "fairseq_ext"  # of `translate`, with what is compiled
+    if not cache.exists():
+        kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / cache.name
+        if kept.exists():
+            shutil.copytree(kept, cache, ignore=shutil.ignore_patterns("model-*"))
+    command = [sys.executable, __file__, "--process", str(folder), "--entry", entry, *names]
+    environment = {**os.environ, **ENVIRONMENT, "XDG_CACHE_HOME": str(folder)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        raise RuntimeError(f"{entry}: {done.stderr[-3000:]}")
+    return json.loads(done.stdout)
+
+
+def broken(entry: str, rows: list[Row], folder: Path) -> list[str]:
+    """What an entry point answers otherwise than it should, a text each."""
+    given = answers()
+    return [
+        f"{name} at {entry}: {said}"
+        for name, found in answered(entry, rows, folder).items()
+        for said in differences(entry, expected(given[name], entry), found)
+    ]
+
+
+def process(entry: str, rows: list[Row], folder: Path) -> None:
+    """Print the answers of an entry point."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print
+    import seeded_models
+    import warm
+
+    seeded_models.save(folder)
+    if entry in ("engine", "http"):
+        sys.executable = warm.python()
+    print(json.dumps(dict(ENTRIES[entry](folder).run(rows))), file=out, flush=True)
+
+
+def reference(row: Row, folder: Path) -> Row:
+    """The answer of a row's `reference`: flags of another command, stock's unless it says so."""
+    import seeded_models  # noqa: F401
+
+    flags = {**row["reference"]}
+    entry = ENTRIES[flags.pop("command", "interactive")](folder)
+    assert isinstance(entry, Interactive)
+    entry.task = flags.pop("task", "translation")
+    other = {name: row[name] for name in ("row", "model", "lines", "nbest") if name in row}
+    return dict(entry.run([other | {"flags": flags}]))[row["row"]]
+
+
+def record(row: Row, found: dict[str, Row], folder: Path) -> Row:
+    """A new answer of what the entry points have answered, with what differs among them."""
+    found = {entry: found[entry] for entry in ("translator", *found) if entry in found}
+    answer: Row = {}
+    for each in found.values():  # the first that has a key
+        if "crashed" in each:
+            raise RuntimeError(each["crashed"])
+        answer |= {k: v for k, v in each.items() if k not in (*answer, "status")}
+    if "refused" in answer and "lines" in answer:
+        del answer["refused"]
+    origin = ORIGIN
+    if "reference" in row:
+        made = reference(row, folder)
+        if said := differences(
+            "interactive", made, {"lines": answer["lines"], "status": made["status"]}
+        ):
+            raise RuntimeError(f"{row['row']} differs from its reference: {said}")
+        answer["lines"] = made["lines"]
+        task = row["reference"].get("task", "translation")
+        origin = row.get("origin", "stock fairseq" if task == "translation" else task)
+    for nbest in answer.get("lines", []) if row["model"] == "demo" else []:
+        for better, worse in zip(nbest, nbest[1:], strict=False) if type(nbest) is list else []:
+            if better[1] - worse[1] < MARGIN and better[0] != worse[0] and "mbr" not in str(row):
+                raise RuntimeError(f"{row['row']}: no clear lead of {better} over {worse}")
+    others: Row = {}
+    for entry, each in found.items():
+        if differences(entry, answer, each):
+            others[entry] = {
+                k: v
+                for k, v in each.items()
+                if differences(entry, answer, {k: v})
+                and any(line.startswith((k, k[:-1])) for line in differences(entry, answer, {k: v}))
+            }
+    made = {"row": row["row"], "origin": origin, "answer": rounded(answer)}
+    return made | ({"except": rounded(others)} if others else {})
+
+
+def rounded(value: Any) -> Any:
+    """An answer as it is written down."""
+    if type(value) is list:
+        return [rounded(each) for each in value]
+    if type(value) is dict:
+        return {name: rounded(each) for name, each in value.items()}
+    return round(value, 6) if type(value) is float else value
+
+
+def main() -> int:
+    parse = argparse.ArgumentParser(description="Check or record rows of the contract.")
+    parse.add_argument("rows", nargs="*", metavar="ROW", help="default: all")
+    parse.add_argument("--entry", choices=list(ENTRIES), help="one entry point")
+    parse.add_argument("--record", action="store_true", help="rows that have no answer yet")
+    parse.add_argument("--process", metavar="FOLDER", help=argparse.SUPPRESS)
+    args = parse.parse_args()
+    requests = table()
+    rows = [requests[name] for name in args.rows or requests]
+    if args.process:
+        process(args.entry, rows, Path(args.process))
+        return 0
+    given, failed = answers(), 0
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if args.record:
+            if old := [row["row"] for row in rows if row["row"] in given]:
+                print(f"these have answers, remove their lines from answers.jsonl first: {old}")
+                return 1
+            found = {entry: answered(entry, rows, folder) for entry in ENTRIES}
+            for row in rows:
+                try:
+                    of_row = {k: v[row["row"]] for k, v in found.items() if row["row"] in v}
+                    made = json.dumps(record(row, of_row, folder), ensure_ascii=False)
+                except RuntimeError as error:
+                    print(f"{row['row']}: {error}")
+                    failed += 1
+                else:
+                    print(made)
+                    with open(HERE / "answers.jsonl", "a", encoding="utf-8") as file:
+                        print(made, file=file)
+            return min(failed, 1)
+        for entry in [args.entry] if args.entry else ENTRIES:
+            for said in broken(entry, rows, folder):
+                failed += 1
+                print(said)
+    print(f"{failed} differences")
+    return min(failed, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
