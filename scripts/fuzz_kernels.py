@@ -24,7 +24,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 from build_drafts import estimate
 from fairseq.data import Dictionary
 
@@ -32,16 +31,13 @@ import fairseq_ext  # noqa: F401  lets fairseq be imported
 from fairseq_ext.core import array_file
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.kernels import library as building
-from fairseq_ext.kernels import lsh
 from fairseq_ext.kernels.compiling import FOLDER
 from fairseq_ext.kernels.parallel import RowStruct
 from fairseq_ext.search.parallel import ngram as tables
 from fairseq_ext.search.parallel.ngram import Ngram
-from fairseq_ext.search.strategies.softmax import _lsh_index
-from fairseq_ext.search.strategies.softmax._lsh_index import Parameters
 
 PRELOADED = "FAIRSEQ_EXT_SANITIZED"
-FILES = ("parallel.cpp", "transformer.cpp", "lsh.cpp")
+FILES = ("parallel.cpp", "transformer.cpp")
 FLAGS = (
     "-O1",
     "-g",
@@ -180,53 +176,6 @@ class Tables:
             )
 
 
-class Indexes:
-    """LSH indexes."""
-
-    def __init__(self, folder: Path, chance: random.Random):
-        self.file, self.chance = folder / "index.npz", chance
-        generator = torch.Generator().manual_seed(chance.randrange(1 << 30))
-        weight = torch.randn(200, 12, generator=generator)
-        self.x, self.V, self.D = torch.randn(3, 12, generator=generator), *weight.shape
-        self.good = []
-        for parameters in (
-            Parameters(4, 2, 6, 1, "direct"),
-            Parameters(8, 3, 5, 1, "cuckoo"),
-            Parameters(3, 1, 300, 1, "direct"),
-        ):
-            index = _lsh_index.build(weight, None, parameters, lsh)
-            assert _lsh_index.write(index, "key", self.file)
-            self.good.append((parameters, array_file.load(self.file, *self.layout(parameters))[1]))
-
-    @staticmethod
-    def layout(parameters: Parameters) -> tuple:
-        return _lsh_index.FORMAT, _lsh_index.VERSION, _lsh_index.LAYOUTS[parameters.table]
-
-    def round(self) -> bool:
-        """One damaged index; whether the loader took it."""
-        parameters, arrays = self.chance.choice(self.good)
-        arrays = dict(arrays)
-        for name in self.chance.sample(list(arrays), self.chance.choice([0, 1, 1, 2])):
-            arrays[name] = changed(arrays[name], self.chance)
-        array_file.save(
-            self.file, *self.layout(parameters)[:2], {"weights": "key"}, arrays, compress=False
-        )
-        index = _lsh_index.read(self.file, "key", parameters, self.V, self.D)
-        if index is None:
-            return False
-        codes = lsh.wta_hash(self.x, index.dimensions, index.u)
-        if index.cuckoo is not None:
-            start, length = lsh.lookup_cuckoo(codes, index.cuckoo, index.V)
-        else:
-            start, length = lsh.lookup_direct(codes, index.offsets)
-        lsh.count_hits(start, length, index.words, index.V)
-        never = torch.zeros(self.V, dtype=torch.bool)
-        lsh.CompiledLookup(index, never, 0)(
-            self.x, self.chance.randrange(1, 4), None, time.CLOCK_MONOTONIC
-        )
-        return True
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -244,20 +193,15 @@ def main() -> None:
         words = [sys.executable, *sys.argv, "--seed", str(args.seed)]
         os.execve(sys.executable, words, environment(runtime))
     load_sanitized([FOLDER / name for name in FILES])
-    fairseq_ext_log = _lsh_index.logger
-    fairseq_ext_log.disabled = True  # each refused index is one warning
     chance, counts = random.Random(args.seed), collections.Counter[str]()
     print(f"seed {args.seed}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        targets = (Tables(Path(folder), chance), Indexes(Path(folder), chance))
+        target = Tables(Path(folder), chance)
         end = time.monotonic() + args.seconds
         while time.monotonic() < end:
-            for target in targets:
-                counts[
-                    f"{type(target).__name__.lower()} {'taken' if target.round() else 'refused'}"
-                ] += 1
+            counts[f"tables {'taken' if target.round() else 'refused'}"] += 1
     print(", ".join(f"{count} {what}" for what, count in sorted(counts.items())))
-    if len(counts) < 4:
+    if len(counts) < 2:
         sys.exit("error: not every loader has both taken and refused a file")
 
 

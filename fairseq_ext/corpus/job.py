@@ -91,7 +91,7 @@ REQUIRED_KEYS = {  # further keys of a file's entry and their types, by its stat
     "done": {"bytes": int, "sha256": str, "lines": int, "counts": dict, "signatures": list},
     "unreadable": {"line": int, "reason": str},
 }
-OUTPUT_FLAGS = ("glossary_report", "lsh_index")  # flags that name a file that the run writes
+OUTPUT_FLAGS = ("glossary_report",)  # flags that name a file that the run writes
 
 
 def fingerprint_arguments(

@@ -1,4 +1,5 @@
-// LSH softmax (--softmax lsh) on the CPU, from states to the words that hashing finds. lsh_torch.py is the definition, integer for integer.
+// LSH softmax (--softmax lsh) on the CPU, from states to the words that hashing finds. lsh_torch.py is the definition, integer for integer;
+// lsh.py calls it.
 //
 // Shapes: n rows, D dimensions, P = u x W hash functions of K dimensions, W bands, V words.
 
@@ -7,11 +8,8 @@
 
 namespace {
 
-constexpr int64_t PRIME = 2147483647;
 constexpr int64_t CHECKED = 64;  // marks that are checked at once
 constexpr int64_t FEW = 16;      // at most V / FEW counters are cleared one by one, more by one memset
-
-int64_t slot_of(int32_t key, const int64_t* hash, int64_t size) { return (hash[0] * key + hash[1]) % PRIME % size; }
 
 // Set the marks (V,) of words that reach t hits in any of n rows. The counters are small enough for the first cache and are 0 between calls
 template <class Count>
@@ -60,14 +58,12 @@ int64_t compact(uint8_t* marks, int64_t V, const uint8_t* always, const uint8_t*
     return found;
 }
 
-// Mirrored by a ctypes structure in lsh.py
+// As `Index` of lsh_torch.py; lsh.py reads its fields here
 struct Index {
-    const int64_t* dimensions;           // (K, P)
-    const int32_t* words;                // (W x V,)
-    const int32_t* offsets;              // (W, size), null with a cuckoo table
-    const int32_t *key, *first, *length;   // (W, size) each
-    const int64_t* hashes;               // (W, 4)
-    int64_t K, P, u, bits, V, size;
+    const int64_t* dimensions;  // (K, P)
+    const int32_t* words;       // (W x V,)
+    const int32_t* offsets;     // (W x B + 1,), B codes a band
+    int64_t K, P, u, bits, V, B;
     int64_t ones;  // number of additional dimensions at which states are 1 (a bias)
 };
 
@@ -109,38 +105,6 @@ ENTRY int64_t wta_hash(const float* x, int64_t n, int64_t D, const int64_t* dime
     return guarded([&] { hash_states(x, n, D, dimensions, K, P, u, bits, codes); });
 }
 
-// Find the spans of codes (n, W): their starts in the flat (W x V) words, and their lengths. offsets (W, size)
-ENTRY void lookup_direct(const int32_t* codes, int64_t n, int64_t W, const int32_t* offsets, int64_t size, int32_t* start, int32_t* length) {
-    for (int64_t i = 0; i < n; ++i)
-        for (int64_t w = 0; w < W; ++w) {
-            const int32_t* place = offsets + w * size + codes[i * W + w];
-            start[i * W + w] = place[0];
-            length[i * W + w] = place[1] - place[0];
-        }
-}
-
-// The same from a cuckoo table: key, first, many (W, size), hashes (W, 4); length 0 where no word has the code
-ENTRY void lookup_cuckoo(const int32_t* codes, int64_t n, int64_t W, const int32_t* key, const int32_t* first, const int32_t* many,
-                         const int64_t* hashes, int64_t size, int64_t V, int32_t* start, int32_t* length) {
-    for (int64_t i = 0; i < n; ++i)
-        for (int64_t w = 0; w < W; ++w) {
-            const int32_t code = codes[i * W + w];
-            int64_t slot = w * size + slot_of(code, hashes + w * 4, size);
-            if (key[slot] != code) slot = w * size + slot_of(code, hashes + w * 4 + 2, size);
-            const bool is_there = key[slot] == code && many[slot] > 0;
-            start[i * W + w] = is_there ? static_cast<int32_t>(w * V + first[slot]) : 0;
-            length[i * W + w] = is_there ? many[slot] : 0;
-        }
-}
-
-// Adds to hits (n, V) in how many bands a word's code is the row's
-ENTRY void count_hits(const int32_t* start, const int32_t* length, int64_t n, int64_t W, const int32_t* words, int64_t V, int16_t* hits) {
-#pragma omp parallel for schedule(static) if (n * V > WORTH_THREADS)
-    for (int64_t i = 0; i < n; ++i)
-        for (int64_t s = i * W; s < (i + 1) * W; ++s)
-            for (const int32_t *word = words + start[s], *end = word + length[s]; word < end; ++word) ++hits[i * V + *word];
-}
-
 namespace {
 
 int64_t find(const Index* index, const float* x, int64_t n, int64_t d, int64_t t, const uint8_t* always, const uint8_t* never, int64_t* ids,
@@ -161,10 +125,12 @@ int64_t find(const Index* index, const float* x, int64_t n, int64_t d, int64_t t
     int32_t *codes = scratch(spans, 3 * n * W), *start = codes + n * W, *length = start + n * W;
     hash_states(x, n, D, index->dimensions, index->K, index->P, index->u, index->bits, codes);
     seconds[0] = stages.next();
-    if (index->offsets)
-        lookup_direct(codes, n, W, index->offsets, index->size, start, length);
-    else
-        lookup_cuckoo(codes, n, W, index->key, index->first, index->length, index->hashes, index->size, index->V, start, length);
+    for (int64_t i = 0, j = 0; i < n; ++i)
+        for (int64_t w = 0; w < W; ++w, ++j) {
+            const int32_t* place = index->offsets + w * index->B + codes[j];
+            start[j] = place[0];
+            length[j] = place[1] - place[0];
+        }
     uint8_t* marks = scratch(marked, index->V);
     if (W <= 255)
         mark<uint8_t>(start, length, n, W, index->words, index->V, t, marks);

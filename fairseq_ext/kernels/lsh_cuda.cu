@@ -5,7 +5,6 @@
 // Shapes: n rows, V words, D dimensions, K dimensions a hash function, u codes a band, W bands. Row-major, no padding.
 // A name that ends in _naive is the form the paper compares with (its Table 4).
 
-#define PRIME 2147483647LL
 #define FULL 0xffffffffu
 
 // Band codes of rows x (n, D): grid (ceil(W / block), n), D floats of shared memory. A block reads its row once, coalesced, and every
@@ -30,49 +29,11 @@ extern "C" __global__ void wta_hash(const float* x, const int* dimensions, int* 
     codes[(long long)blockIdx.y * W + band] = code;
 }
 
-__device__ __forceinline__ int slot_of(int key, const long long* hashes, int which, int size) {
-    return (int)((hashes[2 * which] * (long long)key + hashes[2 * which + 1]) % PRIME % size);
-}
-
-// Cuckoo insertion: a thread a key. It swaps its key's number into a slot and continues with the one it finds there, which moves to its
-// other slot, until a slot was empty. After `rounds` swaps the keys of the band drive each other round: the band is marked.
-extern "C" __global__ void cuckoo_insert(const int* keys, const int* counts, const int* bands, const long long* hashes, int* place,
-                                         int* failed, int m, int size, int rounds) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    int band = bands[blockIdx.y];
-    if (i >= counts[band]) return;
-    const int* own = keys + (long long)band * m;
-    const long long* h = hashes + 4LL * band;
-    int* table = place + (long long)band * size;
-    int number = i, slot = slot_of(own[number], h, 0, size);
-    for (int round = 0; round < rounds; round++) {
-        number = atomicExch(table + slot, number);
-        if (number < 0) return;
-        int first = slot_of(own[number], h, 0, size);
-        slot = slot == first ? slot_of(own[number], h, 1, size) : first;
-    }
-    failed[band] = 1;
-}
-
-// Start and length of each code's span, a thread a (row, band); two probes at most.
-extern "C" __global__ void lookup_cuckoo(const int* codes, const int* key, const int* start, const int* length, const long long* hashes,
-                                         int* out_start, int* out_length, int n, int W, int size, int V) {
+// Start and length of each code's span, a thread a (row, band). offsets (W x B + 1,), B codes a band
+extern "C" __global__ void lookup(const int* codes, const int* offsets, int* out_start, int* out_length, int n, int W, int B) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n * W) return;
-    int band = i % W, code = codes[i];
-    const long long* h = hashes + 4LL * band;
-    long long at = (long long)band * size + slot_of(code, h, 0, size);
-    if (key[at] != code) at = (long long)band * size + slot_of(code, h, 1, size);
-    int found = key[at] == code ? length[at] : 0;
-    out_length[i] = found;
-    out_start[i] = found ? band * V + start[at] : 0;
-}
-
-// The same by address: one probe.
-extern "C" __global__ void lookup_direct(const int* codes, const int* offsets, int* out_start, int* out_length, int n, int W, int size) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= n * W) return;
-    long long at = (long long)(i % W) * size + codes[i];
+    long long at = (long long)(i % W) * B + codes[i];
     int start = offsets[at];
     out_start[i] = start;
     out_length[i] = offsets[at + 1] - start;

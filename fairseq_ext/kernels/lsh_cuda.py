@@ -17,15 +17,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.kernels import lsh_torch
-from fairseq_ext.kernels.lsh_torch import (
-    MAX_HASHES,
-    MAX_ROUNDS,
-    SLOTS_PER_KEY,
-    Cuckoo,
-    Spans,
-    bits_of,
-    draw_hashes,
-)
+from fairseq_ext.kernels.lsh_torch import bits_of
 
 BLOCK = 256
 SHARED_FLOATS = 12_288  # 48 KiB, a block's shared memory by default on every GPU
@@ -115,57 +107,11 @@ def wta_hash(x: Tensor, dimensions: Tensor, u: int) -> Tensor:
     return codes
 
 
-def build_cuckoo(spans: Spans, seed: int = 0) -> Cuckoo:
-    """Do the same as `build_cuckoo` of lsh_torch.py, on a GPU.
-
-    Errors: RuntimeError if none of 64 pairs of hash functions settles a band.
-    """
-    keys, start, length, counts = lsh_torch.distinct_codes(spans)
-    W, m = keys.shape
-    device = keys.device
-    size = 1 << (SLOTS_PER_KEY * m - 1).bit_length()
-    generator = torch.Generator().manual_seed(seed)
-    hashes = draw_hashes(W, generator).to(device)
-    place = torch.full((W, size), -1, dtype=torch.int32, device=device)
-    bands = torch.arange(W, dtype=torch.int32, device=device)
-    for _ in range(MAX_HASHES):
-        failed = torch.zeros(W, dtype=torch.int32, device=device)
-        place[bands.long()] = -1
-        grid = (blocks(m), bands.numel())
-        launch(
-            "cuckoo_insert",
-            grid,
-            keys.int(),
-            counts.int(),
-            bands,
-            hashes,
-            place,
-            failed,
-            m,
-            size,
-            MAX_ROUNDS,
-        )
-        bands = failed.nonzero()[:, 0].int()
-        if not bands.numel():
-            return lsh_torch.build_tables(place.long(), keys, start, length, hashes)
-        hashes[bands.long()] = draw_hashes(bands.numel(), generator).to(device)
-    raise RuntimeError(
-        f"{bands.numel()} bands have no cuckoo table after {MAX_HASHES} pairs of hash functions"
-    )
-
-
-def lookup_cuckoo(codes: Tensor, table: Cuckoo, V: int) -> tuple[Tensor, Tensor]:
+def lookup(codes: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
     n, W = codes.shape
     start, length = torch.empty_like(codes), torch.empty_like(codes)
-    tables = (table.key, table.start, table.length, table.hashes)
-    launch("lookup_cuckoo", (blocks(n * W),), codes, *tables, start, length, n, W, table.size, V)
-    return start, length
-
-
-def lookup_direct(codes: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
-    n, W = codes.shape
-    start, length = torch.empty_like(codes), torch.empty_like(codes)
-    launch("lookup_direct", (blocks(n * W),), codes, offsets, start, length, n, W, offsets.size(1))
+    B = (offsets.numel() - 1) // W
+    launch("lookup", (blocks(n * W),), codes, offsets, start, length, n, W, B)
     return start, length
 
 

@@ -59,7 +59,6 @@ NEEDED = (  # a flag, or the beginning of flags: what a command has before them
     ("dba_", "--constraints-file FILE "),
     ("gbs_", "--select gbs --constraints-file FILE "),
     ("sampling_", "--sampling "),
-    ("mbr_model", "--beam 10 --mbr comet "),
     ("mbr_", "--beam 10 --mbr chrf "),
     ("print_utility", "--beam 10 --mbr chrf "),
     ("parallel_length", "--decoding jacobi "),

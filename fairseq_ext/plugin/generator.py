@@ -37,7 +37,7 @@ from fairseq_ext.search.phrases.segmenter import Segmenter, TargetText
 from fairseq_ext.search.phrases.sentence import Meets, met
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.processors import LogitsProcessors
-from fairseq_ext.search.protocols import Softmax, Strategies
+from fairseq_ext.search.protocols import Strategies
 
 # the stock searches that our drivers replace
 OWN_LOOP = (
@@ -102,7 +102,6 @@ class BeamSearchGenerator(SequenceGenerator):
             stats=self.stats,
         )
         self.setup = setup_of(flags, self.context, self.made_decoder, self.processors())
-        self.rescores = type(self.strategies.softmax).rescore is not Softmax.rescore
         text = self.current_target_text if places_terms(flags) else None
         self.driver = driver_of(
             options, self.context, self.setup, self.meets, self.detokenize, text
@@ -237,12 +236,10 @@ class BeamSearchGenerator(SequenceGenerator):
         return out
 
     def answer(self, pool: Pool, sentence: int, found: list[Hypothesis]) -> list[dict[str, Any]]:
-        """Return the results of a sentence from its final hypotheses: scored again if the softmax
-        requires it, with those first that meet the constraints."""
+        """Return the results of a sentence from its final hypotheses, with those first that meet
+        the constraints."""
         if found and found[0].ending is not None:
             self.strategies.stop.count_ending(found[0].ending)
-        if self.rescores:
-            found = self.strategies.softmax.rescore(sentence, found, pool, self.spec.scoring)
         given = pool.original_constraints or pool.constraints
         if not found and given is not None and given[sentence].allowed is not None:
             raise SentenceError(

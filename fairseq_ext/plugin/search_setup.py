@@ -79,8 +79,8 @@ def setup_of(
 
 
 def may_read_models(flags: Any) -> bool:
-    """Return whether a strategy may run the models' own modules: --lsh-normalise exact does, and
-    strategies outside the package may."""
+    """Return whether a strategy may read the models' own modules: the output layer does where it is
+    not scored in full, and strategies outside the package may read any."""
     return choice(flags, "softmax") != DEFAULT["softmax"] or OUTSIDE in os.environ
 
 

@@ -159,18 +159,14 @@ class EngineFlags(StockFlags, total=False):
     length_reward_unbounded: bool | None
     lsh_bands: int | None
     lsh_hits: int | None
-    lsh_index: Text | None
     lsh_k: int | None
-    lsh_normalise: Literal["exact", "list"] | None
     lsh_seed: int | None
     lsh_share: Literal["batch", "sentence"] | None
-    lsh_table: Literal["auto", "cuckoo", "direct"] | None
     lsh_top: int | None
     lsh_u: int | None
     mbr: Text | None
     mbr_aggregate: bool | None
     mbr_candidates: int | None
-    mbr_model: Text | None
     mbr_prune: float | None
     mbr_references: int | None
     mbr_weights: Literal["prob", "uniform"] | None

@@ -133,7 +133,7 @@ class BayesRisk:
 
 # ---- Utilities: the quality of a translation, given another one as the reference
 #
-# Metrics of sacrebleu, fastchrf and COMET, or a function of the user's.
+# Metrics of sacrebleu and fastchrf, or a function of the user's.
 #
 # Shapes: C candidates, R references of one sentence.
 
@@ -151,7 +151,7 @@ def utility_of(flags: Any) -> Utility:
         return fast_chrf()
     if name in ("chrf", "bleu", "ter"):
         return sacrebleu_utility(name)
-    return comet_utility(flags.mbr_model) if name == "comet" else user_utility(name)
+    return user_utility(name)
 
 
 def sacrebleu_utility(name: str) -> Utility:
@@ -225,43 +225,12 @@ def aggregated_chrf() -> Utility:
     return utility
 
 
-def comet_utility(path: str) -> Utility:
-    """Return COMET with the checkpoint that the user names (raises UsageError)."""
-    try:
-        from comet import load_from_checkpoint
-    except ImportError:
-        raise UsageError(
-            "--mbr comet needs COMET: pip install unbabel-comet, or use --mbr chrf"
-        ) from None
-    if not os.path.isfile(path):
-        raise UsageError(f"--mbr-model {path} is not there: name the file of a COMET model")
-    try:
-        model = load_from_checkpoint(path)
-    except Exception as error:
-        raise UsageError(
-            f"--mbr-model {path}: COMET cannot load it ({error}): name the file of a COMET model"
-        ) from error
-
-    def utility(candidates: Sequence[str], references: Sequence[str], source: str) -> Any:
-        pairs = [
-            {"src": source, "mt": candidate, "ref": reference}
-            for candidate in candidates
-            for reference in references
-        ]
-        return np.reshape(
-            model.predict(pairs, gpus=0, progress_bar=False).scores,
-            (len(candidates), len(references)),
-        )
-
-    return utility
-
-
 def user_utility(name: str) -> Utility:
     """Return a user's function `module:function` of candidates, references and the source, which
     returns (C, R) (raises UsageError)."""
     module, _, function = name.partition(":")
     if not function:
-        raise UsageError(f"--mbr must be chrf, bleu, ter, comet or module:function, not {name}")
+        raise UsageError(f"--mbr must be chrf, bleu, ter or module:function, not {name}")
     sys.path.insert(0, os.getcwd())
     try:
         if not callable(found := getattr(importlib.import_module(module), function)):
@@ -294,22 +263,15 @@ def user_utility(name: str) -> Utility:
 # ---- The flags, and the checks of their values
 
 
-COMET = "comet"  # the utility that needs --mbr-model
-
-
 @dataclass
 class CandidateFlags:
     mbr: str | None = field(
         default=None,
         metadata={
-            "help": "answer with the hypothesis of the highest expected chrf, bleu, ter, comet or "
+            "help": "answer with the hypothesis of the highest expected chrf, bleu, ter or "
             "module:function (default: of the highest score)",
             "needs": ("search loop",),
         },
-    )
-    mbr_model: str | None = field(
-        default=None,
-        metadata={"help": "--mbr comet: file of the model's checkpoint (default: none)"},
     )
     mbr_candidates: int = field(
         default=0,
@@ -397,11 +359,6 @@ def check(flags: Any, generation: Any) -> None:
         raise UsageError(
             "--mbr-prune (share of resamplings) must be 0 or more and below 1, not "
             f"{flags.mbr_prune}"
-        )
-    if (flags.mbr == COMET) != bool(flags.mbr_model):
-        raise UsageError(
-            "--mbr comet and --mbr-model, the file of its checkpoint, belong together: "
-            "give both or none"
         )
     if flags.mbr_aggregate and (flags.mbr != "chrf" or str(flags.mbr_weights) == "prob"):
         raise UsageError(

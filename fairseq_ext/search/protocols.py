@@ -23,7 +23,7 @@ from fairseq_ext.kernels.beam import StrategyRules
 from fairseq_ext.model.protocol import Decoder, Regroupable
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
-from fairseq_ext.search.finished import Ending, Finished, Hypothesis, Scoring
+from fairseq_ext.search.finished import Ending, Finished, Scoring
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.processors import LogitsProcessors
@@ -64,13 +64,6 @@ class Softmax(ABC):
     ) -> LogProbs:
         """Return log-probabilities of the next token of rows; beam and pool (None: not known) name
         the words that must be scored."""
-
-    def rescore(
-        self, sentence: int, found: list[Hypothesis], pool: Pool, scoring: Scoring
-    ) -> list[Hypothesis]:
-        """Return a sentence's finished hypotheses with their final scores, best first; unchanged by
-        default."""
-        return found
 
 
 class ListSoftmax(Softmax):

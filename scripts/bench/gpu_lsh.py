@@ -31,6 +31,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts" / "bench")]
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY  # noqa: E402
+from fairseq_ext.search.strategies.softmax._lsh_index import Parameters  # noqa: E402
 from models import batch, generators, run, task  # noqa: E402
 from models import on_device as batch_on_device  # noqa: E402
 from softmax import BEST, one_sentence, states  # noqa: E402
@@ -39,7 +40,6 @@ from fairseq_ext.core.stats import Stats  # noqa: E402
 from fairseq_ext.kernels import lsh_cuda, lsh_torch  # noqa: E402
 from fairseq_ext.search.log_probs import LogProbs  # noqa: E402
 from fairseq_ext.search.strategies.softmax import lsh as strategy  # noqa: E402
-from fairseq_ext.search.strategies.softmax._lsh_index import Parameters  # noqa: E402
 from fairseq_ext.search.strategies.softmax._shortlist import ShortlistMeter  # noqa: E402
 from fairseq_ext.search.strategies.softmax.lsh import LSH  # noqa: E402
 
@@ -171,11 +171,10 @@ def stages(V, d, K, u, W, rows=12, size=6177, whole=False):
     weight = torch.randn(V, d, generator=torch.Generator().manual_seed(1)) * d**-0.5
     x = states(weight, rows).to(there)
     weight = weight.to(there)
-    dims = lsh_torch.draw_dimensions(d, K, u, W, 1).to(there)
-    spans = lsh_torch.sort_words(kernels.wta_hash(weight, dims, u))
-    cuckoo, words = kernels.build_cuckoo(spans, 1), spans.words.view(-1)
+    index = lsh_torch.build_index(weight, K, u, W, 1, kernels.wta_hash)
+    dims, offsets, words = index.dimensions, index.offsets, index.words
     codes = kernels.wta_hash(x, dims, u)
-    start, length = kernels.lookup_cuckoo(codes, cuckoo, V)
+    start, length = kernels.lookup(codes, offsets)
     hits = kernels.count_hits(start, length, words, V)
     found = hits.amax(0)
     # t: about 1,000 words by their hits; the most frequent words fill the list up to its size
@@ -187,11 +186,11 @@ def stages(V, d, K, u, W, rows=12, size=6177, whole=False):
     logits, full_logits = x @ short.t(), x @ weight.t()
 
     def lookup(**form):
-        start, length = kernels.lookup_cuckoo(codes, cuckoo, V)
+        start, length = kernels.lookup(codes, offsets)
         return kernels.count_hits(start, length, words, V, **form)
 
     def all_stages():
-        start, length = kernels.lookup_cuckoo(kernels.wta_hash(x, dims, u), cuckoo, V)
+        start, length = kernels.lookup(kernels.wta_hash(x, dims, u), offsets)
         ids = kernels.compact(kernels.count_hits(start, length, words, V), t, always)
         return torch.log_softmax(x @ kernels.gather(weight, ids).t(), dim=-1)
 
@@ -201,7 +200,7 @@ def stages(V, d, K, u, W, rows=12, size=6177, whole=False):
         "full: normalization": lambda: torch.log_softmax(full_logits, dim=-1),
         "LSH: softmax": all_stages,
         "LSH: WTA hash": lambda: kernels.wta_hash(x, dims, u),
-        "LSH: cuckoo lookup": lookup,
+        "LSH: lookup": lookup,
         "LSH: candidate list": lambda: kernels.compact(hits, t, always),
         "LSH: construct E": lambda: kernels.gather(weight, ids),
         "LSH: matrix multiply": lambda: x @ short.t(),
@@ -212,7 +211,7 @@ def stages(V, d, K, u, W, rows=12, size=6177, whole=False):
         acts = {name: act for name, act in acts.items() if name.endswith("softmax")}
     elif kernels is lsh_cuda:
         naive = {
-            "LSH: cuckoo lookup": [lambda: lookup(warp=False)],
+            "LSH: lookup": [lambda: lookup(warp=False)],
             # a counter and a sort; torch's nonzero, which is CUB's copy-if
             "LSH: candidate list": [
                 lambda: kernels.compact(hits, t, always, optimised=False),
@@ -304,8 +303,6 @@ for (V, K), gain in gained.items():
 LSTM = {
     "softmax": "lsh",
     "lsh_bands": 50 if args.quick else 500,
-    "lsh_table": "cuckoo",
-    "lsh_index": "off",
 }
 LSTM |= {"lsh_hits": 3, "lsh_top": 300 if args.quick else 6000}
 guarded(overall, 4000 if args.quick else 40000, 100 if args.quick else 1000, LSTM)

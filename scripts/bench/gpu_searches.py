@@ -154,5 +154,5 @@ if not quick:
     big = random_model(V, 6, torch.float16, there)
     table(
         "Transformer-big, float16, 16 sentences, 32,000 words (not profiled)",
-        big, V - 4, [24] * 16, (16, 48), None, {"softmax": "lsh", "lsh_index": "off"},
+        big, V - 4, [24] * 16, (16, 48), None, {"softmax": "lsh"},
     )  # fmt: skip

@@ -41,7 +41,6 @@ from fairseq_ext.model.transformer.weights import Linear
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.strategies.softmax._lsh_index import Parameters
 from fairseq_ext.search.strategies.softmax._shortlist import ShortlistMeter, ShortlistSoftmax
 from fairseq_ext.search.strategies.softmax.lsh import LSH
 from fairseq_ext.search.strategies.softmax.screened import (
@@ -115,13 +114,7 @@ class OutputLayer:
         self.top = ShortlistSoftmax(meter=meter, **common)  # type: ignore
         self.mib["top"] = resident() - before
         before = resident()
-        self.lsh = LSH(
-            Parameters(16, 3, 100, 1, "direct"),
-            2,
-            None,
-            meter=ShortlistMeter(Stats(), 5, 0),
-            **common,
-        )
+        self.lsh = LSH(16, 3, 100, 2, meter=ShortlistMeter(Stats(), 5, 0), **common)
         self.lsh.probed = True
         self.mib["lsh"] = resident() - before
 

@@ -365,7 +365,7 @@ def test_int8_with_lists_of_each_sentence_does_not_depend_on_batches_or_processe
     ]
     found = []
     for how in (["--batch-size", 1], ["--batch-size", 8], ["--batch-size", 8, "--cpu-workers", 2]):
-        done = generate(*command(tiny, tiny / "model.pt", *flags, "--lsh-index", "off", *how))
+        done = generate(*command(tiny, tiny / "model.pt", *flags, *how))
         assert done.status == 0, done.stderr
         found.append(
             {name: fields[0] for name, fields in lines(done).items() if name.startswith("H-")}

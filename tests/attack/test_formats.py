@@ -5,17 +5,13 @@ import json
 
 import numpy as np
 import pytest
-import torch
 
 from fairseq_ext import UsageError
-from fairseq_ext.core import array_file
 from fairseq_ext.core.files import with_digest
 from fairseq_ext.corpus.job import Manifest
 from fairseq_ext.plugin.results import FORMAT, ResultsFile
 from fairseq_ext.search.parallel import ngram
 from fairseq_ext.search.parallel.ngram import Table
-from fairseq_ext.search.strategies.softmax import _lsh_index
-from fairseq_ext.search.strategies.softmax._lsh_index import Parameters
 
 # ---- --results-file, of a dictionary of 10 words
 
@@ -276,59 +272,3 @@ def test_a_draft_table(tmp_path, name):
     assert f"--draft-table {path} is not a draft table, because {reason}" in str(
         error.value
     ) and ngram.REBUILD in str(error.value)
-
-
-# ---- LSH indexes, of 50 words and 8 dimensions
-
-INDEXES = {
-    "a word too many": ("direct", "words", 3, 50, "it holds a word that is not in the vocabulary"),
-    "a word below 0": ("direct", "words", 0, -1, "it holds a word that is not in the vocabulary"),
-    "a dimension too many": (
-        "direct",
-        "dimensions",
-        (0, 0),
-        8,
-        "it compares a dimension that there is not",
-    ),
-    "a dimension below 0": (
-        "direct",
-        "dimensions",
-        (1, 1),
-        -1,
-        "it compares a dimension that there is not",
-    ),
-    "a span that runs over": ("direct", "offsets", (2, 5), 10**6, "its spans are not in order"),
-    "a span that begins early": ("direct", "offsets", (0, 0), -1, "its spans are not in order"),
-    "a span of another band": ("direct", "offsets", (1, 0), 0, "its spans are not in order"),
-    "a start too far": ("cuckoo", "start", (0, 0), 51, "its spans leave their band"),
-    "a start below 0": ("cuckoo", "start", (0, 0), -1, "its spans leave their band"),
-    "a length too large": ("cuckoo", "length", (1, 1), 10**9, "its spans leave their band"),
-    "a length below 0": ("cuckoo", "length", (1, 1), -2, "its spans leave their band"),
-    "no hash function": ("cuckoo", "hashes", (0, 0), 0, "its hash functions are not valid"),
-    "a hash function too large": (
-        "cuckoo",
-        "hashes",
-        (3, 3),
-        2**62,
-        "its hash functions are not valid",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", INDEXES)
-def test_an_index(tmp_path, caplog, name, monkeypatch):
-    """It is built again, with one line that says why."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    kind, array, place, value, reason = INDEXES[name]
-    weight = torch.randn(50, 8, generator=torch.Generator().manual_seed(1))
-    checkpoint, parameters = str(tmp_path / "model.pt"), Parameters(4, 2, 6, 1, kind)
-    right = _lsh_index.load_or_build(weight, None, parameters, checkpoint)
-    [file] = (tmp_path / "fairseq_ext").iterdir()
-    layout = (_lsh_index.FORMAT, _lsh_index.VERSION, _lsh_index.LAYOUTS[kind])
-    made_from, arrays = array_file.load(file, *layout)
-    arrays[array][place] = value
-    array_file.save(file, *layout[:2], made_from, arrays, compress=False)
-    again = _lsh_index.load_or_build(weight, None, parameters, checkpoint)
-    assert f"is built again, because {reason}" in caplog.text and torch.equal(
-        again.words, right.words
-    )

@@ -53,18 +53,15 @@ def near(chance: random.Random, most: int) -> int:
     return chance.choice([*(edge for edge in EDGES if edge <= most), chance.randint(1, most)])
 
 
-def index(chance: random.Random, most_words: int = 600, most_bits: int = 30):
-    """Random words in random tables, with the codes of n rows: n, V, spans, number
-    of codes, codes."""
-    V, n = near(chance, most_words), chance.choice([0, 1, 1, 2, 5, 31, 32, 33])
+def index(chance: random.Random):
+    """An index of random words, and the codes of some rows."""
+    V, n = near(chance, 600), chance.choice([0, 1, 1, 2, 5, 31, 32, 33])
     W = near(chance, 257 if n == 1 else 33)
-    bits = chance.choice([bits for bits in (1, 2, 5, 9, 30) if bits <= most_bits])
-    codes = torch.randint(1 << bits, (V, W), dtype=torch.int32)
-    there = codes[torch.randint(V, (n,))]  # codes that words have, and some that none has
-    requested = torch.where(
-        torch.rand(n, W) < 0.7, there, torch.randint(1 << bits, (n, W), dtype=torch.int32)
-    )
-    return n, V, lsh_torch.sort_words(codes), 1 << bits, requested
+    K, u = chance.choice([(2, 1), (4, 1), (5, 3)])  # 1, 2 and 9 bits
+    built = lsh_torch.build_index(torch.randn(V, 6), K, u, W, chance.randrange(99))
+    there = lsh_torch.wta_hash(torch.randn(n, 6), built.dimensions, u)
+    others = torch.randint(1 << (u * lsh_torch.bits_of(K)), (n, W), dtype=torch.int32)
+    return built, torch.where(torch.rand(n, W) < 0.7, there, others)
 
 
 def wta_hash(chance: random.Random) -> None:
@@ -81,41 +78,17 @@ def wta_hash(chance: random.Random) -> None:
     assert torch.equal(lsh_cuda.wta_hash(x, dimensions, u), lsh_torch.wta_hash(x, dimensions, u))
 
 
-def cuckoo_insert(chance: random.Random) -> None:
-    _, V, spans, many, _ = index(chance, 300)
-    seed = chance.randrange(99)
-    ours, theirs = lsh_cuda.build_cuckoo(spans, seed), lsh_torch.build_cuckoo(spans, seed)
-    # every key once
-    assert [sorted(row) for row in ours.key.tolist()] == [
-        sorted(row) for row in theirs.key.tolist()
-    ]
-    wanted = torch.cat(
-        [spans.codes.t(), torch.randint(many, (9, spans.codes.size(0)), dtype=torch.int32)]
-    )
-    for got, expected in zip(
-        *(lsh_torch.lookup_cuckoo(wanted, table, V) for table in (ours, theirs)), strict=True
-    ):
-        assert torch.equal(got, expected)
-
-
-def lookup_cuckoo(chance: random.Random) -> None:
-    _, V, spans, _, requested = index(chance)
-    table = lsh_torch.build_cuckoo(spans, chance.randrange(99))
-    same(lsh_cuda.lookup_cuckoo(requested, table, V), lsh_torch.lookup_cuckoo(requested, table, V))
-
-
-def lookup_direct(chance: random.Random) -> None:
-    _, _, spans, many, requested = index(chance, most_bits=9)
-    offsets = lsh_torch.build_direct(spans, many)
-    same(lsh_cuda.lookup_direct(requested, offsets), lsh_torch.lookup_direct(requested, offsets))
+def lookup(chance: random.Random) -> None:
+    built, requested = index(chance)
+    same(lsh_cuda.lookup(requested, built.offsets), lsh_torch.lookup(requested, built.offsets))
 
 
 def count_hits(chance: random.Random, warp: bool = True) -> None:
-    _, V, spans, _, requested = index(chance)
-    found = lsh_torch.lookup_cuckoo(requested, lsh_torch.build_cuckoo(spans), V)
+    built, requested = index(chance)
+    found = lsh_torch.lookup(requested, built.offsets)
     same(
-        [lsh_cuda.count_hits(*found, spans.words.view(-1), V, warp)],
-        [lsh_torch.count_hits(*found, spans.words.view(-1), V).int()],
+        [lsh_cuda.count_hits(*found, built.words, built.V, warp)],
+        [lsh_torch.count_hits(*found, built.words, built.V).int()],
     )
 
 
@@ -156,9 +129,7 @@ def same(ours, theirs) -> None:
 
 KERNELS = [
     wta_hash,
-    cuckoo_insert,
-    lookup_cuckoo,
-    lookup_direct,
+    lookup,
     count_hits,
     count_hits_naive,
     compact_write,
@@ -282,12 +253,6 @@ PLANTED = {  # what is replaced by what, in which kernel, and what is reported
         count_hits_naive,
         "no barrier between",
     ),
-    "an unsafe flag": (
-        "failed[band] = 1",
-        "failed[band] += 1",
-        cuckoo_insert,
-        "no barrier between",
-    ),
     "a wrong lane": ("my_length, turn)", "my_length, turn + 1)", count_hits, None),
     "a lane outside the mask": (
         "__shfl_sync(FULL, my_row, turn)",
@@ -298,7 +263,7 @@ PLANTED = {  # what is replaced by what, in which kernel, and what is reported
     "a read out of bounds": (
         "n * W) return;\n    long long at",
         "n * W + 1) return;\n    long long at",
-        lookup_direct,
+        lookup,
         "out of bounds",
     ),
     "a grid too small": ("", "", wta_hash, None),
@@ -323,7 +288,7 @@ def test_a_planted_error_is_caught(name, folder, monkeypatch):
 def test_arguments_that_a_kernel_does_not_take_are_refused(launches):
     codes = torch.zeros(1, 4, dtype=torch.int32)
     with pytest.raises(KernelError, match="offsets is no int\\*"):
-        lsh_cuda.lookup_direct(codes, torch.zeros(4, 9, dtype=torch.int64))
+        lsh_cuda.lookup(codes, torch.zeros(4, 9, dtype=torch.int64))
     with pytest.raises(KernelError, match="no GPU launches this"):
         lsh_cuda.launch("gather_rows", (0,), codes, codes.long(), codes, 1)
 
@@ -349,6 +314,4 @@ def test_kernels_pass_the_address_and_undefined_behaviour_sanitizers(request):
         env={**os.environ, SANITIZED: "1", "LD_PRELOAD": asan, "ASAN_OPTIONS": "detect_leaks=0"},
     )
     assert done.stdout.endswith("." * (len(KERNELS) + 1)), done.stdout + done.stderr
-    assert (
-        done.returncode and "heap-buffer-overflow" in done.stderr and "lookup_direct" in done.stderr
-    )
+    assert done.returncode and "heap-buffer-overflow" in done.stderr and "lookup" in done.stderr

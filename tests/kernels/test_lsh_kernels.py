@@ -16,9 +16,7 @@ from fairseq_ext.kernels import lsh as lsh_compiled
 from fairseq_ext.kernels import lsh_cuda, lsh_torch
 from fairseq_ext.kernels import shortlist as gathered
 from fairseq_ext.kernels.library import library
-from fairseq_ext.kernels.lsh_torch import PRIME
 from fairseq_ext.kernels.transformer import PackedLinear
-from fairseq_ext.search.strategies.softmax import _lsh_index
 
 SOURCE = Path(lsh_torch.__file__).with_name("lsh_cuda.cu")
 
@@ -121,80 +119,37 @@ def test_wrong_parameters_are_named(arguments):
         lsh_torch.draw_dimensions(*arguments)
 
 
-def tables(kernels, codes, bits):
-    spans = lsh_torch.sort_words(codes)
-    return spans, lsh_torch.build_direct(spans, 1 << bits), kernels.build_cuckoo(spans, seed=1)
+@pytest.mark.parametrize("K, u", [(4, 2), (64, 3)], ids=["4 bits", "18 bits"])
+def test_each_code_has_the_words_of_its_band(twins, device, K, u):
+    words, _, _ = case(D=80)
+    built = lsh_torch.build_index(words.to(device), K, u, 5, 1, twins.wta_hash)
+    codes = twins.wta_hash(words.to(device), built.dimensions, u).cpu()
+    listed = built.words.cpu()
+    for band in range(5):
+        of_band = listed[band * 300 : (band + 1) * 300]
+        assert sorted(of_band.tolist()) == list(range(300))
+        # words of a code are next to each other, in their order
+        assert torch.equal(of_band.long(), codes[:, band].argsort(stable=True))
+        for code in codes[:, band].unique().tolist():
+            at = (band << (u * lsh_torch.bits_of(K))) + code
+            start, end = built.offsets[at : at + 2].tolist()
+            assert listed[start:end].tolist() == (codes[:, band] == code).nonzero()[:, 0].tolist()
+    assert built.offsets.numel() == (5 << (u * lsh_torch.bits_of(K))) + 1
 
 
 @pytest.mark.parametrize("n", [1, 4])
-@pytest.mark.parametrize("table", ["direct", "cuckoo"])
-def test_hits_equal_equation_9(twins, device, table, n):
-    words, rows, dimensions = (x.to(device) for x in case(n=n))
-    V = words.size(0)
-    of_words, of_rows = twins.wta_hash(words, dimensions, 2), twins.wta_hash(rows, dimensions, 2)
-    spans, direct, cuckoo = tables(twins, of_words, 4)
-    start, length = (
-        twins.lookup_direct(of_rows, direct)
-        if table == "direct"
-        else twins.lookup_cuckoo(of_rows, cuckoo, V)
-    )
+def test_hits_equal_equation_9(kernels, device, n):
+    words, rows, _ = (x.to(device) for x in case(n=n))
+    built = lsh_torch.build_index(words, 4, 2, 9, 1, kernels.wta_hash)
+    of_words, of_rows = (kernels.wta_hash(x, built.dimensions, 2) for x in (words, rows))
+    start, length = kernels.lookup(of_rows, built.offsets)
     expected = (of_rows[:, None] == of_words[None]).sum(-1)
-    assert torch.equal(twins.count_hits(start, length, spans.words.view(-1), V).long(), expected)
-    if twins is lsh_cuda:
+    assert torch.equal(kernels.count_hits(start, length, built.words, 300).long(), expected)
+    if kernels is lsh_cuda:
         assert torch.equal(
-            lsh_cuda.count_hits(start, length, spans.words.view(-1), V, warp=False).long(), expected
+            lsh_cuda.count_hits(start, length, built.words, 300, warp=False).long(), expected
         )
     assert expected.max() > 2 and expected.min() == 0  # there is something to see
-
-
-def test_every_code_is_found_in_two_probes_and_no_other_is(twins, device):
-    words, _, dimensions = case(V=2000, D=20, K=8, u=3, W=5)
-    of_words = twins.wta_hash(words.to(device), dimensions.to(device), 3)
-    spans, direct, cuckoo = tables(twins, of_words, 9)
-    for band in range(5):
-        there = set(of_words[:, band].tolist())
-        slots = {int(k): s for s, k in enumerate(cuckoo.key[band].tolist()) if k >= 0}
-        assert set(slots) == there  # each once
-        for code, slot in slots.items():
-            a, b, c, d = cuckoo.hashes[band].tolist()
-            assert slot in (
-                (a * code + b) % PRIME % cuckoo.size,
-                (c * code + d) % PRIME % cuckoo.size,
-            )
-    every = torch.arange(512, dtype=torch.int32, device=device)[:, None].expand(-1, 5).contiguous()
-    start, length = twins.lookup_direct(every, direct)
-    other_start, other_length = twins.lookup_cuckoo(every, cuckoo, 2000)
-    assert torch.equal(length, other_length) and (length == 0).any()
-    assert torch.equal(start[length > 0], other_start[length > 0])
-
-
-def constant(*shape):
-    """Hash functions that send every key to one slot: insertion goes round for ever."""
-    return torch.full(shape, PRIME)
-
-
-def test_cyclic_insertion_draws_new_functions(kernels, device, monkeypatch):
-    real, drawn = lsh_torch.draw_hashes, []
-
-    def first_constant(W, generator):
-        drawn.append(W)
-        return constant(W, 4) if len(drawn) == 1 else real(W, generator)
-
-    monkeypatch.setattr(kernels, "draw_hashes", first_constant)
-    codes = torch.arange(40, dtype=torch.int32, device=device)[:, None].expand(-1, 3).contiguous()
-    spans, _, cuckoo = tables(kernels, codes, 6)
-    assert drawn[:2] == [3, 3]
-    start, length = kernels.lookup_cuckoo(codes, cuckoo, 40)
-    assert (length == 1).all() and torch.equal(
-        start % 40, torch.arange(40, device=device)[:, None].expand(-1, 3).int()
-    )
-
-
-def test_insertion_that_never_settles_ends(kernels, device, monkeypatch):
-    monkeypatch.setattr(kernels, "draw_hashes", lambda W, generator: constant(W, 4))
-    codes = torch.arange(40, dtype=torch.int32, device=device)[:, None].contiguous()
-    with pytest.raises(RuntimeError, match="no cuckoo table"):
-        kernels.build_cuckoo(lsh_torch.sort_words(codes))
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -221,13 +176,12 @@ def test_compaction_equals_a_filter(device, n, V, t, seed):
     W=st.sampled_from([1, 7, 60, 300]),
     t=st.integers(1, 9),
     shape=st.sampled_from([(2, 1), (4, 2), (6, 3)]),
-    table=st.sampled_from(["direct", "cuckoo"]),
     bias=st.booleans(),
     wanted=st.booleans(),
     seed=st.integers(0, 99),
 )
 def test_the_words_found_in_one_call_are_those_of_the_functions(
-    n, V, W, t, shape, table, bias, wanted, seed
+    n, V, W, t, shape, bias, wanted, seed
 ):
     if library() is None:
         pytest.skip("no compiler")
@@ -235,12 +189,9 @@ def test_the_words_found_in_one_call_are_those_of_the_functions(
     weight, x = torch.randn(V, 12, generator=generator), torch.randn(n, 12, generator=generator)
     shift = torch.randn(V, generator=generator) if bias else None
     always, never = torch.rand(2, V, generator=generator) < 0.1
-    index = _lsh_index.build(weight, shift, _lsh_index.Parameters(*shape, W, seed, table))
-    of_words = lsh_torch.wta_hash(
-        weight if shift is None else torch.cat([weight, shift[:, None]], 1),
-        index.dimensions,
-        index.u,
-    )
+    words = weight if shift is None else torch.cat([weight, shift[:, None]], 1)
+    index = lsh_torch.build_index(words, *shape, W, seed)
+    of_words = lsh_torch.wta_hash(words, index.dimensions, index.u)
     finder = lsh_compiled.CompiledLookup(index, never, int(bias))
     for rows in (x, -x):  # what it counts with is clean again
         padded = rows if shift is None else torch.cat([rows, torch.ones(n, 1)], 1)
@@ -304,7 +255,7 @@ def test_the_cuda_source_compiles(architecture, tmp_path):
     assert done.returncode == 0 and out.stat().st_size, done.stderr
     assert all(
         name.encode() in out.read_bytes()
-        for name in ("wta_hash", "cuckoo_insert", "count_hits_naive", "compact_write")
+        for name in ("wta_hash", "lookup", "count_hits_naive", "compact_write")
     )
 
 

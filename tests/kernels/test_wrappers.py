@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_ext.kernels import banks, beam, lsh, parallel, shortlist, transformer
+from fairseq_ext.kernels import banks, beam, lsh, lsh_torch, parallel, shortlist, transformer
 from fairseq_ext.kernels.library import address, c_library, library, loaded
 from fairseq_ext.kernels.log_probs import (
     SamplingCut,
@@ -23,8 +23,6 @@ from fairseq_ext.kernels.log_probs import (
 )
 from fairseq_ext.kernels.lsh import CompiledLookup
 from fairseq_ext.kernels.transformer import CompiledNorm, LayerStack, PackedLinear, cache_struct
-from fairseq_ext.search.strategies.softmax import _lsh_index
-from fairseq_ext.search.strategies.softmax._lsh_index import Parameters
 
 pytestmark = [
     pytest.mark.skipif(library() is None, reason="there is no compiled library"),
@@ -54,7 +52,7 @@ def test_an_address_is_given_of_dense_arrays_of_the_type_and_shape(array):
 
 def index_of() -> Any:
     weight = torch.randn(50, 8, generator=torch.Generator().manual_seed(2))
-    return _lsh_index.build(weight, None, Parameters(4, 2, 6, 1, "direct"), lsh)
+    return lsh_torch.build_index(weight, 4, 2, 6, 1)
 
 
 def bank_rows(**wrong: Any) -> banks.BankRows:
@@ -133,10 +131,6 @@ WRONG: dict[str, Callable[[], object]] = {
         [torch.zeros(1, 1, dtype=torch.int32)] * len(banks.INT64_FIELDS), LONGS, FLAGS, False
     ),
     "wta_hash: type": lambda: lsh.wta_hash(X, torch.zeros(2, 3, dtype=torch.int32), 1),
-    "lookup_direct: shape": lambda: lsh.lookup_direct(
-        torch.zeros(1, 3, dtype=torch.int32), torch.zeros(2, 5, dtype=torch.int32)
-    ),
-    "count_hits: shape": lambda: lsh.count_hits(*[torch.zeros(1, 3, dtype=torch.int32)] * 3, 5),
     "finder: type": lambda: found(X.double()),
     "finder: always": lambda: found(X, torch.zeros(50)),
     "finder: never": lambda: found(X, never=torch.zeros(49, dtype=torch.bool)),

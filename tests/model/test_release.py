@@ -49,10 +49,10 @@ def test_a_released_model_decodes_as_before(architecture, int8, on_the_cpu):
     ("dtype", "flags", "strategies"),
     [
         (torch.float64, {}, ""),
-        (torch.float32, {"softmax": "lsh", "lsh_normalise": "exact"}, ""),
+        (torch.float32, {"softmax": "lsh"}, ""),
         (torch.float32, {}, "mine.py"),
     ],
-    ids=["not compiled", "--lsh-normalise exact", "a strategy of one's own"],
+    ids=["not compiled", "--softmax lsh", "a strategy of one's own"],
 )
 def test_what_may_read_the_modules_keeps_them(dtype, flags, strategies, monkeypatch):
     model = build("transformer", dtype=dtype)

@@ -22,8 +22,4 @@ def test_a_second_of_damaged_files_under_sanitizers():
         timeout=200,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert (
-        "seed 1\n" in done.stdout
-        and "indexes taken" in done.stdout
-        and "tables taken" in done.stdout
-    )
+    assert "seed 1\n" in done.stdout and "tables taken" in done.stdout

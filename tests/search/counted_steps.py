@@ -42,8 +42,8 @@ WAYS: dict = {  # our flags; a string: fairseq's own generator, with these --con
     "DBA": {"select": "dba"},
     "optimal": {"stop": "optimal"},
     "stream": {"schedule": "stream", "stream_width": 4},
-    "LSH": {"softmax": "lsh", "lsh_index": "off", **SMALL},
-    "LSH, CUDA kernels": {"softmax": "lsh", "lsh_index": "off", **SMALL},
+    "LSH": {"softmax": "lsh", **SMALL},
+    "LSH, CUDA kernels": {"softmax": "lsh", **SMALL},
     "window": {"decoding": "window", "block_size": 4, "draft": "repeat", "draft_cost": 0.0},
 }
 

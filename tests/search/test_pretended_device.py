@@ -53,15 +53,12 @@ def test_lsh_by_its_cuda_kernels_gives_what_the_cpu_gives(
     pretended, simulated, monkeypatch, tmp_path
 ):
     launched = use_kernels(tmp_path, monkeypatch)
-    lsh = WAYS["LSH"] | {"lsh_table": "cuckoo"}
     with counting() as counts:
-        same(*on_both(lsh, pretended, max_len_b=4))
+        same(*on_both(WAYS["LSH"], pretended, max_len_b=4))
     waits = {place.split(":")[0] for place in counts.waits}
     assert "_local_scalar_dense in kernels/lsh_cuda.py" in waits  # the shortlist's length
     assert "a mask as an index in kernels/lsh_cuda.py" not in waits
-    assert {"wta_hash", "lookup_cuckoo", "count_hits", "compact_count", "compact_write"} <= set(
-        launched
-    )
+    assert {"wta_hash", "lookup", "count_hits", "compact_count", "compact_write"} <= set(launched)
 
 
 # ---- CUDA graphs

@@ -254,32 +254,6 @@ def test_pruning_drops_the_hopeless_and_keeps_the_best(monkeypatch):
     assert sum(c * r for c, r in requested) < 20 * 64 / 2 and requested[0] == (20, 8)
 
 
-def test_comet_is_given_source_candidate_and_reference(monkeypatch, tmp_path):
-    def predict(pairs, gpus, progress_bar):
-        return SimpleNamespace(
-            scores=[len(p["src"]) + 10 * len(p["mt"]) + 100 * len(p["ref"]) for p in pairs]
-        )
-
-    monkeypatch.setitem(
-        sys.modules,
-        "comet",
-        SimpleNamespace(load_from_checkpoint=lambda path: SimpleNamespace(predict=predict)),
-    )
-    (tmp_path / "model").write_text("")
-    utility = utility_of(Flags(mbr="comet", mbr_model=str(tmp_path / "model")))
-    assert utility(["a", "bb"], ["", "ccc"], "four").tolist() == [[14, 314], [24, 324]]
-    with pytest.raises(UsageError, match="nowhere is not there"):
-        utility_of(Flags(mbr="comet", mbr_model="nowhere"))
-    monkeypatch.setitem(
-        sys.modules, "comet", SimpleNamespace(load_from_checkpoint=lambda path: {}["weights"])
-    )
-    with pytest.raises(
-        UsageError,
-        match=r"model: COMET cannot load it \('weights'\): name the file of a COMET model",
-    ):
-        utility_of(Flags(mbr="comet", mbr_model=str(tmp_path / "model")))
-
-
 # ---- by every entry point
 
 
@@ -443,16 +417,12 @@ def test_a_utility_that_fails_costs_its_own_sentence(tiny):
         (["--mbr", "chrf", "--beam", 1], "--mbr chooses among the hypotheses of a sentence"),
         (
             ["--mbr", "nonsense"],
-            "--mbr must be chrf, bleu, ter, comet or module:function, not nonsense",
+            "--mbr must be chrf, bleu, ter or module:function, not nonsense",
         ),
         (["--mbr", "no_module_here:f"], "--mbr no_module_here:f cannot be loaded"),
-        (["--mbr", ""], "--mbr must be chrf, bleu, ter, comet or module:function, not"),
+        (["--mbr", ""], "--mbr must be chrf, bleu, ter or module:function, not"),
         (["--mbr", "os:path"], "--mbr os:path cannot be loaded (path cannot be called)"),
-        (["--mbr", "comet"], "--mbr comet and --mbr-model"),
-        (
-            ["--mbr", "comet", "--mbr-model", "nowhere"],
-            "--mbr comet needs COMET: pip install unbabel-comet",
-        ),
+        (["--mbr", "comet"], "--mbr must be chrf, bleu, ter or module:function, not comet"),
         (["--mbr-candidates", 3], "--mbr-candidates belongs to --mbr"),
         (
             ["--mbr", "chrf", "--mbr-references", -1],
@@ -474,6 +444,5 @@ def test_a_utility_that_fails_costs_its_own_sentence(tiny):
     ],
     ids=str,
 )
-def test_what_cannot_work_is_refused(tiny, flags, said, monkeypatch):
-    monkeypatch.setitem(sys.modules, "comet", None)
+def test_what_cannot_work_is_refused(tiny, flags, said):
     assert said in sentence(generate(tiny, *EXT, *flags, run=forked.command, check=False))

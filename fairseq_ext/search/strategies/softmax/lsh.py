@@ -15,16 +15,15 @@ EOS, unk and words that prefixes and constraints need are always on it.
 | --- | --- |
 | K, u, W | --lsh-k, --lsh-u, --lsh-bands |
 | t, T | --lsh-hits, --lsh-top |
-| cuckoo table (Algorithm 1), or one by address | --lsh-table cuckoo, direct |
-| normalised over the shortlist (the paper), or over all words | --lsh-normalise list, exact |
 
 Neutral setting: --softmax full; or t = 0; or a T of the vocabulary's size or more. Probabilities
 over a shortlist are at most 1, so the certificates of --stop optimal hold for the search over the
 shortlists, as the signature says.
 Ensembles are refused, since each model would need a shortlist.
-The shortlist and the linear layer over it: _shortlist.py. Hashing and tables:
-search/strategies/softmax/_lsh_index.py and kernels/lsh_torch.py, the definition of lsh.cpp and
-lsh_cuda.cu.
+Difference from the paper: the words of a code are looked up by address and not in a cuckoo hash
+table (Algorithm 1). The spans are the same, found in one probe.
+The shortlist and the linear layer over it: _shortlist.py. Hashing, index and counting:
+kernels/lsh_torch.py, the definition of lsh.cpp and lsh_cuda.cu.
 """
 
 from __future__ import annotations
@@ -33,27 +32,22 @@ import logging
 import math
 import time
 from dataclasses import dataclass, field
-from functools import partial
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError, counted
-from fairseq_ext.core.files import fingerprint_of_dictionary
 from fairseq_ext.core.stats import Mean
 from fairseq_ext.kernels import lsh as lsh_compiled
 from fairseq_ext.kernels import lsh_torch
-from fairseq_ext.kernels.library import library
 from fairseq_ext.model.protocol import Decoder
 from fairseq_ext.search.beam import Beam
-from fairseq_ext.search.finished import Hypothesis, Scoring
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import SearchSpec
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.strategies.softmax import _shortlist
-from fairseq_ext.search.strategies.softmax._lsh_index import DIRECT_BITS, Parameters, load_or_build
 from fairseq_ext.search.strategies.softmax._shortlist import (
     Probe,
     ShortlistFlags,
@@ -65,6 +59,7 @@ logger = logging.getLogger("fairseq_ext")
 PROBE_CALL = 3  # the call whose states the start-up probe times
 PROBE_TIMES = 5
 MOST_BANDS = torch.iinfo(torch.int16).max
+MOST_BITS = 22  # of a band's code, which is an address
 
 
 @dataclass
@@ -99,20 +94,6 @@ class LSHFlags(ShortlistFlags):
             "batch; the paper: the rows of one beam)"
         },
     )
-    lsh_normalise: Literal["list", "exact"] = field(
-        default="list",
-        metadata={
-            "help": "what hypotheses' scores are normalised over: the shortlist (list), or exact, "
-            "all words, in one more pass at the end (default: list, as the paper)"
-        },
-    )
-    lsh_table: Literal["auto", "direct", "cuckoo"] = field(
-        default="auto",
-        metadata={
-            "help": "how codes are looked up (same results; default auto: by address up to 16 "
-            "bits, else cuckoo)"
-        },
-    )
     lsh_seed: int = field(
         default=1,
         metadata={
@@ -120,30 +101,13 @@ class LSHFlags(ShortlistFlags):
             "range": (-(2**63), 2**63 - 1, "seed of 64 bits"),
         },
     )
-    lsh_index: str | None = field(
-        default=None,
-        metadata={
-            "help": "keep the index of this file (default: the checkpoint; off: keep none)",
-            "file": True,
-            "same_results": True,  # it is checked against the weights and the settings,
-            "implemented": "search/strategies/softmax/_lsh_index.py",
-        },
-    )
 
 
 class LSH(ShortlistSoftmax):
     """The shortlist softmax that finds words by hashing the hidden state."""
 
-    def __init__(
-        self,
-        parameters: Parameters,
-        t: int,
-        index_of: str | None,
-        dictionary: str = "",
-        **arguments: Any,
-    ):
-        """t: hits of a candidate; index_of: the file whose index is kept; dictionary:
-        fingerprint of the words."""
+    def __init__(self, K: int, u: int, W: int, t: int, seed: int = 1, **arguments: Any):
+        """K, u, W: of the paper; t: hits of a candidate."""
         super().__init__(**arguments)
         weight, bias = self.layers[0]
         self.t = t
@@ -153,8 +117,14 @@ class LSH(ShortlistSoftmax):
         self.probed = self.lists_all_words
         self.calls = 0
         if not self.lists_all_words:
-            self.index = load_or_build(weight, bias, parameters, index_of, self.kernels, dictionary)
-            if self.compiled is not None:
+            x = weight if bias is None else torch.cat([weight, bias[:, None]], dim=1)
+            compiled = self.compiled is not None
+            self.wta_hash = (lsh_compiled if compiled else self.kernels).wta_hash
+            start = time.perf_counter()
+            self.index = lsh_torch.build_index(x, K, u, W, seed, self.wta_hash)
+            seconds = time.perf_counter() - start
+            logger.info("LSH index of %d words built in %.1f s", self.V, seconds)
+            if compiled:
                 self.finder = lsh_compiled.CompiledLookup(
                     self.index, self.in_base, int(self.has_bias)
                 )
@@ -166,12 +136,9 @@ class LSH(ShortlistSoftmax):
         with self.meter.stage("hash"):
             if self.has_bias:
                 x = torch.cat([x, x.new_ones(x.size(0), 1)], dim=1)
-            codes = self.kernels.wta_hash(x, index.dimensions, index.u)
+            codes = self.wta_hash(x, index.dimensions, index.u)
         with self.meter.stage("lookup"):
-            if index.cuckoo is not None:
-                start, length = self.kernels.lookup_cuckoo(codes, index.cuckoo, index.V)
-            else:
-                start, length = self.kernels.lookup_direct(codes, index.offsets)
+            start, length = self.kernels.lookup(codes, index.offsets)
             return self.kernels.count_hits(start, length, index.words, index.V)
 
     def states(self, features: list[Tensor], beam: Beam, pool: Pool) -> Tensor:
@@ -186,22 +153,32 @@ class LSH(ShortlistSoftmax):
             )
         ]
 
-    def words(self, features: list[Tensor], beam: Beam, pool: Pool) -> Tensor:
-        hits = self.hits(self.states(features, beam, pool))  # (n, V)
+    def find(self, x: Tensor, always: Tensor | None) -> Tensor:
+        """Return the ascending ids (m,) of the words beside the base that share t bands with any
+        row of x (n, d), and of those in the mask always (V,)."""
+        if self.compiled is not None:
+            ids = self.finder(x, self.t, always, _shortlist.CLOCK)
+            self.meter.add_seconds(("hash", "lookup", "compact"), self.finder.seconds)
+            return ids
+        hits = self.hits(x)
         with self.meter.stage("compact"):
-            return beam.by_sentence(hits, 0).amax(1) >= self.t
+            return self.kernels.compact(hits, self.t, always, self.in_base)
+
+    def words(self, features: list[Tensor], beam: Beam, pool: Pool) -> Tensor:
+        x = self.states(features, beam, pool)
+        if self.compiled is None:
+            hits = self.hits(x)
+            with self.meter.stage("compact"):
+                return beam.by_sentence(hits, 0).amax(1) >= self.t
+        mask = torch.zeros(len(beam.live), self.V, dtype=torch.bool)
+        for row, (first, end) in zip(mask, pairwise(beam.bounds().tolist()), strict=True):
+            row[self.find(x[first:end], None)] = True
+        return mask
 
     def extra_ids(
         self, features: list[Tensor], beam: Beam, pool: Pool, always: Tensor | None
     ) -> Tensor | None:
-        states = self.states(features, beam, pool)
-        if self.compiled is not None:
-            ids = self.finder(states, self.t, always, _shortlist.CLOCK)
-            self.meter.add_seconds(("hash", "lookup", "compact"), self.finder.seconds)
-            return ids
-        hits = self.hits(states)
-        with self.meter.stage("compact"):
-            return self.kernels.compact(hits, self.t, always, self.in_base)
+        return self.find(self.states(features, beam, pool), always)
 
     def __call__(
         self,
@@ -253,24 +230,11 @@ class LSH(ShortlistSoftmax):
             )
 
 
-class ExactLSH(LSH):
-    """LSH softmax whose finished hypotheses are scored again over the whole vocabulary."""
-
-    def __init__(self, scorer: FullScorer, *parameters: Any, **arguments: Any):
-        super().__init__(*parameters, **arguments)
-        self.scorer = scorer
-
-    def rescore(
-        self, sentence: int, found: list[Hypothesis], pool: Pool, scoring: Scoring
-    ) -> list[Hypothesis]:
-        return self.scorer(sentence, found, pool, scoring)
-
-
 def kernels_for(weight: Tensor) -> Any:
-    """Return the compiled or CUDA kernels if they can run, else torch's functions; on a GPU the log
-    says why."""
+    """Return the CUDA kernels if they can run, else torch's functions; on a GPU the log says why.
+    On a CPU the compiled library does the same in one call."""
     if not weight.is_cuda:
-        return lsh_torch if library() is None else lsh_compiled
+        return lsh_torch
     from fairseq_ext.kernels import lsh_cuda
 
     reason = lsh_cuda.unavailable_reason()
@@ -283,8 +247,7 @@ def kernels_for(weight: Tensor) -> Any:
 
 
 def check(flags, generation) -> None:
-    """Refuse invalid parameters, and exact scores with a language model, which they would leave out
-    (raises UsageError)."""
+    """Refuse invalid parameters (raises UsageError)."""
     if flags.lsh_k < 2 or flags.lsh_u < 1 or flags.lsh_bands < 1:
         raise UsageError("--lsh-k takes 2 or more, --lsh-u and --lsh-bands 1 or more")
     if flags.lsh_bands > MOST_BANDS:
@@ -294,17 +257,10 @@ def check(flags, generation) -> None:
     if flags.lsh_top < 0:
         raise UsageError(f"--lsh-top (number of words) must be 0 or more, not {flags.lsh_top}")
     bits = flags.lsh_u * lsh_torch.bits_of(flags.lsh_k)
-    if bits > 30:
+    if bits > MOST_BITS:
         raise UsageError(
             f"--lsh-u {flags.lsh_u} codes of --lsh-k {flags.lsh_k} take {bits} bits and a band "
-            "holds 30: lower one of them"
-        )
-    if flags.lsh_table == "direct" and bits > 22:
-        raise UsageError(f"--lsh-table direct would need 2^{bits} addresses a band: use cuckoo")
-    if flags.lsh_normalise == "exact" and generation.lm_path:
-        raise UsageError(
-            "--lsh-normalise exact does not know the language model of --lm-path: leave "
-            "one of the two out"
+            f"holds {MOST_BITS}: lower one of them"
         )
 
 
@@ -329,7 +285,7 @@ SMALL = {
         {"softmax": "lsh", "lsh_hits": 0},
         {"softmax": "lsh", "lsh_top": 10**6, "lsh_share": "sentence"},
     ),
-    example=(SMALL, {**SMALL, "lsh_normalise": "exact"}),
+    example=(SMALL,),
     paper="Shi, Xu and Knight 2018, locality sensitive hashing",
 )
 def build(flags, context) -> LSH:
@@ -350,68 +306,12 @@ def build(flags, context) -> LSH:
             f"an LSH index has at most 2^31 entries, and --lsh-bands {flags.lsh_bands} times "
             f"{weight.size(0):,} words is more: lower it"
         )
-    table = str(flags.lsh_table)
-    if table == "auto":
-        table = (
-            "direct" if flags.lsh_u * lsh_torch.bits_of(flags.lsh_k) <= DIRECT_BITS else "cuckoo"
-        )
-    parameters = Parameters(flags.lsh_k, flags.lsh_u, flags.lsh_bands, flags.lsh_seed, table)
-    index_of = None if flags.lsh_index == "off" else flags.lsh_index or context.checkpoint
-    make = (
-        partial(ExactLSH, FullScorer(context.models[0], context))
-        if str(flags.lsh_normalise) == "exact"
-        else LSH
+    return LSH(
+        flags.lsh_k,
+        flags.lsh_u,
+        flags.lsh_bands,
+        flags.lsh_hits,
+        flags.lsh_seed,
+        share=str(flags.lsh_share),
+        **arguments,
     )
-    words = fingerprint_of_dictionary(context.dictionary)
-    return make(
-        parameters, flags.lsh_hits, index_of, words, share=str(flags.lsh_share), **arguments
-    )
-
-
-# ---- Exact scores of hypotheses from a shortlist: one pass of the model over the whole vocabulary
-
-
-class FullScorer:
-    """Scores finished hypotheses as the full softmax does.
-
-    model: one of fairseq's; spec: the search's temperature, penalty and ids.
-    """
-
-    def __init__(self, model: Any, spec: SearchSpec):
-        self.model, self.spec = model, spec
-
-    def __call__(
-        self, sentence: int, found: list[Hypothesis], pool: Pool, scoring: Scoring
-    ) -> list[Hypothesis]:
-        """Return a sentence's hypotheses with their exact scores, best first."""
-        if not found:
-            return found
-        spec = self.spec
-        if hasattr(self.model, "set_beam_size"):
-            # a stock generator may have left BART's sharing of source keys on
-            self.model.set_beam_size(1)
-        tokens = torch.nn.utils.rnn.pad_sequence(
-            [h.tokens for h in found], batch_first=True, padding_value=spec.pad
-        )
-        previous = torch.cat([torch.full_like(tokens[:, :1], pool.bos), tokens[:, :-1]], dim=1)
-        owner = torch.full((len(found),), sentence, device=tokens.device)
-        inputs = {
-            name: value[owner]
-            for name, value in pool.net_input.items()
-            if name != "prev_output_tokens"
-        }
-        source = inputs["src_tokens"]
-        if source.dim() == 2:  # no wider than the sentence, as an LSTM requires
-            inputs["src_tokens"] = source[:, source.ne(spec.pad).any(0)]
-        logits = self.model(**inputs, prev_output_tokens=previous)[0]  # (hypotheses, L, V)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / spec.temperature
-        exact = logits.log_softmax(-1).gather(2, tokens[:, :, None])[:, :, 0] - spec.unk_penalty * (
-            tokens == spec.unk
-        )
-        out = []
-        rewarded = scoring.rewarded(pool, owner[:1])
-        for h, row in zip(found, exact, strict=True):
-            positional = row[: h.tokens.numel()].clone()
-            score = float(scoring(positional.double().sum(), h.tokens.numel(), rewarded))
-            out.append(Hypothesis(h.tokens, score, positional, h.attention))
-        return sorted(out, key=lambda h: -h.score)

@@ -1,20 +1,16 @@
-"""--softmax lsh on models: what it must equal, how its lists grow and shrink, its index on
-disk, and what it refuses."""
+"""--softmax lsh on models: what it must equal, how its lists grow and shrink, and what it
+refuses."""
 
 import logging
 import re
-import resource
-import signal
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from models import alone, batch, build, dictionary, forced, generators, run, same
+from models import alone, batch, build, dictionary, generators, run, same
 from sizes import covering, drawn
 
 from fairseq_ext import UsageError
-from fairseq_ext.core import array_file
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.kernels import lsh_torch
 from fairseq_ext.kernels import shortlist as gathered
@@ -23,22 +19,19 @@ from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases.sentence import SentenceConstraints, met
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.strategies.softmax import _lsh_index, lsh
-from fairseq_ext.search.strategies.softmax._lsh_index import Parameters
 from fairseq_ext.search.strategies.softmax._shortlist import ShortlistMeter
 from fairseq_ext.search.strategies.softmax.lsh import LSH
 
 WORDS = 600
 LENGTHS = [6, 4, 3, 1, 0]
 EVERYTHING = [{"lsh_hits": 0}, {"lsh_top": 10**6}, {"lsh_top": WORDS + 4}]
-PARAMETERS = Parameters(4, 2, 30, 1, "direct")
 
 
 def plug(
     t: int,
     T: int = 0,
     share: str = "batch",
-    parameters: Parameters = PARAMETERS,
+    W: int = 30,
     bias: bool = False,
 ) -> LSH:
     """The softmax over random weights (400, 16), words in order of frequency."""
@@ -49,9 +42,10 @@ def plug(
     )
     base = torch.cat([torch.arange(min(T, V)), torch.tensor([2, 3])])
     return LSH(
-        parameters,
+        4,
+        2,
+        W,
         t,
-        None,
         layers=[layer],
         base=base,
         temperature=1.0,
@@ -65,7 +59,6 @@ def way(request, monkeypatch) -> str:
     """The compiled library, or as without it."""
     if request.param == "torch":
         monkeypatch.setattr(gathered, "is_supported", lambda weight: False)
-        monkeypatch.setattr(lsh, "library", lambda: None)
     elif library() is None:
         pytest.skip("no compiler")
     return request.param
@@ -102,11 +95,10 @@ def listed(softmax: LSH, x: torch.Tensor) -> list[set[int]]:
 
 @drawn(10)
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("table", ["direct", "cuckoo"])
 @pytest.mark.parametrize("share", ["batch", "sentence"])
 @pytest.mark.parametrize("t", [1, 3, 6])
-def test_lists_are_those_of_equations_3_9_and_10(way, share, t, table, bias):
-    softmax, x = plug(t, 20, share, Parameters(4, 2, 30, 1, table), bias=bias), states(5)
+def test_lists_are_those_of_equations_3_9_and_10(way, share, t, bias):
+    softmax, x = plug(t, 20, share, bias=bias), states(5)
     assert (softmax.compiled is not None) == (way == "compiled")
     weight, shift = softmax.layers[0]
     words, rows = (
@@ -130,9 +122,7 @@ def test_lists_shrink_with_t_and_grow_with_T_and_W():
         sizes([{"t": t} for t in (0, 1, 2, 4, 8, 31)]),
         sizes([{"t": 4, "T": T} for T in (0, 10, 100, 400)]),
     )
-    by_W = sizes(
-        [{"t": 3, "parameters": Parameters(4, 2, W, 1, "direct")} for W in (3, 10, 30, 100)]
-    )
+    by_W = sizes([{"t": 3, "W": W} for W in (3, 10, 30, 100)])
     assert by_t == sorted(by_t, reverse=True) and by_t[0] == 400 and by_t[-1] == 2
     assert by_T == sorted(by_T) and by_T[-1] == 400
     assert by_W == sorted(by_W) and by_W[0] < by_W[-1]
@@ -161,9 +151,8 @@ def test_probabilities_are_the_full_ones_over_the_lists_sum(way, share):
 
 def test_same_seed_same_index():
     weight = states(200)
-    first, second = (_lsh_index.build(weight, None, PARAMETERS) for _ in range(2))
+    first, second, other = (lsh_torch.build_index(weight, 4, 2, 30, seed) for seed in (1, 1, 2))
     assert torch.equal(first.words, second.words) and torch.equal(first.offsets, second.offsets)
-    other = _lsh_index.build(weight, None, Parameters(4, 2, 30, 2, "direct"))
     assert not torch.equal(first.words, other.words)
 
 
@@ -260,39 +249,6 @@ def test_constraints_and_prefixes_are_on_the_list(way, select, share):
         assert all(h["tokens"][:2].tolist() == [400, 401] for h in nbest)
 
 
-@pytest.mark.parametrize("name", ["transformer", "lstm"])
-def test_exact_scores_are_those_of_the_whole_vocabulary(name):
-    flags = {
-        "softmax": "lsh",
-        "lsh_k": 4,
-        "lsh_u": 2,
-        "lsh_bands": 20,
-        "lsh_hits": 4,
-        "lsh_top": 20,
-    }
-    model, sample = build(name, words=WORDS), batch(LENGTHS, words=WORDS)
-    ways = [flags | {"lsh_normalise": how} for how in ("list", "exact")]
-    lists, exact = (
-        run(generators([model], way, words=WORDS, beam=4, max_len_b=12).ours, sample)
-        for way in ways
-    )
-    for i, (approximate, nbest) in enumerate(zip(lists, exact, strict=True)):
-        assert {tuple(h["tokens"].tolist()) for h in nbest} == {
-            tuple(h["tokens"].tolist()) for h in approximate
-        }
-        for h in nbest:
-            tokens = h["tokens"].tolist()
-            rows = forced(model, alone(sample, i), [[dictionary().eos(), *tokens[:-1]]])[0]
-            expected = rows.gather(1, h["tokens"][:, None])[:, 0]
-            torch.testing.assert_close(h["positional_scores"], expected)
-            assert float(h["score"]) == pytest.approx(float(expected.mean()))
-        assert [float(h["score"]) for h in nbest] == sorted(
-            (float(h["score"]) for h in nbest), reverse=True
-        )
-        # a list's probabilities are larger
-        assert max(float(a["score"]) for a in approximate) > float(nbest[0]["score"])
-
-
 def test_statistics_and_recall(way):
     flags = {
         "softmax": "lsh",
@@ -347,121 +303,6 @@ def test_a_warning_where_the_full_softmax_is_faster(caplog):
     assert "is slower here than --softmax full" in caplog.text
 
 
-# ---- the index on disk
-
-
-def weights(seed: int) -> torch.Tensor:
-    return torch.randn(50, 8, generator=torch.Generator().manual_seed(seed))
-
-
-@pytest.fixture
-def built(monkeypatch) -> list:
-    """One entry each time an index is built."""
-    calls, real = [], _lsh_index.build
-    monkeypatch.setattr(_lsh_index, "build", lambda *arguments: calls.append(1) or real(*arguments))
-    return calls
-
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch) -> Path:
-    """The cache folder of a user who has none yet."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "fairseq_ext"
-
-
-@pytest.mark.parametrize("table", ["direct", "cuckoo"])
-def test_an_index_is_kept_in_the_cache_folder_and_built_again_for_other_weights(
-    table, tmp_path, cache, built
-):
-    checkpoint, parameters = str(tmp_path / "model.pt"), Parameters(4, 2, 6, 1, table)
-    first = _lsh_index.load_or_build(weights(1), None, parameters, checkpoint)
-    [file] = cache.iterdir()
-    assert file.name.endswith(f".model.pt.lsh-4-2-6-1-{table}.npz") and [*tmp_path.iterdir()] == [
-        tmp_path / "cache"
-    ]
-    again = _lsh_index.load_or_build(weights(1), None, parameters, checkpoint)
-    assert (
-        len(built) == 1
-        and torch.equal(first.words, again.words)
-        and (table == "direct") == (again.cuckoo is None)
-    )
-    _lsh_index.load_or_build(weights(2), None, parameters, checkpoint)
-    _lsh_index.load_or_build(weights(2), torch.ones(50), parameters, checkpoint)
-    assert len(built) == 3 and len(list(cache.iterdir())) == 1
-    _lsh_index.load_or_build(weights(2), torch.ones(50), Parameters(4, 2, 7, 1, table), checkpoint)
-    assert len(list(cache.iterdir())) == 2
-    _lsh_index.load_or_build(weights(3), None, parameters, str(tmp_path / "other" / "model.pt"))
-    assert len(list(cache.iterdir())) == 3
-
-
-def test_a_damaged_index_is_replaced(tmp_path, cache, built, caplog):
-    checkpoint = str(tmp_path / "model.pt")
-    _lsh_index.load_or_build(weights(1), None, PARAMETERS, checkpoint)
-    next(cache.iterdir()).write_bytes(b"nothing of the kind")
-    _lsh_index.load_or_build(weights(1), None, PARAMETERS, checkpoint)
-    assert len(built) == 2 and "is built again, because it cannot be read" in caplog.text
-    _lsh_index.load_or_build(weights(1), None, PARAMETERS, checkpoint)
-    assert len(built) == 2
-
-
-@pytest.mark.parametrize(
-    "table, name, place, value",
-    [
-        ("direct", "words", 0, 50),
-        ("direct", "words", 3, -1),
-        ("direct", "dimensions", (0, 0), 10**9),
-        ("direct", "offsets", (2, 5), 10**6),
-        ("direct", "offsets", (0, 0), -1),
-        ("cuckoo", "start", (0, 0), 51),
-        ("cuckoo", "length", (1, 1), 10**9),
-        ("cuckoo", "hashes", (0, 0), -7),
-    ],
-)
-def test_an_index_whose_numbers_lead_out_of_it_is_replaced(
-    tmp_path, cache, built, caplog, table, name, place, value
-):
-    """The digest is right: who writes a file can make one."""
-    checkpoint, parameters = str(tmp_path / "model.pt"), Parameters(4, 2, 6, 1, table)
-    _lsh_index.load_or_build(weights(1), None, parameters, checkpoint)
-    [file] = cache.iterdir()
-    layout = (_lsh_index.FORMAT, _lsh_index.VERSION, _lsh_index.LAYOUTS[table])
-    made_from, arrays = array_file.load(file, *layout)
-    arrays[name][place] = value
-    array_file.save(file, *layout[:2], made_from, arrays, compress=False)
-    again = _lsh_index.load_or_build(weights(1), None, parameters, checkpoint)
-    assert (
-        len(built) == 2
-        and "is built again, because it" in caplog.text
-        and int(again.words.max()) < 50
-    )
-
-
-def test_an_index_remembers_the_dictionary_and_says_when_another_one_is_used(
-    tmp_path, cache, built, caplog
-):
-    checkpoint = str(tmp_path / "model.pt")
-    for words in ("50 words, a", "50 words, a", ""):
-        _lsh_index.load_or_build(weights(1), None, PARAMETERS, checkpoint, dictionary=words)
-    assert "another target dictionary" not in caplog.text
-    _lsh_index.load_or_build(weights(1), None, PARAMETERS, checkpoint, dictionary="50 words, b")
-    assert (
-        "was made for this model with another target dictionary (50 words, a there, "
-        "50 words, b here)"
-    ) in caplog.text
-    assert len(built) == 1
-
-
-def test_an_index_that_cannot_be_kept_is_used(tmp_path, built, monkeypatch, caplog):
-    (tmp_path / "file").write_text("")  # no folder: nothing can be kept in it, for no user
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    for _ in range(2):
-        assert (
-            _lsh_index.load_or_build(weights(1), None, PARAMETERS, str(tmp_path / "model.pt")).V
-            == 50
-        )
-    assert len(built) == 2
-
-
 # ---- refusals
 
 
@@ -480,7 +321,6 @@ def test_an_index_that_cannot_be_kept_is_used(tmp_path, built, monkeypatch, capl
             {},
             "--lsh-top (number of words) must be 0 or more, not -1",
         ),
-        (("transformer",), {"lsh_normalise": "exact"}, {"lm_path": "lm.pt"}, "--lm-path"),
     ],
 )
 def test_what_cannot_work_is_refused(models, flags, generation, said):
@@ -491,26 +331,6 @@ def test_what_cannot_work_is_refused(models, flags, generation, said):
             beam=2,
             **generation,
         )
-
-
-def test_an_index_that_the_disk_does_not_take_is_not_kept(tmp_path, monkeypatch, caplog):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that the write fails instead
-    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, before[1]))
-    try:
-        with caplog.at_level(logging.INFO):
-            _lsh_index.load_or_build(
-                torch.randn(50, 8), None, PARAMETERS, str(tmp_path / "checkpoint.pt")
-            )
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
-    assert (
-        "not kept" in caplog.text
-        and not list(tmp_path.glob(".*"))
-        and not list((tmp_path / "cache" / "fairseq_ext").iterdir())
-    )
 
 
 def test_parameters_without_lsh_are_refused():
