@@ -140,16 +140,11 @@ def nothing(flags, context):
 @drawn(0)  # long
 def test_files_outside_the_package_are_strategies(tiny, tmp_path):
     """One file with its register lines is enough: the neutral, composition and command-line tests
-    pick it up, and pass. The second is the one that docs/strategy.md shows, with the import
-    that files of others had before."""
+    pick it up, and pass. The second is the one that docs/strategy.md shows."""
     (tmp_path / "mine.py").write_text(OUTSIDE)
     tests = Path(__file__).parent
     page = (tests.parent / "docs" / "strategy.md").read_text()
-    shown = re.search(r"^cat > behind.py <<'END'\n(.*?)^END$", page, re.DOTALL | re.MULTILINE)[1]
-    old = "import register\nfrom fairseq_ext.strategies.stop.length_reward "
-    old += "import LengthFlags, check_length"
-    behind = shown.replace("import LengthFlags, check_length, register", old)
-    assert behind != shown
+    behind = re.search(r"^cat > behind.py <<'END'\n(.*?)^END$", page, re.DOTALL | re.MULTILINE)[1]
     (tmp_path / "behind.py").write_text(behind)
     few = (
         "(mine or behind or prune_nothing) and (ensemble or prefix or lightconv or optimal or "

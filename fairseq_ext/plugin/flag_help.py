@@ -13,12 +13,12 @@ from pathlib import Path
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.search.registry import (
     DEFAULT,
-    FEATURES,
     POINTS,
     PRUNERS,
     STRATEGIES,
     Strategy,
     all_strategies,
+    features,
     fields_of,
     file_of,
     flags_of,
@@ -137,7 +137,7 @@ def flag_groups() -> list[tuple[str, str, str, list[dataclasses.Field]]]:
         fields = [left.pop(name) for name in dict.fromkeys(names) if name in left]
         groups.append((title, example, page, fields))
 
-    titled = [feature for feature in FEATURES.values() if feature.title]
+    titled = [feature for feature in features() if feature.title]
     own = fields_of([feature.flags for feature in titled])
     for title, point, example, page in GROUPS:
         of_strategies = [f.name for s in strategies_of(point) for f in flags_of(s).values()]
@@ -210,7 +210,7 @@ def example_of(field: dataclasses.Field, owners: list[Strategy], group: str) -> 
 
 def page_of(field: dataclasses.Field) -> str:
     """Return the page of a flag, or of its feature; "" for that of its group."""
-    pages = {name: f.page for f in FEATURES.values() for name in fields_of([f.flags])}
+    pages = {name: f.page for f in features() for name in fields_of([f.flags])}
     return field.metadata.get("page") or pages.get(field.name, "")
 
 

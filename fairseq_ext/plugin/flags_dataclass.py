@@ -25,10 +25,10 @@ from fairseq.dataclass.configs import FairseqConfig
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.search.registry import (
     DEFAULT,
-    FEATURES,
     POINTS,
     STOCK_FLAG_NAMES,
     all_strategies,
+    features,
     file_of,
     names_of,
     register_feature,
@@ -105,7 +105,7 @@ def fairseq_dataclass(flags: type) -> type:
 def flag_bases() -> list[type]:
     """Return the flag dataclasses of strategies and features, in fairseq's form, each once, without
     those that another one extends."""
-    kinds = [s.flags for s in all_strategies() if s.flags] + [f.flags for f in FEATURES.values()]
+    kinds = [s.flags for s in all_strategies() if s.flags] + [f.flags for f in features()]
     classes = list(dict.fromkeys(map(fairseq_dataclass, kinds)))
     return [
         c for c in classes if not any(issubclass(other, c) and other is not c for other in classes)

@@ -42,7 +42,6 @@ from fairseq_ext.search.constraints.sources import choose_strategies, is_ordered
 from fairseq_ext.search.finished import Scoring
 from fairseq_ext.search.protocols import SearchSpec
 from fairseq_ext.search.registry import (
-    FEATURES,
     POINTS,
     PRUNERS,
     STRATEGIES,
@@ -51,6 +50,7 @@ from fairseq_ext.search.registry import (
     choice,
     constrained,
     declared,
+    features,
     samples,
 )
 
@@ -281,7 +281,7 @@ def signature(options: Options, backend: str) -> str:
     search = stock_search(generation)
     if constrained(flags, generation) and not search:
         parts.append(f"constraints:{'ordered' if is_ordered(flags, generation) else 'unordered'}")
-    own = (f.signature(flags, generation) for f in FEATURES.values() if f.signature is not None)
+    own = (f.signature(flags, generation) for f in features() if f.signature is not None)
     parts += [part for part in own if part and not search]
     if search:
         parts.append(f"search:fairseq {search}")

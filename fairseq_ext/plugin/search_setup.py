@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fairseq_ext.core.errors import UsageError
@@ -18,7 +19,7 @@ from fairseq_ext.search.constraints.drafts import SEARCHED
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
 from fairseq_ext.search.constraints.placement import Driver, GlossaryPlacement
 from fairseq_ext.search.constraints.two_searches import TwoSearches
-from fairseq_ext.search.outside import watched
+from fairseq_ext.search.outside import check_made, check_result
 from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.phrases.sentence import Meets
 from fairseq_ext.search.pool import Pool
@@ -38,12 +39,12 @@ from fairseq_ext.search.strategies.stop.early import LengthRetry
 
 
 def build(strategy: Strategy, flags: Any, context: Context) -> Any:
-    """Build a strategy, inside checks of its results if its file is outside the package
-    (search/outside.py); None for a pruner whose flag the select strategy reads."""
+    """Build a strategy; None for a pruner whose flag the select strategy reads. Its type is checked
+    if its file is outside the package (search/outside.py)."""
     made = strategy.build(flags, context)
-    if made is None and strategy.point == "prune":
-        return made
-    return watched(strategy, made, context.eos, len(context.dictionary))
+    if strategy.is_outside and not (made is None and strategy.point == "prune"):
+        check_made(strategy, made)
+    return made
 
 
 def chosen_at(point: str, flags: Any) -> Strategy:
@@ -58,14 +59,18 @@ def setup_of(
 
     Errors: UsageError for a decoder that cannot.
     """
-    prune = [build(s, flags, context) for s in PRUNERS.values() if changed(flags, s)]
-    select, stop, schedule, softmax = (
-        build(chosen_at(point, flags), flags, context)
-        for point in ("select", "stop", "schedule", "softmax")
-    )
+    named = [chosen_at(point, flags) for point in ("select", "stop", "schedule", "softmax")]
+    named += [s for s in PRUNERS.values() if changed(flags, s)]
+    built = [build(strategy, flags, context) for strategy in named]
+    select, stop, schedule, softmax, *prune = built
     strategies = Strategies(
         select, select.ending(stop), schedule, softmax, [p for p in prune if p is not None]
     )
+    checks: dict[int, Callable] = {
+        id(made): partial(check_result, strategy, len(context.dictionary))
+        for strategy, made in zip(named, built, strict=True)
+        if strategy.is_outside
+    }
     if refills(flags):
         context.stats.refills = context.stats.refills or 0  # none so far
     return SearchSetup(
@@ -75,6 +80,7 @@ def setup_of(
         processors,
         context.stats,
         refills(flags),
+        checks,
     )
 
 

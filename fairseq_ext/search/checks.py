@@ -17,7 +17,6 @@ from typing import Any
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.search.registry import (
     DEFAULT,
-    FEATURES,
     STOCKS,
     Part,
     Strategy,
@@ -26,6 +25,7 @@ from fairseq_ext.search.registry import (
     changed,
     constraint_flag,
     declared,
+    features,
     flags_of,
     is_given,
     load_strategies,
@@ -88,13 +88,10 @@ def refuse_stock_search(flag: str, generation: Any) -> None:
 
 
 @dataclass(frozen=True)
-class Option:
+class Option(Part):
     """A flag that needs or denies something while it is on."""
 
-    flag: str
-    on: Callable[[Any, Any], bool]  # (our flags, fairseq's GenerationConfig)
-    needs: frozenset[str] = frozenset()
-    denies: frozenset[str] = frozenset()
+    on: Callable[[Any, Any], bool] = lambda flags, generation: True  # (ours, GenerationConfig)
 
 
 def stock(name: str, off: Any = False) -> Callable[[Any, Any], bool]:
@@ -104,33 +101,33 @@ def stock(name: str, off: Any = False) -> Callable[[Any, Any], bool]:
 
 OPTIONS = (  # fairseq's
     *(
-        Option(flag, stock(name, off), denies=frozenset({"search loop"}))
+        Option(flag, on=stock(name, off), denies=frozenset({"search loop"}))
         for name, (flag, off) in STOCK_SEARCHES.items()
     ),
     Option(
         "--unkpen below 0",
-        lambda flags, generation: generation.unkpen < 0,
+        on=lambda flags, generation: generation.unkpen < 0,
         denies=frozenset({"scores of at most 0"}),
     ),
     Option(
         "--lm-path",
-        stock("lm_path", None),
+        on=stock("lm_path", None),
         denies=frozenset({"scores of at most 0", "softmax's own order", "several tokens a call"}),
     ),
-    Option("--retain-dropout", stock("retain_dropout"), denies=frozenset({"repeatable calls"})),
+    Option("--retain-dropout", on=stock("retain_dropout"), denies=frozenset({"repeatable calls"})),
     Option(
         "--print-alignment",
-        stock("print_alignment", None),
+        on=stock("print_alignment", None),
         needs=frozenset({"attention", "source sentence"}),
     ),
     Option(
         "--beam above 1",
-        lambda flags, generation: generation.beam > 1,
+        on=lambda flags, generation: generation.beam > 1,
         denies=frozenset({"greedy"}),
     ),
     Option(
         "--nbest above 1",
-        lambda flags, generation: generation.nbest > 1,
+        on=lambda flags, generation: generation.nbest > 1,
         denies=frozenset({"greedy"}),
     ),
 )
@@ -143,8 +140,8 @@ def options() -> list[Option]:
         sides = {key: of_values(field, key) for key in ("needs", "denies")}
         for value in dict.fromkeys([*sides["needs"], *sides["denies"]]):
             flag = typed(name) if value is None else f"{typed(name)} {value}"
-            both = (frozenset(sides[key].get(value, ())) for key in ("needs", "denies"))
-            own.append(Option(flag, is_on(field, value), *both))
+            both = {key: frozenset(side.get(value, ())) for key, side in sides.items()}
+            own.append(Option(flag, on=is_on(field, value), **both))
     return [*OPTIONS, *own]
 
 
@@ -181,13 +178,13 @@ def parts(flags: Any, generation: Any) -> list[Part]:
         if s.name == DEFAULT.get(s.point) and (given_flags := changed(flags, s)):
             found.append(
                 Part(
-                    "--" + next(iter(given_flags)).replace("_", "-"),
+                    typed(next(iter(given_flags))),
                     needs=frozenset({"search loop", "beam"}),
                 )
             )
     if (given := constraint_flag(flags, generation)) is not None:
         found.append(Part(given, denies=frozenset({"no constraints"})))
-    return found + [Part(o.flag, o.needs, o.denies) for o in options() if o.on(flags, generation)]
+    return found + [option for option in options() if option.on(flags, generation)]
 
 
 def refuse_reference(flags: Any, own: type) -> None:
@@ -200,11 +197,7 @@ def refuse_reference(flags: Any, own: type) -> None:
     defaults = {
         field.name: field.default for field in dataclasses.fields(own) if field.name != "_name"
     }
-    named += [
-        "--" + name.replace("_", "-")
-        for name, default in defaults.items()
-        if vars(flags)[name] != default
-    ]
+    named += [typed(name) for name, default in defaults.items() if vars(flags)[name] != default]
     if named:
         given = "--score-reference scores given translations"
         raise UsageError(f"{given}, so {named[0]} has nothing to do: leave one of the two out")
@@ -244,20 +237,14 @@ def refuse_values(flags: Any, generation: Any) -> None:
                 else f"{short(least)} to {short(most)}"
             )
             bounds = "a finite number" if (least, most) == FINITE else bounds
-            raise UsageError(
-                f"--{name.replace('_', '-')} ({meaning}) must be {bounds}, not {value}"
-            )
+            raise UsageError(f"{typed(name)} ({meaning}) must be {bounds}, not {value}")
     for name in all_fields():
         value = vars(flags)[name]
         if isinstance(value, float) and math.isnan(value):
-            raise UsageError(
-                f"--{name.replace('_', '-')} is not a number: give one, or leave it out"
-            )
+            raise UsageError(f"{typed(name)} is not a number: give one, or leave it out")
     for name in declared("file"):
         if vars(flags)[name] == "":
-            raise UsageError(
-                f"--{name.replace('_', '-')} is given without a name: name a file, or leave it out"
-            )
+            raise UsageError(f"{typed(name)} is given without a name: name a file, or leave it out")
 
 
 def refused_by_engine() -> dict[str, str]:
@@ -281,12 +268,11 @@ def validate(flags: Any, generation: Any, *more: Part) -> None:
     refuse_unused(flags, strategies)
     for name in ("print_step", "retain_iter_history"):
         if vars(generation)[name]:
-            flag = "--" + name.replace("_", "-")
             raise UsageError(
-                f"{flag} shows the steps of iterative refinement, which no search here "
+                f"{typed(name)} shows the steps of iterative refinement, which no search here "
                 "has: leave it out"
             )
-    for feature in FEATURES.values():
+    for feature in features():
         if feature.check is not None:
             feature.check(flags, generation)
     for strategy in strategies:

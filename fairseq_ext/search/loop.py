@@ -79,19 +79,23 @@ def advance(search: Search, beam: Beam) -> Beam:
     # (4) the softmax scores the vocabulary or a shortlist, (5) the logits processors
     #     forbid and force
     log_probs = strategies.softmax(decoder, features, beam, pool)
+    search.check_result(strategies.softmax, log_probs, beam)
     broken = log_probs.has_nan()
     log_probs = search.processors(log_probs, beam, pool, at_limit)
     if search.processors.lm is not None:  # the language model may give NaN, too
         broken = broken | log_probs.has_nan(all_words=True)
     # (6) the best continuations of each sentence, (7) without pruned ones
     candidates = strategies.select(beam, log_probs, pool)
+    search.check_result(strategies.select, candidates, beam)
     for prune in strategies.prune:
         keep = prune(candidates, beam, pool, finished)
+        search.check_result(prune, keep, beam, candidates)
         stats.drop((~keep & (candidates.score > -torch.inf))[:, : candidates.width])
         candidates.score = candidates.score.masked_fill(~keep, -torch.inf)
     # (8) finished candidates, candidates that continue, final sentences: the only wait for the
     #     device
     decision = strategies.stop(candidates, beam, pool, finished, at_limit)
+    search.check_result(strategies.stop, decision, beam, candidates)
     done, final, counts, is_broken = fetch(
         decision, broken, rows_per_sentence(candidates, decision) if search.variable else None
     )
@@ -317,6 +321,7 @@ class Search:
 
     def __init__(self, setup: SearchSetup, pool: Pool):
         self.decoder, self.spec, self.strategies = setup.decoder, setup.spec, setup.strategies
+        self.check_result = setup.check_result
         self.processors, self.stats = setup.processors, setup.stats
         self.pool = pool
         self.device = pool.length.device

@@ -228,6 +228,15 @@ class SearchSetup:
     processors: LogitsProcessors
     stats: Stats
     refills: bool = False  # whether the schedule starts sentences while others are live
+    # checks of the first result of strategies from outside the package, by their identity
+    checks: dict[int, Callable] = field(default_factory=dict)
+
+    def check_result(
+        self, strategy: Any, found: Any, beam: Beam, candidates: Candidates | None = None
+    ) -> None:
+        """Check the result of a strategy if that is due (search/outside.py)."""
+        if self.checks and (check := self.checks.pop(id(strategy), None)):
+            check(found, beam, candidates)
 
 
 # ---- The settings of a search, whatever its strategies

@@ -15,19 +15,17 @@ alone and with all others.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import importlib
 import importlib.util
 import os
 import pkgutil
 import sys
-import traceback
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fairseq_ext.core.errors import UsageError
 
@@ -84,8 +82,11 @@ FEATURES: dict[str, Feature] = {}
 def register_feature(name: str, flags: type, **declared: Any) -> None:
     """Register a feature. declared: other fields of `Feature`."""
     FEATURES[name] = Feature(name, flags, **declared)
-    for each in sorted(FEATURES):  # independent of the order of imports
-        FEATURES[each] = FEATURES.pop(each)
+
+
+def features() -> list[Feature]:
+    """Return all registered features by name, whatever the order of imports."""
+    return [FEATURES[name] for name in sorted(FEATURES)]
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,11 @@ class Strategy:
         return f"--prune-{self.name}" if self.point == "prune" else f"--{self.point} {self.name}"
 
     @property
+    def is_outside(self) -> bool:
+        """Whether its file is outside the package."""
+        return self.build.__module__.startswith(OUTSIDE_MODULE)
+
+    @property
     def file(self) -> str:
         """The file that registers it."""
         return file_of(self.build.__module__)
@@ -132,7 +138,7 @@ PRUNERS: dict[str, Strategy] = {}  # pruning is on when its flags are set, not b
 
 
 def register(
-    point: str,
+    point: Literal["select", "stop", "schedule", "softmax", "decoding", "prune"],
     name: str,
     flags: type | None = None,
     *,
@@ -143,31 +149,13 @@ def register(
     """Register a builder under an extension point ("prune" for one that its flags switch on).
     declared: other fields of `Strategy`.
 
-    Errors: UsageError for a name that is in use, an unknown point, an unknown capability, or flags
-    that are not a dataclass of their own.
+    Errors: UsageError for a name that is in use, or an unknown capability.
     """
-    table = PRUNERS if point == "prune" else STRATEGIES.get(point)
-    if table is None:
+    table = PRUNERS if point == "prune" else STRATEGIES[point]
+    if unknown := {*needs, *denies} - CAPABILITIES.keys():
         raise UsageError(
-            f"a strategy is registered at the extension point {point!r}, which does not exist: "
-            f"use one of {', '.join(POINTS)}, prune"
-        )
-    where = f"the register line of {point} {name}"
-    if isinstance(needs, str) or isinstance(denies, str):
-        raise UsageError(
-            f'{where}: needs and denies are tuples, so write a comma after a single word, ("beam",)'
-        )
-    unknown = [c for c in (*needs, *denies) if c not in CAPABILITIES]
-    if unknown:
-        near = difflib.get_close_matches(unknown[0], CAPABILITIES, 1)
-        raise UsageError(
-            f"{where} names {unknown[0]!r}: use {repr(near[0]) if near else 'a word'} of the table "
-            "in docs/strategy.md"
-        )
-    if flags is not None and "__dataclass_fields__" not in vars(flags):
-        raise UsageError(
-            f"{where}: its flags, {flags.__name__}, are not marked as a dataclass: write "
-            "@dataclass above the class"
+            f"the register line of {point} {name} needs or denies {min(unknown)!r}: use words of "
+            "the table in docs/strategy.md"
         )
     if point == "select" and name != DEFAULT[point] and not declared.get("constrained"):
         needs = (*needs, "no constraints")
@@ -227,39 +215,12 @@ def load_outside(file: Path) -> None:
             f"{OUTSIDE} names {file}, which is not a Python file (.py): correct the path"
         )
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    give_old_path()
     try:
         spec.loader.exec_module(module)
         refuse_existing_flags(module)
-    except BaseException as error:
+    except BaseException:
         del sys.modules[name]
-        if isinstance(error, UsageError) or not isinstance(error, Exception):
-            raise
-        lines = [
-            frame.lineno
-            for frame in traceback.extract_tb(error.__traceback__)
-            if frame.filename == module.__file__
-        ]
-        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else 0
-        raise UsageError(
-            f"{OUTSIDE}: {file}, line {line}: {type(error).__name__}: {error}: correct the file"
-        ) from error
-
-
-def give_old_path() -> None:
-    """Let a file from outside import fairseq_ext.strategies.stop.length_reward as before."""
-    parent = sys.modules["fairseq_ext"]
-    name = "fairseq_ext"
-    for part in ("strategies", "stop"):
-        name = f"{name}.{part}"
-        if name not in sys.modules:
-            sys.modules[name] = types.ModuleType(name)
-            sys.modules[name].__path__ = []  # no other module is found there
-        setattr(parent, part, sys.modules[name])
-        parent = sys.modules[name]
-    found = importlib.import_module(f"{__package__}.strategies.stop.length_reward")
-    sys.modules[f"{name}.length_reward"] = found
-    setattr(parent, "length_reward", found)  # noqa: B010  mypy knows no attribute of this name
+        raise
 
 
 def refuse_existing_flags(module: types.ModuleType) -> None:
@@ -322,7 +283,7 @@ def non_default_strategies(flags: Any) -> list[Strategy]:
 def flags_of(strategy: Strategy) -> dict[str, dataclasses.Field]:
     """Return the flags that a strategy reads, by name; a strategy with constraints also reads those
     of their sources."""
-    kinds = [f.flags for f in FEATURES.values() if f.constrains and strategy.constrained]
+    kinds = [f.flags for f in features() if f.constrains and strategy.constrained]
     return fields_of([*kinds, strategy.flags])
 
 
@@ -351,7 +312,7 @@ def typed(name: str) -> str:
 
 def all_fields() -> dict[str, dataclasses.Field]:
     """Return the flags of all strategies and features, by name."""
-    kinds = [s.flags for s in all_strategies()] + [f.flags for f in FEATURES.values()]
+    kinds = [s.flags for s in all_strategies()] + [f.flags for f in features()]
     return fields_of(kinds)
 
 
