@@ -134,18 +134,11 @@ def count_hits(start: Tensor, length: Tensor, words: Tensor, V: int, warp: bool 
     return hits
 
 
-def compact(
-    hits: Tensor, t: int, always: Tensor | None, never: Tensor | None = None, optimised: bool = True
-) -> Tensor:
+def compact(hits: Tensor, t: int, always: Tensor, optimised: bool = True) -> Tensor:
     """Do the same as `compact` of lsh_torch.py, on a GPU. optimised: in order, by shared memory;
     else by one counter and a sort."""
     n, V = hits.shape
-    # mask here: masking the list of ids would need another host synchronisation
-    if never is not None:
-        hits, always = hits.masked_fill(never, -1), None if always is None else always & ~never
-    always = (
-        torch.zeros(V, dtype=torch.uint8, device=hits.device) if always is None else always.byte()
-    )
+    always = always.byte()
     ids = torch.empty(V, dtype=torch.long, device=hits.device)
     if not optimised:
         counter = torch.zeros(1, dtype=torch.int32, device=hits.device)

@@ -126,13 +126,11 @@ def count_hits(start: Tensor, length: Tensor, words: Tensor, V: int) -> Tensor:
     )
 
 
-def compact(hits: Tensor, t: int, always: Tensor | None, never: Tensor | None = None) -> Tensor:
+def compact(hits: Tensor, t: int, always: Tensor) -> Tensor:
     """Return the ascending ids of words with t hits in any row (Eq. 10), and of words in the mask
-    always (V,), without words in never (V,). hits (n, V)."""
+    always (V,). hits (n, V)."""
     hits = hits if len(hits) else hits.new_full((1, hits.size(1)), -1)  # no rows: no hits
-    mask = (hits[0] if hits.size(0) == 1 else hits.amax(0)) >= t
-    mask = mask if always is None else mask | always
-    return nonzero(mask if never is None else mask & ~never)
+    return nonzero((hits.amax(0) >= t) | always)
 
 
 def nonzero(mask: Tensor) -> Tensor:

@@ -32,13 +32,13 @@ from fairseq_ext.kernels.beam import (
 )
 from fairseq_ext.kernels.library import address, library
 from fairseq_ext.kernels.transformer import CompiledRows
-from fairseq_ext.search.compiled_lists import CompiledLists
 from fairseq_ext.search.finished import Ending, Hypothesis, n_best
 from fairseq_ext.search.log_probs import MANY
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.pool import PerPoolCache, Pool
 from fairseq_ext.search.protocols import SearchSetup
 from fairseq_ext.search.scheduler import CompiledSearcher, Request, common_prefix
+from fairseq_ext.search.shortlists import CompiledLists
 
 FIRST_POSITIONS, FIRST_STEPS = 32, 8  # initial cache positions: shared, and for each row
 
@@ -256,7 +256,7 @@ class CompiledSearch(CompiledSearcher):
         calls, decoded = self.batch.take_counts()
         self.setup.stats.count_steps(calls, decoded)
         if self.lists is not None:
-            self.lists.softmax.count_calls(calls)
+            self.lists.softmax.meter.calls += calls
             if is_sample:
                 self.lists.sample(self.batch, rows, self.reader)
         if result == SearchResult.GOES_ON:

@@ -52,7 +52,7 @@ class Softmax(ABC):
 
     temperature: float = 1.0
     is_full: bool = False  # every word has the decoder's own log-probability
-    is_own: bool = False  # each sentence has a list of words, the same at all steps (ListSoftmax)
+    is_own: bool = False  # each sentence has a list of words, the same at all steps (shortlists.py)
 
     @abstractmethod
     def __call__(
@@ -64,31 +64,6 @@ class Softmax(ABC):
     ) -> LogProbs:
         """Return log-probabilities of the next token of rows; beam and pool (None: not known) name
         the words that must be scored."""
-
-
-class ListSoftmax(Softmax):
-    """A softmax over lists of words that stay as they are during the search of a sentence; where
-    `is_own`, the compiled search scores them."""
-
-    @abstractmethod
-    def lists_of(self, pool: Pool, sentences: list[int]) -> list[Tensor]:
-        """Return the ascending ids (C,) of the words that each sentence's rows score."""
-
-    @abstractmethod
-    def calls_to_sample(self) -> int:
-        """Return the number of calls to the next sample of recall, which is the last of them."""
-
-    @abstractmethod
-    def count_calls(self, calls: int) -> None:
-        """Count calls of which `sample_recall` got the samples."""
-
-    @abstractmethod
-    def count_lists(self, lists: int, words: int) -> None:
-        """Count lists, and their total length."""
-
-    @abstractmethod
-    def sample_recall(self, full: Tensor, listed: LogProbs) -> None:
-        """Compare lists with the full softmax (n, V)."""
 
 
 class Replaceable:

@@ -39,8 +39,8 @@ from softmax import BEST, one_sentence, states  # noqa: E402
 from fairseq_ext.core.stats import Stats  # noqa: E402
 from fairseq_ext.kernels import lsh_cuda, lsh_torch  # noqa: E402
 from fairseq_ext.search.log_probs import LogProbs  # noqa: E402
+from fairseq_ext.search.shortlists import ShortlistMeter  # noqa: E402
 from fairseq_ext.search.strategies.softmax import lsh as strategy  # noqa: E402
-from fairseq_ext.search.strategies.softmax._shortlist import ShortlistMeter  # noqa: E402
 from fairseq_ext.search.strategies.softmax.lsh import LSH  # noqa: E402
 
 parser = argparse.ArgumentParser(description=__doc__)

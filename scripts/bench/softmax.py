@@ -41,7 +41,8 @@ from fairseq_ext.model.transformer.weights import Linear
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.strategies.softmax._shortlist import ShortlistMeter, ShortlistSoftmax
+from fairseq_ext.search.shortlists import ShortlistMeter
+from fairseq_ext.search.strategies.softmax._shortlist import ShortlistSoftmax
 from fairseq_ext.search.strategies.softmax.lsh import LSH
 from fairseq_ext.search.strategies.softmax.screened import (
     TOLERANCE,

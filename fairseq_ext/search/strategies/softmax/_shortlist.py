@@ -1,13 +1,12 @@
-"""Common parts of all shortlists: target counts, flags, the layer over their words, statistics."""
+"""Shortlists: the flags and target counts of all, and the softmax over their words."""
 
 from __future__ import annotations
 
 import logging
 import math
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -16,17 +15,17 @@ from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import table_lines
-from fairseq_ext.core.stats import Mean, Section, Stats
 from fairseq_ext.kernels import lsh_torch
 from fairseq_ext.kernels import shortlist as gathered
+from fairseq_ext.kernels.log_probs import log_softmax_
 from fairseq_ext.kernels.lsh_torch import nonzero
+from fairseq_ext.kernels.transformer import PackedLinear
 from fairseq_ext.model.protocol import Decoder
 from fairseq_ext.model.transformer.supported import output_layers
-from fairseq_ext.model.transformer.weights import Linear
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import PerPoolCache, Pool
-from fairseq_ext.search.protocols import Softmax
+from fairseq_ext.search.shortlists import CLOCK, ListSoftmax, ShortlistMeter
 
 logger = logging.getLogger("fairseq_ext")
 
@@ -64,12 +63,18 @@ def target_counts(flags, context, T: int) -> list[int]:
     return counts
 
 
-def shortlist_arguments(flags, context, T: int, flag: str) -> dict:
-    """Return the arguments that every ShortlistSoftmax takes."""
-    layers = output_layers(context.models, flag)
+def shortlist_arguments(flags, context, T: int, share: str) -> dict:
+    """Return the arguments that every ShortlistSoftmax takes, for T words of the base."""
+    layers = output_layers(context.models, f"--softmax {flags.softmax}")
     base = most_frequent(target_counts(flags, context, T), T, (context.eos, context.unk))
     measured = ShortlistMeter(context.stats, context.k, flags.shortlist_recall_every)
-    return dict(layers=layers, base=base, temperature=context.temperature, meter=measured)
+    return dict(
+        layers=layers,
+        base=base,
+        temperature=context.temperature,
+        share=share,
+        meter=measured,
+    )
 
 
 # ---- Flags: those of all shortlists, and those of `top` and `lexical`
@@ -129,16 +134,15 @@ def check_top(flags, generation) -> None:
 
 # ---- Shortlist softmax: scores of a part of the vocabulary
 #
-# A strategy returns the listed words (`ShortlistSoftmax.words`). Words that every shortlist needs
-# are added here, and the linear layer over them is computed here. A shortlist is shared by all rows
-# of a call, or by the rows of a sentence.
+# A shortlist has words that are always listed (the base), translations of the source words, and
+# words that prefixes and constraints need. It is shared by all rows of a call, or by those of a
+# sentence.
 #
 # Shapes: n rows, S live sentences, N sentences of the pool, V vocabulary, d features, C listed
-# words, T words of the fixed part.
+# words, T words of the base.
 
 
 Layer = tuple[Tensor, Tensor | None]  # weight (V, d), bias (V,)
-SIZE_MULTIPLE = 256  # a gathered part is filled up to a multiple of this number of words
 
 
 def required_words(pool: Pool) -> Tensor:
@@ -149,21 +153,23 @@ def required_words(pool: Pool) -> Tensor:
     return torch.tensor(rows, dtype=torch.long, device=pool.length.device).view(len(pool), width)
 
 
-def mask_with(mask: Tensor, needed: Tensor | None) -> Tensor:
+def mask_with(mask: Tensor, needed: Tensor) -> Tensor:
     """Return mask (G, V) with the ids needed (G, R) set, except for -1."""
-    if needed is None:
+    if not needed.size(1):
         return mask
     V = mask.size(1)
     mask = torch.cat([mask, mask[:, :1]], dim=1)  # a column for -1
     return mask.scatter(1, needed.masked_fill(needed < 0, V), True)[:, :V]
 
 
-class ShortlistSoftmax(Softmax):
-    """A softmax over a shortlist: `base`, the words that are always listed, and those that `words`
-    returns for the call.
+class ShortlistSoftmax(ListSoftmax):
+    """A softmax over a shortlist that stays as it is during the search of a sentence.
 
     Probabilities are normalised over the shortlist. An ensemble averages its models' probabilities
-    over one shortlist.
+    over one shortlist. A sentence's own list is scored by the decoder's output layer, with --int8
+    in 8 bits too: the words of all lists of a call are one linear layer (kernels/shortlist.py,
+    WordLists), of which each sentence reads its own. So the compiled search (search/compiled.py)
+    can search such sentences, and the results do not depend on the batch.
     """
 
     def __init__(
@@ -173,56 +179,74 @@ class ShortlistSoftmax(Softmax):
         temperature: float,
         share: str,
         meter: ShortlistMeter,
+        table: Tensor | None = None,
     ):
-        self.layers = layers
+        """table (source vocabulary, words): translations of each source word, padded with -1."""
+        self.layers, self.temperature, self.meter = layers, temperature, meter
         self.kernels: Any = lsh_torch
-        self.buffer: Tensor | None = None
-        self.temperature = temperature
         self.by_sentence = share == "sentence"
-        self.meter = meter
-        self.required = PerPoolCache(required_words)
-        weight = layers[0][0]
+        weight, bias = layers[0]
         self.V = weight.size(0)
         self.base = base.to(weight.device).unique()  # (T,) ascending
         self.in_base = torch.zeros(self.V, dtype=torch.bool, device=weight.device)
         self.in_base[self.base] = True
         self.lists_all_words = self.base.numel() == self.V
-        # a fixed part that is a prefix of the vocabulary is sorted already
-        self.is_prefix = bool(self.in_base[: self.base.numel()].all())
-        self.linears = [
-            Linear(w[self.base].contiguous(), None if b is None else b[self.base])
-            for w, b in layers
-        ]
-        self.empty_ids = self.base[:0]
+        self.is_own = self.by_sentence and not self.lists_all_words and len(layers) == 1
+        self.table = None if table is None else table.to(weight.device)
+        self.required = PerPoolCache(required_words)
+        self.translations = PerPoolCache(self.translated)
+        self.of_base = [self.words_of(layer, self.base) for layer in layers]
         self.compiled = None
         if len(layers) == 1 and gathered.is_supported(weight):
             self.compiled = gathered.ShortlistLinear(
-                self.linears[0].pack(), self.base, *layers[0], temperature
+                PackedLinear(*self.of_base[0]), self.base, weight, bias, temperature
             )
 
-    def required_of_live(self, beam: Beam, pool: Pool) -> Tensor | None:
-        """Return (S, R) ids that prefixes and constraints of the live sentences need, padded with
-        -1; None for none."""
-        needed = self.required(pool)
-        return needed[beam.live_index()] if needed.size(1) else None
+    def words_of(self, layer: Layer, ids: Tensor) -> Layer:
+        """Return the output layer of words ids (C,) alone."""
+        weight, bias = layer
+        return self.kernels.gather(weight, ids), None if bias is None else bias[ids]
 
-    def words(self, features: list[Tensor], beam: Beam, pool: Pool) -> Tensor | None:
-        """Return words that a call's shortlists need in addition to the base: a mask (S, V) with
-        one for each sentence, or (1, V) for all rows, as `by_sentence` says; None for none."""
-        return None
+    def translated(self, pool: Pool) -> Tensor:
+        """Return (N, V), true for the translations of each sentence's words."""
+        assert self.table is not None
+        found = self.table[pool.net_input["src_tokens"]].flatten(1)  # (N, source x words)
+        mask = torch.zeros(found.size(0), self.V, dtype=torch.bool, device=found.device)
+        return mask_with(mask, found)
 
-    def extra_ids(
-        self, features: list[Tensor], beam: Beam, pool: Pool, always: Tensor | None
-    ) -> Tensor | None:
-        """Return words of one shortlist for all rows, without the base: ascending ids (m,) of
-        `words` and of the mask always (V,); None for none."""
-        mask = self.words(features, beam, pool)
-        if mask is None and always is None:
+    def listed(self, pool: Pool, sentences: Tensor) -> Tensor:
+        """Return the lists (S, V) of these sentences (S,) of the pool."""
+        mask = self.in_base.expand(sentences.numel(), -1)
+        if self.table is not None:
+            mask = mask | self.translations(pool)[sentences]
+        return mask_with(mask, self.required(pool)[sentences])
+
+    def always(self, beam: Beam, pool: Pool) -> Tensor | None:
+        """Return the union (V,) of the lists of the live sentences; None for the base alone."""
+        if self.table is None and not self.required(pool).size(1):
             return None
+        return beam.cached_for_live("listed", lambda: self.listed(pool, beam.live_index()).any(0))
+
+    def lists_of(self, pool: Pool, sentences: list[int]) -> list[Tensor]:
+        listed = self.listed(pool, torch.tensor(sentences))
+        return [row.nonzero().view(-1) for row in listed]
+
+    def find(self, features: list[Tensor], beam: Beam, pool: Pool) -> Tensor:
+        """Return the ascending ids (C,) of one shortlist for all rows, for the compiled library
+        (m,) without the base."""
+
+        def find() -> Tensor:
+            always = self.always(beam, pool)
+            if always is None:
+                return self.base[:0] if self.compiled is not None else self.base
+            return nonzero(always & ~self.in_base if self.compiled is not None else always)
+
         with self.meter.stage("compact"):
-            either = always if mask is None else mask[0] if always is None else mask[0] | always
-            assert either is not None
-            return nonzero(either & ~self.in_base)
+            return beam.cached_for_live("shortlist", find)
+
+    def lists(self, features: list[Tensor], beam: Beam, pool: Pool) -> Tensor:
+        """Return the lists (S, V) of a call, one for each live sentence."""
+        return self.listed(pool, beam.live_index())
 
     def __call__(
         self,
@@ -232,83 +256,44 @@ class ShortlistSoftmax(Softmax):
         pool: Pool | None = None,
     ) -> LogProbs:
         assert beam is not None and pool is not None, "a shortlist needs the rows of a beam"
-        if self.lists_all_words:
-            out = self.full(decoder, features)
-        elif self.by_sentence and len(beam.live) > 1:
-            mask = self.words(features, beam, pool)
-            needed = self.required_of_live(beam, pool)
-            if mask is None:
-                mask = self.in_base.expand(len(beam.live), -1)
-            out = self.sentence_shortlists(features, mask_with(mask | self.in_base, needed), beam)
+        output = decoder.compiled_output if self.is_own else None
+        if output is not None:
+            out = self.own_scores(output, features[0], beam, pool)
+        elif self.by_sentence and len(beam.live) > 1 and not self.lists_all_words:
+            out = self.sentence_scores(features, self.lists(features, beam, pool), beam)
         else:
-            needed = self.required_of_live(beam, pool)
-            always = (
-                None if needed is None else mask_with(self.in_base[None], needed.reshape(1, -1))[0]
-            )
-            found = self.extra_ids(features, beam, pool, always)
-            size = self.base.numel() + (0 if found is None else found.numel())
-            # subtle: a sentence's own list is scored by the same products in every batch, which are
-            # never the decoder's (--int8)
-            is_full = size == self.V and not self.by_sentence
-            out = (
-                self.full(decoder, features) if is_full else self.shared_shortlist(features, found)
-            )
+            out = self.shared_scores(decoder, features, beam, pool)
         if self.meter.is_sample_due():
             self.meter.sample(decoder.log_probs(features, self.temperature), out)
         return out
 
-    def full(self, decoder: Decoder, features: list[Tensor]) -> LogProbs:
-        self.meter.count(1, self.V)
-        with self.meter.stage("matmul"):
-            return LogProbs(decoder.log_probs(features, self.temperature))
-
-    def shared_shortlist(self, features: list[Tensor], found: Tensor | None) -> LogProbs:
-        """Return scores of one shortlist, the base and found (m,), for all rows."""
-        self.meter.count(1, self.base.numel() + (0 if found is None else found.numel()))
+    def shared_scores(
+        self, decoder: Decoder, features: list[Tensor], beam: Beam, pool: Pool
+    ) -> LogProbs:
+        """Return scores of one shortlist for all rows."""
+        size = self.V
+        if not self.lists_all_words:
+            ids = self.find(features, beam, pool)
+            size = ids.numel() + (0 if self.compiled is None else self.base.numel())
+        self.meter.count(1, size)
+        # subtle: a sentence's own list is scored by the same products in every batch, which are
+        # never the decoder's (--int8)
+        if self.lists_all_words or (size == self.V and not self.by_sentence):
+            with self.meter.stage("matmul"):
+                return LogProbs(decoder.log_probs(features, self.temperature))
         if self.compiled is not None:
-            ids, value = self.compiled(
-                features[0], self.empty_ids if found is None else found, CLOCK
-            )
+            ids, value = self.compiled(features[0], ids, CLOCK)
             self.meter.add_seconds(("gather", "matmul", "normalise"), self.compiled.seconds)
             return LogProbs(value, ids, self.V)
-        scores, ids = [], self.base
-        for linear, (weight, bias), x in zip(self.linears, self.layers, features, strict=True):
-            with self.meter.stage("matmul"):
-                logits = linear(x)
-            if found is not None and found.numel():
-                with self.meter.stage("gather"):
-                    # subtle: oneDNN makes a new kernel for every shape, so there are few shapes
-                    filled = (
-                        F.pad(found, (0, -found.numel() % SIZE_MULTIPLE))
-                        if x.device.type == "cpu"
-                        else found
-                    )
-                    rows = self.gather_rows(weight, filled)
-                    shift = None if bias is None else bias[filled]
-                with self.meter.stage("matmul"):
-                    logits = torch.cat(
-                        [logits, small_product(x, rows, shift)[:, : found.numel()]], dim=1
-                    )
-            scores.append(logits)
+        with self.meter.stage("gather"):
+            is_base = size == self.base.numel()
+            parts = self.of_base if is_base else [self.words_of(x, ids) for x in self.layers]
+        with self.meter.stage("matmul"):
+            logits = [F.linear(x, *part) for x, part in zip(features, parts, strict=True)]
         with self.meter.stage("normalise"):
-            value = mean_log_softmax(scores, self.temperature)
-            if found is not None and found.numel():
-                ids = torch.cat([ids, found])
-                if not self.is_prefix:
-                    ids, order = ids.sort()
-                    value = value.index_select(1, order)
-        return LogProbs(value, ids, self.V)
+            return LogProbs(mean_log_softmax(logits, self.temperature), ids, self.V)
 
-    def gather_rows(self, weight: Tensor, ids: Tensor) -> Tensor:
-        """Return rows ids (m,) of weight; on a CPU in memory that is used again, since new pages
-        cost more than the copy."""
-        if weight.device.type != "cpu":
-            return self.kernels.gather(weight, ids)
-        if self.buffer is None or self.buffer.size(0) < ids.numel():
-            self.buffer = weight.new_empty(2 * ids.numel(), weight.size(1))
-        return torch.index_select(weight, 0, ids, out=self.buffer[: ids.numel()])
-
-    def sentence_shortlists(self, features: list[Tensor], mask: Tensor, beam: Beam) -> LogProbs:
+    def sentence_scores(self, features: list[Tensor], mask: Tensor, beam: Beam) -> LogProbs:
         """Return scores of a shortlist for each sentence, mask (S, V); rows of ids are padded with
         their last word."""
         with self.meter.stage("compact"):
@@ -323,25 +308,38 @@ class ShortlistSoftmax(Softmax):
         S = mask.size(0)
         sentence = beam.sentence_of_row()
         scores = []
-        for (weight, bias), x in zip(self.layers, features, strict=True):
+        for layer, x in zip(self.layers, features, strict=True):
             with self.meter.stage("gather"):
-                rows = weight.index_select(0, ids.flatten()).view(S, C, -1)
-                shift = None if bias is None else bias[ids][:, None]
+                weight, bias = self.words_of(layer, ids.flatten())
             with self.meter.stage("matmul"):
-                # (n, d) -> (S, width, d) -> (S, width, C)
-                logits = torch.bmm(beam.by_sentence(x, 0.0), rows.transpose(1, 2))
-                logits = beam.by_row(logits if shift is None else logits + shift)  # (n, C)
-            scores.append(logits.masked_fill(fills[sentence], -torch.inf))
+                # (n, d) -> (S, width, d) -> (S, width, C) -> (n, C)
+                y = torch.bmm(beam.by_sentence(x, 0.0), weight.view(S, C, -1).transpose(1, 2))
+                y = beam.by_row(y if bias is None else y + bias.view(S, 1, C))
+            scores.append(y.masked_fill(fills[sentence], -torch.inf))
         with self.meter.stage("normalise"):
             return LogProbs(mean_log_softmax(scores, self.temperature), ids[sentence], self.V)
 
-
-def small_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return the product (n, C) of x (n, d) and weight (C, d); on a CPU in float32 by oneDNN, for
-    weights that are used once and so not packed."""
-    if Linear.packs and x.device.type == "cpu" and x.dtype == torch.float32:
-        return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
-    return F.linear(x, weight, bias)
+    def own_scores(self, output: PackedLinear, x: Tensor, beam: Beam, pool: Pool) -> LogProbs:
+        """Return the scores of each sentence's own list, for x (n, d)."""
+        lists = beam.cached_for_live(
+            "lists", lambda: gathered.WordLists(output, self.lists_of(pool, beam.live))
+        )
+        with self.meter.stage("matmul"):
+            logits = lists.output(x)
+        with self.meter.stage("normalise"):
+            C = max(words.numel() for words in lists.words)
+            value = logits.new_full((x.size(0), C), -torch.inf)
+            ids = torch.empty(x.size(0), C, dtype=torch.long)
+            bounds = pairwise(beam.bounds().tolist())
+            for (first, end), words, columns in zip(
+                bounds, lists.words, lists.columns, strict=True
+            ):
+                own = logits[first:end].index_select(1, columns)
+                log_softmax_(own, self.temperature)
+                value[first:end, : words.numel()] = own
+                ids[first:end, : words.numel()], ids[first:end, words.numel() :] = words, words[-1]
+        self.meter.count(len(lists.words), sum(words.numel() for words in lists.words))
+        return LogProbs(value, ids, self.V)
 
 
 def mean_log_softmax(scores: list[Tensor], temperature: float) -> Tensor:
@@ -362,88 +360,3 @@ def most_frequent(counts: Iterable[int], T: int, always: Iterable[int]) -> Tenso
     words `always`."""
     order = torch.tensor(list(counts)).argsort(descending=True, stable=True)[: max(0, T)]
     return torch.cat([order, torch.tensor(list(always), dtype=torch.long)]).unique()
-
-
-# ---- Statistics: shortlist lengths, recall against the full softmax, seconds of each stage
-MANY_CALLS = 1 << 30  # to a sample that is never taken
-CLOCK = time.CLOCK_MONOTONIC  # the system's number of the clock that times stages
-
-
-@dataclass
-class StageSeconds(Section):
-    """Seconds of each stage that has run."""
-
-    hash: float | None = None
-    lookup: float | None = None
-    compact: float | None = None
-    gather: float | None = None
-    matmul: float | None = None
-    normalise: float | None = None
-
-
-@dataclass
-class Probe(Section):
-    """Rows of the probed call, and seconds of it with the full softmax and with the shortlist."""
-
-    rows: Mean
-    full: Mean
-    lsh: Mean
-
-
-@dataclass
-class ShortlistCounts(Section):
-    """The `softmax` section of the statistics."""
-
-    key = "softmax"
-    vocab_mean: Mean = Mean()  # words of a shortlist
-    # share of the full softmax's k best words, and of its best, that is listed
-    recall_at_k: Mean | None = None
-    recall_at_1: Mean | None = None
-    recall_rows: int | None = None  # number of rows that the recall is computed from
-    seconds: StageSeconds = field(default_factory=StageSeconds)
-    probe: Probe | None = None
-
-
-class ShortlistMeter:
-    """Counts the words of shortlists, the recall of the full softmax's k best words on a sample of
-    the calls, and the seconds of each stage. On a GPU a stage ends when its kernels are launched,
-    or when the host waits for the shortlist's length."""
-
-    def __init__(self, stats: Stats, k: int, every: int):
-        self.counts = stats.section(ShortlistCounts)
-        self.k = k
-        self.every = every  # calls between two samples of the recall, 0: no samples
-        self.calls = 0
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        start = time.clock_gettime(CLOCK)
-        yield
-        self.add_seconds((name,), (time.clock_gettime(CLOCK) - start,))
-
-    def add_seconds(self, names: tuple[str, ...], seconds: Iterable[float]) -> None:
-        """Add seconds measured by the compiled library, a value for each name."""
-        spent = self.counts.seconds
-        for name, value in zip(names, seconds, strict=True):
-            setattr(spent, name, (getattr(spent, name) or 0.0) + value)
-
-    def count(self, shortlists: int, words: int) -> None:
-        self.counts.vocab_mean += Mean(words, shortlists)
-
-    def calls_to_sample(self) -> int:
-        """Return the number of calls to the next sample, which is the last of them."""
-        return 1 + (min(4, self.every) - self.calls - 1) % self.every if self.every else MANY_CALLS
-
-    def is_sample_due(self) -> bool:
-        self.calls += 1
-        return self.every > 0 and self.calls % self.every == min(4, self.every) % self.every
-
-    def sample(self, full: Tensor, listed: LogProbs) -> None:
-        """Count which of each row's best words by the full softmax (n, V) are on its shortlist."""
-        best = full.topk(min(self.k, full.size(1)), dim=1).indices
-        known = listed.is_listed(best).float()
-        at_k, at_1 = torch.stack([known.mean(1).sum(), known[:, 0].sum()]).tolist()
-        n, counts = full.size(0), self.counts
-        counts.recall_at_k = (counts.recall_at_k or Mean()) + Mean(at_k, n)
-        counts.recall_at_1 = (counts.recall_at_1 or Mean()) + Mean(at_1, n)
-        counts.recall_rows = (counts.recall_rows or 0) + n

@@ -17,17 +17,15 @@ Neutral setting: --softmax full; or a T of the vocabulary's size or more.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import table_lines
-from fairseq_ext.search.pool import PerPoolCache, Pool
 from fairseq_ext.search.registry import register
-from fairseq_ext.search.strategies.softmax._by_sentence import FixedShortlist
 from fairseq_ext.search.strategies.softmax._shortlist import (
+    ShortlistSoftmax,
     TopFlags,
     check_top,
     shortlist_arguments,
@@ -85,24 +83,6 @@ def read_table(path: str, source, target, words: int) -> Tensor:
     return out
 
 
-class Lexical(FixedShortlist):
-    """The fixed part and the translations of each sentence's source words."""
-
-    def __init__(self, table: Tensor, **arguments: Any):
-        super().__init__(**arguments)
-        self.table = table.to(self.base.device)  # (source vocabulary, words)
-        self.translations = PerPoolCache(self.find)
-
-    def find(self, pool: Pool) -> Tensor:
-        """Return (N, V), true for the translations of each sentence's words."""
-        found = self.table[pool.net_input["src_tokens"]].flatten(1)  # (N, source x words)
-        mask = torch.zeros(found.size(0), self.V + 1, dtype=torch.bool, device=found.device)
-        return mask.scatter_(1, found.masked_fill(found < 0, self.V), True)[:, : self.V]
-
-    def translations_of(self, pool: Pool) -> Tensor:
-        return self.translations(pool)
-
-
 def check(flags, generation) -> None:
     """Refuse a shortlist without its table (raises UsageError)."""
     check_top(flags, generation)
@@ -130,7 +110,7 @@ def check(flags, generation) -> None:
     ),
     paper="Shi and Knight 2017; baseline WA of Shi, Xu and Knight 2018",
 )
-def build(flags, context) -> Lexical:
+def build(flags, context) -> ShortlistSoftmax:
     if context.source_dictionary is None:
         raise UsageError(
             "--softmax lexical needs the task's source dictionary, which this task lacks: "
@@ -139,8 +119,6 @@ def build(flags, context) -> Lexical:
     table = read_table(
         flags.shortlist_file, context.source_dictionary, context.dictionary, flags.shortlist_words
     )
-    return Lexical(
-        table,
-        share=str(flags.shortlist_share),
-        **shortlist_arguments(flags, context, flags.shortlist_top, "--softmax lexical"),
-    )
+    share = str(flags.shortlist_share)
+    arguments = shortlist_arguments(flags, context, flags.shortlist_top, share)
+    return ShortlistSoftmax(table=table, **arguments)

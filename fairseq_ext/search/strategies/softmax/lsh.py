@@ -47,9 +47,8 @@ from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.registry import register
-from fairseq_ext.search.strategies.softmax import _shortlist
+from fairseq_ext.search.shortlists import CLOCK, Probe
 from fairseq_ext.search.strategies.softmax._shortlist import (
-    Probe,
     ShortlistFlags,
     ShortlistSoftmax,
     shortlist_arguments,
@@ -109,6 +108,7 @@ class LSH(ShortlistSoftmax):
     def __init__(self, K: int, u: int, W: int, t: int, seed: int = 1, **arguments: Any):
         """K, u, W: of the paper; t: hits of a candidate."""
         super().__init__(**arguments)
+        self.is_own = False  # its lists change at every step
         weight, bias = self.layers[0]
         self.t = t
         self.kernels = kernels_for(weight)
@@ -153,32 +153,31 @@ class LSH(ShortlistSoftmax):
             )
         ]
 
-    def find(self, x: Tensor, always: Tensor | None) -> Tensor:
-        """Return the ascending ids (m,) of the words beside the base that share t bands with any
-        row of x (n, d), and of those in the mask always (V,)."""
+    def similar(self, x: Tensor, always: Tensor | None) -> Tensor:
+        """Return the ascending ids (m,) of words that share t bands with any row of x (n, d), and
+        of those in the mask always (V,), without the base."""
+        ids = self.finder(x, self.t, always, CLOCK)
+        self.meter.add_seconds(("hash", "lookup", "compact"), self.finder.seconds)
+        return ids
+
+    def find(self, features: list[Tensor], beam: Beam, pool: Pool) -> Tensor:
+        x, always = self.states(features, beam, pool), self.always(beam, pool)
         if self.compiled is not None:
-            ids = self.finder(x, self.t, always, _shortlist.CLOCK)
-            self.meter.add_seconds(("hash", "lookup", "compact"), self.finder.seconds)
-            return ids
+            return self.similar(x, always)
         hits = self.hits(x)
         with self.meter.stage("compact"):
-            return self.kernels.compact(hits, self.t, always, self.in_base)
+            return self.kernels.compact(hits, self.t, self.in_base if always is None else always)
 
-    def words(self, features: list[Tensor], beam: Beam, pool: Pool) -> Tensor:
-        x = self.states(features, beam, pool)
+    def lists(self, features: list[Tensor], beam: Beam, pool: Pool) -> Tensor:
+        x, mask = self.states(features, beam, pool), super().lists(features, beam, pool)
         if self.compiled is None:
             hits = self.hits(x)
             with self.meter.stage("compact"):
-                return beam.by_sentence(hits, 0).amax(1) >= self.t
-        mask = torch.zeros(len(beam.live), self.V, dtype=torch.bool)
+                return mask | (beam.by_sentence(hits, 0).amax(1) >= self.t)
+        mask = mask.clone()
         for row, (first, end) in zip(mask, pairwise(beam.bounds().tolist()), strict=True):
-            row[self.find(x[first:end], None)] = True
+            row[self.similar(x[first:end], None)] = True
         return mask
-
-    def extra_ids(
-        self, features: list[Tensor], beam: Beam, pool: Pool, always: Tensor | None
-    ) -> Tensor | None:
-        return self.find(self.states(features, beam, pool), always)
 
     def __call__(
         self,
@@ -294,7 +293,7 @@ def build(flags, context) -> LSH:
             "--softmax lsh has one index and an ensemble has several output layers: use one model, "
             "or --softmax full"
         )
-    arguments = shortlist_arguments(flags, context, flags.lsh_top, "--softmax lsh")
+    arguments = shortlist_arguments(flags, context, flags.lsh_top, str(flags.lsh_share))
     weight, bias = arguments["layers"][0]
     if flags.lsh_k > weight.size(1) + (bias is not None):
         raise UsageError(
@@ -312,6 +311,5 @@ def build(flags, context) -> LSH:
         flags.lsh_bands,
         flags.lsh_hits,
         flags.lsh_seed,
-        share=str(flags.lsh_share),
         **arguments,
     )

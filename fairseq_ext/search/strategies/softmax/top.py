@@ -15,8 +15,8 @@ Neutral setting: --softmax full; or a T of the vocabulary's size or more.
 """
 
 from fairseq_ext.search.registry import register
-from fairseq_ext.search.strategies.softmax._by_sentence import FixedShortlist
 from fairseq_ext.search.strategies.softmax._shortlist import (
+    ShortlistSoftmax,
     TopFlags,
     check_top,
     shortlist_arguments,
@@ -33,8 +33,6 @@ from fairseq_ext.search.strategies.softmax._shortlist import (
     example=({"softmax": "top", "shortlist_top": 12, "shortlist_share": "sentence"},),
     paper="Shi, Xu and Knight 2018, baseline TOP",
 )
-def build(flags, context) -> FixedShortlist:
-    return FixedShortlist(
-        share=str(flags.shortlist_share),
-        **shortlist_arguments(flags, context, flags.shortlist_top, "--softmax top"),
-    )
+def build(flags, context) -> ShortlistSoftmax:
+    share = str(flags.shortlist_share)
+    return ShortlistSoftmax(**shortlist_arguments(flags, context, flags.shortlist_top, share))

@@ -19,7 +19,7 @@ from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases.sentence import SentenceConstraints, met
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.strategies.softmax._shortlist import ShortlistMeter
+from fairseq_ext.search.shortlists import ShortlistMeter
 from fairseq_ext.search.strategies.softmax.lsh import LSH
 
 WORDS = 600
