@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -122,6 +124,12 @@ class Tables:
                 0 if old is None or before.banned is None else old - before.banned.start[sentence]
             )
             beam.aux["banned"] = self.banned.start[sentence] + inside
+
+
+def make_select(kind: Callable[..., Any], context: Any, k: int | None = None, **more: Any) -> Any:
+    """Return a select strategy with constraints; k: instead of the beam."""
+    more["min_len"] = context.min_len
+    return kind(k or context.k, context.eos, len(context.dictionary), context.children, **more)
 
 
 class Compilers:

@@ -19,6 +19,9 @@ of each row and the next tokens of its phrases.
 Neutral setting: b = 0, or no constraints.
 """
 
+from functools import partial
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -29,6 +32,7 @@ from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases.phrase_table import PhraseTable
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.registry import register
+from fairseq_ext.search.strategies.select._constraints import Tables, make_select
 from fairseq_ext.search.strategies.select.dba import DBA
 from fairseq_ext.search.strategies.select.topk import best_of_rows, merge_phrase_tokens
 
@@ -39,37 +43,27 @@ class Bonus(DBA):
     """The select strategy; its row state is that of DBA."""
 
     soft = True
+    may_compile = False
 
     def __init__(self, bonus: float, *arguments, **more):
         super().__init__(*arguments, **more)
         self.bonus = bonus
 
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
-        table = self.tables(pool)
-        live = beam.live_index()
-        # (S,), or one for all
-        done = torch.as_tensor(beam.longest, device=beam.device) - (
-            0 if beam.lags is None else beam.lag()
-        )
-        proposed = self.forbid_(beam, log_probs, table, (table.max_len[live] - done))
-        phrases = table.phrases.for_sentences(live)
+        found = super().__call__(beam, log_probs, pool)
+        return Candidates(found.row, found.token, found.score, self.k, aux=found.aux)  # no banks
+
+    def chosen(
+        self, beam: Beam, log_probs: LogProbs, table: Tables, phrases: PhraseTable, *_: Tensor
+    ) -> tuple[Any, ...]:
+        """Return row, token, bank and raised score (S, 2k) of each sentence's best, their state and
+        count (S, 2k, G), and None."""
         # (S, width, G)
         state, count = (beam.by_sentence(beam.aux[name], 0) for name in ("state", "count"))
         if table.banks == 1:  # no sentence has phrases
             best = best_of_rows(self.k, beam, log_probs, self.children)
-            row, token, score = best.row, best.token, best.score
-            rank = row - beam.first_row()[:, None]
-            state, count = pick(state, rank), pick(count, rank)
-        else:
-            row, token, score, state, count = self.raised(beam, log_probs, phrases, state, count)
-        aux = {"state": state, "count": count} | table.state_after(beam, row, token, proposed)
-        return Candidates(row, token, score, self.k, aux=aux)
-
-    def raised(
-        self, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, state: Tensor, count: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Return row, token and raised score (S, 2k) of each sentence's best, and their state
-        (S, 2k, G)."""
+            of = best.row - beam.first_row()[:, None]
+            return best.row, best.token, None, best.score, pick(state, of), pick(count, of), None
         # (1) the likeliest words of each row, and the next tokens of its phrases
         most = self.children or max(2 * self.k, LIKELIEST)
         likeliest = log_probs.topk(min(most, log_probs.size))
@@ -80,13 +74,14 @@ class Bonus(DBA):
             -torch.inf,
         )
         # (2) b for each token by which a row's bank rises, -b for each by which it falls
-        now = phrases.bank(state, count).gather(1, of)
+        before = phrases.bank(state, count).gather(1, of)
         state, count = phrases.advance(pick(state, of), pick(count, of), token)
-        rises = (phrases.bank(state, count) - now).to(score.dtype)
+        bank = phrases.bank(state, count)
         # (3) the best of all of them
-        score, order = (score + self.bonus * rises).topk(min(2 * self.k, score.size(1)), dim=1)
-        row, token = row.gather(1, order), token.gather(1, order)
-        return row, token, score, pick(state, order), pick(count, order)
+        score = score + self.bonus * (bank - before).to(score.dtype)
+        score, order = score.topk(min(2 * self.k, score.size(1)), dim=1)
+        row, token, bank = (each.gather(1, order) for each in (row, token, bank))
+        return row, token, bank, score, pick(state, order), pick(count, order), None
 
 
 def check(flags, generation) -> None:
@@ -108,12 +103,4 @@ def check(flags, generation) -> None:
     constrained=True,
 )
 def build(flags, context) -> Bonus:
-    more = {"min_len": context.min_len}
-    return Bonus(
-        flags.constraint_bonus,
-        context.k,
-        context.eos,
-        len(context.dictionary),
-        context.children,
-        **more,
-    )
+    return make_select(partial(Bonus, flags.constraint_bonus), context)

@@ -23,7 +23,7 @@ from torch import Tensor
 from fairseq_ext.core.errors import SentenceError
 from fairseq_ext.search.phrases.phrase_table import PhraseTable
 from fairseq_ext.search.registry import register
-from fairseq_ext.search.strategies.select._constraints import Tables
+from fairseq_ext.search.strategies.select._constraints import Tables, make_select
 from fairseq_ext.search.strategies.select.gbs import GridBeam
 
 MAX_CONSTRAINTS = 6  # of a sentence
@@ -34,42 +34,28 @@ class ConstrainedBeam(GridBeam):
     tokens."""
 
     def width(self, table: Tables) -> int:
-        return self.k * self.states(table.phrases)
-
-    def widths(self, phrases: PhraseTable) -> Tensor | None:
-        return self.k * 2 ** (phrases.need > 0).sum(1)
-
-    def own_width(self, phrases: PhraseTable) -> Tensor | None:
-        return self.k * 2 ** (phrases.need > 0).sum(1) * phrases.longest
-
-    def states(self, phrases: PhraseTable) -> int:
-        """Return the number of banks of the sentence with the most constraints."""
-        most = phrases.need.size(1)
+        most = table.phrases.need.size(1)
         if most > MAX_CONSTRAINTS:
             raise SentenceError(
                 f"a sentence has {most} constraints and --select cbs needs a bank for each subset: "
                 f"use at most {MAX_CONSTRAINTS}, or --select dba"
             )
-        return int((2 ** (phrases.need > 0).sum(1) * phrases.longest).max())
+        return int(self.own_width(table.phrases).max())
 
-    def order(
-        self,
-        phrases: PhraseTable,
-        table: Tables,
-        state: Tensor,
-        count: Tensor,
-        bank: Tensor,
-        token: Tensor,
-        score: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+    def own_width(self, phrases: PhraseTable) -> Tensor:
+        return self.widths(phrases) * phrases.longest
+
+    def widths(self, phrases: PhraseTable) -> Tensor:
+        return self.k * 2 ** (phrases.need > 0).sum(1)
+
+    def bank_of(self, phrases: PhraseTable, count: Tensor, bank: Tensor) -> tuple[Tensor, Tensor]:
         # (S, 1) of each sentence by itself, so that its banks do not depend on the other sentences
         stages = phrases.longest[:, None]
         met = (count >= phrases.need[:, None]) & (phrases.need[:, None] > 0)  # (S, c, G)
         subset = (met.long() << torch.arange(met.size(2), device=met.device)).sum(-1)  # (S, c)
         partial = (bank - (count * phrases.size[:, None]).sum(-1)).clamp(min=0).minimum(stages - 1)
-        slots = torch.full((bank.size(0), self.states(phrases)), self.k, device=bank.device)
         top = (2 ** (phrases.need > 0).sum(1) - 1) * phrases.longest
-        return self.admitted_only(slots, table, subset * stages + partial, score, top)
+        return subset * stages + partial, top
 
 
 @register(
@@ -83,6 +69,4 @@ class ConstrainedBeam(GridBeam):
     constrained=True,
 )
 def build(flags, context) -> ConstrainedBeam:
-    return ConstrainedBeam(
-        context.k, context.eos, len(context.dictionary), context.children, min_len=context.min_len
-    )
+    return make_select(ConstrainedBeam, context)

@@ -74,6 +74,7 @@ from fairseq_ext.search.strategies.select._constraints import (
     Compilers,
     Tables,
     limit_pending_,
+    make_select,
     tables,
 )
 from fairseq_ext.search.strategies.select.topk import (
@@ -438,13 +439,10 @@ class DBAFlags:
 )
 def build(flags, context) -> DBA:
     even = str(flags.dba_allocation) == "even"
-    return DBA(
-        context.k,
-        context.eos,
-        len(context.dictionary),
-        context.children,
-        even,
-        context.min_len,
-        COMPETING_ROWS if even and str(flags.constraint_compete) == "rows" else 0,
-        flags.constraint_rows,
+    return make_select(
+        DBA,
+        context,
+        even=even,
+        competing=COMPETING_ROWS if even and str(flags.constraint_compete) == "rows" else 0,
+        more=flags.constraint_rows,
     )

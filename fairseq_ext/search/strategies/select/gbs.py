@@ -26,7 +26,7 @@ from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases.phrase_table import PhraseTable
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.registry import register
-from fairseq_ext.search.strategies.select._constraints import Tables
+from fairseq_ext.search.strategies.select._constraints import Tables, make_select
 from fairseq_ext.search.strategies.select.dba import DBA
 
 
@@ -61,11 +61,15 @@ class GridBeam(DBA):
     def width(self, table: Tables) -> int:
         return self.k * table.banks
 
-    def widths(self, phrases: PhraseTable) -> Tensor | None:
+    def own_width(self, phrases: PhraseTable) -> Tensor:
         return self.k * (phrases.total + 1)
 
-    def own_width(self, phrases: PhraseTable) -> Tensor | None:
-        return self.k * (phrases.total + 1)
+    def widths(self, phrases: PhraseTable) -> Tensor:
+        return self.own_width(phrases)
+
+    def bank_of(self, phrases: PhraseTable, count: Tensor, bank: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the bank (S, c) of each candidate, and the highest of each sentence (S,)."""
+        return bank, phrases.total
 
     def order(
         self,
@@ -77,25 +81,21 @@ class GridBeam(DBA):
         token: Tensor,
         score: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        slots = torch.full((bank.size(0), table.banks), self.k, device=bank.device)
-        return self.admitted_only(slots, table, bank, score, phrases.total)
-
-    def divide(self, sizes: Tensor, top: Tensor, k: int | Tensor) -> Tensor:
-        return torch.full_like(sizes, self.k)
-
-    def admitted_only(
-        self, slots: Tensor, table: Tables, bank: Tensor, score: Tensor, top: Tensor
-    ) -> tuple[Tensor, Tensor, None]:
         """Return order and scores (S, 2k) as `order_by_banks` does, without candidates beyond the
         slots, except for those that may replace ended ones."""
+        bank, top = self.bank_of(phrases, count, bank)
+        width = self.width(table)
+        slots = torch.full((bank.size(0), width // self.k), self.k, device=bank.device)
         order, admitted = order_by_banks(slots, bank, score, top)
         score = score.gather(1, order)
-        searched: Tensor = torch.gt(top, 0)[:, None]  # has constraints
         beyond = torch.arange(score.size(1), device=score.device) >= admitted[:, None]
         # a sentence without constraints is plain beam search, whose candidates after the k-th
         # replace those that end
-        score = score.masked_fill(beyond & searched, -torch.inf)
-        return order[:, : 2 * self.width(table)], score[:, : 2 * self.width(table)], None
+        score = score.masked_fill(beyond & (phrases.total > 0)[:, None], -torch.inf)
+        return order[:, : 2 * width], score[:, : 2 * width], None
+
+    def divide(self, sizes: Tensor, top: Tensor, k: int | Tensor) -> Tensor:
+        return torch.full_like(sizes, self.k)
 
 
 @register(
@@ -108,10 +108,4 @@ class GridBeam(DBA):
     constrained=True,
 )
 def build(flags, context) -> GridBeam:
-    return GridBeam(
-        flags.gbs_base,
-        context.eos,
-        len(context.dictionary),
-        context.children,
-        min_len=context.min_len,
-    )
+    return make_select(GridBeam, context, flags.gbs_base)
