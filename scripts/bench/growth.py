@@ -12,7 +12,7 @@ generator decode the same batches. The slope between two sizes is the exponent o
 log(time ratio) / log(size ratio). A glossary's rows are its own cost: to load it, and to match
 a sentence of 20 words.
 
-Writes OUT/tables.md, OUT/WHAT.json, and OUT/WHAT.svg and .png; what OUT has already
+Writes OUT/tables.md, OUT/WHAT.json, and OUT/WHAT.svg; what OUT has already
 is not measured again.
 """
 
@@ -313,7 +313,7 @@ def parser() -> argparse.ArgumentParser:
         "--out",
         type=Path,
         required=True,
-        help="folder of tables.md, and of WHAT.json, .svg and .png",
+        help="folder of tables.md, and of WHAT.json and .svg",
     )
     parse.add_argument(
         "--stock",

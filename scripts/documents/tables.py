@@ -157,7 +157,7 @@ def results(path: str, *but: str) -> str:
         levels = [len(level) for level in re.findall("^(#+) ", text, flags=re.MULTILINE)]
         lower = "#" * (3 - min(levels, default=3))
         text = re.sub("^(?=#+ )", lower, text, flags=re.MULTILINE)
-    pictures = [p.name for p in sorted(file.parent.glob("*.png")) if f"/{p.name})" not in text]
+    pictures = [p.name for p in sorted(file.parent.glob("*.svg")) if f"/{p.name})" not in text]
     return "\n\n".join([text, *(f"![{Path(name).stem}]({folder}/{name})" for name in pictures)])
 
 

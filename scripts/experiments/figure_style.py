@@ -9,7 +9,7 @@ at the lines, SVG and PNG.
     label_lines(axes)                            the labels of lines, behind their last points,
                                                  moved apart where they would touch
     label_bars(axes, {"rand1": [...]})           the labels of lines that lie all over the figure
-    save(figure, OUT / "figure4")                OUT/figure4.svg and OUT/figure4.png
+    save(figure, OUT / "figure4")                OUT/figure4.svg
 """
 
 from __future__ import annotations
@@ -330,10 +330,9 @@ def apart(heights: Sequence[float], gap: float, low: float, high: float) -> list
     return placed
 
 
-def save(figure: Figure, file: Path) -> list[Path]:
-    """Write FILE.svg and FILE.png; the two files."""
-    files = [file.with_suffix(suffix) for suffix in (".svg", ".png")]
-    for each in files:
-        figure.savefig(each, metadata={"Date": None} if each.suffix == ".svg" else None)
+def save(figure: Figure, file: Path) -> Path:
+    """Write FILE.svg; return the file."""
+    file = file.with_suffix(".svg")
+    figure.savefig(file, metadata={"Date": None})
     plt.close(figure)
-    return files
+    return file

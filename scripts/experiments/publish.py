@@ -115,7 +115,7 @@ def finish(out: Path, paper: str, name: str, into: Path, command: str) -> Path:
         )
     folder = into / "scripts" / "experiments" / paper / "results" / name
     folder.mkdir(parents=True, exist_ok=True)
-    for picture in [*out.glob("*.png"), *out.glob("*.svg")]:
+    for picture in out.glob("*.svg"):
         shutil.copy(picture, folder)
     text = "\n".join(
         [

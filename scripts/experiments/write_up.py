@@ -52,7 +52,7 @@ def write_tables(doc: str | None, script: str, markdown: Callable[[Results], str
 def draw_figures(
     doc: str | None, script: str, figures: Mapping[str, Callable[[Results], Any]]
 ) -> None:
-    """figures.py: `--out DIR`, then DIR/NAME.svg and .png for each figure; a function that returns
+    """figures.py: `--out DIR`, then DIR/NAME.svg for each figure; a function that returns
     None has nothing to draw."""
     from figure_style import save
 
@@ -60,8 +60,8 @@ def draw_figures(
     results = with_message(lambda: read_results(out, script))
     for name, draw in figures.items():
         figure = draw(results)
-        for file in save(figure, out / name) if figure is not None else ():
-            print(file)
+        if figure is not None:
+            print(save(figure, out / name))
 
 
 def folder(doc: str | None) -> Path:

@@ -126,7 +126,7 @@ def test_one_paper_is_run_and_published(tmp_path):
         page.count("<!-- generated: age scripts/experiments/dba/results/tiny/tables.md -->") == 1
         and page.count("## tiny") == 1
     )
-    assert (tmp_path / "scripts/experiments/dba/results/tiny/figure4.png").exists()
+    assert (tmp_path / "scripts/experiments/dba/results/tiny/figure4.svg").exists()
     assert (tmp_path / "scripts" / "told").read_text() == "['--write', '--quick']"
     searches = sorted(done.stderr.split())
     assert not any(word.startswith("rand1.beam") for word in searches)  # nothing was searched again

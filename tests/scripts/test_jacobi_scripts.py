@@ -55,7 +55,7 @@ def test_a_run_on_a_few_lines_has_tables_by_length(tmp_path):
     assert done.returncode == 0, done.stderr
     # one sentence with the output of each method, which is greedy's
     tables = (tmp_path / "tables.md").read_text(encoding="utf-8")
-    assert "## Table 4: data" in tables and (tmp_path / "graph2.png").exists()
+    assert "## Table 4: data" in tables and (tmp_path / "graph2.svg").exists()
     shown = re.findall(
         r"^\| (?:our greedy|PGJ b=3) \| (.*) \| [\d.]+ \| [\d.]+ \|$", tables, re.MULTILINE
     )

@@ -122,7 +122,7 @@ def test_tables_have_bleu_with_intervals_and_ratios_with_rounds(folder):
 def test_figures_are_drawn_from_what_is_there(folder):
     subprocess.run([warm.python(), str(LSH / "figures.py"), "--out", str(folder)], check=True)
     for name in ("figure6", "figure7", "figure8"):
-        assert (folder / f"{name}.svg").stat().st_size > 1000 and (folder / f"{name}.png").exists()
+        assert (folder / f"{name}.svg").stat().st_size > 1000
     assert "LSH, t = 2" in (folder / "figure6.svg").read_text()
 
 
@@ -253,4 +253,4 @@ def test_a_model_is_trained_searched_with_and_drawn(architecture, tmp_path):
     text = (work / "tables.md").read_text()
     # a T above the number of words is the full softmax
     losses = re.findall(r"^\| (?:lsh|top) T=\d+.* \| ([+-][\d.]+) \(", text, re.MULTILINE)
-    assert losses == ["+0.00"] * 2 and (work / "figure6.png").exists()
+    assert losses == ["+0.00"] * 2 and (work / "figure6.svg").exists()

@@ -252,8 +252,8 @@ def test_the_figure_is_drawn(tmp_path):
         check=True,
     )
     assert (
-        done.stdout.strip().endswith("figure2.png")
-        and (tmp_path / "figure2.png").stat().st_size > 1000
+        done.stdout.strip().endswith("figure2.svg")
+        and (tmp_path / "figure2.svg").stat().st_size > 1000
     )
     # text, not outlines
     assert (tmp_path / "figure2.svg").read_text().count("tokens decoded before the step") == 1
@@ -285,7 +285,7 @@ def test_tables_are_written_where_the_figure_is_not_requested(tmp_path):
         capture_output=True,
     )
     text = (tmp_path / "tables.md").read_text(encoding="utf-8")
-    assert not (tmp_path / "figure2.png").exists()
+    assert not (tmp_path / "figure2.svg").exists()
     assert "test, ensemble, k = 1" in text and "test, single model, k = 1" in text
     equal = r"^\| VAR-STR-(?:FIFO|FLUSH) \| .* equal \(3 hypotheses\) to VAR-BATCH \|$"
     assert len(re.findall(equal, text, re.MULTILINE)) == 4

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Regenerates the tables and figures of Post and Vilar 2018 (--select dba): tables.md and figure4, 5, 7, 8.svg and .png in OUT; the paper's
+# Regenerates the tables and figures of Post and Vilar 2018 (--select dba): tables.md and figure4, 5, 7, 8.svg in OUT; the paper's
 # own search is in the tables (--paper: its parts).
 #
 #   scripts/experiments/dba/run.sh [--out DIR] [--model DIR] [--text PREFIX] [--src de] [--tgt en] [--limit N] [RUN ARGUMENTS]

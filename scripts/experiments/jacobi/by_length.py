@@ -3,7 +3,7 @@ batches of one on one thread.
 
     python scripts/experiments/jacobi/by_length.py --out DIR RESULT.json [RESULT.json ...]
 
-DIR gets by_length.md and, of the first result, by_length.svg and .png. Lengths are tokens of
+DIR gets by_length.md and, of the first result, by_length.svg. Lengths are tokens of
 greedy's output, EOS counted. A gain is greedy's sum over a method's, of the sentences of those
 lengths; its interval is the middle 95 per cent of 1,000 resamples of them.
 """
@@ -106,8 +106,8 @@ def markdown(result: dict[str, Any]) -> str:
     return text
 
 
-def draw(result: dict[str, Any], file: Path) -> list[Path]:
-    """FILE.svg and .png: time over greedy's by length, with intervals."""
+def draw(result: dict[str, Any], file: Path) -> Path:
+    """FILE.svg: time over greedy's by length, with intervals."""
     figure, axes = panel(width=FULL)
     every = gains(result["rows"], "seconds")
     found = {name: every[name] for name in DRAWN if name in every} or every

@@ -77,8 +77,7 @@ def main() -> None:
     about = results[0]["about"]
     axes.set_title(f"{about['size']['name']}, {about['text']}, one sentence at a time")
     label_lines(axes, room=0.33)
-    for file in save(figure, args.out):
-        print(file)
+    print(save(figure, args.out))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Regenerates the tables and figures of Santilli et al. 2023 (--decoding): tables.md, flops.md, figure3.svg and .png in OUT; and
-# by_length.md, .svg and .png: the gain on short and on long sentences.
+# Regenerates the tables and figures of Santilli et al. 2023 (--decoding): tables.md, flops.md, figure3.svg in OUT; and
+# by_length.md and .svg: the gain on short and on long sentences.
 #
 #   scripts/experiments/jacobi/run.sh --models "DIR DIR" --pairs "de-en fr-en" --train PREFIX --text PREFIX [--out DIR] [--threads "1 2"]
 #                                     [--graphs "1 7"] [MEASURE ARGUMENTS]
 #
 # --models: folders with checkpoint.pt, dict.*.txt and spm.model, a table each; --pairs: each one's languages, or one pair for all (de-en)
 # --train: parallel text for the draft tables, --text: what is translated (PREFIX.de, PREFIX.en); one for all, or one for each model
-# --graphs: lines of the first text whose decoding dependency graphs are drawn (1), as graph1.png (the paper's Figures 4 and 6)
+# --graphs: lines of the first text whose decoding dependency graphs are drawn (1), as graph1.svg (the paper's Figures 4 and 6)
 # MEASURE ARGUMENTS: --limit 100 --repeats 5 --batch 1 --examples 1. train_pairs.sh trains models of other pairs of Multi30k.
 # PYTHON= names another interpreter.
 set -euo pipefail
@@ -60,8 +60,8 @@ for i in "${!MODELS[@]}"; do first+=("$OUT/result$i.${THREADS%% *}.json"); done
 "$PYTHON" "$HERE/by_length.py" --out "$OUT" "${first[@]}"
 SRC=${PAIRS[0]%-*} TGT=${PAIRS[0]#*-}
 for line in $GRAPHS; do
-    [[ -s $OUT/graph$line.png ]] && continue
+    [[ -s $OUT/graph$line.svg ]] && continue
     "$PYTHON" -m fairseq_ext.viz.ddg --out "$OUT/graphs/$line" --path "${MODELS[0]}/checkpoint.pt" --data "${MODELS[0]}" -s "$SRC" -t "$TGT" \
         --bpe sentencepiece --spm "${MODELS[0]}/spm.model" "$(sed -n "${line}p" "${TEXTS[0]}.$SRC")"
-    for kind in png svg; do cp "$OUT/graphs/$line/0.$kind" "$OUT/graph$line.$kind"; done
+    cp "$OUT/graphs/$line/0.svg" "$OUT/graph$line.svg"
 done

@@ -111,8 +111,7 @@ def main() -> None:
         )
         axes.margins(x=0.18)
         label_points(axes, named)
-        for file in save(figure, out / name):
-            print(file)
+        print(save(figure, out / name))
 
 
 if __name__ == "__main__":

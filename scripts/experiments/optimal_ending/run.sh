@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Regenerates the tables and figures of Huang et al. 2017 (--stop optimal, --length-reward): tables.md, figure1, figure2.svg and .png in OUT.
+# Regenerates the tables and figures of Huang et al. 2017 (--stop optimal, --length-reward): tables.md, figure1, figure2.svg in OUT.
 #
 #   scripts/experiments/optimal_ending/run.sh [--out DIR] [SWEEP ARGUMENTS]     (OUT: runs/optimal_ending)
 #

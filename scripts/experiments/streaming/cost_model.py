@@ -13,7 +13,7 @@ aside and joining take beyond that); with cells: steps as a + b x rows + c x cel
 positions that their attention runs over (step_costs.py), the rest as before.
 The last table takes bandwidth and launch figures of a GPU instead. It is a prediction: nothing in
 it was measured on that GPU.
-OUT gets cost_model.md, .svg and .png, and a file for each backend, which is not measured again.
+OUT gets cost_model.md and .svg, and a file for each backend, which is not measured again.
 Seconds are processor time of one thread.
 """
 

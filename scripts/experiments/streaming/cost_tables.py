@@ -198,8 +198,8 @@ def gpu_table(result: dict[str, Any], bandwidth: float, launch: float) -> list[s
     return [*lines, "", FIGURES, ""]
 
 
-def draw(found: dict[str, Fitted], file: Path) -> list[Path]:
-    """FILE.svg and .png: the measured steps with each backend's line, and every width's gain,
+def draw(found: dict[str, Fitted], file: Path) -> Path:
+    """FILE.svg: the measured steps with each backend's line, and every width's gain,
     predicted next to measured."""
     figure, (left, right) = panel(1, 2, width=FULL)
     widest = 0.0

@@ -1,7 +1,7 @@
 """The paper's Figure 2 from DIR/translation/steps.json (translation.py makes it): time of a step
 against the tokens decoded before it.
 
-python scripts/experiments/streaming/figures.py --out DIR       writes DIR/figure2.svg and .png
+python scripts/experiments/streaming/figures.py --out DIR       writes DIR/figure2.svg
 """
 
 import statistics
@@ -62,4 +62,4 @@ if __name__ == "__main__":
     if figure is None:
         print(f"no Figure 2: no length has {LEAST} steps, take a longer text", file=sys.stderr)
     else:
-        print(*save(figure, out / "figure2"), sep="\n")
+        print(save(figure, out / "figure2"))

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Regenerates the tables and the figure of Yang et al. 2020 (--schedule stream): tables.md, figure2.svg and figure2.png in OUT.
+# Regenerates the tables and the figure of Yang et al. 2020 (--schedule stream): tables.md, figure2.svg in OUT.
 #
 #   scripts/experiments/streaming/run.sh [--out DIR] [--raw DIR] [--trees DIR] [--parsing-only] [TRANSLATION ARGUMENTS] (OUT: runs/streaming)
 #

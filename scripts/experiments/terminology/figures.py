@@ -2,7 +2,7 @@
 (runs.py makes it).
 
 python scripts/experiments/terminology/figures.py --out DIR
-    writes DIR/success.svg and .png, a panel for each set of terms
+    writes DIR/success.svg, a panel for each set of terms
 """
 
 import sys

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Where forced terms land, and what that costs: tables.md and success.svg and .png in OUT.
+# Where forced terms land, and what that costs: tables.md and success.svg in OUT.
 #
 #   scripts/experiments/terminology/run.sh [--out DIR] [--model DIR] [--text PREFIX] [--src de] [--tgt en] [--limit N]
 #       [--glossary F] [--proper F] [--sets ...] [--methods ...] [--published DIR] [RUN ARGUMENTS]
