@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import tarfile
 import threading
 import venv
 from pathlib import Path
@@ -405,31 +404,6 @@ def test_prepare_multi30k_downloads_and_unpacks(server, raw, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "together" in done.stdout
     assert (tmp_path / "val.de").read_bytes() == (raw / "val.de").read_bytes()
-
-
-def test_wmt19_archive_is_unpacked_flat_and_its_codes_converted(tmp_path):
-    inside = tmp_path / "inside"
-    inside.mkdir()
-    (inside / "model1.pt").write_bytes(b"weights")
-    (inside / "bpecodes").write_text("e n</w> 123\nü b 45\n", encoding="utf-8")
-    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
-        archive.add(inside / "model1.pt", "wmt19.de-en/model1.pt")
-        archive.add(inside / "bpecodes", "../../outside/bpecodes")
-    code = (
-        f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r}); import fetch_wmt19 as w, "
-        f"pathlib; t = pathlib.Path({str(tmp_path)!r}); w.unpack(t / 'a.tar.gz', t / 'out'); "
-        "w.convert_codes(t / 'out')"
-    )
-    done = run(sys.executable, "-c", code)
-    assert done.returncode == 0, done.stderr
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "bpecodes",
-        "bpecodes.subword_nmt",
-        "model1.pt",
-    ]
-    assert (tmp_path / "out" / "bpecodes.subword_nmt").read_text(
-        encoding="utf-8"
-    ) == "#version: 0.2\ne n</w>\nü b\n"
 
 
 # ---- demo

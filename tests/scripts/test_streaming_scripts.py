@@ -1,5 +1,4 @@
-"""The scripts of scripts/experiments/streaming and scripts/bench/streaming.py: what
-they count and compute."""
+"""The scripts of scripts/experiments/streaming: what they count and compute."""
 
 import importlib.util
 import json
@@ -24,11 +23,9 @@ import methods  # noqa: E402
 import mixed_corpus  # noqa: E402
 import parsing  # noqa: E402
 import step_costs  # noqa: E402
-import stream_widths  # noqa: E402
-import streaming as bench  # noqa: E402
 import train_parsing  # noqa: E402
 import translation  # noqa: E402
-from harness import BenchError, Comparison, Contender, Result  # noqa: E402
+from harness import BenchError  # noqa: E402
 
 from fairseq_ext.model.stock_model import join_sources  # noqa: E402
 
@@ -289,76 +286,6 @@ def test_tables_are_written_where_the_figure_is_not_requested(tmp_path):
     assert "test, ensemble, k = 1" in text and "test, single model, k = 1" in text
     equal = r"^\| VAR-STR-(?:FIFO|FLUSH) \| .* equal \(3 hypotheses\) to VAR-BATCH \|$"
     assert len(re.findall(equal, text, re.MULTILINE)) == 4
-
-
-@pytest.mark.parametrize(
-    ("seconds", "useful", "bleu", "said"),
-    [
-        (1.0, 95, 39.9, ["4.00x", "0.950", "-0.10", "reached"]),
-        (2.0, 80, 39.0, ["2.00x", "0.800", "-1.00", "missed"]),
-    ],
-)
-def test_the_benchmark_says_what_was_reached(seconds, useful, bleu, said):
-    claim = bench.Claim("stock", "plain", 5, "FIXED", "VAR-STREAM", 3.0, exact=False)
-    results = [
-        Result(Contender("FIXED", list), [4.0, 4.0], bleu=40.0),
-        Result(Contender("VAR-STREAM", list), [seconds] * 2, bleu=bleu),
-    ]
-
-    class Fast:
-        expansions, rows = useful, 100
-
-    ratio, share, loss, word = said
-    assert bench.verdict(claim, Comparison("", results, 1, 2, 0.0), Fast()).strip() == (
-        f"{ratio} (asked: 3.0x): {word}; useful rows {share} (asked: 0.9): {word}; BLEU {loss} "
-        f"(asked: within 0.3): {word}."
-    )
-
-
-def test_lines_of_every_length_are_drawn_alike(tmp_path):
-    """Of each number of words from 3 to 40 there are about as many; the two sides stay parallel."""
-    sides = {"de": "wort", "en": "word"}
-    for language, word in sides.items():
-        lines = [" ".join(f"{word}{i}" for i in range(3 + n % 18)) for n in range(2000)]
-        (tmp_path / f"text.{language}").write_text("".join(line + "\n" for line in lines))
-    stream_widths.even_lengths(str(tmp_path / "text"), [*sides], 380, 40, 1, tmp_path / "even")
-    made = {
-        language: (tmp_path / f"even.{language}").read_text().splitlines() for language in sides
-    }
-    assert [line.replace("wort", "word") for line in made["de"]] == made["en"]
-    counts = [0] * 41
-    for line in made["de"]:
-        counts[len(line.split())] += 1
-    assert sum(counts[3:]) == 380 and min(counts[3:]) > 0 and max(counts) < 30
-
-
-@drawn(1)
-@pytest.mark.parametrize("workers", [1, 2])
-def test_widths_are_raced_by_one_process_or_two(workers, tmp_path):
-    flags = [
-        "--lines",
-        "6",
-        "--n",
-        "4",
-        "--repeats",
-        "1",
-        "--kinds",
-        "fixed",
-        "--workers",
-        str(workers),
-        "--out",
-        str(tmp_path / "out"),
-    ]
-    script = SCRIPTS / "bench" / "stream_widths.py"
-    done = subprocess.run(
-        [warm.python(), str(script), *flags], capture_output=True, text=True, check=True
-    )
-    [row] = [line for line in done.stdout.splitlines() if line.startswith("| fixed | 4 |")]
-    cells = row.split(" | ")
-    assert cells[2].endswith(")") and int(cells[3]) >= int(cells[5]) and cells[-1] == "1.000 |"
-    assert ("by the clock" if workers == 2 else "processor time") in (
-        tmp_path / "out.md"
-    ).read_text()
 
 
 def test_the_natural_mix_is_counted_and_its_streams_give_what_batches_give(tmp_path):

@@ -18,14 +18,12 @@ sys.path[:0] = [
     for name in ("experiments/terminology", "experiments/dba", "experiments", "bench")
 ]
 
-import attention_gate  # noqa: E402
 import make_glossary  # noqa: E402
 from against_stock import StockFailed, compare_scores, ramblers  # noqa: E402
 from constrained_stock import Cells, against, row  # noqa: E402
 from make_glossary import Model1, Words, entries  # noqa: E402
 
 from fairseq_ext.terms.cases import Term  # noqa: E402
-from fairseq_ext.translator import Translator  # noqa: E402
 
 DEMO = SCRIPTS.parent / "checkpoints" / "demo"
 
@@ -191,33 +189,6 @@ FLAGS = {
     "beam": 5,
 }
 FLAGS |= {"bpe": "sentencepiece", "sentencepiece_model": str(DEMO / "spm.model")}
-
-
-def test_an_open_gate_is_dba_and_a_closed_one_still_meets_the_terms(monkeypatch):
-    given = [[list(term.targets) for term in line] for line in TERMS]
-    free = Translator(**FLAGS, constraints="unordered").translate(SOURCES, constraints=given)
-    found = {}
-    for least in (0.0, 0.1, 2.0):  # what every span has, the script's own, what none can have
-        monkeypatch.setattr(attention_gate.AttentionGate.__init__, "__defaults__", (least,))
-        found[least] = attention_gate.gated_translator(FLAGS, SOURCES, TERMS).translate(
-            SOURCES, constraints=given
-        )
-    assert [h[0].text for h in found[0.0]] == [h[0].text for h in free]
-    assert all(not h[0].unmet for each in found.values() for h in each)
-
-
-def test_spans_are_the_tokens_of_the_terms():
-    translator = Translator(**FLAGS)
-    for source, terms, expected in zip(
-        SOURCES, TERMS, (["Angebot"], ["Ärztin", "Ordner"], [None]), strict=True
-    ):
-        pieces = translator.bpe.encode(source).split()
-        spans = attention_gate.find_spans(translator, source, terms)
-        assert len(spans) == len(expected)
-        for places, word in zip(spans, expected, strict=True):
-            assert [translator.decode(" ".join(pieces[a:b])).strip(".") for a, b in places] == (
-                [word] if word else []
-            )
 
 
 def test_run_sh_searches_scores_draws_and_compares_with_published_scores(tmp_path):

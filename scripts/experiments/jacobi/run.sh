@@ -8,7 +8,7 @@
 # --models: folders with checkpoint.pt, dict.*.txt and spm.model, a table each; --pairs: each one's languages, or one pair for all (de-en)
 # --train: parallel text for the draft tables, --text: what is translated (PREFIX.de, PREFIX.en); one for all, or one for each model
 # --graphs: lines of the first text whose decoding dependency graphs are drawn (1), as graph1.svg (the paper's Figures 4 and 6)
-# MEASURE ARGUMENTS: --limit 100 --repeats 5 --batch 1 --examples 1. train_pairs.sh trains models of other pairs of Multi30k.
+# MEASURE ARGUMENTS: --limit 100 --repeats 5 --batch 1 --examples 1.
 # PYTHON= names another interpreter.
 set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -34,7 +34,6 @@ sys.path[:0] = [
 ]
 
 from against_stock import stock_translations  # noqa: E402
-from attention_gate import LEAST, gated_translator  # noqa: E402
 from extract import MORE_SETS, SETS, extract  # noqa: E402
 from searches import (  # noqa: E402
     command_line,
@@ -70,13 +69,11 @@ METHODS: dict[str, dict[str, Any]] = {
     "dba": {},
     "end": {"constraint_end": True},
     **SOFT,
-    "attention": {},  # dba that begins a term while its source is attended (attention_gate.py)
     "gbs": {"select": "gbs", "gbs_base": 5},
     "cbs": {"select": "cbs"},
     "fairseq": {},  # its own constrained search
 }
-DEFAULT = ["none", "paper", "dba", "end", "bonus 2", "bonus 4"]
-DEFAULT += ["attention", "fairseq"]
+DEFAULT = ["none", "paper", "dba", "end", "bonus 2", "bonus 4", "fairseq"]
 BASELINE = "dba"
 MOST_CBS = 3  # constraints of a sentence: cbs has a bank for each subset
 
@@ -156,8 +153,6 @@ class Runs:
         print(file.stem, file=sys.stderr, flush=True)
         if method == "fairseq":
             run = self.stock(given)
-        elif method == "attention":
-            run = self.run(gated_translator(self.flags, self.sources, terms), given)
         else:
             run = self.ours(METHODS[method], None if method == "none" else given)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -222,14 +217,11 @@ class Runs:
         counts = run.stats.get("constraints", {})
         facts |= {"met": counts.get("met"), "given": counts.get("given")}
         rows = run.stats["decoder_rows"] / free.stats["decoder_rows"] if run.stats else None
-        signature = run.stats.get(
-            "signature", "fairseq"
-        ) + f"|proposed where attended >= {LEAST}" * (method == "attention")
+        signature = run.stats.get("signature", "fairseq")
         return facts | {"rows": rows, "time": run.seconds / free.seconds, "signature": signature}
 
     def rows(self) -> list[dict[str, Any]]:
-        """Every method on every set; cbs where no sentence has too many constraints, attention
-        where terms have a source."""
+        """Every method on every set; cbs where no sentence has too many constraints."""
         sets = [
             *self.args.sets,
             *["proper"] * bool(self.args.proper),
@@ -241,7 +233,6 @@ class Runs:
             free = self.search(name, "none", terms)
             baseline = self.search(name, BASELINE, terms).texts
             left_out = {"cbs"} if max(map(len, terms)) > MOST_CBS else set()
-            left_out |= {"attention"} if name in MORE_SETS else set()
             methods = [method for method in self.args.methods if method not in left_out]
             out += [self.scores(name, method, terms, baseline, free) for method in methods]
             self.write(out)

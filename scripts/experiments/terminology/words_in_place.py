@@ -11,7 +11,7 @@ searched again, with the words that are still missing forced; of the three best 
 whose translation scores best.
 
 end: outputs whose last word is a required one that is not the reference's last. long,
-repeats: as in rambling.py.
+repeats: as in constrained_stock.py.
 """
 
 from __future__ import annotations
