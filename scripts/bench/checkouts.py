@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,8 +28,6 @@ if importlib.util.find_spec("fairseq") is None:
     sys.exit("fairseq is not installed")
 print(package.origin)
 """
-
-BEFORE = ["before / ours (min-max)", "outputs of before and ours"]  # columns of a table
 
 
 @dataclass(frozen=True)
@@ -71,24 +68,6 @@ class Checkout:
 def this_checkout() -> Checkout:
     """The one that this file lies in, with the Python that runs it."""
     return Checkout(ROOT, sys.executable)
-
-
-def versions(before: Checkout | None) -> dict[str, Checkout]:
-    """The checkouts that are measured, by the first word of their contenders' names."""
-    return {"ours": this_checkout()} | ({"before": before} if before else {})
-
-
-def with_before(names: Sequence[str]) -> list[str]:
-    """Behind each contender of this checkout ("ours" and flags) the same one of the other."""
-    pairs = ([name, "before" + name.removeprefix("ours")] for name in names)
-    return [
-        each for first, other in pairs for each in ([first, other] if is_ours(first) else [first])
-    ]
-
-
-def is_ours(name: str) -> bool:
-    """Whether a contender is one of this checkout."""
-    return name.partition(" ")[0] == "ours"
 
 
 def checked(root: str, python: str) -> Checkout:
@@ -132,8 +111,13 @@ class Before(argparse.Action):
 
 
 def before_argument(parse: argparse.ArgumentParser) -> None:
-    """--before CHECKOUT PYTHON; `args.before` is a Checkout, or None."""
+    """--before CHECKOUT PYTHON; `args.before` is a Checkout."""
     reported = "another checkout of this project and the Python of its environment, to compare with"
     parse.add_argument(
-        "--before", nargs=2, action=Before, metavar=("CHECKOUT", "PYTHON"), help=reported
+        "--before",
+        nargs=2,
+        action=Before,
+        metavar=("CHECKOUT", "PYTHON"),
+        required=True,
+        help=reported,
     )

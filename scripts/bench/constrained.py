@@ -23,10 +23,6 @@ one. fairseq's search stops at an assertion when a batch reaches the length limi
 Such a cell is named above the table; a larger --max-len-b holds for all searches. fairseq's beam
 has the rows of ours: one more than --beams where the unconstrained output competes in a row.
 --constraint-compete: off, our searches without that row, or search, with a search of its own.
-
---before CHECKOUT PYTHON: each search of ours and the same one of another checkout of this project
-run in turns, each in a process of its own. "before / ours" is the other's time over ours, the
-median over the rounds (above 1, ours takes less); the outputs of the two are compared.
 """
 
 import argparse
@@ -44,15 +40,12 @@ sys.path += [
 import constrained_default
 import constrained_interactive
 from arguments import command_line, run_script, text_arguments, timing_arguments
-from checkout_process import searching_apart
-from checkouts import BEFORE, before_argument, this_checkout
-from constrained_stock import BEFORE_HEADS, Cells, Searches, Searching, quality, speed
 from constrained_stock import HEADS as STOCK_HEADS
+from constrained_stock import Cells, Searches, quality, speed
 from counted import TIMES, Counted, Row, after_the_best, print_tables, race, ratios, searching
-from equality import check
 from extract import MORE_SETS, SETS, extract
 from harness import fix_threads
-from report import before_over_ours, named
+from report import named
 from text import Text, prepare
 
 from fairseq_ext.search.strategies.select.dba import COMPETING_ROWS
@@ -65,7 +58,7 @@ SEARCHES = {
     "DBA, unnormalised scores, --stop optimal": ["--unnormalized", "--stop", "optimal"],
 }
 FEW, MANY = "1 constraint token", "10 or more"
-COMPETE, FILE = "--constraint-compete", "--constraints-file"
+COMPETE = "--constraint-compete"
 
 
 def tokens(c: Counted) -> int:
@@ -78,16 +71,7 @@ class Bench:
         self.args, self.folder = args, folder
         self.text = self.prepared("all", args.text, args.limit)
         self.common = ["--cpu", "--beam", str(args.beam), "--max-tokens", str(args.max_tokens)]
-        own: Searching = searching
-        self.before: Searching | None = None
-        if args.before:
-            own = partial(searching_apart, this_checkout(), threads=args.threads)
-            self.before = partial(searching_apart, args.before, threads=args.threads)
-        # another checkout may lack the flag
         self.compete = [] if args.constraint_compete is None else [COMPETE, args.constraint_compete]
-        self.searching: Searching = lambda text, flags, name: own(
-            text, [*flags, *(self.compete if FILE in flags else [])], name
-        )
 
     def prepared(self, name: str, prefix: str, limit: int | None = None) -> Text:
         place = self.folder / name
@@ -119,23 +103,19 @@ class Bench:
         return lambda phrase: known.issuperset(pieces(phrase))
 
     def file(self, name: str, lines: Sequence[Sequence[str]]) -> list[str]:
-        """Flags that give these constraints."""
+        """Flags that give these constraints, and how they compete."""
         path = self.folder / f"{name}.tsv"
         path.write_text("".join("\t".join(phrases) + "\n" for phrases in lines), encoding="utf-8")
-        return [FILE, str(path), *self.bpe]
+        return ["--constraints-file", str(path), *self.bpe, *self.compete]
 
     def raced(self, text: Text, searches: dict[str, list[str]]) -> list[Row]:
         """A row of the table for each search; ratios are over the first."""
-        made = {"": self.searching} | ({"before ": self.before} if self.before else {})
         counted = [
-            search(text, [*self.common, *flags], which + name)
-            for name, flags in searches.items()
-            for which, search in made.items()
+            searching(text, [*self.common, *flags], name) for name, flags in searches.items()
         ]
         races = race(text, counted, self.args.repeats, self.args.threads)
         rows = []
-        for i, times in list(enumerate(ratios(races, counted)))[:: len(made)]:
-            c, result = counted[i], races.results[i]
+        for c, result, times in zip(counted, races.results, ratios(races, counted), strict=True):
             met = f"{c.stats['met']} of {c.stats['given']}" if "given" in c.stats else ""
             length = f"{tokens(c) / tokens(counted[0]):.3f}"
             rows.append(
@@ -148,10 +128,6 @@ class Bench:
                     met,
                 ]
             )
-            if self.before:
-                other = races.results[i + 1]
-                rows[-1].append(before_over_ours(other.seconds, result.seconds))
-                rows[-1].append(str(check(other.outputs, result.outputs)))
         return rows
 
     def sets(self) -> list[tuple[str, list[Row]]]:
@@ -221,7 +197,7 @@ class Bench:
             flags = [str(self.text.folder), *self.text.flags[1:-2], *self.bpe]
             flags += ["--constraints", "unordered", "--cpu", "--beam", str(self.args.beam)]
             flags += ["--batch-size", "32", "--buffer-size", "32", "--input", str(file)]
-            rows = constrained_interactive.rows(flags, self.args.repeats, self.args.before)
+            rows = constrained_interactive.rows(flags, self.args.repeats)
             out.append(
                 (
                     (
@@ -239,8 +215,7 @@ class Bench:
         for name in self.args.sets:
             phrases = extract(self.text.references, name, self.args.seed, self.usable())
             given = [*self.common, *self.file(name, phrases)]
-            before = self.before(self.text, given, "before default") if self.before else None
-            how = (self.args.repeats, self.args.threads, self.searching, before)
+            how = (self.args.repeats, self.args.threads)
             rows.append(constrained_default.row(self.text, name, given, phrases, *how))
         return [
             (
@@ -290,7 +265,6 @@ class Bench:
         more = COMPETING_ROWS if args.constraint_compete in (None, "rows") else 0
         key += [*self.compete, f"beam of fairseq +{more}"]
         key += [args.repeats, args.threads] if part == "speed" else ["intervals", "rambling"]
-        key += ["before", args.before.commit] if args.before else []
         cells = Cells.read(
             part, key, None if args.out is None else args.out.with_name(f"{args.out.name}.cells")
         )
@@ -299,11 +273,8 @@ class Bench:
             for name in args.stock_sets:
                 flags = ["--cpu", "--max-tokens", str(args.max_tokens), *limit]
                 phrases = extract(text.references, name, args.seed, self.usable())
-                given, makers = self.file(name, phrases), (self.searching, self.before)
-                beams = (beam, beam + more)
-                made = partial(
-                    Searches.of, text, flags, beams, phrases, given, self.pieces(), *makers
-                )
+                given, beams = self.file(name, phrases), (beam, beam + more)
+                made = partial(Searches.of, text, flags, beams, phrases, given, self.pieces())
                 cells.measure(name, beam, lambda made=made: run(made()))
                 failed = f": {cells.failed[name, beam]}" if (name, beam) in cells.failed else ""
                 print(f"{part}: {name}, beam {beam}{failed}", file=sys.stderr, flush=True)
@@ -334,13 +305,6 @@ HEADS = {
     "interactive": constrained_interactive.HEAD,
 }
 HEADS["constant"] = HEADS["sets"]
-WITH_BEFORE = {part: BEFORE for part in HEADS} | BEFORE_HEADS
-WITH_BEFORE["interactive"] = constrained_interactive.BEFORE_HEAD
-
-
-def head(columns: str, before: bool) -> Row:
-    """The names of a table's columns."""
-    return HEADS[columns] + (WITH_BEFORE[columns] if before else [])
 
 
 def main() -> None:
@@ -376,24 +340,12 @@ def main() -> None:
         "--parts", nargs="+", choices=parts, default=["sets", "constant", "interactive"]
     )
     timing_arguments(parse)
-    before_argument(parse)
     args = parse.parse_args()
     fix_threads(args.threads)
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(args, Path(folder))
         made = ((part, *table) for part in args.parts for table in getattr(bench, part)())
-        reported = f" (before: commit {args.before.commit})" if args.before else ""
-        print_tables(
-            (
-                (
-                    title.replace("\n", f"{reported}\n", 1) if "\n" in title else title + reported,
-                    head(columns, bool(args.before)),
-                    rows,
-                )
-                for *_, columns, title, rows in made
-            ),
-            args.out,
-        )
+        print_tables(((title, HEADS[columns], rows) for *_, columns, title, rows in made), args.out)
 
 
 if __name__ == "__main__":

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from constrained_stock import Searching
-from counted import Counted, Row, searching
-from equality import Outputs, check
+from counted import Row, searching
+from equality import Outputs
 from harness import Spread, compare
-from report import before_over_ours
 from text import Text
 
 from fairseq_ext.search.phrases.pieces import normal
@@ -46,15 +44,13 @@ def row(
     phrases: Sequence[Sequence[str]],
     repeats: int,
     threads: int,
-    searching: Searching = searching,
-    before: Counted | None = None,
 ) -> Row:
     """A set of phrases as a row of the table. given: flags of all searches, with the file that has
-    the phrases. searching: makes a search; before: the default search of another version."""
+    the phrases."""
     counted = [searching(text, [*given, *flags], search) for search, flags in SEARCHES.items()]
-    raced = [*counted[:2], *([before] if before else []), *counted[2:]]
-    results = compare([each.contender for each in raced], repeats, threads=threads).results
-    inside, *others = results[:2] + results[3:] if before else results
+    inside, *others = compare(
+        [each.contender for each in counted], repeats, threads=threads
+    ).results
     times = [
         Spread.of([a / b for a, b in zip(each.seconds, inside.seconds, strict=True)])
         for each in others
@@ -64,11 +60,7 @@ def row(
     reported = f"{default.median:.3f} ({default.low:.3f}-{default.high:.3f})"
     verdict = "yes" if default.median <= MOST else "no"
     shown = [name, f"{Spread.of(inside.seconds).median:.2f}", reported, verdict]
-    shown += [f"{glossary.median:.3f}", str(whole), str(changed)]
-    if before is not None:
-        shown.append(before_over_ours(results[2].seconds, results[1].seconds))
-        shown.append(str(check(before.outputs, counted[1].outputs)))
-    return shown
+    return [*shown, f"{glossary.median:.3f}", str(whole), str(changed)]
 
 
 def unchanged(

@@ -10,53 +10,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from checkouts import BEFORE, Checkout, versions
 from contenders import OURS
 from counted import Row
-from equality import Outputs, check
-from harness import BenchError, Spread, read_hypotheses
-from report import before_over_ours
+from harness import BenchError, Spread
 
 HEAD = ["command", "seconds", "decoding", "times stock", "decoding, times stock"]
-BEFORE_HEAD = [BEFORE[0], f"decoding, {BEFORE[0]}", BEFORE[1]]
 
 
 class Taken(NamedTuple):
-    """Seconds of a run, and of its decoding as it reports them; its hypotheses."""
+    """Seconds of a run, and of its decoding as it reports them."""
 
     seconds: float
     decoding: float
-    outputs: Outputs
 
 
-def commands(before: Checkout | None) -> dict[str, list[str]]:
-    """The commands and the flags that say whose they are."""
+def rows(flags: Sequence[str], repeats: int) -> list[Row]:
+    """A row a command."""
     stock = [str(Path(sys.executable).parent / "fairseq-interactive")]
-    if before is None:
-        return {"stock": stock, "ours": [*stock, *OURS]}
-    ours = {
-        name: [
-            *checkout.command("fairseq-interactive"),
-            "--user-dir",
-            str(checkout.root / "fairseq_ext"),
-            "--task",
-            "translation_ext",
-        ]
-        for name, checkout in versions(before).items()
-    }
-    return {"stock": stock, **ours}
-
-
-def rows(flags: Sequence[str], repeats: int, before: Checkout | None) -> list[Row]:
-    """A row a command. With `before` the rounds are those of harness.compare: the first one warms
-    up, every other one runs backwards."""
-    names = commands(before)
-    times: dict[str, list[Taken]] = {name: [] for name in names}
-    for turn in range(repeats + bool(before)):
-        for name in list(names)[:: -1 if before and turn % 2 else 1]:
-            times[name].append(timed([*names[name], *flags]))
-    if before:
-        times = {name: taken[1:] for name, taken in times.items()}
+    commands = {"stock": stock, "ours": [*stock, *OURS]}
+    times: dict[str, list[Taken]] = {name: [] for name in commands}
+    for _ in range(repeats):
+        for name, command in commands.items():
+            times[name].append(timed([*command, *flags]))
     out = []
     for name, taken in times.items():
         medians = [Spread.of(each).median for each in columns(taken)]
@@ -66,12 +41,6 @@ def rows(flags: Sequence[str], repeats: int, before: Checkout | None) -> list[Ro
             for stock, mine in pairs
         ]
         out.append([name, *(f"{value:.2f}" for value in (*medians, *gains))])
-        if before and name == "ours":
-            other = times["before"]
-            out[-1] += map(before_over_ours, columns(other), columns(taken))
-            out[-1].append(str(check(other[-1].outputs, taken[-1].outputs)))
-        elif before:
-            out[-1] += [""] * len(BEFORE_HEAD)
     return out
 
 
@@ -92,4 +61,4 @@ def timed(command: Sequence[str]) -> Taken:
             Path(part).name for part in command if "fairseq" in Path(part).name and "=" not in part
         )
         raise BenchError(f"{name} ended with code {done.returncode} and said: {last}")
-    return Taken(seconds, float(said[1]), read_hypotheses(done.stdout))
+    return Taken(seconds, float(said[1]))

@@ -4,8 +4,8 @@ set of constraints at a beam.
 quality: mean score of the best hypotheses, sentences that score better and worse, decoder rows
 over unconstrained search; each search runs once. A cell is accepted where worse <= better + 2%
 of the sentences. bleu: BLEU and length of the outputs of the same searches, with 95 % intervals
-(intervals.py); a difference is one of BLEU on the same resamples; long, repeats: outputs, as in
-rambling.py. speed: interleaved rounds; accepted from 5 times as fast.
+(intervals.py); a difference is one of BLEU on the same resamples; long, repeats: outputs, as
+`ramblers` counts them. speed: interleaved rounds; accepted from 5 times as fast.
 fairseq meets phrases inside words too, so the two compare under --constraint-boundary none;
 whole words stand next to it.
 """
@@ -21,16 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from against_stock import SPEED, StockFailed, compare_scores, ramblers, stock_constrained
-from checkouts import BEFORE
 from counted import Counted, Row, searching
-from equality import check
 from extract import MORE_SETS
 from harness import BenchError, Spread, compare
 from intervals import bleu, counts_of, half, interval, resampled
-from report import changes, machine, spread
+from report import changes, machine
 from text import Text
 
-Searching = Callable[[Text, list[str], str], Counted]  # of a text, flags and a name
 # in a signature: which words, not how they are searched
 FILE = re.compile(r",constraints_file=[^|,]*")
 INSIDE = ["--constraint-boundary", "none"]  # phrases count inside words too, as fairseq counts them
@@ -68,23 +65,18 @@ HEADS = {
     "speed": ["set", "beam", "times as fast (min-max)", "accepted", "time over unconstrained"]
     + [f"whole words: {column}" for column in ("times as fast", "time over unconstrained")],
 }
-WORDS = [f"whole words: {column}" for column in BEFORE]
-BEFORE_HEADS = {"quality": [BEFORE[1], WORDS[1]], "bleu": [], "speed": [*BEFORE, *WORDS]}
 
 
 @dataclass
 class Searches:
     """The contenders of a cell: fairseq's own constrained search, ours without constraints, DBA as
-    fairseq counts and on whole words. required: tokens of each sentence's phrases. before: inside
-    and whole of another version, if it
-    is compared."""
+    fairseq counts and on whole words. required: tokens of each sentence's phrases."""
 
     theirs: Counted
     free: Counted
     inside: Counted
     whole: Counted
     required: list[int]
-    before: dict[str, Counted] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -95,27 +87,19 @@ class Searches:
         phrases: Sequence[Sequence[str]],
         given: Sequence[str],
         pieces: Callable[[str], list[str]],
-        searching: Searching = searching,
-        before: Searching | None = None,
     ) -> Searches:
         """flags: of all of them; beams: of ours and of fairseq's; given: flags that give the
-        phrases; pieces: a phrase as symbols of the target dictionary; searching, before: make a
-        search of this version and of another."""
+        phrases; pieces: a phrase as symbols of the target dictionary."""
         own, stocks = ([*flags, "--beam", str(beam)] for beam in beams)
         ours = {"free": [], "inside": [*given, *INSIDE], "whole": [*given]}
         made = {name: searching(text, [*own, *more], name) for name, more in ours.items()}
-        others = {}
-        if before is not None:
-            for name in ("inside", "whole"):
-                others[name] = before(text, [*own, *ours[name]], f"before {name}")
         required = [sum(len(pieces(phrase)) for phrase in line) for line in phrases]
         stock = stock_constrained(text, stocks, phrases, pieces, "fairseq")
-        return cls(stock, **made, required=required, before=others)
+        return cls(stock, **made, required=required)
 
     def all(self) -> list[Counted]:
         """In the order of a race."""
-        before = [[self.before[name]] if self.before else [] for name in ("inside", "whole")]
-        return [self.theirs, self.free, self.inside, *before[0], self.whole, *before[1]]
+        return [self.theirs, self.free, self.inside, self.whole]
 
 
 def quality(searches: Searches, text: Text) -> dict[str, Any]:
@@ -123,10 +107,6 @@ def quality(searches: Searches, text: Text) -> dict[str, Any]:
     names = ("theirs", "free", "inside", "whole")
     every = {name: getattr(searches, name) for name in names}
     found = {name: each.contender.read(each.contender.run()) for name, each in every.items()}
-    for each in searches.before.values():
-        each.contender.read(each.contender.run())
-    for each in searches.all():
-        each.contender.close()
     measured = against(
         text.references, {name: text.lines(outputs) for name, outputs in found.items()}
     )
@@ -151,9 +131,6 @@ def quality(searches: Searches, text: Text) -> dict[str, Any]:
             "signature": FILE.sub("", each.contender.signature),
             **measured[name],
         }
-        if searches.before:
-            same = check(searches.before[name].outputs, each.outputs)
-            facts[name]["before"] = {"outputs": str(same)}
     return facts
 
 
@@ -192,24 +169,18 @@ def speed(searches: Searches, repeats: int, threads: int) -> dict[str, Any]:
         fast = Spread.of([a / b for a, b in zip(stock.seconds, result.seconds, strict=True)])
         more = Spread.of([a / b for a, b in zip(result.seconds, free.seconds, strict=True)])
         facts[name] = {"fast": [fast.median, fast.low, fast.high], "more": more.median}
-        if searches.before:
-            other = race[f"before {name}"]
-            ratio = Spread.of([a / b for a, b in zip(other.seconds, result.seconds, strict=True)])
-            same = str(check(other.outputs, result.outputs))
-            facts[name]["before"] = {"time": spread(ratio), "outputs": same}
     return facts
 
 
 def row(part: str, name: str, beam: int, facts: dict[str, Any]) -> Row:
     """A cell as a row of its part's table."""
     inside, whole = facts["inside"], facts["whole"]
-    before = [reported for each in (inside, whole) for reported in each.get("before", {}).values()]
     if part == "speed":
         median, low, high = inside["fast"]
         verdict = "yes" if median >= SPEED else "no"
         taken = [inside["more"], whole["fast"][0], whole["more"]]
         fast = f"{median:.2f} ({low:.2f}-{high:.2f})"
-        return [name, str(beam), fast, verdict, *(f"{value:.2f}" for value in taken), *before]
+        return [name, str(beam), fast, verdict, *(f"{value:.2f}" for value in taken)]
     if part == "bleu":
         theirs = facts["theirs"]
         shown = [
@@ -239,7 +210,7 @@ def row(part: str, name: str, beam: int, facts: dict[str, Any]) -> Row:
         str(whole["better"]),
         str(whole["worse"]),
     ]
-    return [name, str(beam), *first, "yes" if inside["accepted"] else "no", *last, *before]
+    return [name, str(beam), *first, "yes" if inside["accepted"] else "no", *last]
 
 
 def with_interval(measured: dict[str, Any]) -> str:

@@ -1,9 +1,6 @@
 """Contenders on a fairseq checkpoint: stock, stock with its shared cross-attention switched on,
 ours; CTranslate2 has its own file.
 
-This file and counted.py run with other checkouts too (checkout_process.py), so they import no
-module inside fairseq_ext.
-
 Each loads its own copy of the model and decodes the batches that fairseq-generate would build from
 the same flags, through the same `task.inference_step`. Batches are collated beforehand; loading,
 segmenting and printing are not timed.

@@ -17,9 +17,6 @@ behind it settings of its process (one of its own) such as CT2_USE_MKL=1, and "m
 
     python scripts/bench/default_vs_stock.py --clock cpu --threads 1 --beams 5 --over ours \
         --contenders ours "ours --no-repeat-ngram-size 3" stock "stock --no-repeat-ngram-size 3"
-
-With --before each contender "ours" runs in a process of its own, and behind it the same one of
-another checkout.
 """
 
 import argparse
@@ -33,9 +30,6 @@ from pathlib import Path
 
 import torch
 from arguments import command_line, run_script, text_arguments, timing_arguments
-from checkout_process import apart
-from checkout_process import memory_command as memory_apart
-from checkouts import before_argument, versions, with_before
 from contenders import ours, stock, stock_fused_encoder, stock_set_beam_size
 from ct2 import ctranslate2
 from harness import BenchError, Comparison, Contender, compare, fix_threads, report_peak
@@ -83,9 +77,8 @@ def decode_only(
     comparisons: list[Comparison] = []
     for mode in args.modes:
         for beam in args.beams:
-            requested = with_before(args.contenders) if args.before else args.contenders
             # at beam 1 that switch does nothing
-            names = [name for name in requested if beam > 1 or name != "set_beam_size"]
+            names = [name for name in args.contenders if beam > 1 or name != "set_beam_size"]
             contenders = [build(args, text[mode], mode, beam, name) for name in names]
             title = f"beam {beam}, {TITLES[mode]}"
             comparisons.append(
@@ -106,20 +99,14 @@ def decode_only(
 
 def setting(args: argparse.Namespace) -> str:
     """What is measured, in a sentence."""
-    before = f", before: commit {args.before.commit}" if args.before else ""
     text = f"{named(args.text)}.{args.src}"
-    return f"Model {named(args.model)}, text {text}, clock: {args.clock}{before}."
+    return f"Model {named(args.model)}, text {text}, clock: {args.clock}."
 
 
 def build(args: argparse.Namespace, text: Text, mode: str, beam: int, name: str) -> Contender:
     """The contender that `name` describes, with the command that measures its memory."""
     kind, *rest = shlex.split(name)
     flags = ["--cpu", "--beam", str(beam), *MODES[mode], *shlex.split(args.flags)]
-    if kind in ("ours", "before") and args.before:
-        requested = (versions(args.before)[kind], text, flags + rest, name, args.threads)
-        contender = apart(*requested, not CHANGING & set(rest), args.clock)
-        contender.memory_command = () if args.no_memory else memory_apart(*requested)
-        return contender
     if kind == "ours":
         contender = ours(text, flags + rest, name, exact=not CHANGING & set(rest))
     elif kind == "ctranslate2":
@@ -226,7 +213,6 @@ def parser() -> argparse.ArgumentParser:
         "--flags", default="", help="fairseq-generate flags of every contender, as one word (none)"
     )
     timing_arguments(parse)
-    before_argument(parse)
     parse.add_argument("--clock", choices=CLOCKS, default="wall", help="what is measured (wall)")
     parse.add_argument("--no-memory", action="store_true", help="do not measure peak memory")
     parse.add_argument("--memory-child", action="store_true", help=argparse.SUPPRESS)

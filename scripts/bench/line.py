@@ -2,17 +2,13 @@
 project, CTranslate2 called the same way?
 
     python scripts/bench/line.py --model DIR --text PREFIX --limit 300
-    python scripts/bench/line.py --beams 1 5 [--before CHECKOUT PYTHON] [--out OUT]
+    python scripts/bench/line.py --beams 1 5 [--out OUT]
 
 All contenders run at once, each with a buffer of one line, and each line goes to one after the
 other: only one of them works at a time, and other work on the machine disturbs all alike. Shown are
 the first answer (from the start of the command), the median and the 95th percentile from newline
 to answer, and where the CPU time of a line goes. CTranslate2 (its own beam search, the converted
 model) is left out where it is not installed.
-
---before adds another checkout of this project, run by its own Python. Every other line then goes to
-the contenders in the opposite order, and a ratio of times is the median over the lines of the ratio
-within a line, the first line left out.
 """
 
 import argparse
@@ -25,10 +21,10 @@ import time
 from pathlib import Path
 
 from arguments import command_line, run_script, text_arguments
-from checkouts import Checkout, before_argument, this_checkout
+from checkouts import Checkout, this_checkout
 from ct2 import convert
 from harness import BenchError, compile_modules
-from report import ROOT, before_over_ours, before_table, write_page
+from report import ROOT, write_page
 from text import Text, prepare
 from timed_parts import TIMED_PARTS
 
@@ -168,14 +164,12 @@ def main(argv: list[str] | None = None) -> int:
             for talk in contenders(args, text, beam):
                 talk.query(lines[0])
                 talks.append(talk)
-            for i, line in enumerate(lines[1:]):
-                for talk in talks[:: -1 if args.before and i % 2 else 1]:
+            for line in lines[1:]:
+                for talk in talks:
                     talk.query(line)
             for talk in talks:
                 talk.end()
             tables.append(table(beam, talks))
-            if args.before:
-                tables[-1] += "\n" + versions_table(talks, args.before.commit)
             print(tables[-1], flush=True)
             write_page(args.out, tables)
     return 0
@@ -200,14 +194,10 @@ def contenders(args: argparse.Namespace, text: Text, beam: int):
     ours, this = ["--task", "translation_ext"], this_checkout()
     compile_modules(ROOT)
     all_flags = {"stock": [], "ours": ours, "ours --int8": [*ours, "--int8"]}
-    requested = {name: (this, more) for name, more in all_flags.items()}
-    if args.before:
-        for kind in ("", " --int8"):
-            requested[f"before{kind}"] = (args.before, all_flags[f"ours{kind}"])
-    for i, (name, (checkout, more)) in enumerate(requested.items()):
+    for i, (name, more) in enumerate(all_flags.items()):
         out = text.folder / f"parts-{beam}-{i}.json"
-        command = [checkout.python, "-c", COMMAND, str(out), *flags, *more]
-        yield Talk(name, command, checkout, text.folder, out)
+        command = [this.python, "-c", COMMAND, str(out), *flags, *more]
+        yield Talk(name, command, this, text.folder, out)
     try:
         folders = {kind: convert(text, kind) for kind in ("float32", "int8")}
     except BenchError as error:
@@ -276,27 +266,12 @@ def table(beam: int, talks: list[Talk]) -> str:
     )
 
 
-def versions_table(talks: list[Talk], commit: str) -> str:
-    """What --before gives: of each command of ours, the other checkout's time over its time."""
-    named, rows = {talk.name: talk for talk in talks}, []
-    for ours in (talk for talk in talks if talk.name.startswith("ours")):
-        before = named.get("before" + ours.name.removeprefix("ours"))
-        if before is not None:
-            same = sum(a == b for a, b in zip(ours.answers, before.answers, strict=True))
-            cpu = f"{before.cpu_ms / ours.cpu_ms:.3f}"
-            ratio = before_over_ours(before.seconds[1:], ours.seconds[1:])
-            rows.append([ours.name, ratio, cpu, f"{same} of {len(ours.answers)} equal"])
-    measures = ["newline to answer, ratios of lines (min-max)", "CPU of a line, ratio of averages"]
-    return "\n".join([*before_table(measures, rows, commit), ""])
-
-
 def parser() -> argparse.ArgumentParser:
     parse = command_line(__doc__)
     text_arguments(parse)
     parse.set_defaults(limit=300)
     parse.add_argument("--beams", type=int, nargs="+", default=[5], help="beam sizes (5)")
     parse.add_argument("--out", type=Path, help="write OUT.md")
-    before_argument(parse)
     return parse
 
 

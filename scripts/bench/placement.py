@@ -1,32 +1,27 @@
 """What does a glossary cost whose terms are placed (--glossary-placement align)?
 
     python scripts/bench/placement.py [--glossary FILE] [--glossary-match casefold] [--beams 1 5]
-        [--model DIR --text PREFIX --limit N] [--before CHECKOUT PYTHON] [--out OUT]
+        [--model DIR --text PREFIX --limit N] [--out OUT]
 
-The same lines are translated with and without the glossary, in turns, each in a process of its own:
+The same lines are translated with and without the glossary, in turns:
 all lines, those with a term in the source, and those without. Times are CPU seconds of the search
 and the placement; loading is not in them. "glossary / none" is the quotient of each round, the
 median over the rounds. "a line" is what the glossary adds to a line with a term, in milliseconds:
 the glossary's seconds less the others, over the number of lines with a term.
-
---before: another checkout of this project does the same. Its quotient stands next to ours, and
-"before / ours" is the glossary's seconds there over those here.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from arguments import command_line, run_script, text_arguments, timing_arguments
-from checkout_process import Apart, request
-from checkouts import BEFORE, Checkout, before_argument, versions
-from counted import Row, print_tables
-from equality import check
-from harness import BenchError, Contender, Spread, compare, fix_threads
-from report import ROOT, before_over_ours, named, spread
+from counted import Row, print_tables, searching
+from harness import BenchError, Spread, compare, fix_threads
+from report import ROOT, named, spread
 from text import Text, prepare
 
 from fairseq_ext.core.glossary import Languages, LineErrors, read
@@ -34,7 +29,6 @@ from fairseq_ext.core.words import Matcher, lemmatizer, words_of
 
 LINES = ("all", "with terms", "without")
 HEAD = ["lines", "number", "none, s", "glossary, s", "glossary / none", "a line, ms", "BLEU"]
-WITH_BEFORE = ["before: glossary / none", *BEFORE]
 
 
 def lines_of(prefix: str, language: str, limit: int | None) -> list[str]:
@@ -74,20 +68,6 @@ def prepared(args: argparse.Namespace, folder: Path) -> tuple[dict[str, Text], i
     return texts, sum(has)
 
 
-def contender(checkout: Checkout, text: Text, flags: list[str], name: str, threads: int):
-    """A search of a checkout, timed in CPU seconds."""
-    process = Apart(checkout, request("searching", text, flags, name, threads), "cpu")
-    return Contender(
-        name,
-        process,
-        lambda _: process.results()[0],
-        exact=False,
-        signature=process.signature,
-        taken=lambda seconds: seconds,
-        close=process.close,
-    )
-
-
 def row(args: argparse.Namespace, name: str, text: Text, beam: int, terms: int) -> Row:
     """A row of the table. terms: lines with a term."""
     spm = args.model / "spm.model"
@@ -95,41 +75,16 @@ def row(args: argparse.Namespace, name: str, text: Text, beam: int, terms: int) 
     flags = ["--cpu", "--beam", str(beam), "--max-tokens", str(args.max_tokens), *bpe]
     glossary = ["--glossary", str(args.glossary), "--glossary-match", args.glossary_match]
     how = {"none": flags, "glossary": [*flags, *glossary]}
-    made = [
-        contender(checkout, text, more, f"{which} {kind}", args.threads)
-        for which, checkout in versions(args.before).items()
-        for kind, more in how.items()
-    ]
-    races = compare(made, args.repeats, threads=args.threads, bleu=text.bleu)
-
-    def seconds(which: str, kind: str) -> list[float]:
-        return races[f"{which} {kind}"].seconds
-
-    def over(which: str) -> str:
-        pairs = zip(seconds(which, "glossary"), seconds(which, "none"), strict=True)
-        return spread(Spread.of([a / b for a, b in pairs]))
-
-    none, own = (Spread.of(seconds("ours", kind)).median for kind in how)
-    lines = len(text.references)
-    more = f"{1000 * (own - none) / terms:.2f}" if terms else ""
-    result = races["ours glossary"]
-    cells = [
-        name,
-        str(lines),
-        f"{none:.2f}",
-        f"{own:.2f}",
-        over("ours"),
-        more,
-        f"{result.bleu:.2f}",
-    ]
-    if args.before:
-        other = races["before glossary"]
-        cells += [
-            over("before"),
-            before_over_ours(other.seconds, result.seconds),
-            str(check(other.outputs, result.outputs)),
-        ]
-    return cells
+    made = [searching(text, more, kind).contender for kind, more in how.items()]
+    clock = time.process_time
+    races = compare(made, args.repeats, threads=args.threads, bleu=text.bleu, clock=clock)
+    none, own = (races[kind].seconds for kind in how)
+    over = Spread.of([a / b for a, b in zip(own, none, strict=True)])
+    medians = [Spread.of(seconds).median for seconds in (none, own)]
+    more = f"{1000 * (medians[1] - medians[0]) / terms:.2f}" if terms else ""
+    seconds = [f"{median:.2f}" for median in medians]
+    bleu = f"{races['glossary'].bleu:.2f}"
+    return [name, str(len(text.references)), *seconds, spread(over), more, bleu]
 
 
 def main() -> None:
@@ -144,19 +99,16 @@ def main() -> None:
     parse.add_argument("--beams", type=int, nargs="+", default=[1, 5], help="(1 5)")
     parse.add_argument("--max-tokens", type=int, default=4000, help="of a batch (4000)")
     timing_arguments(parse)
-    before_argument(parse)
     args = parse.parse_args()
     fix_threads(args.threads)
-    commit = f" (before: commit {args.before.commit})" if args.before else ""
-    head = HEAD + (WITH_BEFORE if args.before else [])
     with tempfile.TemporaryDirectory() as folder:
         texts, with_terms = prepared(args, Path(folder))
         about = f"{named(args.model)}, {named(args.text)}, {named(args.glossary)}"
         print_tables(
             (
                 (
-                    f"{about}, beam {beam}{commit}",
-                    head,
+                    f"{about}, beam {beam}",
+                    HEAD,
                     [
                         row(args, name, text, beam, 0 if name == "without" else with_terms)
                         for name, text in texts.items()

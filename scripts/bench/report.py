@@ -11,7 +11,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from equality import check
 from harness import Comparison, Result, Spread, as_json
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,8 +63,6 @@ def markdown(comparison: Comparison, over: list[str] | None = None) -> str:
         f"median of {rounds} interleaved rounds{threads}; speed-ups are medians of per-round ratios"
     )
     lines += ["", f"{comparison.sentences} sentences, {how}."]
-    if pairs := compared_versions(comparison):
-        lines += ["", *before_table(["seconds (min-max)"], pairs)]
     # waiting OpenMP threads spin, so too few cores slow one contender or another at random
     if comparison.load > cores() + 0.5:
         lines += [
@@ -76,38 +73,6 @@ def markdown(comparison: Comparison, over: list[str] | None = None) -> str:
             ),
         ]
     return "\n".join(lines) + "\n"
-
-
-def compared_versions(comparison: Comparison) -> list[list[str]]:
-    """Rows of `before_table`: each contender of this checkout whose counterpart is there too."""
-    results = {result.contender.name: result for result in comparison.results}
-    rows = []
-    for name, result in results.items():
-        before = results.get("before" + name.removeprefix("ours"))
-        if name.partition(" ")[0] == "ours" and before is not None:
-            ratio = comparison.speed_up(name, before.contender.name)
-            shown = "-" if ratio is None else spread(ratio)
-            rows.append([name, shown, str(check(before.outputs, result.outputs))])
-    return rows
-
-
-def before_table(
-    measures: Sequence[str], rows: Sequence[Sequence[str]], commit: str = ""
-) -> list[str]:
-    """Lines of a table of what --before gives: a contender, ratios by measure, outputs of both.
-    commit: of the other checkout."""
-    head = ["before / ours", *measures, "outputs of before and ours"]
-    lines = ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * len(measures) + " --- |"]
-    lines += ["| " + " | ".join(row) + " |" for row in rows]
-    reported = "before / ours: what the other checkout takes over what this one takes, "
-    reported += "the median of the ratios within rounds; above 1, this one takes less."
-    reported += f" The other checkout is at commit {commit}." if commit else ""
-    return [*lines, "", reported]
-
-
-def before_over_ours(before: Sequence[float], ours: Sequence[float]) -> str:
-    """What the other checkout took over what this one took, round by round."""
-    return spread(Spread.of([theirs / mine for theirs, mine in zip(before, ours, strict=True)]))
 
 
 def spread(ratio: Spread) -> str:

@@ -3,7 +3,6 @@ what is the least it could take?
 
     python scripts/bench/rivals.py --model DIR --text PREFIX --threads 1 --limit 200 --limit-one 30
         --out results/rivals
-    python scripts/bench/rivals.py --before CHECKOUT PYTHON --contenders stock ours "ours --int8"
 
 Three parts: decoding only (in bulk and one sentence at a time, beam 1, 5 and 20), whole commands
 (start-up, loading, printing), and the profile of a step next to the time that reading its weights
@@ -14,8 +13,6 @@ tried once on --try-lines lines, and the best two of a type join the rounds; a n
 every one. Contenders that are not exact (CTranslate2, --int8) show BLEU. With --clock cpu the time
 is what the threads of a contender's process have used: on a machine with other work that is the
 fairer measure of one-thread contenders, and no measure of several workers.
-With --before another checkout of this project takes part in all but the profile: `ours` and its
-counterpart `before` each run in a process of their own, which measures their time.
 """
 
 import argparse
@@ -34,7 +31,6 @@ from typing import Any
 import default_vs_stock
 import torch
 from arguments import run_script
-from checkouts import versions
 from contenders import OURS, load
 from ct2 import convert
 from default_vs_stock import CLOCKS, MODES, TITLES, decode_only, setting
@@ -96,8 +92,7 @@ def main(argv: list[str] | None = None) -> int:
         if "bulk" in text and args.whole:
             comparisons.append(whole_commands(args, text["bulk"]))
             print(markdown(comparisons[-1], args.over), flush=True)
-        if args.before is None:
-            below.insert(0, best_table(comparisons))
+        below.insert(0, best_table(comparisons))
         below.append(steps_table(args, text))
         print("\n".join(below), flush=True)
         if args.out:
@@ -108,17 +103,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def flags_shown(given: list[str]) -> str:
     """The flags of this run, but for paths."""
-    paths = {"--model": 1, "--text": 1, "--out": 1, "--before": 2}
-    shown: list[str] = []
-    skip = 0
-    for word in given:
-        if word in paths:
-            skip = paths[word]
-        elif skip:
-            skip -= 1
-        else:
-            shown.append(word)
-    return shlex.join(shown)
+    paths = ("--model", "--text", "--out")
+    pairs = zip(["", *given], given, strict=False)
+    return shlex.join(word for flag, word in pairs if flag not in paths and word not in paths)
 
 
 def workers(threads: int) -> list[str]:
@@ -143,7 +130,7 @@ def choices() -> list[str]:
 
 def try_settings(args: argparse.Namespace, kind: str) -> dict[str, float]:
     """Seconds of each setting of CTranslate2 on the first lines: once, warm, in bulk."""
-    few = argparse.Namespace(**vars(args) | {"no_memory": True, "before": None})
+    few = argparse.Namespace(**vars(args) | {"no_memory": True})
     with tempfile.TemporaryDirectory() as folder:
         lines = prepare(Path(folder), args.model, args.text, args.src, args.tgt, args.try_lines)
         seconds = {}
@@ -206,9 +193,8 @@ def whole_commands(args: argparse.Namespace, text: Text) -> Comparison:
     source = str(text.folder / f"test.{text.source}-{text.target}.{text.source}")
     rivals = [ProcessContender("stock", [generate, *flags])]
     for more in ([], ["--int8"]):
-        for name, command in generators(args, generate).items():
-            given = [*command, *flags, *more]
-            rivals.append(ProcessContender(" ".join([name, *more]), given, exact=not more))
+        given = [generate, *OURS, *flags, *more]
+        rivals.append(ProcessContender(" ".join(["ours", *more]), given, exact=not more))
     for kind in TYPES:
         for shape in shapes(args.threads):
             start = [sys.executable, "-c", TRANSLATE, str(convert(text, kind)), source]
@@ -219,22 +205,6 @@ def whole_commands(args: argparse.Namespace, text: Text) -> Comparison:
             rival.memory_command = ()
     title = f"whole commands, beam {beam}, {TITLES['bulk']}"
     return compare(rivals, args.repeats, threads=args.threads, title=title)
-
-
-def generators(args: argparse.Namespace, generate: str) -> dict[str, list[str]]:
-    """fairseq-generate with our task; with --before that of each checkout, named by it."""
-    if not args.before:
-        return {"ours": [generate, *OURS]}
-    return {
-        name: [
-            *checkout.command("fairseq-generate"),
-            "--user-dir",
-            str(checkout.root / "fairseq_ext"),
-            "--task",
-            "translation_ext",
-        ]
-        for name, checkout in versions(args.before).items()
-    }
 
 
 class Parts:

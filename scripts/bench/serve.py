@@ -14,11 +14,7 @@ on, until two have failed. The servers (servers.py) are measured in turns, `--ro
 OUT.json is there already, these rounds are added to its own. Other decoding flags go behind `--`.
 CPU ms: CPU time of the server and all its processes while a rate was measured, over the requests.
 
-    python scripts/bench/serve.py --servers refill --rates 20 --rounds 5 --before CHECKOUT PYTHON
-
---before adds "before refill" and so on: the servers of another checkout of this project, run by its
-own Python. Every other round then runs backwards, and the CPU of the two is compared at rates that
-both were measured at. The servers run in a temporary folder: name files in flags by absolute paths.
+The servers run in a folder of their own: name files in flags by absolute paths.
 """
 
 import argparse
@@ -36,11 +32,10 @@ import httpx
 import numpy as np
 import uvloop
 from arguments import command_line, run_script, text_arguments
-from checkouts import before_argument
 from harness import BenchError
 from report import machine
-from serve_tables import HEAD, Answers, Load, Rounds, good, report, row
-from servers import OTHER, SERVERS, cpu_seconds, running
+from serve_tables import HEAD, Load, Rounds, good, row, tables
+from servers import SERVERS, cpu_seconds, running
 
 WARM_UP = 24  # requests, one after another and then together
 
@@ -81,17 +76,15 @@ def warm_up(url: str, lines: list[str]) -> None:
     uvloop.run(load(url, lines, 50.0, WARM_UP / 100, 0, {}))
 
 
-def measure(
-    args: argparse.Namespace, name: str, lines: list[str], folder: Path, answers: dict[str, str]
-) -> list[Load]:
-    """One server at the given rates; what it answers is put in `answers`."""
+def measure(args: argparse.Namespace, name: str, lines: list[str], folder: Path) -> list[Load]:
+    """One server at the given rates."""
     found: list[Load] = []
     with running(args, name, folder) as server:
         warm_up(server.url, lines)
 
         def holds(rate: float) -> bool:
             before = cpu_seconds(server.pid)
-            each = uvloop.run(load(server.url, lines, rate, args.seconds, args.seed, answers))
+            each = uvloop.run(load(server.url, lines, rate, args.seconds, args.seed, {}))
             used, requests = cpu_seconds(server.pid) - before, each.answered + each.failed
             known = requests and not math.isnan(used)
             found.append(each._replace(cpu_ms=1000 * used / requests if known else None))
@@ -141,7 +134,6 @@ def main(argv: list[str] | None = None) -> int:
     )
     parse.add_argument("--seed", type=int, default=1, help="of the arrivals (1)")
     parse.add_argument("--out", type=Path, help="write OUT.md and OUT.json")
-    before_argument(parse)
     parse.add_argument(
         "flags", nargs="*", help="behind --: decoding flags of the servers of this package"
     )
@@ -156,20 +148,14 @@ def main(argv: list[str] | None = None) -> int:
     if args.words:
         lines = [line for line in lines if args.words[0] <= len(line.split()) <= args.words[1]]
     print(HEAD, flush=True)
-    rounds, servers = earlier(args), list(args.servers)
-    if args.before:
-        args.model = args.model.absolute()
-        own = [name for name in SERVERS if SERVERS[name] is not None]
-        pairs = ([name, OTHER + name] if name in own else [name] for name in servers)
-        servers = [name for pair in pairs for name in pair]
-    answers: Answers = {name: {} for name in servers}
+    rounds = earlier(args)
     with tempfile.TemporaryDirectory() as folder:
-        for turn in range(args.rounds):
+        for _ in range(args.rounds):
             rounds.append({})
-            for name in servers[:: -1 if args.before and turn % 2 else 1]:
-                rounds[-1][name] = measure(args, name, lines, Path(folder), answers[name])
-                write(args, rounds, len(lines), answers)
-    print(f"\n{report(args, rounds, answers)}")
+            for name in args.servers:
+                rounds[-1][name] = measure(args, name, lines, Path(folder))
+                write(args, rounds, len(lines))
+    print(f"\n{tables(args, rounds)}")
     return 0
 
 
@@ -184,7 +170,7 @@ def earlier(args: argparse.Namespace) -> list[dict[str, list[Load]]]:
     ]
 
 
-def write(args: argparse.Namespace, rounds: Rounds, lines: int, answers: Answers) -> None:
+def write(args: argparse.Namespace, rounds: Rounds, lines: int) -> None:
     """OUT.md and OUT.json, after every server."""
     if args.out is None:
         return
@@ -203,7 +189,7 @@ def write(args: argparse.Namespace, rounds: Rounds, lines: int, answers: Answers
         f"torch {facts['torch']}, commit {(facts['git_commit'] or 'none')[:7]}, {facts['date']}.",
     ]
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    page = f"{' '.join(says)}\n\n{report(args, rounds, answers)}\n"
+    page = f"{' '.join(says)}\n\n{tables(args, rounds)}\n"
     args.out.with_suffix(".md").write_text(page, encoding="utf-8")
     record = {"machine": facts, "text": args.text, "seconds": args.seconds, "flags": args.flags}
     record["rounds"] = [

@@ -4,9 +4,7 @@ import argparse
 import statistics
 from typing import NamedTuple
 
-from harness import Spread
-from report import before_table, spread
-from servers import OTHER, SERVERS
+from servers import SERVERS
 
 HEAD = "| server | requests/s | answered | failed | p50 ms | p95 ms | p99 ms | CPU ms |\n"
 HEAD += "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
@@ -25,7 +23,6 @@ class Load(NamedTuple):
 
 
 Rounds = list[dict[str, list[Load]]]  # of each round the loads of each server
-Answers = dict[str, dict[str, str]]  # of each server, by line
 
 
 def good(args: argparse.Namespace, each: Load) -> bool:
@@ -52,8 +49,7 @@ def row(name: str, each: Load) -> str:
 
 def tables(args: argparse.Namespace, rounds: Rounds) -> str:
     """The rates of each server, their ratios to the first one's, and every load."""
-    every = [each for name in SERVERS for each in (name, OTHER + name)]
-    names = [name for name in every if any(name in found for found in rounds)]
+    names = [name for name in SERVERS if any(name in found for found in rounds)]
     reference = names[0]
     lines = [
         f"| server | highest rate with p95 < {args.limit_p95:g} s, each round | {reference} has |",
@@ -71,55 +67,3 @@ def tables(args: argparse.Namespace, rounds: Rounds) -> str:
         lines.append(f"| {name} | {', '.join(f'{rate:g}' for rate in held)} | {ratio} |")
     rows = [row(name, each) for found in rounds for name, loads in found.items() for each in loads]
     return "\n".join([*lines, "", HEAD, *rows])
-
-
-def versions_table(args: argparse.Namespace, rounds: Rounds, answers: Answers) -> str:
-    """What --before gives: the other checkout's CPU and latency over ours, at rates of both, and
-    ours over its highest rate. answers: of this run, by server and line."""
-    rows = []
-    for name in SERVERS:
-        pairs = [
-            (found[OTHER + name], found[name])
-            for found in rounds
-            if {name, OTHER + name} <= set(found)
-        ]
-        if not pairs:
-            continue
-        shown = [within_rounds(pairs, "cpu_ms"), within_rounds(pairs, "p50")]
-        rates = [best(args, ours) / held for theirs, ours in pairs if (held := best(args, theirs))]
-        shown.append(spread(Spread.of(rates)) if rates else "-")
-        ours, theirs = answers.get(name, {}), answers.get(OTHER + name, {})
-        both = set(ours) & set(theirs)
-        rows.append(
-            [
-                name,
-                *shown,
-                f"{sum(ours[line] == theirs[line] for line in both)} of {len(both)} equal",
-            ]
-        )
-    measures = [
-        "CPU ms a request (min-max)",
-        "p50 (min-max)",
-        "ours / before: highest rate (min-max)",
-    ]
-    return "\n".join(before_table(measures, rows, args.before.commit))
-
-
-def within_rounds(pairs: list[tuple[list[Load], list[Load]]], measure: str) -> str:
-    """Ratios of before and ours: the median over the rates of each round, then over the rounds."""
-    ratios = []
-    for theirs, ours in pairs:
-        at = {each.rate: getattr(each, measure) for each in theirs}
-        here = [
-            at[each.rate] / getattr(each, measure)
-            for each in ours
-            if at.get(each.rate) and getattr(each, measure)
-        ]
-        ratios += [statistics.median(here)] if here else []
-    return spread(Spread.of(ratios)) if ratios else "-"
-
-
-def report(args: argparse.Namespace, rounds: Rounds, answers: Answers) -> str:
-    """All tables."""
-    versions = f"{versions_table(args, rounds, answers)}\n\n" if args.before else ""
-    return versions + tables(args, rounds)

@@ -6,8 +6,6 @@
 | batch | the same with `--schedule batch`: a micro-batch starts when the one before it has ended |
 | one | the same with `--stream-width 1`: one request at a time in each worker |
 | ct2 | CTranslate2 behind FastAPI with micro-batches (serve_ct2.py), `pip install ctranslate2` |
-
-"before refill" is the server of another checkout (--before), and so on.
 """
 
 import argparse
@@ -34,7 +32,6 @@ SERVERS: dict[str, list[str] | None] = {
     "one": ["--stream-width", "1"],
     "ct2": None,
 }
-OTHER = "before "
 START = 300  # seconds that a server has to load
 LIMITS = ["--max-queue", "100000", "--deadline", "600", "--grace", "0"]
 
@@ -46,9 +43,12 @@ class Running(NamedTuple):
     pid: int
 
 
-def command(args: argparse.Namespace, name: str, port: int, folder: Path) -> list[str]:
+def command(
+    args: argparse.Namespace, name: str, port: int, folder: Path, checkout: Checkout
+) -> list[str]:
     """The command of a server; args: model, src, tgt, beam, workers, batch, flags."""
-    model, spm, own = args.model, str(args.model / "spm.model"), SERVERS[name.removeprefix(OTHER)]
+    model = args.model.absolute()
+    spm, own = str(model / "spm.model"), SERVERS[name]
     if own is None:
         given = [
             str(model / "checkpoint.pt"),
@@ -90,38 +90,34 @@ def command(args: argparse.Namespace, name: str, port: int, folder: Path) -> lis
         "--glossary-folder",
         str(folder / "glossaries"),
     ]
-    python = checkout_of(args, name).python
-    return [python, "-m", "fairseq_ext.serve", *given, *LIMITS, *args.flags, *own]
-
-
-def checkout_of(args: argparse.Namespace, name: str) -> Checkout:
-    """Whose server it is."""
-    return args.before if name.startswith(OTHER) else this_checkout()
+    return [checkout.python, "-m", "fairseq_ext.serve", *given, *LIMITS, *args.flags, *own]
 
 
 @contextmanager
-def running(args: argparse.Namespace, name: str, folder: Path) -> Iterator[Running]:
-    """A server that is ready, for as long as the context lasts.
+def running(
+    args: argparse.Namespace, name: str, folder: Path, checkout: Checkout | None = None
+) -> Iterator[Running]:
+    """A server of a checkout (this one) that is ready, for as long as the context lasts.
 
     Errors: BenchError where it does not start.
     """
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    environment, place = {**os.environ, "OMP_NUM_THREADS": "1"}, None
-    if getattr(args, "before", None):  # Python looks for modules in the working directory first
-        environment, place = checkout_of(args, name).environment(OMP_NUM_THREADS="1"), folder
-    with (folder / f"{name}.log").open("w") as log:
+    checkout, file = checkout or this_checkout(), folder / f"{port}.log"
+    with file.open("w") as log:
         process = subprocess.Popen(
-            command(args, name, port, folder), stdout=log, stderr=log, env=environment, cwd=place
+            command(args, name, port, folder, checkout),
+            stdout=log,
+            stderr=log,
+            env=checkout.environment(OMP_NUM_THREADS="1"),
+            cwd=folder,  # Python looks for modules in the working directory first
         )
     url = f"http://127.0.0.1:{port}"
     try:
         end = time.monotonic() + START
         while not is_ready(url):
             if process.poll() is not None or time.monotonic() > end:
-                last = (folder / f"{name}.log").read_text().strip().splitlines()[-1:] or [
-                    "it says nothing"
-                ]
+                last = file.read_text().strip().splitlines()[-1:] or ["it says nothing"]
                 raise BenchError(f"the server '{name}' does not start: {last[0]}")
             time.sleep(0.2)
         yield Running(url, process.pid)

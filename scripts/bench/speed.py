@@ -33,7 +33,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments" / "dba")
 
 import uvloop
 from arguments import command_line, run_script, text_arguments
-from checkouts import Checkout, before_argument, versions
+from checkouts import Checkout, before_argument, this_checkout
 from equality import Outputs, check
 from extract import extract
 from harness import (
@@ -48,7 +48,7 @@ from harness import (
 from line import Talk
 from report import ROOT, spread, write_page
 from serve import load, warm_up
-from servers import OTHER, running
+from servers import running
 from text import prepare
 from whole import Command
 
@@ -121,7 +121,7 @@ class Cells:
         if name in IN_PROCESS:
             return self.in_process(name, side, checkout, int8)
         if name in SERVED:
-            return self.served(name, side)
+            return self.served(name, side, checkout)
         if name == "typed line":
             return self.typed(side, checkout, int8)
         words = self.interactive(checkout, int8, "1000")
@@ -184,10 +184,11 @@ class Cells:
             close=talk.end,
         )
 
-    def served(self, name: str, side: str) -> Contender:
-        args, server = self.args, ("" if side == "ours" else OTHER) + "refill"
+    def served(self, name: str, side: str, checkout: Checkout) -> Contender:
+        args = self.args
         if side not in self.servers:
-            url = self.stack.enter_context(running(args, server, self.folder)).url
+            server = running(args, "refill", self.folder, checkout)
+            url = self.stack.enter_context(server).url
             warm_up(url, self.lines)
             self.servers[side] = url
         burst = name == "HTTP requests"
@@ -201,7 +202,7 @@ class Cells:
             found = uvloop.run(load(self.servers[side], self.lines, rate, seconds, 1, answers))
             taken = time.perf_counter() - start
             if found.failed:
-                raise BenchError(f"{name}: {found.failed} requests of the server {server} failed")
+                raise BenchError(f"{name}: {found.failed} requests of the server '{side}' failed")
             return taken if burst else found.p95
 
         return Contender(
@@ -220,12 +221,11 @@ def as_outputs(texts: Sequence[str]) -> Outputs:
 
 def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
-    if args.before is None:
-        raise BenchError("--before CHECKOUT PYTHON is missing: the checkout to compare with")
     args.model = args.model.absolute()
     logging.getLogger("httpx").setLevel(logging.WARNING)  # else a line for each request
     compile_modules(ROOT)
     fix_threads(1)
+    checkouts = {"ours": this_checkout(), "before": args.before}
     title = f"{args.repeats} rounds, before: commit {args.before.commit}"
     lines = [title, "", f"| {' | '.join(HEAD)} |", "| --- | ---: | ---: | --- | --- |"]
     print("\n".join(lines), flush=True)
@@ -233,7 +233,7 @@ def main(argv: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         cells = Cells(args, Path(name), stack)
         for cell in args.cells:
-            sides = [cells.contender(cell, *side) for side in versions(args.before).items()]
+            sides = [cells.contender(cell, *side) for side in checkouts.items()]
             found = compare(sides, args.repeats, threads=1)
             ratio = found.speed_up("ours", "before")
             assert ratio is not None, "only contenders that must be exact are refused"

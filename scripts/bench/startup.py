@@ -1,8 +1,8 @@
-"""Where does the time of a whole command go, from the start of Python to its end: stock fairseq,
-this project, and an older copy of it?
+"""Where does the time of a whole command go, from the start of Python to its end: stock fairseq and
+this project?
 
     python scripts/bench/startup.py --model DIR --text PREFIX --limit 150 --repeats 3
-    python scripts/bench/startup.py --before CHECKOUT PYTHON --commands interactive api doctor
+    python scripts/bench/startup.py --commands interactive api doctor
 
 Every contender runs as a command of its own, in turns, and its user CPU time is counted, which
 other work on the machine disturbs little. The table's parts are measured in the process by
@@ -10,24 +10,21 @@ functions of fairseq that are wrapped: importing torch, importing fairseq and th
 configuration, reading checkpoint and data, making the generator (weights, self-check), decoding,
 and the rest (printing and the end of the process). Start-up is all but decoding. Next to them:
 the peak of resident memory.
---before adds another checkout of this project, run by its own Python; a round before the first one
-then warms up, and every other round runs backwards.
 """
 
 import argparse
 import json
 import os
-import re
 import resource
 import statistics
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 from arguments import command_line, run_script, text_arguments
-from checkouts import Checkout, before_argument, this_checkout, versions
 from harness import BenchError, compile_modules
-from report import ROOT, before_over_ours, before_table, write_page
+from report import ROOT, write_page
 from text import Text, prepare
 from timed_parts import TIMED_PARTS
 
@@ -94,21 +91,17 @@ else:
 
 
 class Run:
-    """A contender's command: name, checkout that it runs from, flags; its user CPU seconds and
-    its parts, one entry a round."""
+    """A contender's command: name, flags; its user CPU seconds and its parts, one entry a round."""
 
     def __init__(
         self,
         name: str,
-        checkout: Checkout,
         arguments: list[str],
         source: Path | None = None,
         child: bool = True,
     ):
-        self.name, self.checkout, self.source = name, checkout, source
-        python = checkout.python
-        self.command = [python, "-c", CHILD, *arguments] if child else [python, *arguments]
-        self.answers: list[str] = []
+        self.name, self.source = name, source
+        self.command = [sys.executable, *(["-c", CHILD] if child else []), *arguments]
         self.child = child
         self.seconds: list[float] = []
         self.parts: list[dict[str, float]] = []
@@ -117,7 +110,7 @@ class Run:
     def __call__(self, folder: Path) -> None:
         out = folder / "parts.json"
         command = [*self.command[:4], str(out), *self.command[4:]] if self.child else self.command
-        environment = self.checkout.environment(OMP_NUM_THREADS="1")
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
         with open(self.source or os.devnull, encoding="utf-8") as lines:
             done = subprocess.run(
@@ -135,15 +128,10 @@ class Run:
                 f"{self.name} ended with code {done.returncode}: "
                 f"{(done.stderr.strip() or '?').splitlines()[-1]}"
             )
-        self.answers = answers(done.stdout)
         parts, peak = json.loads(out.read_text()) if self.child else ({}, None)
         self.peak_mib += [] if peak is None else [peak]
         parts["rest"] = self.seconds[-1] - sum(parts.values())
         self.parts.append(parts)
-
-    def forget(self) -> None:
-        """Leave out what has been measured: it was to warm up."""
-        self.seconds, self.parts, self.peak_mib = [], [], []
 
     @property
     def startup(self) -> list[float]:
@@ -162,52 +150,24 @@ def main(argv: list[str] | None = None) -> int:
         text = prepare(folder, args.model, args.text, args.src, args.tgt, args.limit)
         for command in args.commands:
             runs = contenders(args, text, command)
-            for turn in range(args.repeats + bool(args.before)):
-                for run in runs[:: -1 if args.before and turn % 2 else 1]:
+            for _ in range(args.repeats):
+                for run in runs:
                     run(folder)
-                    if args.before and turn == 0:
-                        run.forget()
             tables.append(table(command, runs))
-            if args.before:
-                tables[-1] += "\n" + versions_table(runs, args.before.commit)
             print(tables[-1], flush=True)
             write_page(args.out, tables)
     return 0
 
 
-def answers(said: str) -> list[str]:
-    """The translations that a command has printed, in the order of its lines."""
-    found = re.findall(r"^D-(\d+)\t\S+\t(.*)$", said, re.MULTILINE)
-    return [words for _, words in sorted(found, key=lambda each: int(each[0]))] or said.splitlines()
-
-
-def versions_table(runs: list[Run], commit: str) -> str:
-    """What --before gives: the other checkout's user CPU seconds over ours."""
-    named = {run.name: run for run in runs}
-    ours, before = named["ours"], named["before"]
-    pairs = ((before.startup, ours.startup), (before.seconds, ours.seconds))
-    ratios = [before_over_ours(*pair) for pair in pairs]
-    reported = "not compared"  # the doctor describes its environment
-    if ours.child:
-        same = sum(a == b for a, b in zip(ours.answers, before.answers, strict=False))
-        reported = f"{same} of {max(len(ours.answers), len(before.answers))} equal"
-    measures = ["start-up (min-max)", "whole (min-max)"]
-    return "\n".join([*before_table(measures, [["ours", *ratios, reported]], commit), ""])
-
-
 def contenders(args: argparse.Namespace, text: Text, command: str) -> list[Run]:
-    """The commands that are compared: stock's, ours, and those of an older copy."""
-    roots = versions(args.before)
+    """The commands that are compared: stock's and ours."""
     compile_modules(ROOT)
     source = text.folder / f"test.{text.source}-{text.target}.{text.source}"
     if command == "doctor":
-        return [
-            Run(name, root, ["-m", "fairseq_ext.doctor"], child=False)
-            for name, root in roots.items()
-        ]
+        return [Run("ours", ["-m", "fairseq_ext.doctor"], child=False)]
     if command == "api":
         given = [str(text.folder), text.source, text.target, str(text.model / "checkpoint.pt")]
-        return [Run(name, root, ["api", *given], source) for name, root in roots.items()]
+        return [Run("ours", ["api", *given], source)]
     flags = [*text.flags, "--cpu", "--beam", "5"]
     if command == "interactive":
         flags = [
@@ -219,11 +179,8 @@ def contenders(args: argparse.Namespace, text: Text, command: str) -> list[Run]:
         ]
     else:
         flags += ["--max-tokens", "4000"]
-    ours = [
-        Run(name, root, [command, *flags, "--task", "translation_ext"], source)
-        for name, root in roots.items()
-    ]
-    return [Run("stock", this_checkout(), [command, *flags], source), *ours]
+    words = [command, *flags]
+    return [Run("stock", words, source), Run("ours", [*words, "--task", "translation_ext"], source)]
 
 
 def table(command: str, runs: list[Run]) -> str:
@@ -283,7 +240,6 @@ def parser() -> argparse.ArgumentParser:
         default=["generate", "interactive"],
     )
     parse.add_argument("--out", type=Path, help="write OUT.md")
-    before_argument(parse)
     parse.add_argument("--repeats", type=int, default=3, help="rounds (3)")
     return parse
 

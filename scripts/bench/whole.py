@@ -3,18 +3,15 @@ fairseq-interactive of stock and with our task, `python -m fairseq_ext.translate
 kept, and CTranslate2's Python client?
 
     python scripts/bench/whole.py --model DIR --text PREFIX --limit 150 --repeats 7 [--out OUT]
-    python scripts/bench/whole.py --before CHECKOUT PYTHON
 
 Each reads the lines as they are, segments them with the model's SentencePiece, and writes
 text; one thread, a process each, in turns, every other round backwards. CPU is the time of
 the processor, user's and system's, which other work on the machine disturbs less than the
 clock. Ratios are medians over rounds. "ours" kept: the state of the model is kept before, by
 a start that is not timed.
---before adds the same commands of another checkout of this project, run by its own Python.
 """
 
 import resource
-import shutil
 import statistics
 import subprocess
 import sys
@@ -24,10 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from arguments import command_line, run_script, text_arguments
-from checkouts import Checkout, before_argument, is_ours, this_checkout, versions
+from checkouts import Checkout, this_checkout
 from ct2 import convert
 from harness import BenchError, compile_modules
-from report import ROOT, before_over_ours, before_table, write_page
+from report import ROOT, write_page
 from text import prepare
 
 CT2 = """
@@ -93,15 +90,12 @@ def main(argv: list[str] | None = None) -> int:
     parse.set_defaults(limit=150)
     parse.add_argument("--out", type=Path, help="write OUT.md")
     parse.add_argument("--repeats", type=int, default=7, help="rounds (7)")
-    before_argument(parse)
     args = parse.parse_args(argv)
     args.model = args.model.absolute()
     compile_modules(ROOT)
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
-        folder = place / "ours"
-        folder.mkdir()
-        text = prepare(folder, args.model, args.text, args.src, args.tgt, args.limit)
+        text = prepare(place, args.model, args.text, args.src, args.tgt, args.limit)
         lines = (
             Path(f"{args.text}.{args.src}")
             .read_text(encoding="utf-8")
@@ -113,21 +107,21 @@ def main(argv: list[str] | None = None) -> int:
             ["--path", str(args.model / "checkpoint.pt"), "--cpu", "--beam", "5"],
         )
         flags = [*pair, *model, "--bpe", "sentencepiece", "--sentencepiece-model", segmentation]
-        this = this_checkout()
-        shared = interactive(this, text.folder, flags)
-        checkouts = versions(args.before)
-        data = text.folder
-        ours = {which: commands_of(checkouts[which], data, flags, which) for which in checkouts}
-        rival = [sys.executable, "-c", CT2]
-        commands = [Command("stock fairseq-interactive", shared, this, place)]
-        for more in next(iter(ours.values())):
-            commands += [
-                Command(f"{which}, {more}", words[more], checkouts[which], place)
-                for which, words in ours.items()
-            ]
+        shared = [sys.executable, "-m", "fairseq_cli.interactive", str(place), *flags]
+        shared += ["--buffer-size", "1000", "--max-tokens", "4000"]
+        own = [sys.executable, "-m", "fairseq_ext.translate", "--data", str(place), *flags]
+        words = {
+            "stock fairseq-interactive": shared,
+            "ours, fairseq-interactive": [*shared, "--task", "translation_ext"],
+            "ours, translate": own,
+            "ours, translate --int8": [*own, "--int8"],
+        }
         for kind in ("float32", "int8"):
-            command = [*rival, str(convert(text, kind)), segmentation, "5", kind]
-            commands.append(Command(f"CTranslate2 {kind}", command, this, place))
+            folder = str(convert(text, kind))
+            words[f"CTranslate2 {kind}"] = [sys.executable, "-c", CT2]
+            words[f"CTranslate2 {kind}"] += [folder, segmentation, "5", kind]
+        this = this_checkout()
+        commands = [Command(name, command, this, place) for name, command in words.items()]
         for command in commands:  # warms the files, and keeps the model's state
             Command(command.name, command.words, command.checkout, place)(lines[:1])
         for turn in range(args.repeats):
@@ -135,48 +129,9 @@ def main(argv: list[str] | None = None) -> int:
                 for command in commands[:: -1 if turn % 2 else 1]:
                     command(some)
             reported = table(commands, len(lines))
-            if args.before:
-                reported += "\n" + versions_table(commands, len(lines), args.before.commit)
             print(reported, flush=True)
             write_page(args.out, [reported])
     return 0
-
-
-def interactive(checkout: Checkout, data: Path, flags: list[str]) -> list[str]:
-    """fairseq-interactive by the Python of a checkout."""
-    command = [checkout.python, "-m", "fairseq_cli.interactive", str(data), *flags]
-    return [*command, "--buffer-size", "1000", "--max-tokens", "4000"]
-
-
-def commands_of(
-    checkout: Checkout, data: Path, flags: list[str], which: str
-) -> dict[str, list[str]]:
-    """The commands of a checkout, by the rest of their names. Two versions would overwrite what the
-    other one has kept of the model: each has a data folder of its own, and so a file of its own."""
-    if which != "ours":
-        data = Path(shutil.copytree(data, data.with_name(which)))
-    own = [checkout.python, "-m", "fairseq_ext.translate", "--data", str(data), *flags]
-    return {
-        "fairseq-interactive": [*interactive(checkout, data, flags), "--task", "translation_ext"],
-        "translate": own,
-        "translate --int8": [*own, "--int8"],
-    }
-
-
-def versions_table(commands: list[Command], many: int, commit: str) -> str:
-    """What --before gives: the other checkout's times over those of ours."""
-    named, rows = {command.name: command for command in commands}, []
-    for ours in (command for command in commands if is_ours(command.name.replace(",", " "))):
-        before = named.get("before" + ours.name.removeprefix("ours"))
-        if before is not None:
-            times = [(before.cpu, ours.cpu), (before.clock, ours.clock)]
-            pairs = [(theirs[n], mine[n]) for n in (1, many) for theirs, mine in times]
-            ratios = [before_over_ours(*pair) for pair in pairs]
-            same = sum(a == b for a, b in zip(before.answers, ours.answers, strict=True))
-            rows.append([ours.name, *ratios, f"{same} of {many} equal"])
-    sizes = ("one line", f"{many} lines")
-    measures = [f"{lines}: {what} (min-max)" for lines in sizes for what in ("CPU", "clock")]
-    return "\n".join([*before_table(measures, rows, commit), ""])
 
 
 def table(commands: list[Command], many: int) -> str:

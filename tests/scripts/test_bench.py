@@ -20,7 +20,6 @@ import glossary  # noqa: E402
 import growth  # noqa: E402
 import harness  # noqa: E402
 import report  # noqa: E402
-import serve_tables  # noqa: E402
 import servers  # noqa: E402
 import soak  # noqa: E402
 from equality import check, same_best  # noqa: E402
@@ -340,22 +339,6 @@ def test_the_glossary_script_times_every_way_to_match(tmp_path, monkeypatch):
     )
 
 
-def test_two_versions_are_compared_by_the_ratios_of_their_rounds(clock):
-    tied = [[([4, 6, 2], -0.8)], REFERENCE[1]]
-    done = race(
-        clock,
-        clock.contender("stock", [1] * 4),
-        clock.contender("ours", [0, 1, 2, 4]),
-        clock.contender("before", [0, 2, 3, 4]),
-        clock.contender("ours --int8", [1] * 4, exact=False),
-        clock.contender("before --int8", [1, 1, 2, 3], tied, exact=False),
-    )
-    table = report.markdown(done)
-    assert "| ours | 1.500 (1.000-2.000) | equal (4 hypotheses) |" in table
-    assert "| ours --int8 | 2.000 (1.000-3.000) | differ in 1 of 2 sentences (0) |" in table
-    assert "before / ours" not in report.markdown(race(clock, clock.contender("ours", [1] * 4)))
-
-
 @pytest.mark.parametrize(
     "root, python, sentence",
     [
@@ -373,71 +356,9 @@ def test_before_refuses_in_one_sentence(root, python, sentence, monkeypatch):
     monkeypatch.chdir(BENCH.parents[1])
     parse = arguments.command_line("")
     checkouts.before_argument(parse)
-    assert parse.parse_args([]).before is None
     with pytest.raises(BenchError) as error:
         parse.parse_args(["--before", root, python])
     assert str(error.value) == f"--before: {sentence}"
-
-
-@drawn(1)
-@pytest.mark.parametrize(
-    "script, flags, contender",
-    [
-        (
-            "default_vs_stock",
-            ["--modes", "one", "--limit-one", "3", "--contenders", "ours", "--no-memory"],
-            "ours",
-        ),
-        (
-            "constrained",
-            [
-                *["--limit", "3", "--beam", "2", "--parts", "words", "--sets", "rand1"],
-                *["--constraint-compete", "rows"],
-            ],
-            "rand1",
-        ),
-        ("placement", ["--limit", "80", "--lines", "with terms"], "with terms"),
-    ],
-    ids=["decoding", "constraints", "glossary"],
-)
-def test_a_checkout_is_measured_next_to_another(script, flags, contender, tmp_path):
-    before = ["--before", str(BENCH.parents[1]), sys.executable]
-    small = ["--repeats", "1", "--threads", "1", "--beams", "2", "--out", str(tmp_path / "out")]
-    subprocess.run(
-        [warm.python(), BENCH / f"{script}.py", *flags, *small, *before],
-        check=True,
-        capture_output=True,
-    )
-    lines = (tmp_path / "out.md").read_text(encoding="utf-8").splitlines()
-    (head,) = [line for line in lines if line.startswith("|") and "before / ours" in line]
-    row = next(line for line in lines[lines.index(head) :] if line.startswith(f"| {contender} |"))
-    cells = dict(zip(head.split(" | "), row.split(" | "), strict=True))
-    ratio = cells.get("before / ours (min-max)") or cells["seconds (min-max)"]
-    assert float(ratio.split()[0]) > 0
-    assert row.endswith(" hypotheses) |") and "equal (" in row
-
-
-def test_the_servers_table_compares_two_versions(monkeypatch):
-    before = checkouts.Checkout(BENCH.parents[1], sys.executable)
-    args = arguments.argparse.Namespace(before=before, limit_p95=0.5)
-    ours = [
-        serve_tables.Load(10, 5, 0, 0.01, 0.02, 0.03, 4.0),
-        serve_tables.Load(20, 5, 0, 0.02, 0.2, 0.3, 5.0),
-    ]
-    theirs = [
-        serve_tables.Load(10, 5, 0, 0.02, 0.02, 0.03, 8.0),
-        serve_tables.Load(15, 5, 0, 0.02, 0.9, 0.9, 5.0),
-    ]
-    answers = {"refill": {"a": "A", "b": "B"}, "before refill": {"a": "A", "b": "C"}}
-    table = serve_tables.report(args, [{"refill": ours, "before refill": theirs}], answers)
-    assert (
-        "| refill | 2.000 (2.000-2.000) | 2.000 (2.000-2.000) | 2.000 (2.000-2.000) "
-        "| 1 of 2 equal |"
-    ) in table
-    assert (
-        "| before refill | 10 | 2.00x |" in table
-        and "| refill | 20 | 5 | 0 | 20 | 200 | 300 | 5.0 |" in table
-    )
 
 
 def test_the_cpu_time_of_a_server_is_that_of_its_processes_too():
