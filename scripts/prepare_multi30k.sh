@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes Multi30k (task 1: 29,000 captions) ready for fairseq-train and fairseq-generate, for any two of its languages: de, en, fr, cs.
-# Text is taken from --raw, or fetched from the dataset's public repository (github.com/multi30k/dataset) after saying how large it is.
+# Text is taken from --raw, or fetched from the dataset's public repository (github.com/multi30k/dataset) after saying so.
 # The data are for non-commercial research use.
 #
 #   scripts/prepare_multi30k.sh [--src de] [--tgt en] [--out runs/multi30k.de-en] [--raw DIR]

@@ -23,7 +23,6 @@ from documents import (  # noqa: E402
     ages,
     blocks,
     columns,
-    drawings,
     gains,
     links,
     notebook,
@@ -281,18 +280,6 @@ def test_a_dead_link_and_a_stale_part_are_seen(tmp_path: Path) -> None:
     )
     assert len(links.broken(page, tmp_path)) == 2
     assert "--softmax lsh" in tables.fill(page.read_text())
-
-
-def test_the_drawings_are_those_of_their_script(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(drawings, "OUT", tmp_path)
-    for draw in (drawings.banks, drawings.bound, drawings.refill, drawings.bands, drawings.block):
-        draw()
-    made = {file.name: file.read_text() for file in tmp_path.glob("*.svg")}
-    assert made == {
-        file.name: file.read_text() for file in (ROOT / "docs" / "drawings").glob("*.svg")
-    }
 
 
 @pytest.mark.skipif(

@@ -75,6 +75,6 @@ def test_ctranslate2_says_which_instructions_it_uses():
 
 
 def test_a_table_shows_its_flags_without_paths():
-    given = "--model m --threads 2 --before checkout python --beams 1 5 --out o".split()
+    given = "--model m --threads 2 --beams 1 5 --out o".split()
     assert rivals.flags_shown(given) == "--threads 2 --beams 1 5"
     assert rivals.shapes(1) == ["1x1"] and rivals.shapes(2) == ["2x1", "1x2"]
