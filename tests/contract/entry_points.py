@@ -397,14 +397,14 @@ class Http(Entry):
         if "terms" in row:
             own["glossary"] = row["terms"]
         if "text" in row:
-            made = ask(address, own | {"source": row["text"], "format": row["format"]})
+            made = of_server(address, own | {"source": row["text"], "format": row["format"]})
             return {"text": made["text"], "untranslated": len(made.get("untranslated", []))}
         records = row.get("records", [{}] * len(row["lines"]))
         lines = [
             own | record | {"source": line}
             for line, record in zip(row["lines"], records, strict=True)
         ]
-        made = ask(address, lines)
+        made = of_server(address, lines)
         if "error" in made:
             return {"refused": self.plain(made["error"])}
         found: Row = {
@@ -419,12 +419,12 @@ class Http(Entry):
             ]
         } | of_phrases(row, [each.get("constraints", []) for each in made])
         if "signature" in row.get("show", ()):
-            signature = re.sub(r"\|model:.*", "", ask(address)["signature"])
+            signature = re.sub(r"\|model:.*", "", of_server(address)["signature"])
             found["stats"] = {"signature": signature}
         return found
 
 
-def ask(address: str, body: Any = None) -> Any:
+def of_server(address: str, body: Any = None) -> Any:
     """An answer of the server, be it an error; without a body it describes its model."""
     request = urllib.request.Request(
         address + ("/v1/model" if body is None else "/v1/translate"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
+import sizes
 
 sys.path.insert(0, str(Path(__file__).parent))
 import run
@@ -24,5 +26,8 @@ def test_every_row_has_an_answer():
 @pytest.mark.timeout(1800)  # of a busy machine
 @pytest.mark.parametrize("entry", run.ENTRIES)
 def test_an_entry_point_keeps_its_promises(entry, folder):
-    broken = run.broken(entry, [*run.table().values()], folder)
+    rows = run.table()
+    broken = run.broken(
+        entry, [*rows.values()] if sizes.ALL in os.environ else run.part(rows, entry), folder
+    )
     assert not broken, "\n".join(broken)
