@@ -11,6 +11,7 @@ import re
 import runpy
 import subprocess
 import sys
+import tempfile
 import traceback
 import urllib.error
 import urllib.request
@@ -39,14 +40,13 @@ class Entry:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self.made = 0
 
     def file(self, content: str | bytes = b"", name: str = "file") -> Path:
         """A new file."""
-        self.made += 1
-        path = self.folder / f"{self.made}-{os.getpid()}-{name}"
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-        return path
+        number, path = tempfile.mkstemp(f"-{name}", dir=self.folder)
+        os.close(number)
+        Path(path).write_bytes(content.encode() if isinstance(content, str) else content)
+        return Path(path)
 
     def flags(self, row: Row, *own: str) -> Row:
         """The flags of a row. own: what a call of this entry point has, and no flag."""
@@ -69,7 +69,8 @@ class Entry:
         groups: dict[str, list[Row]] = {}
         for row in rows:
             same = {name: row.get(name) for name in ("model", "flags", "files", *self.apart)}
-            groups.setdefault(json.dumps(same) if self.many else row["row"], []).append(row)
+            alone = not self.many or "show" in row  # statistics are of all rows
+            groups.setdefault(row["row"] if alone else json.dumps(same), []).append(row)
         for group in groups.values():
             try:
                 yield from zip((row["row"] for row in group), self.answer(group), strict=True)
@@ -253,7 +254,7 @@ class Translator(Entry):
 
     many = True
     gives = ("lines", "unmet")
-    apart = ("terms", "show")
+    apart = ("terms",)
 
     def answer(self, rows: list[Row]) -> list[Row]:
         import fairseq_ext
@@ -306,7 +307,6 @@ class Engine(Entry):
     """fairseq_ext.Engine: all lines of a row at once."""
 
     many = True
-    apart = ("show",)
 
     def answer(self, rows: list[Row]) -> list[Row]:
         import fairseq_ext
@@ -370,7 +370,6 @@ class Http(Entry):
     """The server's own API, a request a row."""
 
     many = True
-    apart = ("show",)
 
     def answer(self, rows: list[Row]) -> list[Row]:
         flags = self.flags(rows[0], "nbest", "seed", "terms")

@@ -174,7 +174,9 @@ def reference(row: Row, folder: Path) -> Row:
     entry = ENTRIES[flags.pop("command", "interactive")](folder)
     assert isinstance(entry, Interactive)
     entry.task = flags.pop("task", "translation")
-    other = {name: row[name] for name in ("row", "model", "lines", "nbest") if name in row}
+    other = {
+        name: row[name] for name in ("row", "model", "lines", "targets", "nbest") if name in row
+    }
     return dict(entry.run([other | {"flags": flags}]))[row["row"]]
 
 
