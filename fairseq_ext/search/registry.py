@@ -21,7 +21,6 @@ import importlib.util
 import os
 import pkgutil
 import sys
-import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,7 +148,8 @@ def register(
     """Register a builder under an extension point ("prune" for one that its flags switch on).
     declared: other fields of `Strategy`.
 
-    Errors: UsageError for a name that is in use, or an unknown capability.
+    Errors: UsageError for a name that another strategy, or for flags one of fairseq's, has, and for
+    an unknown capability.
     """
     table = PRUNERS if point == "prune" else STRATEGIES[point]
     if unknown := {*needs, *denies} - CAPABILITIES.keys():
@@ -166,9 +166,15 @@ def register(
                 f"--{point} {name} is registered twice, by {table[name].file} and "
                 f"{build.__module__}: choose another name"
             )
-        table[name] = Strategy(
+        made = Strategy(
             point, name, build, flags, needs=frozenset(needs), denies=frozenset(denies), **declared
         )
+        own = vars(flags or object).get("__annotations__", {}).keys()
+        if made.is_outside and (again := STOCK_FLAG_NAMES & own):
+            raise UsageError(
+                f"{made.file}: fairseq has a flag {typed(min(again))} already: choose another name"
+            )
+        table[name] = made
         return build
 
     return add
@@ -217,26 +223,9 @@ def load_outside(file: Path) -> None:
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-        refuse_existing_flags(module)
     except BaseException:
         del sys.modules[name]
         raise
-
-
-def refuse_existing_flags(module: types.ModuleType) -> None:
-    """Refuse flags of a file from outside the package with names of fairseq's flags (raises
-    UsageError)."""
-    for kind in vars(module).values():
-        own = (
-            vars(kind).get("__annotations__", {})
-            if dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__
-            else {}
-        )
-        if again := STOCK_FLAG_NAMES & own.keys():
-            raise UsageError(
-                f"{module.__file__}: fairseq has a flag --{min(again).replace('_', '-')} already: "
-                "choose another name"
-            )
 
 
 def all_strategies() -> list[Strategy]:

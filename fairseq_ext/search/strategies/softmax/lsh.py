@@ -58,7 +58,7 @@ logger = logging.getLogger("fairseq_ext")
 PROBE_CALL = 3  # the call whose states the start-up probe times
 PROBE_TIMES = 5
 MOST_BANDS = torch.iinfo(torch.int16).max
-MOST_BITS = 22  # of a band's code, which is an address
+MOST_CODES = 1 << 28  # of all bands; each is an address of four bytes
 
 
 @dataclass
@@ -256,10 +256,10 @@ def check(flags, generation) -> None:
     if flags.lsh_top < 0:
         raise UsageError(f"--lsh-top (number of words) must be 0 or more, not {flags.lsh_top}")
     bits = flags.lsh_u * lsh_torch.bits_of(flags.lsh_k)
-    if bits > MOST_BITS:
+    if flags.lsh_bands << bits > MOST_CODES:
         raise UsageError(
-            f"--lsh-u {flags.lsh_u} codes of --lsh-k {flags.lsh_k} take {bits} bits and a band "
-            f"holds {MOST_BITS}: lower one of them"
+            f"--lsh-u {flags.lsh_u} codes of --lsh-k {flags.lsh_k} take {bits} bits, and "
+            f"--lsh-bands {flags.lsh_bands} times 2^{bits} is above 2^28: lower one of the three"
         )
 
 
