@@ -1,4 +1,5 @@
-// Allowed outputs: automata over tokens as one table. Definition: search/phrases/token_automaton.py.
+// Allowed outputs: automata over tokens as one table.
+// Definition: search/phrases/token_automaton.py.
 //
 // Shapes: M states of all automata, E arcs.
 

@@ -1,6 +1,6 @@
 // Dynamic beam allocation for one sentence: choose the continuations of its rows.
 //
-// search/strategies/select/dba.py and search/phrases/phrase_table.py are the definition and explain the terms.
+// Definition: search/strategies/select/dba.py.
 //
 // Shapes: N sentences in the tables, n rows, V vocabulary, G constraints.
 

@@ -1,6 +1,7 @@
 // The beam search of sentences that start and end at any step: with --softmax full --select topk, sampling or dba; with --softmax top or
-// lexical and a list of words for each sentence --select topk. The definition is search/loop.py with these files of
-// search/strategies/select/, with search/strategies/stop/ and search/strategies/prune.py. The results are the same bits.
+// lexical and a list of words for each sentence --select topk. The results are the same bits as those
+// of its definition, and of the definitions that its headers name.
+// Definition: search/loop.py, search/strategies/select/topk.py.
 //
 // Shapes: k beam, n live rows of a sentence (one before the first token, then at most k), c = 2k candidates, V vocabulary, T token capacity
 // of a row, N rows of all sentences, G constraints.

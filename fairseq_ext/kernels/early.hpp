@@ -1,4 +1,5 @@
-// The continuations of a sentence, and the stop rule of search/strategies/stop/early.py, its definition.
+// The continuations of a sentence, and the stop rule `early`.
+// Definition: search/strategies/stop/early.py.
 //
 // Shapes: k beam, c candidates, G constraints.
 

@@ -1,5 +1,6 @@
 // From logits to the next words: log-softmax, the best words of every line or of every sentence's lines,
 // ban of repeated n-grams, and random draws.
+// Definition: search/log_probs.py.
 
 #include "ngrams.hpp"
 #include "sampling.hpp"

@@ -1,6 +1,8 @@
 """Log-probabilities of the next token by the compiled library: softmax, top-k, n-grams, sampling.
 
 The library's part is log_probs.cpp, for float32 on a CPU.
+
+Compiled twins: kernels/sampling.hpp, kernels/ngrams.hpp.
 """
 
 from __future__ import annotations

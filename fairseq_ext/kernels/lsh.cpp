@@ -1,5 +1,5 @@
-// LSH softmax (--softmax lsh) on the CPU, from states to the words that hashing finds. lsh_torch.py is the definition, integer for integer;
-// lsh.py calls it.
+// LSH softmax (--softmax lsh) on the CPU, from states to the words that hashing finds. It equals its definition, integer for integer.
+// Definition: kernels/lsh_torch.py.
 //
 // Shapes: n rows, D dimensions, P = u x W hash functions of K dimensions, W bands, V words.
 

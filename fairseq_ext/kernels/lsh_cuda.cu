@@ -1,4 +1,5 @@
-// CUDA kernels of LSH softmax; lsh_torch.py defines each function, lsh_cuda.py launches these. Volta and newer.
+// CUDA kernels of LSH softmax; lsh_cuda.py launches these. Volta and newer.
+// Definition: kernels/lsh_torch.py.
 //
 // X. Shi, S. Xu and K. Knight. Fast Locality Sensitive Hashing for Beam Search on GPU. 2018, https://arxiv.org/abs/1806.00588
 //

@@ -6,6 +6,8 @@
 
 Shapes: n rows, V words, D dimensions, P = u x W hash functions of K dimensions each, W bands, B =
 2 ** (u x bits of K) codes a band.
+
+Compiled twins: kernels/lsh.cpp, kernels/lsh_cuda.cu.
 """
 
 from __future__ import annotations

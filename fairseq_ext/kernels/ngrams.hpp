@@ -1,4 +1,5 @@
 // Words that would complete an n-gram of a history a second time.
+// Definition: kernels/log_probs.py.
 #pragma once
 
 #include <algorithm>

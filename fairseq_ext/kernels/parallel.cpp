@@ -1,7 +1,7 @@
 // Parallel decoding (--decoding) of a single row: one call that drafts, reads, verifies and
-// commits, and the drafters. The definitions work on arrays of rows: search/parallel/driver.py for
-// the call, search/strategies/decoding/_parallel.py and window.py for the methods,
-// model/transformer/decoder.py for the decoder.
+// commits, and the drafters. The definitions work on arrays of rows.
+// Definition: search/parallel/driver.py, search/parallel/drafts.py, search/strategies/decoding/_parallel.py,
+// search/strategies/decoding/window.py.
 
 #include "ngrams.hpp"
 #include "parallel.hpp"

@@ -1,4 +1,5 @@
-// Words drawn from log-probabilities, with noise that depends on a sentence's number and a seed. The definition is in log_probs.py.
+// Words drawn from log-probabilities, with noise that depends on a sentence's number and a seed.
+// Definition: kernels/log_probs.py, search/strategies/select/sampling.py.
 //
 // Chances are whole multiples of 2^-50, so that their sums are exact in double precision in any order.
 

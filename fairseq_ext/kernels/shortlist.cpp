@@ -1,6 +1,7 @@
 // Scores of a shortlist, and screened scores of all words, on the CPU in float32.
 //
 // For a shortlist: a linear layer with the rows of its words, read in place, and the merge of two lists.
+// Definition: search/strategies/softmax/_shortlist.py, search/strategies/softmax/screened.py.
 //
 // Shapes: n rows, d features, m found words, T words of the fixed part.
 

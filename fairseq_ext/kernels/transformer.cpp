@@ -1,6 +1,7 @@
 // All layers of a Transformer's encoder or decoder on the CPU, float32 (weights may be 8 bits), in one call.
 //
-// model/transformer/layers.py is the definition: the same computation as torch operations. The arithmetic is the same; the gain is in
+// Definition: model/transformer/layers.py.
+// The definition computes the same by torch operations. The arithmetic is the same; the gain is in
 // operator dispatch, temporaries, transposed copies, and attention to positions that are not in a row's history.
 //
 // Shapes: N = n x b lines (n rows, b new tokens each), d features, H heads, h = d / H, f feed-forward features, V vocabulary.

@@ -1,6 +1,8 @@
 """Log-probabilities of the next token, of every word or of a shortlist, and the best words.
 
 Shapes: n live rows, V vocabulary, C = V or the length of a shortlist.
+
+Compiled twin: kernels/log_probs.cpp.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Its extension points are in protocols.py. A pass through the numbered steps adds one token to every
 row of a group. The host waits for the device once a pass, in step (8). scheduler.py decides when
 sentences start (1) and which passes are made; interpreted.py returns hypotheses.
+
+Compiled twin: kernels/beam.cpp.
 """
 
 from __future__ import annotations

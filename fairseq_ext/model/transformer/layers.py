@@ -5,6 +5,8 @@ They define the results of the compiled step (kernels/transformer.cpp) and of th
 
 Shapes: S sentences, n rows, W places for rows in each sentence (its width), P positions in use, b
 new tokens a row, d features, H heads, h = d / H, Q queries of a sentence.
+
+Compiled twin: kernels/transformer.cpp.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Drafters: the base class, `--draft pad`, `repeat` and `none`, and an earlier translation.
 
 Shapes: n live rows, m draft tokens of each.
+
+Compiled twin: kernels/parallel.cpp.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ the definition; a single sentence runs its compiled twin (below).
 
 Shapes: N sentences in the pool, n live rows, one a sentence, w block width, T most tokens, V
 vocabulary.
+
+Compiled twin: kernels/parallel.cpp.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ continue the word, EOS included, and unwound by one that does.
 Shapes: N sentences, G constraints of a sentence at most, M states of all automata, W tokens
 proposed in a state at most, V vocabulary, S sentences of c rows; a row has state (..., G), of each
 constraint's automaton, and count (..., G), how often each is met.
+
+Compiled twin: kernels/phrases.hpp.
 """
 
 from __future__ import annotations

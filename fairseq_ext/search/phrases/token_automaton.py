@@ -6,6 +6,8 @@ builds the smallest automaton of a finite list (a DAWG): its strings as a trie, 
 the same continuations are one state.
 
 Shapes: M states, E arcs, N sequences, V vocabulary.
+
+Compiled twin: kernels/allowed.hpp.
 """
 
 from __future__ import annotations

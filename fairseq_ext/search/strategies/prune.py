@@ -1,4 +1,7 @@
-"""Pruning of candidates (`--prune-threshold`, `--prune-children`, `--prune-finished`)."""
+"""Pruning of candidates (`--prune-threshold`, `--prune-children`, `--prune-finished`).
+
+Compiled twin: kernels/stops.hpp.
+"""
 
 from dataclasses import dataclass, field
 

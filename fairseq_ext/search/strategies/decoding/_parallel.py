@@ -1,6 +1,8 @@
 """Common parts of the methods of parallel decoding: driver, drafter, flags, converging blocks.
 
 jacobi.py cites the paper.
+
+Compiled twin: kernels/parallel.cpp.
 """
 
 from __future__ import annotations

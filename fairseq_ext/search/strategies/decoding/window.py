@@ -10,6 +10,8 @@ for a single sentence is in kernels/parallel.cpp.
 Neutral setting: any; the output is that of greedy decoding.
 
 Shapes: n live rows, w block width.
+
+Compiled twin: kernels/parallel.cpp.
 """
 
 from __future__ import annotations

@@ -39,6 +39,8 @@ a feasible sentence always meets its constraints. A pruned candidate leaves its 
 Missing phrases are counted as if each followed the one before: an overlap of two of them is used if
 it occurs but not relied on, so {[1, 2], [2, 3]} counts as infeasible in three tokens. When a
 constrained sentence is final: search/strategies/stop/early.py.
+
+Compiled twin: kernels/banks.hpp.
 """
 
 from __future__ import annotations

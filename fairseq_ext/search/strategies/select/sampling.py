@@ -13,6 +13,8 @@ are cut off. Unlike in fairseq, the samples of a sentence depend on --seed and o
 (kernels/log_probs.py), not on other sentences.
 
 Shapes: S live sentences, n rows, d draws: k of a sentence that has no token yet, then one a row.
+
+Compiled twin: kernels/sampling.hpp.
 """
 
 from dataclasses import dataclass, field

@@ -1,6 +1,8 @@
 """fairseq's selection: the 2k best continuations of a sentence (`--select topk`, the default).
 
 2k, so that k remain even if k of them end in EOS. k = --beam.
+
+Compiled twin: kernels/beam.cpp.
 """
 
 from __future__ import annotations

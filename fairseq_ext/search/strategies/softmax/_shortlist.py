@@ -1,4 +1,7 @@
-"""Shortlists: the flags and target counts of all, and the softmax over their words."""
+"""Shortlists: the flags and target counts of all, and the softmax over their words.
+
+Compiled twin: kernels/shortlist.cpp.
+"""
 
 from __future__ import annotations
 

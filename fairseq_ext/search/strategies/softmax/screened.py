@@ -25,6 +25,8 @@ multiplications.
 The bounds and their definition are below (`Screen`); on a CPU kernels/shortlist.cpp computes them.
 The full softmax runs without the compiled library, for weights other than float32, and for numbers
 of rows at which a start-up probe finds screening slower.
+
+Compiled twin: kernels/shortlist.cpp.
 """
 
 from __future__ import annotations

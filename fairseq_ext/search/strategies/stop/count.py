@@ -11,6 +11,8 @@ With --patience p it waits for p k hypotheses:
 | p | --patience |
 
 Neutral setting: --patience 1, the default.
+
+Compiled twin: kernels/stops.hpp.
 """
 
 from dataclasses import dataclass, field

@@ -28,6 +28,8 @@ cases (scripts/bench/constrained.py). --unnormalized --stop optimal gives a proo
 
 Neutral setting: no constraints. A sentence without constraints ends as under --stop count, also in
 a batch with constrained ones.
+
+Compiled twin: kernels/early.hpp.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """Stop when the best candidate is complete, and return it (`--stop first`): OpenNMT-py's stopping
-criterion, a baseline of optimal.py."""
+criterion, a baseline of optimal.py.
+
+Compiled twin: kernels/stops.hpp.
+"""
 
 from torch import Tensor
 

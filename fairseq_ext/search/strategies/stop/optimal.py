@@ -21,6 +21,8 @@ Baselines: count.py (fairseq), first.py, shrink.py. Neutral setting: --stop coun
 --length-reward.
 The certificate holds for the search with this beam (the paper's "modulo beam size"), not for the
 model; if the length limit cuts off the search, it stays open, and the gap is reported.
+
+Compiled twin: kernels/stops.hpp.
 """
 
 from __future__ import annotations

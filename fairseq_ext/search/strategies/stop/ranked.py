@@ -12,6 +12,8 @@ A finished hypothesis stays in the highest bank and competes for its slots; --pr
 it like any other. A sentence is final when all hypotheses on the beam are finished; its answers are
 those. Sums of log-probabilities are compared; in the paper's Figure 9 those of finished ones are
 normalised.
+
+Compiled twin: kernels/stops.hpp.
 """
 
 import math

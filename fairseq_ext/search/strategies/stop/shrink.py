@@ -1,5 +1,8 @@
 """Every finished hypothesis narrows the beam (`--stop shrink`): the stopping criterion of
-RNNsearch, a baseline of optimal.py."""
+RNNsearch, a baseline of optimal.py.
+
+Compiled twin: kernels/stops.hpp.
+"""
 
 import torch
 from torch import Tensor
