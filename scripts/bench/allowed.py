@@ -22,6 +22,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from arguments import command_line
 from fairseq import checkpoint_utils, utils
 from omegaconf import OmegaConf
 from report import write_page
@@ -363,9 +364,7 @@ TABLES = dict(cost=cost_table, beams=beams_table, sizes=sizes_table, quality=qua
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parse = command_line(__doc__)
     parse.add_argument("--model", type=Path, required=True)
     parse.add_argument("--text", required=True, help="prefix of TEXT.de and TEXT.en")
     parse.add_argument("--strings", type=Path, required=True)

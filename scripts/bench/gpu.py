@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+from arguments import command_line
 from report import machine  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,9 +45,7 @@ OUTCOME = re.compile(
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--quick", action="store_true", help="small sizes and few tests")
     parser.add_argument("--parts", nargs="+", choices=TITLES, default=list(TITLES))

@@ -29,7 +29,7 @@ from typing import Any
 
 import sentencepiece
 import torch
-from arguments import run_script
+from arguments import command_line, run_script
 from harness import BenchError
 from report import machine, where_and_when
 from rival_process import Rival, named
@@ -253,9 +253,7 @@ def words_of(found: list[str], kind: Kind, tokens: int) -> list[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--shape", choices=SHAPES, default="opus-mt")
     parser.add_argument(
         "--lines", type=int, default=8, help="sentences in bulk; a quarter of them one at a time"

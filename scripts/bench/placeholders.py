@@ -11,12 +11,12 @@ the placeholders, next to that of the sentences without any.
 
 from __future__ import annotations
 
-import argparse
 import random
 import re
 from pathlib import Path
 
 import sacrebleu
+from arguments import command_line
 from report import write_page
 
 from fairseq_ext import Translator
@@ -47,9 +47,7 @@ def row(name: str, outputs: list[str], held: list[list[str]], references: list[s
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parse = command_line(__doc__)
     parse.add_argument("--limit", type=int, default=1000)
     parse.add_argument("--out", type=Path, help="write OUT.md")
     args = parse.parse_args()

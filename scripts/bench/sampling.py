@@ -9,7 +9,6 @@ too; ratios are of the medians. Their samples differ, as their noise does; mean 
 and distinct n-grams of tokens say that they sample the same distribution.
 """
 
-import argparse
 import itertools
 import statistics
 import tempfile
@@ -17,6 +16,7 @@ import time
 from pathlib import Path
 
 import torch
+from arguments import command_line
 from contenders import ours, stock
 from ct2 import ctranslate2
 from report import write_page
@@ -27,9 +27,7 @@ HEAD += ["CTranslate2 / ours", "8 bits: stock / ours", "8 bits: CTranslate2 / ou
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument(
         "--model",
         type=Path,

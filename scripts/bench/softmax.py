@@ -16,7 +16,6 @@ one thread) where the machine does other work. Then the memory: of the weights, 
 has next to them, by the process's resident pages before and after it is made.
 """
 
-import argparse
 import functools
 import gc
 import json
@@ -30,6 +29,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from arguments import command_line
 from report import machine, where_and_when
 
 import fairseq_ext  # noqa: F401
@@ -195,9 +195,7 @@ def engines(weight: torch.Tensor, x: torch.Tensor) -> Ways:
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parse = command_line(__doc__)
     parse.add_argument(
         "--words", type=int, nargs="+", default=[32_000, 64_000, 128_000, 256_000, 512_000]
     )

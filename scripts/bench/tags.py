@@ -12,12 +12,12 @@ in the output; right: the tag is around it, and around nothing else.
 
 from __future__ import annotations
 
-import argparse
 import re
 from pathlib import Path
 from typing import Any
 
 import torch
+from arguments import command_line
 from report import write_page
 
 from fairseq_ext import Translator
@@ -119,9 +119,7 @@ def measure(lines: list[str], known: dict[str, set[str]], translator: Translator
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parse = command_line(__doc__)
     parse.add_argument("--limit", type=int, help="lines of each set (default: all)")
     parse.add_argument("--sets", nargs="+", default=["test"])
     parse.add_argument("--out", type=Path, help="write OUT.md")

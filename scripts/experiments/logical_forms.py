@@ -15,7 +15,6 @@ language is finite-state. Exact match is of the best output; oracle: of any in t
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 import tempfile
@@ -28,6 +27,7 @@ from fairseq.data import Dictionary
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
 
+from arguments import command_line  # noqa: E402
 from report import write_page  # noqa: E402
 
 from fairseq_ext import Translator
@@ -195,9 +195,7 @@ def report(raw: Path, models: Path, name: str, groups: int, beams: list[int]) ->
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parse = command_line(__doc__)
     parse.add_argument(
         "--raw", type=Path, required=True, help="folder of the questions and queries"
     )

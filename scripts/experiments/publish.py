@@ -12,7 +12,6 @@ ROOT/docs/results/PAPER.md gets a section for it if it has none. `scripts/docs.p
 then fills the pages.
 """
 
-import argparse
 import json
 import re
 import shutil
@@ -24,6 +23,7 @@ sys.path += [
     str(Path(__file__).resolve().parents[1] / "bench"),
 ]
 
+from arguments import command_line  # noqa: E402
 from harness import BenchError  # noqa: E402
 from report import ROOT, changes, last_two, machine  # noqa: E402
 from signatures import folded, signatures  # noqa: E402
@@ -146,11 +146,7 @@ def finish(out: Path, paper: str, name: str, into: Path, command: str) -> Path:
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parse = command_line(__doc__)
     parse.add_argument("step", choices=["begin", "finish"])
     parse.add_argument("--out", type=Path, required=True, help="folder of the experiments")
     parse.add_argument("--paper", help="folder of scripts/experiments")

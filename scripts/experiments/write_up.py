@@ -1,7 +1,6 @@
 """What tables.py and figures.py of every experiment share: they read one JSON file of results
 and write next to it."""
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping
@@ -10,6 +9,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
 
+from arguments import command_line  # noqa: E402
 from harness import BenchError  # noqa: E402
 
 Results = dict[str, Any]
@@ -65,9 +65,7 @@ def draw_figures(
 
 
 def folder(doc: str | None) -> Path:
-    parse = argparse.ArgumentParser(
-        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parse = command_line(doc)
     parse.add_argument("--out", type=Path, required=True, help="folder of the results")
     return parse.parse_args().out
 

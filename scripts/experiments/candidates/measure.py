@@ -23,6 +23,7 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
 
+from arguments import command_line  # noqa: E402
 from report import write_page  # noqa: E402
 
 from fairseq_ext import Translator
@@ -101,9 +102,7 @@ def scores(metric, lines: list[str], references: list[str], times: np.ndarray) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument(
         "--model",
         type=Path,

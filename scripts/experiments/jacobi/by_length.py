@@ -10,7 +10,6 @@ lengths; its interval is the middle 95 per cent of 1,000 resamples of them.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -22,7 +21,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from figure_style import FULL, label_lines, level, of, panel, save  # noqa: E402
 from intervals import RESAMPLES, SEED, interval  # noqa: E402
-from write_up import table  # noqa: E402
+from write_up import command_line, table  # noqa: E402
 
 GREEDY, STOCK = "our greedy", "fairseq greedy"
 ENDS = (10, 20, 30, 45)  # the last length of each class but the last, which has no end
@@ -132,9 +131,7 @@ def draw(result: dict[str, Any], file: Path) -> Path:
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parse = command_line(__doc__)
     parse.add_argument("results", nargs="+", type=Path)
     parse.add_argument("--out", type=Path, required=True, help="folder")
     args = parse.parse_args()

@@ -22,6 +22,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "bench"))
 
+from arguments import command_line  # noqa: E402
 from contenders import OURS, load, read  # noqa: E402
 from harness import BenchError, Contender, compare  # noqa: E402
 from report import named  # noqa: E402
@@ -173,9 +174,7 @@ def write_drafts(folder: Path, args: argparse.Namespace, texts: dict[str, Text])
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parse = command_line(__doc__)
     parse.add_argument("--model", type=Path, required=True)
     parse.add_argument("--text", required=True)
     parse.add_argument("--src", default="de")

@@ -27,6 +27,7 @@ from methods import (
     Decoding,
     Text,
     add_text_arguments,
+    command_line,
     compare,
     machine,
     made_by,
@@ -142,11 +143,7 @@ def speed_up(others: list[float], ours: list[float]) -> str:
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parse = command_line(__doc__)
     add_text_arguments(parse, 200)
     parse.add_argument("--beams", type=int, nargs="+", default=[5, 20], help="(5 20)")
     parse.add_argument("--batch-size", type=int, default=64, help="sentences (64)")

@@ -38,6 +38,7 @@ from methods import (
     Setting,
     Text,
     add_text_arguments,
+    command_line,
     compare,
     machine,
     made_by,
@@ -236,11 +237,7 @@ def results(backend: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parse = command_line(__doc__)
     add_text_arguments(parse, 40)
     parse.add_argument(
         "--backends", nargs="+", choices=BACKENDS, default=list(BACKENDS), help="(all)"

@@ -26,6 +26,7 @@ sys.path += [
     str(Path(__file__).resolve().parents[1]),
 ]
 
+from arguments import command_line, text_arguments  # noqa: E402, F401
 from contenders import OURS, decode, load, make_generator, read  # noqa: E402
 from equality import Outputs, check  # noqa: E402
 from harness import BenchError, Contender, compare  # noqa: E402, F401
@@ -202,22 +203,8 @@ def measure(
 
 
 def add_text_arguments(parse: argparse.ArgumentParser, limit: int) -> None:
-    parse.add_argument(
-        "--model",
-        type=Path,
-        default=ROOT / "checkpoints" / "demo",
-        help="folder with checkpoint.pt, dict.*.txt, spm.model",
-    )
-    parse.add_argument(
-        "--text",
-        default=str(ROOT / "data" / "demo" / "test"),
-        help="prefix of the two text files (the demo test set)",
-    )
-    parse.add_argument("--src", default="de", help="source language and suffix (de)")
-    parse.add_argument("--tgt", default="en", help="target language and suffix (en)")
-    parse.add_argument(
-        "--limit", type=int, default=limit, help=f"first lines of the text ({limit})"
-    )
+    text_arguments(parse)
+    parse.set_defaults(limit=limit)
 
 
 def add_timing_arguments(parse: argparse.ArgumentParser) -> None:

@@ -1,14 +1,10 @@
 """A length-mixed corpus from a parallel text: every line is 1 to LONGEST consecutive sentences
 joined, how many drawn by seed.
 
-    python scripts/experiments/streaming/mixed_corpus.py --text PREFIX --src de --tgt en
-        --out PREFIX [--longest 8] [--lines N] [--seed 1]
-
-Writes OUT.src and OUT.tgt, source and reference joined alike. Without --lines every sentence is
-used once; with it the text is gone through again as often as needed.
+`mix` writes OUT.src and OUT.tgt, source and reference joined alike. Without `lines` every sentence
+is used once; with it the text is gone through again as often as needed.
 """
 
-import argparse
 import random
 import sys
 from pathlib import Path
@@ -69,31 +65,3 @@ def mix(
             "".join(f"{line}\n" for line in joined), encoding="utf-8"
         )
     return len(made)
-
-
-def main() -> None:
-    parse = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parse.add_argument("--text", required=True, help="prefix of the two text files")
-    parse.add_argument("--src", default="de", help="source language and suffix (de)")
-    parse.add_argument("--tgt", default="en", help="target language and suffix (en)")
-    parse.add_argument("--out", type=Path, required=True, help="prefix of the two files to write")
-    parse.add_argument("--longest", type=int, default=8, help="sentences of the longest lines (8)")
-    parse.add_argument("--lines", type=int, help="lines to make (as many as the text gives)")
-    parse.add_argument("--seed", type=int, default=1, help="of the draws (1)")
-    args = parse.parse_args()
-    print(
-        f"{mix(args.text, [args.src, args.tgt], args.out, args.longest, args.seed, args.lines)} "
-        "lines",
-        file=sys.stderr,
-    )
-
-
-if __name__ == "__main__":
-    try:
-        main()
-    except BenchError as error:
-        sys.exit(f"error: {error}")

@@ -34,6 +34,7 @@ from methods import (
     Text,
     add_text_arguments,
     check,
+    command_line,
     compare,
     defaults,
     machine,
@@ -150,11 +151,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parse = command_line(__doc__)
     add_text_arguments(parse, 160)
     parse.add_argument("--k", type=int, nargs="+", default=[5, 20], help="beams (5 20)")
     parse.add_argument(

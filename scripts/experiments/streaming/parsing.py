@@ -20,6 +20,7 @@ from methods import (
     Text,
     add_timing_arguments,
     cached,
+    command_line,
     measure,
     methods,
     prepare,
@@ -51,11 +52,7 @@ def run(args: argparse.Namespace, text: Text, wanted: dict[str, list[str]]) -> l
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parse = command_line(__doc__)
     parse.add_argument(
         "--raw", type=Path, required=True, help="folder with SET.{train,test}.{nl,sql}"
     )

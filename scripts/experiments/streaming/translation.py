@@ -27,12 +27,14 @@ from methods import (
     add_timing_arguments,
     cached,
     clock_of,
+    command_line,
     defaults,
     flushed,
     measure,
     methods,
     named,
     prepare,
+    text_arguments,
     timing,
 )
 from mixed_corpus import mix
@@ -194,17 +196,8 @@ class StepClock:
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parse.add_argument(
-        "--model",
-        type=Path,
-        default=ROOT / "checkpoints" / "demo",
-        help="folder with checkpoint.pt, dict.*.txt, spm.model",
-    )
+    parse = command_line(__doc__)
+    text_arguments(parse)
     parse.add_argument(
         "--ensemble",
         type=Path,
@@ -219,15 +212,8 @@ def main() -> None:
         help="Tables 1, 3 and 4 of --model alone, beside the ensemble's (yes)",
     )
     parse.add_argument(
-        "--text",
-        default=str(ROOT / "data" / "demo" / "test"),
-        help="prefix of the two text files (the demo's test set)",
-    )
-    parse.add_argument(
         "--dev", default=str(ROOT / "data" / "demo" / "test"), help="the same for Table 5"
     )
-    parse.add_argument("--src", default="de", help="source language and suffix (de)")
-    parse.add_argument("--tgt", default="en", help="target language and suffix (en)")
     parse.add_argument(
         "--parts",
         nargs="+",
@@ -243,7 +229,6 @@ def main() -> None:
         default=texts,
         help="of Tables 1, 3 and 4; Figure 2: of the last (both)",
     )
-    parse.add_argument("--limit", type=int, help="first sentences only (all)")
     parse.add_argument(
         "--mixed-limit", type=int, help="first lines only of the length-mixed corpus (all)"
     )

@@ -13,7 +13,6 @@ is not made again.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -31,6 +30,7 @@ from methods import (
     Text,
     add_timing_arguments,
     cached,
+    command_line,
     measure,
     methods,
     prepare,
@@ -93,11 +93,7 @@ def tree_quality(text: Text, trees: Sequence[Tree], outputs: list) -> dict[str, 
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parse = command_line(__doc__)
     parse.add_argument("--trees", type=Path, required=True, help="folder with SPLIT.trees")
     parse.add_argument(
         "--models", type=Path, help="folder of train_trees.py (trees, in the one of --out)"
