@@ -1,10 +1,10 @@
 """The shell scripts: they parse, explain themselves, refuse what cannot work in one sentence, and
 do their work on a small corpus."""
 
+import functools
 import gzip
 import http.server
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -303,58 +303,28 @@ def test_prepare_multi30k_refuses_damaged_text(raw, tmp_path, text, sentence):
 # ---- downloads, from a server of our own
 
 
-class Files(http.server.BaseHTTPRequestHandler):
-    """Serves `content`, ranges included, and notes what was requested."""
-
-    content: dict[str, bytes] = {}
-    requested: list[str] = []
-
-    def answer(self, body: bool) -> None:
-        data = self.content.get(self.path)
-        if data is None:
-            self.send_error(404)
-            return
-        found = re.match(r"bytes=(\d+)-", self.headers.get("Range", ""))
-        start = int(found[1]) if found else 0
-        self.requested.append(f"{self.command} {start}")
-        self.send_response(206 if found else 200)
-        if found:
-            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
-        self.send_header("Content-Length", str(len(data) - start))
-        self.end_headers()
-        if body:
-            self.wfile.write(data[start:])
-
-    def do_GET(self) -> None:
-        self.answer(True)
-
-    def do_HEAD(self) -> None:
-        self.answer(False)
-
-    def log_message(self, *_) -> None:
-        pass
-
-
-@pytest.fixture
-def server():
-    Files.content, Files.requested = {}, []
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Files) as http_server:
-        threading.Thread(target=http_server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{http_server.server_port}"
-        http_server.shutdown()
-
-
-def test_prepare_multi30k_downloads_and_unpacks(server, raw, tmp_path):
+def test_prepare_multi30k_downloads_and_unpacks(raw, tmp_path):
+    served, out = tmp_path / "served", tmp_path / "out"
+    served.mkdir()
     for file in raw.iterdir():
-        Files.content[f"/{file.name}.gz"] = gzip.compress(file.read_bytes())
+        (served / f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
     code = (
-        f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r}); import prepare_multi30k as "
-        f"p, pathlib; p.SOURCE = {server!r}; p.download(pathlib.Path({str(tmp_path)!r}), ('de', "
-        f"'en')); p.check_parallel(pathlib.Path({str(tmp_path)!r}), ('de', 'en'))"
+        f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r}); import prepare_multi30k as p, "
+        f"pathlib; p.SOURCE, out = sys.argv[1], pathlib.Path({str(out)!r}); "
+        "p.download(out, ('de', 'en')); p.check_parallel(out, ('de', 'en'))"
     )
-    done = run(sys.executable, "-c", code, no_proxy="127.0.0.1")
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=served)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        done = run(sys.executable, "-c", code, url, no_proxy="127.0.0.1")
+        missing = run(
+            sys.executable, "-c", code.replace(str(out), str(raw.parent / "new")), f"{url}/no"
+        )
+        server.shutdown()
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "val.de").read_bytes() == (raw / "val.de").read_bytes()
+    assert (out / "val.de").read_bytes() == (raw / "val.de").read_bytes()
+    assert missing.returncode == 1 and "train.de.gz cannot be fetched" in last(missing)
 
 
 # ---- demo
