@@ -1,0 +1,184 @@
+"""What readers once lost, doubled or changed: a row of a table for each kind, and tables of
+Markdown made at random."""
+
+import io
+import itertools
+import random
+import re
+import time
+import zipfile
+
+import pytest
+from lxml import etree
+from office_files import FIELD, ODT, archive, docx
+from test_making import shuffled
+from texts import xliff
+from through import done, marked, through, without_marks
+
+from fairseq_ext.text.fields import Piece, W, fields
+from fairseq_ext.text.files import translate
+from fairseq_ext.text.formats import passes
+from fairseq_ext.text.splitter import splitter
+
+CUE = "1\n00:00:01,000 --> 00:00:02,000\n"
+# of each text, the sentences that are read
+READ = [
+    (".md", "Es kostet $5 für **alle** und $10 hier.", "Es kostet $5 für alle und $10 hier."),
+    (".md", "Das kostet %1$s für **alle** und %2$s hier.", "Das kostet für alle und hier."),
+    (".md", "Nimm $HOME, *oder* $PATH.", "Nimm $HOME, oder $PATH."),
+    (".md", "Ein {{{name}}} hier.", "Ein hier."),
+    (".md", "Ein <*Name*> und {**Wert**} hier.", "Ein und hier."),
+    (".md", "[ein [alter] Hund](http://a.b/c_(d)) rennt.", "ein [alter] Hund rennt."),
+    (".md", "Ein Hund](http://a.b/c_(d)) rennt.", "Ein Hund rennt."),
+    (".srt", f"{CUE}<i>Tom</i> &amp; der Hund", "Tom der Hund"),
+    (".html", "<p>&copy 2024 Hund&nbsp;&nbsp</p>", "© 2024 Hund"),
+    (".po", 'msgid "Ein " "Hund"\nmsgstr "" ""\n', "Ein Hund"),
+    (".po", 'msgid\n"Ein Hund"\nmsgstr\n""\n', "Ein Hund"),
+    (".po", 'domain "x"\nmsgid "Ein Hund"\nmsgstr ""\n', "Ein Hund"),
+    # these held
+    (".md", "Es gilt $a_b*c*d$ hier.", "Es gilt hier."),
+    (".srt", f"{CUE}Tom & Jerry < Katze", "Tom & Jerry < Katze"),
+    (".vtt", f"WEBVTT\n\n{CUE}Tom &amp; Jerry", "Tom & Jerry"),
+    (".html", "<p>Ein &amp;copy Hund</p>", "Ein &copy Hund"),
+]
+FAILS = pytest.mark.xfail(strict=True)
+
+
+def failing(rows: list, holding: int) -> list:
+    return [
+        pytest.param(*row, marks=FAILS if i < len(rows) - holding else ())
+        for i, row in enumerate(rows)
+    ]
+
+
+@pytest.mark.parametrize(("ending", "text", "plain"), failing(READ, 4))
+def test_each_sentence_is_read(ending, text, plain, tmp_path):
+    seen: list[str] = []
+    out = done(tmp_path, f"a{ending}", text.encode(), through(marked, seen)).decode()
+    assert seen == [plain]
+    assert ending == ".po" or without_marks(out) == text
+    assert ending != ".po" or re.search(r'msgstr\s"⟦Ein Hund⟧"', out)
+
+
+# translations that have signs of the format
+WRITTEN = [
+    (".xml", "<a><![CDATA[Ein Hund]]></a>", "a ]]> b]]>c", "<a><![CDATA[a ]] > b]] >c]]></a>"),
+    (".vtt", f"WEBVTT\n\n{CUE}Ein Hund", "a < b", f"WEBVTT\n\n{CUE}a &lt; b"),
+    (".md", "`/`,`;`Hund", "Ein", "`/` `;`Ein"),
+    (".srt", f"{CUE}Ein Hund", "a < b & c", f"{CUE}a < b & c"),
+    (".md", "|a|\n|-|\n|Ein Hund|b|", "x|y", "|x\\|y|\n|-|\n|x\\|y|x\\|y|"),
+]
+
+
+@pytest.mark.parametrize(("ending", "text", "made", "expected"), failing(WRITTEN, 2))
+def test_signs_of_the_format_in_a_translation(ending, text, made, expected, tmp_path):
+    way = through(lambda _: made, known=False)
+    assert done(tmp_path, f"a{ending}", text.encode(), way).decode() == expected
+
+
+@pytest.mark.xfail(strict=True)
+@pytest.mark.parametrize("protect", ["am", r"\w+ &", "[a-z]+;"])
+def test_protected_text_takes_no_part_of_an_entity(protect):
+    text, found = "<p>Tom &amp; Jerry &auml;hm</p>", []
+    for items in passes("html", splitter("de"), (protect,)):
+        found = list(items(text))
+    atoms = [atom.raw for item in found if not isinstance(item, str) for atom in item.atoms]
+    assert not any(re.search(r"&\w*$|^\w*;", raw) for raw in atoms)
+
+
+RUN = "<w:r><w:t>{}</w:t></w:r>"
+NUMBER = FIELD.format(code="PAGE", result=RUN.format(3))
+# of each paragraph, what is read and the parts of it that are not
+WORD = [
+    (RUN.format("Ein <!-- c -->alter <?p?>Hund"), "Ein alter Hund", []),
+    (RUN.format("Ein <w:x>y</w:x>Hund"), "Ein Hund", []),
+    (NUMBER + RUN.format("te Seite"), "te Seite", []),
+    (RUN.format("Seite ") + NUMBER, "Seite 3", []),
+    (
+        RUN.format("Ein Hund")
+        + "<mc:AlternateContent><mc:Choice>"
+        + RUN.format("Katze")
+        + "</mc:Choice></mc:AlternateContent>",
+        "Ein Hund",
+        ["AlternateContent"],
+    ),
+]
+
+
+@pytest.mark.xfail(strict=True)
+@pytest.mark.parametrize(("paragraph", "plain", "kinds"), WORD)
+def test_paragraphs_of_word(paragraph, plain, kinds, tmp_path):
+    """All text is read, or named; a number that a field shows is there once."""
+    for change in (marked, lambda text: text.replace("3", "3rd")):
+        seen: list[str] = []
+        out = done(tmp_path, "a.docx", docx(paragraph), through(change, seen, known=False))
+        report = translate(str(tmp_path / "a.docx"), str(tmp_path / "b.docx"), through())
+        assert seen[0] == plain and report.kinds == [*kinds, "charts"]
+        with zipfile.ZipFile(io.BytesIO(out)) as made:
+            text = made.read("word/document.xml").decode()
+        assert re.sub("<[^>]*>", "", text.partition("PAGE")[2]).count("3") == ("PAGE" in text)
+
+
+@pytest.mark.xfail(strict=True)
+@pytest.mark.parametrize("many", ["-5", "0", "x"])
+def test_spaces_of_an_odt_stay(many, tmp_path):
+    text = ODT.replace('text:c="2"', f'text:c="{many}"')
+    out = done(tmp_path, "a.odt", archive({"content.xml": text}), through(marked))
+    with zipfile.ZipFile(io.BytesIO(out)) as made:
+        assert f'<text:s text:c="{many}"/>'.encode() in made.read("content.xml")
+
+
+def table(seed: int) -> str:
+    """Return a table of Markdown, some with too many cells or without pipes around them."""
+    draw, number = random.Random(seed), itertools.count(seed * 100)
+    pieces = ("Hund", "Ein Satz. Noch einer.", "\\|", "&#124;", "<br>", "**fett**", "[Wort](a.md)")
+    code = ("{}/", "{};", "{}|", "{}<*Name*>", "{} {{a}}", "{}$", "{}\\|", "{}_*")
+
+    def cell() -> str:
+        words = draw.choices([*pieces, *(f"`{each}`" for each in code)], k=draw.randint(0, 4))
+        return draw.choice([" ", ", "]).join(word.format(next(number)) for word in words)
+
+    width = draw.randint(2, 4)
+    rows = [["Kopf"] * width, [draw.choice(["--", ":-:"])] * (width - draw.randint(0, 1))]
+    rows += [[cell() for _ in range(width + draw.randint(-1, 1))] for _ in range(4)]
+    way = draw.choice(["| {} |", "|{}|", "{}"])
+    lead = draw.choice(["", "> ", "Text.\n\n"])
+    between = "\n" + lead * (lead == "> ")
+    return lead + between.join(way.format(" | ".join(row)) for row in rows) + "\n"
+
+
+@pytest.mark.xfail(strict=True)
+def test_generated_tables():
+    """Whatever a translation says, each row has its cells and each code span is there."""
+    for seed in range(200):
+        text = table(seed)
+        for change, known in itertools.product((str, marked), (True, False)):
+            out = "".join(through(change, known=known)(text, "markdown"))
+            assert without_marks(out) == text, seed
+        out = "".join(shuffled(random.Random(seed))(text, "markdown"))
+        for pattern in ("`[^`]*`", r"(?m)^.*(?<!\\)\|.*$"):
+            there = [re.findall(pattern, each) for each in (text, out)]
+            cells = [[row.count("|") - row.count("\\|") for row in rows] for rows in there]
+            assert cells[0] == cells[1], (seed, out)
+            assert pattern != "`[^`]*`" or sorted(there[0]) == sorted(there[1]), (seed, out)
+
+
+@pytest.mark.xfail(strict=True)
+@pytest.mark.parametrize("format", ["html", "xml", "markdown"])
+def test_tags_in_1500_tags(format):
+    text = "<i>a " * 1500 + "</i> a" * 1500
+    text = f"<a>b{text}</a>" if format == "xml" else text
+    assert without_marks("".join(through(marked)(text, format))) == text
+
+
+@pytest.mark.xfail(strict=True)
+def test_fields_and_tags_take_time_by_their_number():
+    begin = etree.Element(W + "fldChar", {W + "fldCharType": "begin"})
+
+    def time_of(count: int) -> float:
+        start = time.process_time()
+        list(fields([Piece("o", nodes=[begin])] * count))
+        "".join(through()(xliff(["<g>" * count + "a" + "</g>" * count]), "xliff"))
+        return time.process_time() - start
+
+    assert min(time_of(8000) for _ in range(3)) < 8 * min(time_of(2000) for _ in range(3))
