@@ -76,6 +76,12 @@ Edge = tuple[int, str]  # id() of a mark, and OPENING, CLOSING or POINT
 Track = list[tuple[str, int | Edge | None]]
 
 
+def in_cdata(text: str) -> str:
+    """Return text as it stands in a CDATA section; where it would end one, `Projection` writes a
+    space."""
+    return text
+
+
 def raw(atoms: Sequence[Atom]) -> str:
     """Return atoms as they stand in the text."""
     return "".join(atom.raw for atom in atoms)
@@ -146,13 +152,7 @@ class Reader:
         """Take out a tag or a placeholder. behind: the next character that is read."""
         near = kind_of(self.last), kind_of(behind)
         marks = self.stack[-1].inside if self.stack else self.marks
-        if atom.text and atom.kind == PLACEHOLDER:
-            pass
-        elif atom.kind == PLACEHOLDER and near == (WORD, WORD):
-            self.add(" ", "", self.place)
-        elif atom.kind == PLACEHOLDER and self.plain[-1:] == [" "] and CLOSES.match(behind):
-            self.drop_space()
-        if atom.kind == PLACEHOLDER and atom.text:
+        if atom.kind == PLACEHOLDER and atom.text and WORD not in near:
             mark = Mark(len(self.plain), 0, atom.raw, near=near, name=SHOWN)
             marks.append(mark)
             self.track.append((atom.raw, (id(mark), OPENING)))
@@ -161,6 +161,10 @@ class Reader:
             mark.end, self.last = len(self.plain), atom.text[-1]
             self.track.append(("", (id(mark), CLOSING)))
             return
+        if atom.kind == PLACEHOLDER and near == (WORD, WORD):
+            self.add(" ", "", self.place)
+        elif atom.kind == PLACEHOLDER and self.plain[-1:] == [" "] and CLOSES.match(behind):
+            self.drop_space()
         half = atom.name if atom.kind == POINT and atom.name in (OPENING, CLOSING) else ""
         at = len(self.plain)
         mark = Mark(at, at, atom.raw, near=near, half=half, name=atom.name)
@@ -175,7 +179,7 @@ class Reader:
         self.track.append((atom.raw, (id(mark), kind)))
         if OPENING in (atom.kind, half):
             self.stack.append(mark)
-        elif atom.text:  # a line break
+        elif atom.text and atom.kind == POINT:  # a line break
             self.add(" ", "", self.place)
             self.last = " "
 

@@ -33,9 +33,9 @@ def fields(pieces: list[Piece]) -> Iterator[Piece]:
 
     A link's text stays, between two pieces that mark it; the pieces of other fields stay, too.
     """
-    at = 0
+    at, ends = 0, field_ends(pieces)
     while at < len(pieces):
-        end = field_end(pieces, at)
+        end = ends.get(at)
         if end is None:
             yield pieces[at]
             at += 1
@@ -69,18 +69,18 @@ def state(piece: Piece) -> str:
     return str(node.get(W + "fldCharType"))
 
 
-def field_end(pieces: list[Piece], at: int) -> int | None:
-    """Return the place of the end of the field that begins at this piece."""
-    if state(pieces[at]) != "begin":
-        return None
-    depth = level = 0
-    for place in range(at, len(pieces)):
-        kind = state(pieces[place])
-        depth += (kind == "begin") - (kind == "end")
-        if pieces[place].kind == "r":
-            level += -1 if pieces[place].close else 1
-        if level < 0:
-            return None
-        if not depth:
-            return place if not level else None
-    return None
+def field_ends(pieces: list[Piece]) -> dict[int, int]:
+    """Return the places of the beginnings of fields, each with that of its end in the same
+    element."""
+    ends, begun, around = dict[int, int](), list[tuple[int, int]](), [-1]
+    for place, piece in enumerate(pieces):
+        kind = state(piece)
+        if piece.kind == "r":
+            around.pop() if piece.close else around.append(place)
+        elif kind == "begin":
+            begun.append((place, around[-1]))
+        elif kind == "end" and begun:
+            start, element = begun.pop()
+            if element == around[-1]:
+                ends[start] = place
+    return ends

@@ -8,6 +8,7 @@ Its inline parser takes time by the square of a text, so it gets bounded pieces.
 from __future__ import annotations
 
 import html
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from itertools import pairwise
@@ -31,8 +32,12 @@ KEPT_LINE = regex.compile(
     r"import\s.*[\"'][^\"'\s]+[\"'];?|"
     r"export\s+(?:const|let|default|function|class)\b.*[={(;].*)\r?$"
 )
-# in a row of a table that the parser does not know, for it has more columns than its heading
-CELL = regex.compile(r"\|[ \t]*|(?:[^\\|`]|\\.|(?P<ticks>`+)[^`]*(?P=ticks)|`)+?(?=[ \t]*(?:\||$))")
+# in a row of a table: no pipe in code parts cells, as the parser and some programs think
+CELL = regex.compile(
+    r"\|[ \t]*|(?:[^\\|`]|\\.?|(?P<ticks>`++).*?(?<!`)(?P=ticks)(?!`)|`++)+?(?=[ \t]*(?:\||$))"
+)
+# below the heading of a table; the parser knows none with other numbers of columns in the two
+DELIMITERS = regex.compile(r"(?m)^(?=.*\|)[ \t>|:]*-[ \t|:-]*\r?$")
 # in front of the text of a line: of a note, a footnote, a definition
 LEAD = regex.compile(
     r"[ \t]*(?:\[\^[^\]\n]+\]:|\[!\w+\][-+]?|:{3,}[ \t]*[\w-]+(?=[ \t\[])|:(?=[ \t])|"
@@ -102,7 +107,7 @@ class Document:
             kind = node.type
             if kind in (
                 "inline",
-                "pipe_table_cell",
+                "pipe_table",
                 "html_block",
                 "minus_metadata",
                 "plus_metadata",
@@ -145,7 +150,7 @@ class Document:
             elif kind == "html_block":
                 yield from self.html(start, end, inside, ends, attributes)
             else:
-                yield from self.inline(start, end, inside, ends, attributes, "table" in kind)
+                yield from self.inline(start, end, inside, ends, attributes)
         yield self.text[at:]
 
     def html(
@@ -174,21 +179,21 @@ class Document:
         inside: Sequence[Span],
         ends: Callable[[str], list[int]],
         attributes: bool,
-        is_cell: bool,
     ) -> Iterator[Item]:
-        """Yield the items of a paragraph, a heading or a cell."""
+        """Yield the items of a paragraph, a heading or a table."""
         for a, b, is_kept in pieces(self.text, start, end, inside):
             if (is_kept or attributes) and not (attributes and HAS_TITLES.search(self.text, a, b)):
                 yield self.text[a:b]
                 continue
-            spans = [(x - a, y - a) for x, y in inside if a <= x and y <= b]
+            here = inside[bisect_left(inside, (a, a)) : bisect_left(inside, (b, b))]
+            spans = [(x - a, y - a) for x, y in here if y <= b]
             found = Inline(self.text[a:b], spans, self.protect, self.labels, parsers()[1])
             if attributes:
                 yield from titles(found, ends)
             elif found.is_syntax():
                 yield found.text
             else:
-                escape = partial(escaped, known=found.literal(), is_cell=is_cell)
+                escape = partial(escaped, known=found.literal())
                 yield from of_atoms(found.atoms, ends, escape)
 
 
@@ -230,6 +235,7 @@ def pieces(
     """Yield a block cut at the lines that are kept, and where it is long for the inline parser:
     (start, end, whether it is kept)."""
     begins = {a: b for a, b in inside}
+    is_table = "|" in text[start:end] and DELIMITERS.search(text, start, end) is not None
     at = first = start
     while at < end:
         line_end = text.find("\n", at, end)
@@ -237,14 +243,15 @@ def pieces(
         body = begins.get(at, at)
         line = text[body:line_end]
         kept = KEPT_LINE.fullmatch(line.rstrip("\r\n")) is not None
-        if not kept and line.strip()[:1] == line.strip()[-1:] == "|" and line.count("|") > 2:
+        is_bounded = line.strip()[:1] == line.strip()[-1:] == "|" and line.count("|") > 2
+        if not kept and (is_bounded or (is_table and "|" in line)):
             yield from bounded(text, first, at)
             yield at, body, True
-            end_row = body + len(line.rstrip())
-            ends = [(each.start(), each.end()) for each in CELL.finditer(text, body, end_row)]
-            for a, b in ends:
-                yield a, b, text[a] == "|"
-            first = at = ends[-1][1]
+            first = body
+            for cell in CELL.finditer(text, body, body + len(line.rstrip())):
+                first = cell.end()
+                yield cell.start(), first, text[cell.start()] == "|"
+            at = line_end
             continue
         lead = None if kept else LEAD.match(line)
         if kept or lead:
@@ -305,13 +312,11 @@ def is_even(text: str) -> bool:
     )
 
 
-def escaped(text: str, known: frozenset[str], is_cell: bool) -> str:
+def escaped(text: str, known: frozenset[str]) -> str:
     """Return text of a translation, where a character that would be syntax has a backslash, but for
     those that stand in the source as text (known)."""
     return "".join(
-        "\\" + character
-        if (character in "*_`[]<\\" and character not in known) or (character == "|" and is_cell)
-        else character
+        "\\" + character if character in "*_`[]<\\|" and character not in known else character
         for character in text
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -18,11 +19,11 @@ from fairseq_ext.text.segments import of_run
 from fairseq_ext.text.xml_tokens import places
 
 Span = tuple[int, int]
-# what the parser does not know, and what is kept of it
+# what the parser does not know, or takes where it is none, such as formulas, and what is kept of it
 OPAQUE = regex.compile(
-    r"\[!(?:INCLUDE|code[\w-]*)\s*\[[^\]\n]*\]\([^)\n]*\)\]|:::image\b.*?:::|\{%.*?%\}|\{\{.*?\}\}|"
-    r"\[\[[^\]\n]+\]\]|"
-    r"(?<!\])\{[#:.][^{}\n]*\}",
+    r"\[!(?:INCLUDE|code[\w-]*)\s*\[[^\]\n]*\]\([^)\n]*\)\]|:::image\b.*?:::|\{%.*?%\}|\{\{.*?\}\}+|"
+    r"\[\[[^\]\n]+\]\]|[<{](?P<stars>\*\*?)[^*<>{}\n]+(?P=stars)[>}]|"
+    r"(?<!\])\{[#:.][^{}\n]*\}|(?s:\$\$.*?\$\$)|(?<![\w\\$])\$(?=[^\s$])[^$`]*(?<=[^\s\\])\$(?!\w)",
     regex.IGNORECASE,
 )
 # code, in which the parser reads an end in other backticks: `a``b`
@@ -32,11 +33,11 @@ EMPHASIS = ("emphasis", "strong_emphasis", "strikethrough")
 LINKS = ("inline_link", "full_reference_link", "collapsed_reference_link", "shortcut_link")
 DELIMITERS = ("emphasis_delimiter",)
 PROTECTED = regex.compile(r"(?i)\stranslate\s*=\s*[\"']?no\b|class\s*=[^>]*\bnotranslate\b")
-FORMULA = regex.compile(r"\$\$.*\$\$|\$(?=\S)[^$]*(?<=\S)\$", regex.DOTALL)
 LINK_END = regex.compile(
     r"\]\((?:<[^<>\n]*>|[^\s()<>]*(?:\([^\s()]*\)[^\s()]*)*)(?:\s+(?:\"[^\"]*\"|'[^']*'))?\)|"
     r"\]\{[#:.][^{}\n]*\}"
 )
+LONE = "lone"  # name of the end of a link whose beginning the parser does not know
 PICTURE_TEXT = regex.compile(r"alt-text\s*=\s*\"([^\"]*)\"")
 
 
@@ -56,7 +57,7 @@ class Inline:
         self.inside = dict(inside)
         code = [match.span() for match in CODE.finditer(text) if "`" in match["code"]]
         self.opaque = apart([*(match.span() for match in OPAQUE.finditer(text)), *code])
-        shown = list(text)
+        shown = list(text.replace("$", ","))
         for start, end in inside:
             shown[start:end] = " " * (end - start)
         for start, end in self.opaque:
@@ -112,7 +113,7 @@ class Inline:
             for atom in self.atoms
             if atom.kind == TEXT and atom.raw == atom.text
             for character in atom.raw
-            if character in "*_`[]<\\"
+            if character in "*_`[]<\\|"
         )
 
     @cached_property
@@ -125,7 +126,7 @@ class Inline:
         at = start
         for child in node.children:
             first, last = self.span(child)
-            if first < at or last > end or not is_known(child.type):
+            if first < at or last > end or not child.is_named or child.type in DELIMITERS:
                 continue
             yield from self.of_text(at, first)
             yield from self.of_node(child, first, last)
@@ -156,11 +157,7 @@ class Inline:
             yield Atom(TEXT, whole, whole[1:])
         elif kind in ("entity_reference", "numeric_character_reference"):
             yield Atom(TEXT, whole, html.unescape(whole))
-        elif kind == "latex_block" and FORMULA.fullmatch(whole) is None:
-            yield from self.of_text(start, end)
-        elif kind == "latex_block" and whole[:2] != "$$" and self.text[end : end + 1].isdigit():
-            yield from self.of_text(start, end)
-        else:  # code, pictures, addresses, formulas
+        else:  # code, pictures, addresses
             yield Atom(PLACEHOLDER, whole)
 
     def of_break(self, start: int, end: int) -> Iterator[Atom]:
@@ -202,12 +199,16 @@ class Inline:
     def of_text(self, start: int, end: int) -> Iterator[Atom]:
         """Yield the atoms of text."""
         at = start
-        for first, last in self.opaque:
+        for first, last in [*self.opaque, (end, end)]:
             if at <= first and last <= end:
+                for match in LINK_END.finditer(self.text, at, first):
+                    yield from self.of_lines(at, match.start())
+                    yield Atom(CLOSING, match[0], name=LONE)
+                    at = match.end()
                 yield from self.of_lines(at, first)
-                yield Atom(PLACEHOLDER, self.text[first:last])
+                if first < last:
+                    yield Atom(PLACEHOLDER, self.text[first:last])
                 at = last
-        yield from self.of_lines(at, end)
 
     def of_lines(self, start: int, end: int) -> Iterator[Atom]:
         """Yield the atoms of text, where a line break with what continues a quote is one space."""
@@ -235,11 +236,6 @@ def apart(spans: list[Span]) -> list[Span]:
         if not found or start >= found[-1][1]:
             found.append((start, end))
     return found
-
-
-def is_known(kind: str) -> bool:
-    """Return whether a node is more than a character."""
-    return kind.isidentifier() and kind not in DELIMITERS
 
 
 def tag_atoms(text: str) -> Iterator[Atom]:
@@ -272,16 +268,14 @@ def kept_elements(atoms: list[Atom]) -> list[Atom]:
 
 def linked(atoms: list[Atom]) -> list[Atom]:
     """Return the atoms, where brackets in the text of a link, which the parser does not know,
-    do not make its address text: `[a [b] c](d)`."""
+    do not make its address text: `[a [b] c](d)`. Without a beginning, it is a placeholder."""
     out: list[Atom] = []
     for atom in atoms:
-        out.append(atom)
-        while atom.kind == TEXT and atom.raw == atom.text and (end := LINK_END.search(atom.text)):
-            start = opening_of(out[:-1], atom.text[: end.start()])
-            if start is None:
-                break
-            before = [Atom(TEXT, atom.text[: end.start()], atom.text[: end.start()])]
-            out[-1:] = before
+        if atom.name != LONE:
+            out.append(atom)
+        elif (start := opening_of(out)) is None:
+            out.append(Atom(PLACEHOLDER, atom.raw))
+        else:
             place, at = start
             first, second = out[place].text[:at], out[place].text[at + 1 :]
             out[place : place + 1] = [
@@ -289,18 +283,16 @@ def linked(atoms: list[Atom]) -> list[Atom]:
                 Atom(OPENING, "[", name="link"),
                 Atom(TEXT, second, second),
             ]
-            rest = atom.text[end.end() :]
-            atom = Atom(TEXT, rest, rest)
-            out += [Atom(CLOSING, end[0], name="link"), atom]
+            out.append(replace(atom, name="link"))
     return out
 
 
-def opening_of(atoms: Sequence[Atom], last: str) -> tuple[int, int] | None:
-    """Return which atom has the bracket that is open behind them and this text, and where in it."""
+def opening_of(atoms: Sequence[Atom]) -> tuple[int, int] | None:
+    """Return which atom has the bracket that is open behind them, and where in it."""
     depth = 1
-    for place in range(len(atoms), -1, -1):
-        text = last if place == len(atoms) else atoms[place].text
-        if place < len(atoms) and (atoms[place].kind != TEXT or atoms[place].raw != text):
+    for place in range(len(atoms) - 1, -1, -1):
+        text = atoms[place].text
+        if atoms[place].kind != TEXT or atoms[place].raw != text:
             continue
         for at in range(len(text) - 1, -1, -1):
             depth += (text[at] == "]") - (text[at] == "[")

@@ -33,12 +33,14 @@ from fairseq_ext.text.atoms import (
     WORDY,
     Mark,
     Segment,
+    in_cdata,
     is_word,
 )
 from fairseq_ext.text.matched_units import MatchedUnits, Pairs
 from fairseq_ext.text.units import UNKNOWN, Source, Written, flat, is_hollow
 
 QUOTES = regex.compile(r"[\"\p{Pi}\p{Pf}「」『』]")
+NO_DIGITS = regex.compile(r"\D+")  # of a word such as 3rd
 QUOTE_END = regex.compile(rf"[^{QUOTES.pattern[1:-1]}„‚]*+[\"“”«»‘」』]")
 
 
@@ -63,6 +65,8 @@ class Projection:
 
     def __init__(self, segment: Segment, text: str, pairs: Pairs | None):
         self.segment, self.text = segment, ended(text, segment.plain)
+        if segment.escape is in_cdata:
+            self.text = self.text.replace("]]>", "]] >")
         self.moved = [(0, 0)]
         # nothing is to be put back
         self.is_bare = (
@@ -171,8 +175,7 @@ class Projection:
         if left is None and right is None:
             return space
         if left is not None and right is not None:
-            is_joined = (id(left), id(right)) in self.from_source.joined
-            return " " if SPACE in (left.near[1], right.near[0]) and not is_joined else ""
+            return "" if (id(left), id(right)) in self.from_source.joined else " "
         unit = before if left is None else behind
         if unit is None:
             return ""
@@ -300,7 +303,7 @@ class Projection:
         equal = [
             word
             for word in range(first, behind)
-            if word not in taken and self.text[slice(*self.words[word])] == text
+            if word not in taken and NO_DIGITS.sub("", self.text[slice(*self.words[word])]) == text
         ]
         return max(equal, key=lambda word: self.source[word] == mark.start, default=None)
 

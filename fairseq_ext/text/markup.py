@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from html.entities import html5
+from itertools import groupby
 
 import regex
 
@@ -60,7 +63,11 @@ DESCRIBES = regex.compile(r"(?i)description|(?:og|twitter):(?:title|description)
 FILE = regex.compile(r"[\w./\\:%-]+\.\w{2,5}")
 FRONT = regex.compile(r"---\r?\n(?:[^\n]*\n)*?---\r?\n")  # settings of a site's generator
 NOT_TRANSLATED = regex.compile(r"(?i)(?:^|\s)notranslate(?:\s|$)")
-ENTITY = regex.compile(r"&(?:#\d{1,8}|#[xX][\da-fA-F]{1,7}|[a-zA-Z]\w{1,31});")
+# of HTML; some are known without a semicolon
+ENTITY = regex.compile(
+    r"&(?:#\d{1,8}|#[xX][\da-fA-F]{1,7}|[a-zA-Z]\w{1,31});"
+    rf"|&(?:{'|'.join(name for name in html5 if name[-1] != ';')})(?![\w=])"
+)
 # in XML, all but these are defined by the document, if at all
 XML_ENTITY = regex.compile(r"&(?:#\d+|#x[\da-fA-F]+|amp|lt|gt|quot|apos);")
 ANY_ENTITY = regex.compile(r"&(?:#\d+|#x[\da-fA-F]+|[^\s&;<]+);")
@@ -254,24 +261,72 @@ def text_atoms(
 
     entities: those that are the characters that they stand for; None: they are placeholders.
     """
+
+    def read(text: str) -> Iterator[Atom]:
+        at = 0
+        for start, end in [*find(text, protect, entities is not None), (len(text), len(text))]:
+            if at < start:
+                yield Atom(TEXT, text[at:start], text[at:start])
+            if start < end:
+                yield Atom(PLACEHOLDER, text[start:end])
+            at = end
+
+    def decode(entity: str) -> str | None:
+        character = html.unescape(entity)
+        is_known = entities is not ANY_ENTITY or XML_ENTITY.fullmatch(entity)
+        return character if is_known and character != entity else None
+
+    if entities is None:
+        yield from read(text)
+    else:
+        yield from through_escapes(text, entities, decode, read)
+
+
+def through_escapes(
+    raw: str,
+    escapes: regex.Pattern[str],
+    decode: Callable[[str], str | None],
+    read: Callable[[str], Iterator[Atom]],
+) -> Iterator[Atom]:
+    """Yield the atoms that `read` finds in a text without escapes, as they stand in it.
+
+    escapes: the characters that are written with several; decode: from one of these to its
+    character, or to None: it is a placeholder.
+    """
+    places, text, at = list[int](), "", 0
+    for match in [*escapes.finditer(raw), None]:
+        end = match.start() if match else len(raw)
+        text += raw[at:end]
+        places += range(at, end)
+        character = decode(match[0]) if match else None
+        if match and character is not None:
+            text += character
+            places += [end] * len(character)
+        else:
+            yield from placed(read(text), raw, text, [*places, end])
+            places, text = [], ""
+            if match:
+                yield Atom(PLACEHOLDER, match[0])
+        at = match.end() if match else end
+
+
+def placed(found: Iterable[Atom], raw: str, text: str, places: list[int]) -> Iterator[Atom]:
+    """Yield the atoms of a text as they stand in `raw`. places: of its characters there, and of
+    its end."""
+    if text == raw[places[0] : places[-1]]:
+        yield from found
+        return
     at = 0
-    for start, end in [*find(text, protect, entities is not None), (len(text), len(text))]:
-        while entities and (entity := entities.search(text, at, start)) is not None:
-            if at < entity.start():
-                yield Atom(TEXT, text[at : entity.start()], text[at : entity.start()])
-            character = html.unescape(entity[0])
-            is_known = character != entity[0] and (
-                entities is ENTITY or len(character) == 1 and XML_ENTITY.fullmatch(entity[0])
-            )
-            yield Atom(TEXT, entity[0], character) if is_known else Atom(PLACEHOLDER, entity[0])
-            at = entity.end()
-        if at < start:
-            yield Atom(TEXT, text[at:start], text[at:start])
-        if start < end:
-            yield Atom(PLACEHOLDER, text[start:end])
-        at = end
-
-
-def joined(given: Iterable[Atom]) -> str:
-    """Atoms as they stand in the text."""
-    return "".join(atom.raw for atom in given)
+    for atom in found:
+        start, at = at, at + len(atom.raw)
+        if atom.kind != TEXT or atom.raw != atom.text:
+            yield replace(atom, raw=raw[places[start] : places[at]])
+            continue
+        # a text can be cut where it is written as it is read
+        same = (raw[places[i] : places[i + 1]] == text[i] for i in range(start, at))
+        for is_same, group in groupby(same):
+            size = len(list(group))
+            for i in [start] if is_same else range(start, start + size):
+                end = start + size if is_same else i + 1
+                yield Atom(TEXT, raw[places[i] : places[end]], text[i:end])
+            start += size

@@ -3,8 +3,8 @@ and plural forms of ICU (https://unicode-org.github.io/icu/userguide/format_pars
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby, pairwise
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import regex
 
@@ -22,47 +22,8 @@ MNEMONIC = regex.compile(
 HEAD = regex.compile(r"[^_&]*")
 
 
-def atoms_of(
-    raw: str,
-    escapes: regex.Pattern[str],
-    decode: Callable[[str], str],
-    protect: Sequence[str] = (),
-    breaks: bool = True,
-) -> Iterator[Atom]:
-    """Yield the atoms of a text as it stands in a file.
-
-    escapes: the characters that are written with several; decode: from one of these to its
-    character; breaks: whether a line break is one.
-    """
-    places, text, at = list[int](), list[str](), 0
-    for match in [*escapes.finditer(raw), None]:
-        end = match.start() if match else len(raw)
-        text.append(raw[at:end])
-        places += range(at, end)
-        if match:
-            character = decode(match[0])
-            text.append(character)
-            places += [match.start()] * len(character)
-            at = match.end()
-    places.append(len(raw))
-    whole, at = "".join(text), 0
-    for atom in message_atoms(whole, protect, breaks):
-        start, at = at, at + len(atom.raw)
-        if atom.kind != TEXT or atom.raw != atom.text:
-            yield Atom(atom.kind, raw[places[start] : places[at]], atom.text, atom.name)
-            continue
-        # a text can be cut where it is written as it is read
-        same = (raw[places[i] : places[i + 1]] == whole[i] for i in range(start, at))
-        at_ = start
-        for is_same, group in groupby(same):
-            for size in [len(list(group))] if is_same else [1] * len(list(group)):
-                part = whole[at_ : at_ + size]
-                yield Atom(TEXT, raw[places[at_] : places[at_ + size]], part)
-                at_ += size
-
-
-def message_atoms(text: str, protect: Sequence[str], breaks: bool) -> Iterator[Atom]:
-    """Yield the atoms of a text as it is read."""
+def message_atoms(text: str, protect: Sequence[str], breaks: bool = True) -> Iterator[Atom]:
+    """Yield the atoms of a text as it is read. breaks: whether a line break is one."""
     parts = icu(text)
     first = HEAD.match(text).end()  # type: ignore[union-attr]
     mnemonic = MNEMONIC.match(text, first) if len(parts) == 1 else None

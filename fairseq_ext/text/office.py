@@ -95,9 +95,8 @@ class Part:
         ]
         self.paragraphs = [each for each in found if each.has_text]
         # kinds of text in it that are not translated
-        self.untranslated = (
-            ["deletions"] if next(self.root.iter(*DELETED), None) is not None else []
-        )
+        deletions = ["deletions"] if next(self.root.iter(*DELETED), None) is not None else []
+        self.untranslated = [*deletions, *(name for each in found for name in sorted(each.unread))]
 
     def text(self) -> str:
         """Return the paragraphs as one text."""
@@ -135,6 +134,15 @@ class Paragraph:
         self.is_mixed = element.tag.startswith(O_TEXT)
         self.pieces = list(fields(list(self.read(element))))
         self.has_text = any(each.text.strip() for each in self.pieces if each.kind == "text")
+        # names of elements whose text is not read
+        self.unread = {
+            etree.QName(node).localname
+            for piece in self.pieces
+            for node in piece.nodes
+            if piece.kind == "o" and isinstance(node.tag, str) and node.tag not in DELETED
+            for text in node.iter(*TEXTS)
+            if next(text.iterancestors(*PARAGRAPHS), None) is element
+        }
         counts = Counter[bytes]()
         self.forms: dict[bytes, Any] = {}
         depth = 0
@@ -178,6 +186,12 @@ class Paragraph:
             if child.tag in TEXTS:
                 if child.text:
                     yield Piece("text", child.text, [child], run)
+                for inner in child:  # a comment, or an entity
+                    alone = etree.Element(child.tag)
+                    alone.append(clean(copy.deepcopy(inner)))
+                    yield Piece("o", nodes=[alone], run=run)
+                    if inner.tail:
+                        yield Piece("text", inner.tail, run=run)
             else:
                 piece = piece_of(child)
                 piece.run = run
@@ -383,8 +397,7 @@ def piece_of(child: Any) -> Piece:
     if child.tag in TABS or child.tag in BREAKS:  # of a page or a column
         return Piece("t", nodes=[child])
     if child.tag in CHARACTERS:
-        many = int(child.get(O_TEXT + "c", "1")) if child.tag == O_TEXT + "s" else 1
-        return Piece("n", CHARACTERS[child.tag] * min(many, 1000), nodes=[child])
+        return Piece("n", CHARACTERS[child.tag], nodes=[child])
     return Piece("f" if child.tag in WORDS else "o", nodes=[child])
 
 

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import regex
 
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.text.atoms import BREAK, Atom, Item
-from fairseq_ext.text.messages import atoms_of
+from fairseq_ext.text.markup import through_escapes
+from fairseq_ext.text.messages import message_atoms
 from fairseq_ext.text.segments import of_atoms
 
 LINE = regex.compile(r"[^\n]*\n|[^\n]+")
 KEYWORD = regex.compile(
-    r"[ \t]*(?P<old>#~\|?[ \t]*)?(?:(?P<key>msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)"
-    r'[ \t]*)?"(?P<text>(?:[^"\\\r\n]|\\.)*)"[ \t]*\r?\n?'
+    r"[ \t]*(?P<old>#~\|?[ \t]*)?"
+    r"(?:(?P<key>domain|msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)[ \t]*)?"
+    r'(?:"(?P<text>(?:[^"\\\r\n]|\\.)*)"[ \t]*)*\r?\n?'
 )
 ESCAPE = regex.compile(r"\\(?:[0-7]{1,3}|x[\da-fA-F]{1,2}|.)")
 FORMS = regex.compile(r"nplurals\s*=\s*(\d+)")
@@ -97,7 +100,8 @@ def of_entry(
     raw = entry.texts[key]
     if entry.lines[key] > 1:
         yield f'"{eol}"'
-    atoms = list(atoms_of(raw, ESCAPE, decoded, protect))
+    read = partial(message_atoms, protect=protect)
+    atoms = list(through_escapes(raw, ESCAPE, decoded, read))
     size = 0
     for i, atom in enumerate(atoms):
         size += len(atom.raw)
@@ -112,7 +116,7 @@ def entries(text: str) -> Iterator[tuple[Entry, int]]:
     for number, line in enumerate(LINE.findall(text), 1):
         start, at = at, at + len(line)
         found = KEYWORD.fullmatch(line)
-        if found is None:
+        if found is None or not (found["key"] or found["text"] is not None):
             if line.strip() and not line.lstrip().startswith("#"):
                 raise UsageError(
                     f"the file must be a po file, and line {number} ({cut(repr(line.strip()))}) is "
@@ -124,21 +128,22 @@ def entries(text: str) -> Iterator[tuple[Entry, int]]:
             continue
         if found["key"]:
             key = found["key"]
-            is_new = key in ("msgctxt", "msgid") and any(
+            is_new = key in ("domain", "msgctxt", "msgid") and any(
                 each.startswith("msgstr") for each in entry.texts
             )
             if is_new:
                 yield entry, start
                 entry = Entry()
             entry.texts[key], entry.lines[key] = "", 0
-            entry.places[key] = start + found.start("text")
         elif not key:
             raise UsageError(
                 f"line {number} ({cut(line.strip())}) follows no msgid or msgstr: correct it"
             )
         entry.is_old |= found["old"] is not None
-        entry.texts[key] += found["text"]
-        entry.lines[key] += 1
+        if found["text"] is not None:
+            entry.places.setdefault(key, start + found.starts("text")[0])
+        entry.texts[key] += "".join(found.captures("text"))
+        entry.lines[key] += len(found.captures("text"))
     if entry.texts:
         yield entry, at
 

@@ -47,6 +47,7 @@ LONGEST = 3000
 SPACES = regex.compile(r"\s")
 BRACKETS = {"(": ")", "[": "]"}
 OPENS, CLOSES = regex.compile(r"[(\[](?=\S)"), regex.compile(r"(?<![\s:;=-])[)\]]\Z")  # not :-)
+DEEPEST = 100  # tags in each other; those in them part sentences
 STANDS_IN = "\ufffc"  # what is read of a placeholder, see splitter.py
 TAB = regex.compile(r"(\t+)")
 DASH = regex.compile(r"\s*(?:[-–—]\s+(?=\S))?")  # in front of a sentence
@@ -87,12 +88,17 @@ def of_atoms(
     escape: from plain text to what stands in the run.
     """
     run: list[Atom] = []
+    depth = 0
     for atom in checked(given):
+        if atom.kind in (OPENING, CLOSING):
+            depth += 1 if atom.kind == OPENING else -1
+            if abs(depth - (atom.kind == OPENING)) >= DEEPEST:
+                atom = replace(atom, kind=BLOCK)
         if atom.kind == BLOCK:
             yield from of_run(run, ends, escape)
             if atom.raw:
                 yield atom.raw
-            run = []
+            run, depth = [], depth if atom.name else 0
         elif atom.raw or atom.text:
             run.append(atom)
     yield from of_run(run, ends, escape)

@@ -13,7 +13,7 @@ import regex
 
 from fairseq_ext.text import segments
 from fairseq_ext.text.atoms import BLOCK, CLOSING, OPENING, POINT, Atom, Item
-from fairseq_ext.text.markup import ENTITY, text_atoms
+from fairseq_ext.text.markup import ENTITY, escape, text_atoms
 
 TIMES = regex.compile(r"[^\n]*-->[^\n]*\n?")
 LINE = regex.compile(r"[^\n]*\n|[^\n]+")
@@ -61,16 +61,15 @@ def of_cue(
         if dash:
             atoms.append(Atom(BLOCK, dash[0]))
         atoms += line_atoms(line[dash.end() if dash else 0 :], is_vtt, protect)
-    yield from segments.of_atoms(atoms, ends, str)
+    yield from segments.of_atoms(atoms, ends, escape if is_vtt else str)
 
 
 def line_atoms(line: str, is_vtt: bool, protect: Sequence[str]) -> Iterator[Atom]:
     """Yield the atoms of a line: its tags, and its text."""
     at = 0
-    entities = ENTITY if is_vtt else regex.compile("(?!)")
     for tag in [*TAG.finditer(line), None]:
         end = tag.start() if tag else len(line)
-        yield from text_atoms(line[at:end], protect, entities)
+        yield from text_atoms(line[at:end], protect, ENTITY if is_vtt else None)
         if tag is None:
             return
         at, name = tag.end(), tag["name"] or tag["letter"]

@@ -10,15 +10,27 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import regex
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.text.atoms import BLOCK, BREAK, CLOSING, OPENING, PLACEHOLDER, POINT, Atom, Item
-from fairseq_ext.text.markup import ANY_ENTITY, XML_ENTITY, escape
-from fairseq_ext.text.messages import atoms_of
+from fairseq_ext.text.atoms import (
+    BLOCK,
+    BREAK,
+    CLOSING,
+    OPENING,
+    PLACEHOLDER,
+    POINT,
+    Atom,
+    Item,
+    in_cdata,
+)
+from fairseq_ext.text.markup import ANY_ENTITY, XML_ENTITY, escape, through_escapes
+from fairseq_ext.text.messages import message_atoms
 from fairseq_ext.text.segments import of_atoms
-from fairseq_ext.text.xml_text import end_of
+from fairseq_ext.text.stopping import checked
+from fairseq_ext.text.xml_text import ends_of
 from fairseq_ext.text.xml_tokens import CDATA, CDATA_END, COMMENT, END, START, Token, tokens
 from fairseq_ext.text.xml_tokens import TEXT as CHARACTERS
 
@@ -27,7 +39,6 @@ UNITS = ("trans-unit", "segment")
 LONE = frozenset("x ph cp sm em it bx ex bpt ept sc ec".split())
 STARTS, ENDS = frozenset("bx bpt sc".split()), frozenset("ex ept ec".split())
 LINE = regex.compile(r"(?i)lb|x-(?:html-)?br|xlf:lb")
-CHARACTER = regex.compile(r"&[^\s&;]+;")
 
 
 @dataclass
@@ -51,8 +62,8 @@ def of_xliff(
     root = next(token for token in found if token.kind == START)
     if root.local != "xliff":
         raise UsageError(f"the root element must be xliff, and is {root.local}: name an XLIFF file")
-    at = 0
-    for unit in units(text, found):
+    at, partners = 0, ends_of(found)
+    for unit in checked(units(text, found, partners)):
         source = found[unit.source[0]]  # type: ignore[index]
         if unit.target is None:
             start = end = found[unit.anchor].end
@@ -65,7 +76,7 @@ def of_xliff(
                 opening = opening[:-2].rstrip() + ">"
                 closing = f"</{first.name}>"
         yield text[at:start] + opening
-        yield from of_source(text, found, unit, ends, protect)
+        yield from of_source(text, found, partners, unit, ends, protect)
         yield closing
         at = end
     yield text[at:]
@@ -82,7 +93,7 @@ def opened(text: str, source: Token) -> str:
     return f"<{prefix(source)}target" + (f' xml:space="{space}"' if space else "") + ">"
 
 
-def units(text: str, found: Sequence[Token]) -> Iterator[Unit]:
+def units(text: str, found: Sequence[Token], partners: dict[int, int]) -> Iterator[Unit]:
     """Yield the units that have a source and no target, in their order."""
     open_names: list[str] = []
     states: list[bool] = [True]  # whether the open elements are translated
@@ -93,7 +104,7 @@ def units(text: str, found: Sequence[Token]) -> Iterator[Unit]:
         if token.kind == START:
             parent = current[-1] if open_names and open_names[-1] in UNITS else None
             if token.local in ("source", "target", "seg-source") and parent is not None:
-                last = end_of(found, number)
+                last = partners[number]
                 if token.local == "source":
                     parent.source, parent.anchor = (number, last), last
                 elif token.local == "target":
@@ -132,6 +143,7 @@ def is_open(text: str, found: Sequence[Token], unit: Unit) -> bool:
 def of_source(
     text: str,
     found: Sequence[Token],
+    partners: dict[int, int],
     unit: Unit,
     ends: Callable[[str], list[int]],
     protect: Sequence[str],
@@ -140,11 +152,11 @@ def of_source(
     first, last = unit.source  # type: ignore[misc]
     breaks = found[first].attributes.get("xml:space") == "preserve"
     run: list[Atom] = []
-    in_cdata = False
-    for atom in source_atoms(text, found, first + 1, last, protect, breaks):
+    is_cdata = False
+    for atom in source_atoms(text, found, partners, first + 1, last, protect, breaks):
         if atom.raw in ("<![CDATA[", "]]>") and atom.kind == BLOCK:
-            yield from of_atoms([*run, atom], ends, str if in_cdata else escape)
-            run, in_cdata = [], not in_cdata
+            yield from of_atoms([*run, atom], ends, in_cdata if is_cdata else escape)
+            run, is_cdata = [], not is_cdata
         else:
             run.append(atom)
     yield from of_atoms(run, ends, escape)
@@ -153,26 +165,27 @@ def of_source(
 def source_atoms(
     text: str,
     found: Sequence[Token],
+    partners: dict[int, int],
     number: int,
     last: int,
     protect: Sequence[str],
     breaks: bool,
 ) -> Iterator[Atom]:
     """Yield the atoms of the tokens from this number up to the last."""
-    in_cdata = False
+    is_cdata = False
     while number < last:
         token = found[number]
         raw = text[token.start : token.end]
         if token.kind == CHARACTERS:
-            if in_cdata:
-                yield from atoms_of(raw, regex.compile("(?!)"), str, protect, breaks)
-            else:
-                yield from of_characters(raw, protect, breaks)
+            read = partial(message_atoms, protect=protect, breaks=breaks)
+            yield from (
+                read(raw) if is_cdata else through_escapes(raw, ANY_ENTITY, character, read)
+            )
         elif token.kind in (CDATA, CDATA_END):
-            in_cdata = token.kind == CDATA
+            is_cdata = token.kind == CDATA
             yield Atom(BLOCK, raw)
         elif token.kind == START:
-            end = end_of(found, number)
+            end = partners[number]
             attributes, name = token.attributes, token.local
             whole = text[token.start : found[end].end]
             key = attributes.get("startRef", attributes.get("rid", attributes.get("id", "")))
@@ -202,16 +215,6 @@ def source_atoms(
         number += 1
 
 
-def of_characters(raw: str, protect: Sequence[str], breaks: bool) -> Iterator[Atom]:
-    """Yield the atoms of text; a reference to what only a DTD defines is a placeholder."""
-    at = 0
-    for match in [*ANY_ENTITY.finditer(raw), None]:
-        if match is not None and XML_ENTITY.fullmatch(match[0]):
-            continue
-        end = match.start() if match else len(raw)
-        if at < end:
-            part = raw[at:end]
-            yield from atoms_of(part, CHARACTER, html.unescape, protect, breaks)
-        if match:
-            yield Atom(PLACEHOLDER, match[0])
-            at = match.end()
+def character(entity: str) -> str | None:
+    """Return the character of an entity; None for one that only a DTD defines."""
+    return html.unescape(entity) if XML_ENTITY.fullmatch(entity) else None

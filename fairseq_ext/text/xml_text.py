@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import regex
 
 from fairseq_ext.text import markup
-from fairseq_ext.text.atoms import BLOCK, CLOSING, OPENING, PLACEHOLDER, POINT, Atom, Item
+from fairseq_ext.text.atoms import BLOCK, CLOSING, OPENING, PLACEHOLDER, POINT, Atom, Item, in_cdata
 from fairseq_ext.text.markup import ANY_ENTITY, escape
 from fairseq_ext.text.segments import of_atoms
 from fairseq_ext.text.xml_tokens import (
@@ -37,26 +37,27 @@ def of_xml(
     well-formed.
     """
     found = tokens(text, "the XML")
+    partners = ends_of(found)
     mixed = among_text(text, found) if inline is None else set()
     run: list[Atom] = []
-    number, in_cdata = 0, False
+    number, is_cdata = 0, False
     while number < len(found):
         token = found[number]
         raw = text[token.start : token.end]
         if token.kind in (CDATA, CDATA_END):
-            yield from of_atoms(run, ends, str if in_cdata else escape)
+            yield from of_atoms(run, ends, in_cdata if is_cdata else escape)
             yield raw
-            run, in_cdata = [], token.kind == CDATA
+            run, is_cdata = [], token.kind == CDATA
         elif token.kind == TEXT:
             run += (
                 markup.atoms(raw, protect, False)
-                if in_cdata and TAG.search(raw)
-                else markup.text_atoms(raw, protect, None if in_cdata else ANY_ENTITY)
+                if is_cdata and TAG.search(raw)
+                else markup.text_atoms(raw, protect, None if is_cdata else ANY_ENTITY)
             )
         elif token.kind in (START, END):
             is_inline = number in mixed if inline is None else token.name in inline
             if token.kind == START and is_protected(token):
-                number = end_of(found, number)
+                number = partners[number]
                 raw = text[token.start : found[number].end]
                 run.append(Atom(PLACEHOLDER if is_inline else BLOCK, raw))
             elif not is_inline:
@@ -71,7 +72,7 @@ def of_xml(
             run.append(Atom(POINT if is_point else BLOCK, raw))
         number += 1
         if run and run[-1].kind == BLOCK:
-            yield from of_atoms(run, ends, str if in_cdata else escape)
+            yield from of_atoms(run, ends, in_cdata if is_cdata else escape)
             run = []
     yield from of_atoms(run, ends, escape)
 
@@ -82,14 +83,15 @@ def is_protected(token: Token) -> bool:
     return said.lower() in ("no", "false")
 
 
-def end_of(found: Sequence[Token], number: int) -> int:
-    """Return the number of the end tag of a start tag."""
-    depth = 0
-    for at in range(number, len(found)):
-        depth += (found[at].kind == START) - (found[at].kind == END)
-        if not depth:
-            return at
-    return len(found) - 1
+def ends_of(found: Sequence[Token]) -> dict[int, int]:
+    """Return the numbers of the start tags, each with that of its end tag."""
+    ends, open_tags = dict[int, int](), list[int]()
+    for number, token in enumerate(found):
+        if token.kind == START:
+            open_tags.append(number)
+        elif token.kind == END:
+            ends[open_tags.pop()] = number
+    return ends
 
 
 def among_text(text: str, found: Sequence[Token]) -> set[int]:
