@@ -9,8 +9,8 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -90,7 +90,8 @@ def translate_archive(
     except DAMAGED:
         raise WrongArchive(f"{name} {fault(Path(source), ending)}") from None
     with old, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new:
-        checked(partial(check_encryption, old, limit, name), name)
+        with reading(name):
+            check_encryption(old, limit, name)
         for info in old.infolist():
             report.kinds += [
                 kind
@@ -98,35 +99,31 @@ def translate_archive(
                 if regex.fullmatch(pattern, info.filename)
             ]
             format = next(
-                (
-                    what
-                    for pattern, what in PARTS[ending]
-                    if regex.fullmatch(pattern, info.filename)
-                ),
-                None,
+                (what for known, what in PARTS[ending] if regex.fullmatch(known, info.filename)), ""
             )
-            if format is None:
-                checked(partial(copied, old, new, info), name)
-                continue
-            content = checked(partial(unpacked, old, info, limit, name), name)
+            with reading(name):
+                content = unpacked(old, info, limit, name) if format else b""
             limit -= len(content)
-            made: bytes | None = None
+            made = content
             try:
-                made = translated(content, format, info.filename, translate_text, report)
+                if format:
+                    made = translated(content, format, info.filename, translate_text, report)
             except UsageError as error:
                 report.parts.append((info.filename, str(error)))
-            if made is None or made == content:
-                checked(partial(copied, old, new, info), name)
-            else:
+            if made != content:
                 new.writestr(info, made, info.compress_type)
+                continue
+            with reading(name):
+                copied(old, new, info)
     report.kinds = list(dict.fromkeys(report.kinds))
     return report
 
 
-def checked(action: Callable[[], Any], name: str) -> Any:
-    """Run an action with an archive (raises WrongArchive where the archive is wrong)."""
+@contextmanager
+def reading(name: str) -> Iterator[None]:
+    """Read an archive in this context (raises WrongArchive where it is wrong)."""
     try:
-        return action()
+        yield
     except NotImplementedError:
         raise WrongArchive(
             f"{name} is packed in a way that is not read: save it again with its program"

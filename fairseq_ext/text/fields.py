@@ -23,6 +23,7 @@ class Piece:
     text: str = ""
     nodes: list[Any] = field(default_factory=list)
     run: Any = None
+    form: str = ""  # of text: its formatting
     close: bool = False
     parts: list[Piece] = field(default_factory=list)  # of a field, what it is made of
     end: list[Piece] = field(default_factory=list)  # of a field around text, what is behind it

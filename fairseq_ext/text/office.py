@@ -48,7 +48,8 @@ AROUND = (
     | names(O_TEXT, "span a meta meta-field")
     | names(LO, "content-control")
 )
-FIXED = names(W, "pPr") | names(A, "pPr endParaRPr")  # of a paragraph; the last stands at its end
+LAST = A + "endParaRPr"  # of a paragraph, at its end
+FIXED = names(W, "pPr") | names(A, "pPr endParaRPr")
 PROPERTIES = names(W, "sdtPr sdtEndPr smartTagPr customXmlPr fldData rPr")
 BREAKS = names(W, "br cr") | names(A, "br") | names(O_TEXT, "line-break")
 TABS = names(W, "tab ptab") | names(O_TEXT, "tab")
@@ -67,6 +68,11 @@ WORDS = (
 )
 UNREAD = names(W, "del moveFrom") | names(O_TEXT, "tracked-changes")  # deleted: stays as it is
 DELETED = names(W, "del moveFrom") | names(O_TEXT, "deletion")
+# of a run's formatting
+NO_MATTER = names(W, "lang noProof rPrChange") | names(
+    "", "lang err dirty noProof altLang smtClean"
+)
+NOT_XML = regex.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
 class Part:
@@ -108,10 +114,7 @@ class Part:
         if not self.paragraphs:
             return 0
         found = text.removeprefix("<p>").removesuffix("</p>").split("</p><p>")
-        left = 0
-        for paragraph, new in zip(self.paragraphs, found, strict=True):
-            left += not paragraph.write(new)
-        return left
+        return sum(not each.write(new) for each, new in zip(self.paragraphs, found, strict=True))
 
     def content(self) -> bytes:
         """Return the part."""
@@ -143,17 +146,17 @@ class Paragraph:
             for text in node.iter(*TEXTS)
             if next(text.iterancestors(*PARAGRAPHS), None) is element
         }
-        counts = Counter[bytes]()
-        self.forms: dict[bytes, Any] = {}
+        counts = Counter[str]()
+        self.forms: dict[str, Any] = {}
         depth = 0
         for piece in self.pieces:
             depth += 0 if piece.kind != "r" else -1 if piece.close else 1
             if piece.kind == "text" and not self.is_mixed:
-                key = form_of(piece.run)
-                counts[key] += 0 if depth else len(piece.text)  # a link has its own formatting
-                self.forms.setdefault(key, piece.run)
-        self.usual = counts.most_common(1)[0][0] if counts else b""
-        self.table: list[Piece | bytes] = []
+                piece.form = form_of(piece.run)
+                counts[piece.form] += 0 if depth else len(piece.text)  # a link has its own
+                self.forms.setdefault(piece.form, piece.run)
+        self.usual = max(counts, key=counts.__getitem__, default="")
+        self.table: list[Piece | str] = []
         self.text = "".join(self.marked()) if self.has_text else ""
 
     def read(self, element: Any) -> Iterator[Piece]:
@@ -163,8 +166,6 @@ class Paragraph:
         for child in element:
             if child.tag in FIXED or child.tag in PROPERTIES:
                 pass
-            elif not isinstance(child.tag, str):
-                yield Piece("o", nodes=[child])
             elif child.tag in RUNS:
                 yield from self.read_run(child)
             elif child.tag == W + "fldSimple" and not LINKED.match(child.get(W + "instr", "")):
@@ -199,150 +200,94 @@ class Paragraph:
 
     def marked(self) -> Iterator[str]:
         """Yield the text with its marks; they are numbered by `table`."""
-        open_form: bytes | None = None
-        for piece in [*self.pieces, None]:
-            form = None
-            if piece is not None and piece.kind == "text" and not self.is_mixed:
-                key = form_of(piece.run)
-                form = None if key == self.usual else key
-            if form != open_form and open_form is not None:
+        open_form = ""
+        for piece in [*self.pieces, Piece("")]:
+            form = "" if piece.form == self.usual else piece.form
+            if open_form and form != open_form:
                 yield "</r>"
-            if form is not None and form != open_form:
+            if form and form != open_form:
+                yield f'<r i="{len(self.table)}">'
                 self.table.append(form)
-                yield f'<r i="{len(self.table) - 1}">'
             open_form = form
-            if piece is None:
-                return
-            if piece.kind == "text":
-                yield escape(piece.text)
-            elif piece.close:
+            if piece.close:
                 yield "</r>"
-            else:
+            elif piece.kind == "text":
+                yield escape(piece.text)
+            elif piece.kind:
+                number = shown(piece) if piece.kind == "f" else ""
+                yield f'<{piece.kind} i="{len(self.table)}"' + (f' t="{number}"' if number else "")
+                yield {"r": ">", "n": f">{escape(piece.text)}</n>"}.get(piece.kind, "/>")
                 self.table.append(piece)
-                number = len(self.table) - 1
-                number_shown = shown(piece) if piece.kind == "f" else ""
-                yield {
-                    "f": f'<f i="{number}" t="{number_shown}"/>'
-                    if number_shown
-                    else f'<f i="{number}"/>',
-                    "r": f'<r i="{number}">',
-                    "n": f'<n i="{number}">{escape(piece.text)}</n>',
-                }.get(piece.kind, f'<{piece.kind} i="{number}"/>')
 
     def write(self, text: str) -> bool:
-        """Write a translation; whether it could be written."""
+        """Write a translation; whether it could be written: each mark once, and nested."""
         if text == self.text:
             return True
-        before = copy.deepcopy(self.element)
         try:
-            made = self.new_runs(text)
-        except (ValueError, IndexError, etree.XMLSyntaxError):
-            self.element[:], self.element.text = before[:], before.text
+            new = etree.fromstring(f"<p>{NOT_XML.sub('', text)}</p>")
+        except etree.XMLSyntaxError:
             return False
+        seen = [int(each.get("i")) for each in new.iterdescendants()]
+        optional = {i for i, mark in enumerate(self.table) if getattr(mark, "kind", "") == "n"}
+        if sorted(optional.union(seen)) != list(range(len(self.table))) or len(set(seen)) < len(
+            seen
+        ):
+            return False
+        made = self.content(new, self.usual)
         fixed = [child for child in self.element if child.tag in FIXED]
-        last = [child for child in fixed if child.tag == A + "endParaRPr"]
-        for child in list(self.element):
-            self.element.remove(child)
-        self.element.text = None
-        for child in [each for each in fixed if each not in last]:
-            child.tail = None
-            self.element.append(child)
-        fill(self.element, made)
-        for child in last:
-            self.element.append(child)
+        self.element[:], self.element.text = [], None
+        fill(self.element, [clean(each) for each in fixed if each.tag != LAST])
+        fill(self.element, [*made, *(each for each in fixed if each.tag == LAST)])
         return True
 
-    def new_runs(self, text: str) -> list[Any]:
-        """Return the content of a translation: texts and nodes.
-
-        Errors: ValueError where a mark is missing, doubled or not nested.
-        """
-        stack: list[tuple[Any, list[Any]]] = [(None, [])]
-        seen = Counter[int]()
-        for tag in TOKENS.finditer(text):
-            if tag["kind"] is None:
-                forms = [each for each, _ in stack if isinstance(each, bytes)]
-                self.put(stack[-1][1], unescaped(tag[0]), forms[-1] if forms else self.usual)
-                continue
-            if tag["close"]:
-                mark, inside = stack.pop()
-                if isinstance(mark, bytes):
-                    stack[-1][1].extend(inside)
-                elif mark is None:
-                    raise ValueError
-                else:
-                    stack[-1][1].extend(self.around(mark, inside))
-                continue
-            number = int(tag["number"])
-            seen[number] += 1
-            mark = self.table[number]
-            if tag["kind"] == "r":
-                stack.append((mark, []))
+    def content(self, new: Any, form: str) -> list[Any]:
+        """Return the content of an element of a translation: texts and nodes. form: of its text."""
+        made = self.texts(new.text, form)
+        for child in new:
+            mark = self.table[int(child.get("i"))]
+            if isinstance(mark, str):
+                made += self.content(child, mark)
+            elif child.tag == "r":
+                made += self.around(mark, self.content(child, form))
             else:
-                assert isinstance(mark, Piece)
-                stack[-1][1].extend(self.nodes(mark))
-        wanted = {
-            i
-            for i, mark in enumerate(self.table)
-            if not (isinstance(mark, Piece) and mark.kind == "n")
-        }
-        is_once = all(count == 1 for count in seen.values())
-        if len(stack) != 1 or not is_once or not wanted <= set(seen):
-            raise ValueError
-        return stack[0][1]
+                made += nodes(mark)
+            made += self.texts(child.tail, form)
+        return made
 
-    def put(self, into: list[Any], text: str, form: bytes) -> None:
-        """Add text of this formatting."""
-        if self.is_mixed:
-            into.append(text)
-            return
+    def texts(self, text: str | None, form: str) -> list[Any]:
+        """Return text of this formatting, if there is some."""
+        if not text or self.is_mixed:
+            return [text] if text else []
         like = self.forms[form]
-        run = etree.Element(like.tag, nsmap=like.nsmap)
-        properties = like.find(RUNS[like.tag])
-        if properties is not None:
-            run.append(clean(copy.deepcopy(properties)))
-        element = etree.SubElement(run, W + "t" if like.tag == W + "r" else A + "t")
+        element = etree.Element(W + "t" if like.tag == W + "r" else A + "t")
         element.text = text
         if like.tag == W + "r":
             element.set(SPACE, "preserve")
-        into.append(run)
+        return [run_of(element, like)]
 
-    def nodes(self, piece: Piece) -> Iterator[Any]:
-        """Yield the nodes of a piece, in a run where they stood in one."""
-        for part in piece.parts:
-            yield from self.nodes(part)
-        for node in piece.nodes:
-            if piece.run is None:
-                yield clean(node)
-                continue
-            run = etree.Element(piece.run.tag, nsmap=piece.run.nsmap)
-            properties = piece.run.find(RUNS[piece.run.tag])
-            if properties is not None:
-                run.append(clean(copy.deepcopy(properties)))
-            run.append(clean(node))
-            yield run
-
-    def around(self, mark: Piece, inside: list[Any]) -> Iterator[Any]:
-        """Yield the element of a mark with this content, or the nodes of a field around it."""
+    def around(self, mark: Piece, inside: list[Any]) -> list[Any]:
+        """Return the element of a mark with this content, or the nodes of a field around it."""
         if mark.end:
-            yield from self.nodes(mark)
-            yield from inside
-            for part in mark.end:
-                yield from self.nodes(part)
-            return
+            return [*nodes(mark), *inside, *(node for part in mark.end for node in nodes(part))]
         element = mark.nodes[0]
-        for child in list(element):
-            if child.tag not in PROPERTIES:
-                element.remove(child)
+        element[:] = [child for child in element if child.tag in PROPERTIES]
         element.text = None
         fill(element, inside)
-        yield clean(element)
+        return [clean(element)]
 
 
-TOKENS = regex.compile(
-    r"<(?P<close>/?)(?P<kind>[rofbtn])(?: i=\"(?P<number>\d+)\")?(?: t=\"\d+\")?/?>"
-    r"(?:(?<=<n[^>]*>)[^<]*</n>)?|[^<]+"
-)
+def nodes(piece: Piece) -> list[Any]:
+    """Return the nodes of a piece, in a run where they stood in one."""
+    own = [clean(node) if piece.run is None else run_of(node, piece.run) for node in piece.nodes]
+    return [*(node for part in piece.parts for node in nodes(part)), *own]
+
+
+def run_of(node: Any, like: Any) -> Any:
+    """Return a run of a node, with the formatting of another run."""
+    run = etree.Element(like.tag, nsmap=like.nsmap)
+    run.extend(clean(copy.deepcopy(each)) for each in like.findall(RUNS[like.tag])[:1])
+    run.append(clean(node))
+    return run
 
 
 def shown(piece: Piece) -> str:
@@ -355,12 +300,6 @@ def shown(piece: Piece) -> str:
         if each.tag in TEXTS or each.tag in WORDS
     ).strip()
     return text if text.isascii() and text.isdigit() and len(text) < 7 else ""
-
-
-def unescaped(text: str) -> str:
-    """Return text of which `escape` was made, without what XML cannot hold."""
-    text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
-    return regex.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]", "", text)
 
 
 def clean(node: Any) -> Any:
@@ -382,16 +321,11 @@ def fill(element: Any, content: list[Any]) -> None:
 
 def has_runs(element: Any) -> bool:
     """Return whether an element around runs has some that are not another paragraph's."""
-    for child in element:
-        if child.tag in RUNS or (child.tag in AROUND and has_runs(child)):
-            return True
-    return False
+    return any(child.tag in RUNS or (child.tag in AROUND and has_runs(child)) for child in element)
 
 
 def piece_of(child: Any) -> Piece:
     """Return the piece of an element that is no text."""
-    if not isinstance(child.tag, str):
-        return Piece("o", nodes=[child])
     if child.tag in BREAKS and child.get(W + "type") in (None, "textWrapping"):
         return Piece("b", nodes=[child])
     if child.tag in TABS or child.tag in BREAKS:  # of a page or a column
@@ -401,20 +335,12 @@ def piece_of(child: Any) -> Piece:
     return Piece("f" if child.tag in WORDS else "o", nodes=[child])
 
 
-def form_of(run: Any) -> bytes:
+def form_of(run: Any) -> str:
     """Return a run's formatting, to be compared."""
     properties = run.find(RUNS[run.tag])
     if properties is None:
-        return run.tag.encode()
-    shown = copy.deepcopy(properties)
-    for child in list(shown):
-        if child.tag in NO_MATTER:
-            shown.remove(child)
-    for name in ("lang", "err", "dirty", "noProof", "altLang", "smtClean"):
-        shown.attrib.pop(name, None)
-    if not len(shown) and not shown.attrib:
-        return run.tag.encode()
-    return run.tag.encode() + etree.tostring(clean(shown), method="c14n")
-
-
-NO_MATTER = names(W, "lang noProof rPrChange")
+        properties = etree.Element("none")
+    attributes = [pair for pair in sorted(properties.items()) if pair[0] not in NO_MATTER]
+    inside = [each for each in properties if each.tag not in NO_MATTER]
+    shown = [etree.tostring(each, method="c14n", with_tail=False) for each in inside]
+    return repr((run.tag, attributes, shown))
