@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import lzma
+import shutil
 import struct
 import zipfile
 import zlib
@@ -22,6 +23,8 @@ from fairseq_ext.text.encodings import decoded
 from fairseq_ext.text.office import Part
 
 AT_ONCE = 1 << 16
+# from a text and its format to its translation, in parts
+TranslateText = Callable[[str, str], Iterator[str]]
 OFFICE, HTML, XML = "paragraphs", "html", "xml"
 # of each ending, the parts that are translated, by name
 PARTS = {
@@ -31,12 +34,12 @@ PARTS = {
     ".epub": [(r"(?i).*\.(xhtml|html|htm)", HTML), (r"(?i).*\.ncx", XML)],
 }
 # parts with text that is not translated
-NOT_TRANSLATED = {
-    "charts": r".*/charts/chart[^/]*\.xml",
-    "SmartArt": r".*/diagrams/data[^/]*\.xml",
-    "embedded files": r".*/embeddings/.+|Object [^/]*/content\.xml",
-    "comments of slides": r"ppt/comments/.+\.xml",
-}
+NOT_TRANSLATED = (
+    (r".*/charts/chart[^/]*\.xml", "charts"),
+    (r".*/diagrams/data[^/]*\.xml", "SmartArt"),
+    (r".*/embeddings/.+|Object [^/]*/content\.xml", "embedded files"),
+    (r"ppt/comments/.+\.xml", "comments of slides"),
+)
 DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
@@ -44,10 +47,9 @@ DAMAGED = (
     EOFError,
     struct.error,
     OverflowError,
-    UnicodeError,
     ValueError,
 )
-ENCRYPTED, OLE = 0x1, b"\xd0\xcf\x11\xe0"
+OLE = b"\xd0\xcf\x11\xe0"
 # in an OLE file, the name of an office file with a password ([MS-OFFCRYPTO], 2.3.4.4); another is
 # of a program before 2007
 PACKAGE = "EncryptedPackage".encode("utf-16-le")
@@ -75,7 +77,7 @@ def translate_archive(
     source: str,
     out: IO[bytes],
     ending: str,
-    translate_text: Callable[[str, str], Iterator[str]],
+    translate_text: TranslateText,
     name: str,
     limit: int = MAX_UNPACKED,
 ) -> Report:
@@ -93,13 +95,10 @@ def translate_archive(
         with reading(name):
             check_encryption(old, limit, name)
         for info in old.infolist():
-            report.kinds += [
-                kind
-                for kind, pattern in NOT_TRANSLATED.items()
-                if regex.fullmatch(pattern, info.filename)
-            ]
+            part = info.filename
+            report.kinds += [kind for known, kind in NOT_TRANSLATED if regex.fullmatch(known, part)]
             format = next(
-                (what for known, what in PARTS[ending] if regex.fullmatch(known, info.filename)), ""
+                (kind for known, kind in PARTS[ending] if regex.fullmatch(known, part)), ""
             )
             with reading(name):
                 content = unpacked(old, info, limit, name) if format else b""
@@ -107,9 +106,9 @@ def translate_archive(
             made = content
             try:
                 if format:
-                    made = translated(content, format, info.filename, translate_text, report)
+                    made = translated(content, format, part, translate_text, report)
             except UsageError as error:
-                report.parts.append((info.filename, str(error)))
+                report.parts.append((part, str(error)))
             if made != content:
                 new.writestr(info, made, info.compress_type)
                 continue
@@ -172,26 +171,16 @@ def unpacked(old: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int, name: str)
 
 def copied(old: zipfile.ZipFile, new: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
     """Copy a part as it is packed."""
-    if info.flag_bits & ENCRYPTED:
-        raise RuntimeError
-    file: Any = old.fp
-    file.seek(info.header_offset)
-    header = file.read(30)
-    if header[:4] != b"PK\3\4":
-        raise zipfile.BadZipFile
-    file.seek(sum(struct.unpack("<HH", header[26:30])), 1)
+    packed: Any = copy.copy(info)  # as if it were stored without being packed
+    packed.compress_type, packed.CRC = zipfile.ZIP_STORED, None
+    packed.file_size = info.compress_size
     made = copy.copy(info)
     made.flag_bits &= ~0x08  # the sizes stand in front of the data
     into: Any = new
     made.header_offset = into.fp.tell()
     into.fp.write(made.FileHeader(info.file_size > zipfile.ZIP64_LIMIT))
-    left = info.compress_size
-    while left:
-        piece = file.read(min(left, AT_ONCE))
-        if not piece:
-            raise EOFError
-        into.fp.write(piece)
-        left -= len(piece)
+    with old.open(packed) as part:
+        shutil.copyfileobj(part, into.fp)
     into.filelist.append(made)
     into.NameToInfo[made.filename] = made
     into.start_dir, into._didModify = into.fp.tell(), True
@@ -201,7 +190,7 @@ def translated(
     content: bytes,
     format: str,
     name: str,
-    translate_text: Callable[[str, str], Iterator[str]],
+    translate_text: TranslateText,
     report: Report,
 ) -> bytes:
     """Return a part whose text is translated (raises UsageError)."""

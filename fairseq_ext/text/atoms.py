@@ -16,6 +16,8 @@ SPACE, WORD, NO_WORD = "space", "word", "other"  # what is next to a mark
 LETTER, WORDY = regex.compile(r"\p{L}"), regex.compile(r"\w")
 # punctuation that stands directly behind a word
 CLOSES = regex.compile(r"[\p{P}--[\p{Ps}\p{Pi}]]", regex.V1)
+Ends = Callable[[str], list[int]]  # from a line to the ends of its sentences
+Escape = Callable[[str], str]  # from plain text to what stands in a file
 SOFT = "\u00ad\u2060\ufeff"  # characters that are not read
 
 
@@ -31,6 +33,16 @@ class Atom:
     raw: str
     text: str = ""
     name: str = ""
+
+
+def text_atom(text: str) -> Atom:
+    """Return text that is written as it is read."""
+    return Atom(TEXT, text, text)
+
+
+def is_plain(atom: Atom) -> bool:
+    """Return whether an atom is text that is written as it is read."""
+    return atom.kind == TEXT and atom.raw == atom.text
 
 
 @dataclass
@@ -61,7 +73,7 @@ class Segment:
     marks: list[Mark]
     atoms: list[Atom]
     origin: list[int]  # of each character of plain, where it stands in the source
-    escape: Callable[[str], str] = str
+    escape: Escape = str
     lead: str = ""  # what plain begins with to name its target language, here or before
     # in its text; of a piece of a longer segment, the upper 31 bits say which piece it is
     number: int = 0
@@ -87,7 +99,7 @@ def raw(atoms: Sequence[Atom]) -> str:
     return "".join(atom.raw for atom in atoms)
 
 
-def segment_of(atoms: list[Atom], escape: Callable[[str], str]) -> Segment:
+def segment_of(atoms: list[Atom], escape: Escape) -> Segment:
     """Return the segment of balanced atoms."""
     reader = Reader(atoms)
     return Segment(

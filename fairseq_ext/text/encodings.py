@@ -44,32 +44,22 @@ def decoded(content: bytes, format: str, what: str) -> tuple[str, Encoding]:
     """
     references = format in XML_FORMATS
     bom, name = next(((b, n) for b, n in BOMS if content.startswith(b)), (b"", ""))
-    has_bom = bool(bom)
     name = name or declared(content, format, what)
-    if not has_bom and format in XML_FORMATS and content[:4] in (b"<\0?\0", b"\0<\0?"):
+    if not bom and references and content[:4] in (b"<\0?\0", b"\0<\0?"):
         name = "utf-16-le" if content[1] == 0 else "utf-16-be"
     body = content[len(bom) :]
     try:
         text = body.decode(name or "utf-8")
-    except UnicodeDecodeError as error:
-        if not name and format in HTML_FORMATS:
-            return decoded_as(body, "cp1252", what, references)
-        shown = {"utf-8": "UTF-8"}.get(name or "utf-8", name)
-        raise UsageError(
-            f"{what} is not valid {shown} (byte {error.start + 1 + len(bom)}): save it as UTF-8"
-        ) from None
-    encoding = Encoding(name or "utf-8", bom, references)
-    if name and name != "utf-8" and encoding.encode(text) != body:
+        is_same = name in ("", "utf-8") or text.encode(name) == body
+    except UnicodeError as error:
+        if not name and format in HTML_FORMATS and not has_undefined(body):
+            return body.decode("cp1252"), Encoding("cp1252", references=references)
+        shown = "UTF-8" if name in ("", "utf-8") else name
+        place = getattr(error, "start", 0) + 1 + len(bom)
+        raise UsageError(f"{what} is not valid {shown} (byte {place}): save it as UTF-8") from None
+    if not is_same:
         raise UsageError(f"{what} cannot be written as {name} again: save it as UTF-8")
     return text, Encoding(name or "utf-8", bom, references)
-
-
-def decoded_as(body: bytes, name: str, what: str, references: bool) -> tuple[str, Encoding]:
-    """Return the text of a page without a declaration that is no UTF-8."""
-    try:
-        return body.decode(name), Encoding(name, references=references)
-    except UnicodeDecodeError:
-        raise UsageError(f"{what} is not valid UTF-8: save it as UTF-8") from None
 
 
 def declared(content: bytes, format: str, what: str) -> str:
@@ -89,21 +79,21 @@ def declared(content: bytes, format: str, what: str) -> str:
     label = found[1].decode("ascii", "replace")
     try:
         name = codecs.lookup(label).name
-        is_text = codecs.lookup(label)._is_text_encoding  # type: ignore[attr-defined]
-    except LookupError:
-        is_text = False
-    if not is_text:
+        "-".encode(name, "xmlcharrefreplace")  # refuses what is no encoding of text
+    except (LookupError, UnicodeError):
         raise UsageError(
             f"{what} declares the encoding {label}, which is not known: save it as UTF-8"
-        )
+        ) from None
     if name.startswith(("utf-16", "utf-32")):  # the declaration was read, so it is none of these
         return ""
     if format in HTML_FORMATS and name in WESTERN and not content.lstrip().startswith(b"<?xml"):
-        return "cp1252" if not any(byte in content for byte in UNDEFINED) else "latin-1"
+        return "latin-1" if has_undefined(content) else "cp1252"
     return name
 
 
-UNDEFINED = (b"\x81", b"\x8d", b"\x8f", b"\x90", b"\x9d")  # of windows-1252 in Python
+def has_undefined(content: bytes) -> bool:
+    """Return whether a text has a byte that windows-1252 lacks in Python."""
+    return any(byte in content for byte in b"\x81\x8d\x8f\x90\x9d")
 
 
 def in_utf8(text: str) -> str:

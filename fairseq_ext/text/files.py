@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -21,14 +21,12 @@ from tqdm import tqdm
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import atomic_write
 from fairseq_ext.text import MAX_UNPACKED
-from fairseq_ext.text.archives import PARTS, Report, translate_archive
+from fairseq_ext.text.archives import PARTS, Report, TranslateText, translate_archive
 from fairseq_ext.text.atoms import Item
 from fairseq_ext.text.encodings import Encoding, decoded, in_utf8
 from fairseq_ext.text.formats import passes
 from fairseq_ext.text.splitter import plain_ends
 
-# from a text and its format to its translation, in parts
-TranslateText = Callable[[str, str], Iterator[str]]
 TEXTS = {
     ".txt": "text",
     ".md": "markdown",
@@ -62,9 +60,8 @@ def translate(
     if ending not in ENDINGS:
         raise UsageError(f"{name} is none of the files that are read: {', '.join(sorted(ENDINGS))}")
     try:
-        content = Path(source).read_bytes() if ending in TEXTS else b""
-        if ending in PARTS:
-            open(source, "rb").close()
+        with open(source, "rb") as file:
+            content = file.read() if ending in TEXTS else b""
     except OSError as error:
         raise UsageError(
             f"cannot read {name} ({error.strerror}): name a file that exists and is readable"

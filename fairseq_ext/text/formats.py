@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from fairseq_ext.core.errors import LONE_SURROGATE, UsageError, cut
 from fairseq_ext.search.constraints.from_python import ListOf, check_texts
-from fairseq_ext.text.atoms import Item, Segment
+from fairseq_ext.text.atoms import Ends, Item, Segment
 from fairseq_ext.text.markdown import of_markdown, of_titles
 from fairseq_ext.text.markup import of_attributes, of_markup
 from fairseq_ext.text.paragraphs import of_paragraphs
@@ -27,7 +27,7 @@ FORMATS: tuple[str, ...] = get_args(Format)
 
 def passes(
     format: str,
-    ends: Callable[[str], list[int]],
+    ends: Ends,
     protect: ListOf[str] = (),
     leads: Collection[str] = (),
     numbers: Iterator[int] | None = None,

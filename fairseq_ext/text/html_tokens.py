@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 TEXT, START, END, COMMENT, DECLARATION, CDATA = "text", "start", "end", "comment", "decl", "cdata"
 RAW = frozenset("script style xmp iframe noembed noframes".split())  # hold text without tags
 TITLES = frozenset(("title", "textarea"))  # the same, with entities
-SPACE = "\t\n\f\r "
 NAME = re.compile(r"[^\t\n\f\r />]*")
-ATTRIBUTE = re.compile(r"=?[^\t\n\f\r />=]*")
-SKIPPED = re.compile(r"[\t\n\f\r /]*")
-EQUALS = re.compile(r"[\t\n\f\r ]*=[\t\n\f\r ]*")
-UNQUOTED = re.compile(r"[^\t\n\f\r >]*")
+ATTRIBUTE = re.compile(
+    r"[\t\n\f\r /]*(?P<name>=?[^\t\n\f\r />=]*)(?:[\t\n\f\r ]*=[\t\n\f\r ]*"
+    r"(?:\"(?P<double>[^\"]*)\"?|'(?P<single>[^']*)'?|(?P<bare>[^\t\n\f\r >]*)))?"
+)
 CODE = (("<?php", "?>"), ("<?=", "?>"), ("<%", "%>"))  # of PHP, ASP, JSP, ERB
 COMMENT_END = re.compile(r"--!?>")
 
@@ -112,32 +111,13 @@ def markup(text: str, at: int, has_cdata: bool) -> Token:
     token = Token(END if is_end else START, at, size, name if has_cdata else name.lower())
     at = found.end()  # type: ignore[union-attr]
     while at < size:
-        at = SKIPPED.match(text, at).end()  # type: ignore[union-attr]
+        part = ATTRIBUTE.match(text, at)
+        at = part.end()  # type: ignore[union-attr]
+        kind = part.lastgroup  # type: ignore[union-attr]
+        if kind in ("double", "single", "bare"):
+            token.attributes.append((part["name"].lower(), *part.span(kind)))  # type: ignore
         if text.startswith(">", at):
-            token.end, token.is_closed = at + 1, text[at - 1] == "/"
+            token.end, token.is_closed = at + 1, text[at - 1] == "/" and kind != "bare"
             return token
-        if at >= size:
-            break
-        found = ATTRIBUTE.match(text, at)
-        at = found.end()  # type: ignore[union-attr]
-        equals = EQUALS.match(text, at)
-        if equals is None:
-            continue
-        at = equals.end()
-        quote = text[at : at + 1]
-        if quote in ("'", '"') and quote:
-            end = text.find(quote, at + 1)
-            end = size if end < 0 else end
-            token.attributes.append((found[0].lower(), at + 1, end))  # type: ignore[index]
-            at = end + 1
-        else:
-            value = UNQUOTED.match(text, at)
-            at = value.end()  # type: ignore[union-attr]
-            token.attributes.append(
-                (found[0].lower(), value.start(), at)  # type: ignore[index, union-attr]
-            )
-            if text.startswith(">", at):
-                token.end = at + 1
-                return token
     token.kind = DECLARATION  # a tag that is not ended is none, and nothing is behind it
     return token

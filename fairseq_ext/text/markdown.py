@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import html
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from itertools import pairwise
 from typing import Any
@@ -18,7 +18,7 @@ import regex
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.text import markup
-from fairseq_ext.text.atoms import Item
+from fairseq_ext.text.atoms import Ends, Escape, Item
 from fairseq_ext.text.markdown_inline import Inline, titles
 from fairseq_ext.text.segments import of_atoms
 from fairseq_ext.text.stopping import checked
@@ -81,10 +81,17 @@ def parsers() -> tuple[Any, Any]:
 
 
 class Document:
-    """A Markdown text cut into its blocks. labels: of the links that are defined at its end."""
+    """A Markdown text cut into its blocks. attributes: of the titles of links and the texts of
+    pictures alone; labels: of the links that are defined at its end."""
 
-    def __init__(self, text: str, protect: Sequence[str]):
-        self.text, self.protect = text, protect
+    def __init__(
+        self,
+        text: str,
+        ends: Ends,
+        protect: Sequence[str],
+        attributes: bool = False,
+    ):
+        self.text, self.ends, self.protect, self.attributes = text, ends, protect, attributes
         self.content = text.encode()
         self.content = NOTE.sub(
             lambda note: b"-   ".ljust(len(note[0]), b"x")[: len(note[0])], self.content
@@ -102,8 +109,8 @@ class Document:
     def read(self, root: Any) -> None:
         """Find the blocks that hold text."""
         found: list[tuple[str, Any, list[Any]]] = []
-        stack = [root]
-        for node in checked(emptied(stack)):
+        nodes = [root]
+        for node in checked(nodes):
             kind = node.type
             if kind in (
                 "inline",
@@ -117,7 +124,8 @@ class Document:
                 if node.prev_sibling.text not in (b"#", b"<>"):  # else it is a comment
                     found.append((kind, node, []))
             elif kind not in ("fenced_code_block", "indented_code_block"):
-                stack += reversed(node.children)
+                nodes += node.children
+        found.sort(key=lambda each: each[1].start_byte)
         flat = [
             place
             for _, node, inside in found
@@ -135,72 +143,84 @@ class Document:
                 span = note.start(), span[1]
             self.blocks.append((kind, span, [(next(at), next(at)) for _ in inside]))
 
-    def items(self, ends: Callable[[str], list[int]], attributes: bool) -> Iterator[Item]:
-        """Yield the items. attributes: of the titles of links and the texts of pictures alone."""
+    def items(self) -> Iterator[Item]:
+        """Yield the items."""
         at = 0
         for kind, (start, end), inside in checked(self.blocks):
             if start < at:
                 continue
             yield self.text[at:start]
-            at = end
-            if kind.endswith("metadata"):
-                yield from front_matter(self.text[start:end], ends, self.protect, attributes)
+            at, block = end, self.text[start:end]
+            if kind == "html_block":
+                yield from self.html(start, end, inside)
+            elif kind in ("inline", "pipe_table"):
+                yield from self.inline(start, end, inside)
+            elif (kind == "link_title") != self.attributes:
+                yield block
             elif kind == "link_title":
-                yield from quoted(self.text[start:end], ends, self.protect, attributes)
-            elif kind == "html_block":
-                yield from self.html(start, end, inside, ends, attributes)
+                yield block[:1]
+                yield from self.plain(block[1:-1], html.escape)
+                yield block[-1:]
             else:
-                yield from self.inline(start, end, inside, ends, attributes)
+                yield from self.front_matter(block)
         yield self.text[at:]
 
-    def html(
-        self,
-        start: int,
-        end: int,
-        inside: Sequence[Span],
-        ends: Callable[[str], list[int]],
-        attributes: bool,
-    ) -> Iterator[Item]:
+    def html(self, start: int, end: int, inside: Sequence[Span]) -> Iterator[Item]:
         """Yield the items of HTML; what continues a quote or an item in it is kept."""
+        read = markup.of_attributes if self.attributes else markup.of_markup
         bounds = [start, *(place for span in inside for place in span), end]
         for number, (a, b) in enumerate(pairwise(bounds)):
             part = self.text[a:b]
-            if number % 2:
-                yield part
-            elif attributes:
-                yield from markup.of_attributes(part, ends, self.protect)
-            else:
-                yield from markup.of_markup(part, ends, self.protect)
+            yield from [part] if number % 2 else read(part, self.ends, self.protect)
 
-    def inline(
-        self,
-        start: int,
-        end: int,
-        inside: Sequence[Span],
-        ends: Callable[[str], list[int]],
-        attributes: bool,
-    ) -> Iterator[Item]:
+    def inline(self, start: int, end: int, inside: Sequence[Span]) -> Iterator[Item]:
         """Yield the items of a paragraph, a heading or a table."""
         for a, b, is_kept in pieces(self.text, start, end, inside):
-            if (is_kept or attributes) and not (attributes and HAS_TITLES.search(self.text, a, b)):
+            has_titles = self.attributes and HAS_TITLES.search(self.text, a, b)
+            if not has_titles and (is_kept or self.attributes or self.text[a:b].isspace()):
                 yield self.text[a:b]
                 continue
             here = inside[bisect_left(inside, (a, a)) : bisect_left(inside, (b, b))]
             spans = [(x - a, y - a) for x, y in here if y <= b]
             found = Inline(self.text[a:b], spans, self.protect, self.labels, parsers()[1])
-            if attributes:
-                yield from titles(found, ends)
+            if self.attributes:
+                yield from titles(found, self.ends)
             elif found.is_syntax():
                 yield found.text
             else:
                 escape = partial(escaped, known=found.literal())
-                yield from of_atoms(found.atoms, ends, escape)
+                yield from of_atoms(found.atoms, self.ends, escape)
 
+    def front_matter(self, text: str) -> Iterator[Item]:
+        """Yield the items of front matter (YAML, TOML): the values of titles and descriptions."""
+        block: int | None = None  # of a text over several lines, how far its key is indented
+        for line in regex.findall(r"[^\n]*\n|[^\n]+", text):
+            indent = len(line) - len(line.lstrip(" "))
+            if block is not None and (indent > block or not line.strip()):
+                yield line[:indent]
+                yield from self.plain(line[indent:], yaml_text)
+                continue
+            block = None
+            found = YAML.fullmatch(line, indent)
+            if found is None or not TITLED.match(found["key"]) or not found["value"]:
+                yield line
+                continue
+            value, start = found["value"], found.start("value")
+            quote = value[0] if value[0] in "\"'" else ""
+            if value[0] in "|>" and len(value) <= 2:
+                block = indent
+                yield line
+            elif value[0] in "[{&*!" or (quote and (len(value) < 2 or not value.endswith(quote))):
+                yield line
+            else:
+                escape = {'"': double_quoted, "'": single_quoted, "": yaml_text}[quote]
+                yield line[:start] + quote
+                yield from self.plain(value[len(quote) : len(value) - len(quote)], escape)
+                yield quote + line[found.end("value") :]
 
-def emptied(stack: list[Any]) -> Iterator[Any]:
-    """Yield what is on a stack, which grows meanwhile."""
-    while stack:
-        yield stack.pop()
+    def plain(self, text: str, escape: Escape) -> Iterator[Item]:
+        """Yield the items of a text without markup."""
+        yield from of_atoms(markup.text_atoms(text, self.protect, None), self.ends, escape)
 
 
 def continuations(node: Any) -> list[Any]:
@@ -212,21 +232,17 @@ def continuations(node: Any) -> list[Any]:
     ]
 
 
-def of_markdown(
-    text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
-) -> Iterator[Item]:
+def of_markdown(text: str, ends: Ends, protect: Sequence[str] = ()) -> Iterator[Item]:
     """Yield the items of Markdown. ends, protect: see `of_text`."""
-    yield from Document(text, protect).items(ends, False)
+    yield from Document(text, ends, protect).items()
 
 
-def of_titles(
-    text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
-) -> Iterator[Item]:
+def of_titles(text: str, ends: Ends, protect: Sequence[str] = ()) -> Iterator[Item]:
     """Yield the items of Markdown whose only text is in titles of links and texts of pictures."""
     if HAS_TITLES.search(text) is None:
         yield text
     else:
-        yield from Document(text, protect).items(ends, True)
+        yield from Document(text, ends, protect, True).items()
 
 
 def pieces(
@@ -319,60 +335,6 @@ def escaped(text: str, known: frozenset[str]) -> str:
         "\\" + character if character in "*_`[]<\\|" and character not in known else character
         for character in text
     )
-
-
-def front_matter(
-    text: str, ends: Callable[[str], list[int]], protect: Sequence[str], attributes: bool
-) -> Iterator[Item]:
-    """Yield the items of front matter (YAML, TOML): the values of titles and descriptions."""
-    block: int | None = None  # of a text over several lines, how far its key is indented
-    for line in regex.findall(r"[^\n]*\n|[^\n]+", text):
-        indent = len(line) - len(line.lstrip(" "))
-        if block is not None and (indent > block or not line.strip()):
-            yield line[:indent]
-            yield from plain(line[indent:], ends, protect, yaml_text, attributes)
-            continue
-        block = None
-        found = YAML.fullmatch(line, indent)
-        if found is None or not TITLED.match(found["key"]) or not found["value"]:
-            yield line
-            continue
-        value, start = found["value"], found.start("value")
-        quote = value[0] if value[0] in "\"'" else ""
-        if value[0] in "|>" and len(value) <= 2:
-            block = indent
-            yield line
-        elif value[0] in "[{&*!" or (quote and (len(value) < 2 or not value.endswith(quote))):
-            yield line
-        else:
-            inner = value[len(quote) : len(value) - len(quote)]
-            escape = {'"': double_quoted, "'": single_quoted, "": yaml_text}[quote]
-            yield line[:start] + quote
-            yield from plain(inner, ends, protect, escape, attributes)
-            yield quote + line[found.end("value") :]
-
-
-def quoted(
-    text: str, ends: Callable[[str], list[int]], protect: Sequence[str], attributes: bool
-) -> Iterator[Item]:
-    """Yield the items of a title of a link, in its quotation marks."""
-    yield text[:1]
-    yield from plain(text[1:-1], ends, protect, html.escape, not attributes)
-    yield text[-1:]
-
-
-def plain(
-    text: str,
-    ends: Callable[[str], list[int]],
-    protect: Sequence[str],
-    escape: Callable[[str], str],
-    attributes: bool,
-) -> Iterator[Item]:
-    """Yield the items of a text without markup."""
-    if attributes:
-        yield text
-    else:
-        yield from of_atoms(markup.text_atoms(text, protect, None), ends, escape)
 
 
 def double_quoted(text: str) -> str:

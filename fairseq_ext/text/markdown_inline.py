@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -11,7 +11,19 @@ from typing import Any
 import regex
 
 from fairseq_ext.text import markup
-from fairseq_ext.text.atoms import BREAK, CLOSING, OPENING, PLACEHOLDER, TEXT, Atom, Item, raw
+from fairseq_ext.text.atoms import (
+    BREAK,
+    CLOSING,
+    OPENING,
+    PLACEHOLDER,
+    TEXT,
+    Atom,
+    Ends,
+    Item,
+    is_plain,
+    raw,
+    text_atom,
+)
 from fairseq_ext.text.html_tokens import tokens
 from fairseq_ext.text.markup import ENTITY, VERBATIM, text_atoms
 from fairseq_ext.text.placeholders import KINDS
@@ -28,7 +40,7 @@ OPAQUE = regex.compile(
 )
 # code, in which the parser reads an end in other backticks: `a``b`
 CODE = regex.compile(r"(?<![`\\])(?P<ticks>`+)(?!`)(?P<code>[^\n]+?)(?<!`)(?P=ticks)(?!`)")
-URL = regex.compile(rf"(?<!\]\(|\]:\s*|<){KINDS['URL'].pattern}")
+URL = regex.compile(rf"(?<!\]\(|\]:\s*|<){KINDS['URL']}")
 EMPHASIS = ("emphasis", "strong_emphasis", "strikethrough")
 LINKS = ("inline_link", "full_reference_link", "collapsed_reference_link", "shortcut_link")
 DELIMITERS = ("emphasis_delimiter",)
@@ -70,7 +82,7 @@ class Inline:
                     shown[at] = "x"
         content = "".join(shown).encode()
         self.root = parser.parse(content).root_node
-        nodes = [self.root]
+        self.nodes = nodes = [self.root]
         for node in nodes:
             nodes += node.children
         flat = places(
@@ -88,10 +100,7 @@ class Inline:
     def is_syntax(self) -> bool:
         """Return whether code and brackets outweigh words: a line that shows how something is
         written."""
-        nodes = [self.root]
-        for node in nodes:
-            nodes += [] if node.type == "code_span" else node.children
-        code = [self.span(node) for node in nodes if node.type == "code_span"]
+        code = [self.span(node) for node in self.nodes if node.type == "code_span"]
         code += [(start, end) for start, end in self.opaque if self.text[start] == "`"]
         if len(code) < 3:
             return False
@@ -111,7 +120,7 @@ class Inline:
         return frozenset(
             character
             for atom in self.atoms
-            if atom.kind == TEXT and atom.raw == atom.text
+            if is_plain(atom)
             for character in atom.raw
             if character in "*_`[]<\\|"
         )
@@ -279,9 +288,9 @@ def linked(atoms: list[Atom]) -> list[Atom]:
             place, at = start
             first, second = out[place].text[:at], out[place].text[at + 1 :]
             out[place : place + 1] = [
-                Atom(TEXT, first, first),
+                text_atom(first),
                 Atom(OPENING, "[", name="link"),
-                Atom(TEXT, second, second),
+                text_atom(second),
             ]
             out.append(replace(atom, name="link"))
     return out
@@ -292,7 +301,7 @@ def opening_of(atoms: Sequence[Atom]) -> tuple[int, int] | None:
     depth = 1
     for place in range(len(atoms) - 1, -1, -1):
         text = atoms[place].text
-        if atoms[place].kind != TEXT or atoms[place].raw != text:
+        if not is_plain(atoms[place]):
             continue
         for at in range(len(text) - 1, -1, -1):
             depth += (text[at] == "]") - (text[at] == "[")
@@ -301,19 +310,15 @@ def opening_of(atoms: Sequence[Atom]) -> tuple[int, int] | None:
     return None
 
 
-def titles(given: Inline, ends: Callable[[str], list[int]]) -> Iterator[Item]:
+def titles(given: Inline, ends: Ends) -> Iterator[Item]:
     """Yield the items of titles of links and texts of pictures."""
     found: list[tuple[int, int, bool]] = []
-    stack = [given.root]
-    while stack:
-        node = stack.pop()
+    for node in given.nodes:
         if node.type == "image_description":
             found.append((*given.span(node), False))
         elif node.type == "link_title":
             start, end = given.span(node)
             found.append((start + 1, end - 1, True))
-        else:
-            stack += node.children
     for start, end in given.opaque:
         if match := PICTURE_TEXT.search(given.text, start, end):
             found.append((*match.span(1), True))

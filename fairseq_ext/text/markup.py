@@ -11,12 +11,13 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from html.entities import html5
 from itertools import groupby
 
 import regex
 
-from fairseq_ext.text import html_tokens
+from fairseq_ext.text import html_tokens, segments
 from fairseq_ext.text.atoms import (
     BLOCK,
     BREAK,
@@ -26,10 +27,11 @@ from fairseq_ext.text.atoms import (
     POINT,
     TEXT,
     Atom,
+    Ends,
     Item,
+    is_plain,
 )
 from fairseq_ext.text.html_tokens import CDATA, COMMENT, DECLARATION, END, START, Token, tokens
-from fairseq_ext.text.placeholders import find
 from fairseq_ext.text.segments import of_atoms, of_run
 from fairseq_ext.text.stopping import checked
 
@@ -71,6 +73,7 @@ ENTITY = regex.compile(
 # in XML, all but these are defined by the document, if at all
 XML_ENTITY = regex.compile(r"&(?:#\d+|#x[\da-fA-F]+|amp|lt|gt|quot|apos);")
 ANY_ENTITY = regex.compile(r"&(?:#\d+|#x[\da-fA-F]+|[^\s&;<]+);")
+NOTES = ("sup", "sub")
 NOTE = regex.compile(r"\s*[\d*†‡§]+\s*")  # the mark of a footnote
 XHTML = regex.compile(r"\A\ufeff?\s*<\?xml\b|<html[^>]{0,400}\sxmlns=")
 WAITING = 20_000  # tokens for which an inline element that is kept is looked for its end
@@ -81,9 +84,7 @@ def escape(text: str) -> str:
     return html.escape(text, quote=False)
 
 
-def of_markup(
-    text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
-) -> Iterator[Item]:
+def of_markup(text: str, ends: Ends, protect: Sequence[str] = ()) -> Iterator[Item]:
     """Return the items of HTML. ends, protect: see `of_text`."""
     front = FRONT.match(text)
     if front:
@@ -91,9 +92,7 @@ def of_markup(
     yield from of_atoms(atoms(text[front.end() if front else 0 :], protect), ends, escape)
 
 
-def of_attributes(
-    text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
-) -> Iterator[Item]:
+def of_attributes(text: str, ends: Ends, protect: Sequence[str] = ()) -> Iterator[Item]:
     """Yield the items of HTML whose only text is in attributes that people read."""
     at = 0
     for part in parts(text, bool(XHTML.search(text[:4000]))):
@@ -165,23 +164,22 @@ def ends_of(text: str, found: list[Token], xhtml: bool) -> dict[int, int]:
     """
     ends: dict[int, int] = {}
     waiting: dict[str, list[int]] = {}  # open elements by name, as numbers of tokens
-    lone: list[int] = []
     for number, token in enumerate(found):
         name = token.name
         if token.kind == START:
             if (token.is_closed and (xhtml or name in VERBATIM)) or (not xhtml and name in VOID):
                 if is_kept(text, token):
                     ends[number] = token.end
-            elif is_kept(text, token) or name in waiting:
+            elif is_kept(text, token) or name in waiting or name in NOTES:
                 waiting.setdefault(name, []).append(number)
         elif token.kind == END and waiting.get(name):
             start = waiting[name].pop()
-            if is_kept(text, found[start]):
+            is_note = name in NOTES and NOTE.fullmatch(text, found[start].end, token.start)
+            if is_note or is_kept(text, found[start]):
                 ends[start] = token.end
             if not waiting[name]:
                 del waiting[name]
-    for stack in waiting.values():
-        lone += [number for number in stack if is_kept(text, found[number])]
+    lone = [n for stack in waiting.values() for n in stack if is_kept(text, found[n])]
     for number in lone:
         name, ends[number] = found[number].name, found[number].end
         behind = found[number + 1 : number + 1 + WAITING // len(lone)]
@@ -200,23 +198,8 @@ def atoms(
 ) -> Iterator[Atom]:
     """Yield the atoms of HTML; those of kind BLOCK part segments. entities: see `text_atoms`."""
     xhtml = bool(XHTML.search(text[:4000])) if xhtml is None else xhtml
-    waiting: list[Atom] = []  # a start tag of sup or sub, and what is in it
     for part in parts(text, xhtml):
-        found = list(of_part(text, part, protect, xhtml, entities))
-        if waiting:
-            waiting += found
-            last = waiting[-1]
-            inside = "".join(atom.raw for atom in waiting[1:-1])
-            if last.kind == CLOSING and last.name == waiting[0].name and NOTE.fullmatch(inside):
-                waiting = [Atom(PLACEHOLDER, "".join(atom.raw for atom in waiting))]
-            elif last.kind == TEXT and NOTE.fullmatch("".join(a.raw for a in waiting[1:])):
-                continue
-        elif len(found) == 1 and found[0].kind == OPENING and found[0].name in ("sup", "sub"):
-            waiting = found
-            continue
-        yield from waiting or found
-        waiting = []
-    yield from waiting
+        yield from of_part(text, part, protect, xhtml, entities)
 
 
 def of_part(
@@ -262,14 +245,7 @@ def text_atoms(
     entities: those that are the characters that they stand for; None: they are placeholders.
     """
 
-    def read(text: str) -> Iterator[Atom]:
-        at = 0
-        for start, end in [*find(text, protect, entities is not None), (len(text), len(text))]:
-            if at < start:
-                yield Atom(TEXT, text[at:start], text[at:start])
-            if start < end:
-                yield Atom(PLACEHOLDER, text[start:end])
-            at = end
+    read = partial(segments.text_atoms, protect=protect, of_markup=entities is not None)
 
     def decode(entity: str) -> str | None:
         character = html.unescape(entity)
@@ -319,7 +295,7 @@ def placed(found: Iterable[Atom], raw: str, text: str, places: list[int]) -> Ite
     at = 0
     for atom in found:
         start, at = at, at + len(atom.raw)
-        if atom.kind != TEXT or atom.raw != atom.text:
+        if not is_plain(atom):
             yield replace(atom, raw=raw[places[start] : places[at]])
             continue
         # a text can be cut where it is written as it is read

@@ -9,7 +9,7 @@ from itertools import pairwise
 import regex
 
 from fairseq_ext.text import markup
-from fairseq_ext.text.atoms import BLOCK, BREAK, LEADS, POINT, TEXT, Atom
+from fairseq_ext.text.atoms import BLOCK, BREAK, LEADS, POINT, TEXT, Atom, text_atom
 
 ARGUMENT = regex.compile(r"\{\s*[\w.]+\s*,\s*(plural|select|selectordinal)\s*,")
 SELECTOR = regex.compile(r"\s*(?:offset:\d+\s*)?(=\d+|[\w.-]+)\s*\{")
@@ -48,7 +48,7 @@ def broken(atom: Atom) -> Iterator[Atom]:
         return
     for part in regex.split(r"(\r?\n)", atom.raw):
         if part:
-            yield Atom(BREAK, part) if part.endswith("\n") else Atom(TEXT, part, part)
+            yield Atom(BREAK, part) if part.endswith("\n") else text_atom(part)
 
 
 def icu(text: str) -> list[tuple[int, int, str]]:

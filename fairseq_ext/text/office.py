@@ -229,9 +229,7 @@ class Paragraph:
             return False
         seen = [int(each.get("i")) for each in new.iterdescendants()]
         optional = {i for i, mark in enumerate(self.table) if getattr(mark, "kind", "") == "n"}
-        if sorted(optional.union(seen)) != list(range(len(self.table))) or len(set(seen)) < len(
-            seen
-        ):
+        if sorted([*seen, *optional.difference(seen)]) != [*range(len(self.table))]:
             return False
         made = self.content(new, self.usual)
         fixed = [child for child in self.element if child.tag in FIXED]

@@ -13,7 +13,7 @@ office.py makes such texts, and paragraphs of them again.
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import regex
 
@@ -26,23 +26,21 @@ from fairseq_ext.text.atoms import (
     POINT,
     TEXT,
     Atom,
+    Ends,
     Item,
 )
 from fairseq_ext.text.markup import escape, text_atoms
-from fairseq_ext.text.segments import of_atoms
+from fairseq_ext.text.segments import of_atoms, tabbed
 
 TAG = regex.compile(
-    r"<(?P<close>/?)(?P<kind>[prmoftbn])(?: i=\"(?P<number>\d+)\")?(?: t=\"(?P<text>\d+)\")?/?>"
+    r"<(?P<close>/?)(?P<kind>[proftb])(?: i=\"\d+\")?(?: t=\"(?P<text>\d+)\")?/?>|"
+    r"<n i=\"\d+\">(?P<character>[^<]*)</n>"
 )
-CHARACTER = regex.compile(r"<n i=\"\d+\">([^<]*)</n>")
 ENTITY = regex.compile(r"&(?:amp|lt|gt);")
-TAB = regex.compile(r"(\t+)")
 KINDS = {"p": BLOCK, "o": POINT, "f": PLACEHOLDER, "t": BLOCK, "b": BREAK}
 
 
-def of_paragraphs(
-    text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
-) -> Iterator[Item]:
+def of_paragraphs(text: str, ends: Ends, protect: Sequence[str] = ()) -> Iterator[Item]:
     """Yield the items of a text with these tags. ends, protect: as for `of_text` of
     text/segments.py."""
     yield from of_atoms(atoms(text, protect), ends, escape)
@@ -51,22 +49,13 @@ def of_paragraphs(
 def atoms(text: str, protect: Sequence[str]) -> Iterator[Atom]:
     """Yield the atoms of such a text."""
     at = 0
-    for tag in [*TAG.finditer(text), None]:
-        start = tag.start() if tag else len(text)
-        if start < at:
-            continue
-        for part in TAB.split(text[at:start]):
-            yield from (
-                [Atom(BLOCK, part)] if part[:1] == "\t" else text_atoms(part, protect, ENTITY)
-            )
-        if tag is None:
-            return
+    for tag in TAG.finditer(text):
+        yield from tabbed(text_atoms(text[at : tag.start()], protect, ENTITY))
         at, kind = tag.end(), tag["kind"]
-        if kind == "n":
-            character = CHARACTER.match(text, start)
-            at = character.end()  # type: ignore[union-attr]
-            yield Atom(TEXT, character[0], html.unescape(character[1]))  # type: ignore[index]
+        if kind is None:
+            yield Atom(TEXT, tag[0], html.unescape(tag["character"]))
         elif kind == "r":
             yield Atom(CLOSING if tag["close"] else OPENING, tag[0], name="r")
         else:
             yield Atom(KINDS[kind], tag[0], tag["text"] or "")
+    yield from tabbed(text_atoms(text[at:], protect, ENTITY))

@@ -7,14 +7,14 @@ forms are as many as the file's header says: the first is made of `msgid`, the o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import regex
 
 from fairseq_ext.core.errors import UsageError, cut
-from fairseq_ext.text.atoms import BREAK, Atom, Item
+from fairseq_ext.text.atoms import BREAK, Atom, Ends, Item
 from fairseq_ext.text.markup import through_escapes
 from fairseq_ext.text.messages import message_atoms
 from fairseq_ext.text.segments import of_atoms
@@ -46,9 +46,7 @@ class Entry:
         return bool(self.texts.get("msgid")) and not filled and not self.is_old
 
 
-def of_po(
-    text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
-) -> Iterator[Item]:
+def of_po(text: str, ends: Ends, protect: Sequence[str] = ()) -> Iterator[Item]:
     """Yield the items of a po file, where the text of an entry without a translation is its
     translation.
 
@@ -92,7 +90,7 @@ FIRST = ("msgstr", "msgstr[0]")
 def of_entry(
     entry: Entry,
     key: str,
-    ends: Callable[[str], list[int]],
+    ends: Ends,
     protect: Sequence[str],
     eol: str,
 ) -> Iterator[Item]:

@@ -11,7 +11,7 @@ at a space, else anywhere.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -27,10 +27,15 @@ from fairseq_ext.text.atoms import (
     POINT,
     TEXT,
     Atom,
+    Ends,
+    Escape,
     Item,
     Segment,
+    in_cdata,
+    is_plain,
     raw,
     segment_of,
+    text_atom,
 )
 from fairseq_ext.text.placeholders import find
 from fairseq_ext.text.stopping import checked
@@ -55,9 +60,7 @@ ENDED = regex.compile(r"[.!?…:;。！？।؟۔][\p{Pe}\p{Pf}\"'“‘]*$")
 STOP = regex.compile(r"[.!?…][\p{Pe}\p{Pf}\"'“‘]*$")
 
 
-def of_text(
-    text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
-) -> Iterator[Item]:
+def of_text(text: str, ends: Ends, protect: Sequence[str] = ()) -> Iterator[Item]:
     """Yield the items of a plain text.
 
     A line break or a tab ends a sentence. ends: of `splitter`; protect: regular expressions.
@@ -66,47 +69,55 @@ def of_text(
         lead = BULLET.match(line)
         atoms = [Atom(POINT, lead[0])] if lead else []
         yield from of_atoms(
-            [*atoms, *text_atoms(line[lead.end() if lead else 0 :], protect)], ends, str
+            [*atoms, *tabbed(text_atoms(line[lead.end() if lead else 0 :], protect))], ends
         )
 
 
-def text_atoms(text: str, protect: Sequence[str] = ()) -> Iterator[Atom]:
-    """Yield the atoms of text without markup: placeholders, tabs, and what is between them."""
+def text_atoms(text: str, protect: Sequence[str] = (), of_markup: bool = False) -> Iterator[Atom]:
+    """Yield the atoms of text: placeholders, and what is between them. of_markup: see `find`."""
     at = 0
-    for start, end in [*find(text, protect), (len(text), len(text))]:
-        for part in TAB.split(text[at:start]):
-            yield Atom(BLOCK, part) if part[:1] == "\t" else Atom(TEXT, part, part)
-        yield Atom(PLACEHOLDER, text[start:end])
+    for start, end in [*find(text, protect, of_markup), (len(text), len(text))]:
+        if at < start:
+            yield text_atom(text[at:start])
+        if start < end:
+            yield Atom(PLACEHOLDER, text[start:end])
         at = end
 
 
-def of_atoms(
-    given: Iterable[Atom], ends: Callable[[str], list[int]], escape: Callable[[str], str] = str
-) -> Iterator[Item]:
+def tabbed(atoms: Iterable[Atom]) -> Iterator[Atom]:
+    """Yield the atoms, whose text is cut at tabs."""
+    for atom in atoms:
+        if is_plain(atom) and "\t" in atom.raw:
+            for part in TAB.split(atom.raw):
+                yield Atom(BLOCK, part) if part[:1] == "\t" else text_atom(part)
+        else:
+            yield atom
+
+
+def of_atoms(given: Iterable[Atom], ends: Ends, escape: Escape = str) -> Iterator[Item]:
     """Yield the items of atoms among which there are some of kind BLOCK or BREAK.
 
     escape: from plain text to what stands in the run.
     """
     run: list[Atom] = []
-    depth = 0
+    depth, is_cdata = 0, False
     for atom in checked(given):
         if atom.kind in (OPENING, CLOSING):
             depth += 1 if atom.kind == OPENING else -1
             if abs(depth - (atom.kind == OPENING)) >= DEEPEST:
                 atom = replace(atom, kind=BLOCK)
         if atom.kind == BLOCK:
-            yield from of_run(run, ends, escape)
+            yield from of_run(run, ends, in_cdata if is_cdata else escape)
             if atom.raw:
                 yield atom.raw
             run, depth = [], depth if atom.name else 0
+            is_cdata = (is_cdata or atom.raw == "<![CDATA[") and atom.raw != "]]>"
         elif atom.raw or atom.text:
             run.append(atom)
     yield from of_run(run, ends, escape)
 
 
-def of_run(
-    run: Sequence[Atom], ends: Callable[[str], list[int]], escape: Callable[[str], str] = str
-) -> Iterator[Item]:
+def of_run(run: Sequence[Atom], ends: Ends, escape: Escape = str) -> Iterator[Item]:
     """Yield the items of a run: of each of its lines, where its breaks end sentences."""
     for atoms in lines_of(run):
         shown = SPACES.sub(" ", read(atoms))
@@ -165,9 +176,7 @@ def read(atoms: Sequence[Atom]) -> str:
     return "".join(STANDS_IN if atom.kind == PLACEHOLDER else atom.text for atom in atoms)
 
 
-def of_parts(
-    atoms: Sequence[Atom], ends: Sequence[int], escape: Callable[[str], str]
-) -> Iterator[Item]:
+def of_parts(atoms: Sequence[Atom], ends: Sequence[int], escape: Escape) -> Iterator[Item]:
     """Yield the items of atoms, given where their parts end in what is read."""
     for sentence in cut(atoms, ends):
         yield from trimmed(collapsed(balanced(sentence)), escape)
@@ -192,7 +201,7 @@ def cut(atoms: Sequence[Atom], ends: Sequence[int]) -> Iterator[list[Atom]]:
                 yield sentence
                 sentence = []
             text = atom.text[start - at : end - at]
-            sentence.append(Atom(TEXT, text, text))
+            sentence.append(text_atom(text))
         if not inside:
             sentence.append(atom)
         at += size
@@ -235,7 +244,7 @@ def collapsed(atoms: list[Atom]) -> list[Atom]:
     return out
 
 
-def trimmed(atoms: list[Atom], escape: Callable[[str], str]) -> Iterator[Item]:
+def trimmed(atoms: list[Atom], escape: Escape) -> Iterator[Item]:
     """Yield a segment without what stands around its words, and that."""
     first, behind = 0, len(atoms)
     pairs = matching(atoms)
@@ -259,12 +268,12 @@ def trimmed(atoms: list[Atom], escape: Callable[[str], str]) -> Iterator[Item]:
     if core and is_plain(core[0]):
         stripped = core[0].text[DASH.match(core[0].text).end() :]  # type: ignore[union-attr]
         space = core[0].text[: len(core[0].text) - len(stripped)]
-        lead, core = [*lead, Atom(TEXT, space, space)], [Atom(TEXT, stripped, stripped), *core[1:]]
+        lead, core = [*lead, text_atom(space)], [text_atom(stripped), *core[1:]]
     if core and is_plain(core[-1]):
         stripped = core[-1].text.rstrip()
         space = core[-1].text[len(stripped) :]
-        core = [*core[:-1], Atom(TEXT, stripped, stripped)]
-        trail = [Atom(TEXT, space, space), *trail]
+        core = [*core[:-1], text_atom(stripped)]
+        trail = [text_atom(space), *trail]
     opening, core, closing = without_brackets(core)
     lead, trail = [*lead, *opening], [*closing, *trail]
     if kept := raw(lead):
@@ -296,17 +305,12 @@ def without_brackets(atoms: list[Atom]) -> tuple[list[Atom], list[Atom], list[At
     opening, closing = list[Atom](), list[Atom]()
     is_whole = pairs.get(last) == 0
     if (is_whole or (OPENS.match(shown) and 0 in waiting)) and is_plain(atoms[0]):
-        opening, rest = [Atom(TEXT, shown[0], shown[0])], atoms[0].text[1:]
-        atoms = [Atom(TEXT, rest, rest), *atoms[1:]]
+        opening, rest = [text_atom(shown[0])], atoms[0].text[1:]
+        atoms = [text_atom(rest), *atoms[1:]]
     if (is_whole or (CLOSES.search(shown) and last not in pairs)) and is_plain(atoms[-1]):
-        closing, rest = [Atom(TEXT, shown[last], shown[last])], atoms[-1].text[:-1]
-        atoms = [*atoms[:-1], Atom(TEXT, rest, rest)]
+        closing, rest = [text_atom(shown[last])], atoms[-1].text[:-1]
+        atoms = [*atoms[:-1], text_atom(rest)]
     return opening, atoms, closing
-
-
-def is_plain(atom: Atom) -> bool:
-    """Return whether an atom is text that is written as it is read."""
-    return atom.kind == TEXT and atom.raw == atom.text
 
 
 def before_colon(atoms: Sequence[Atom], first: int, behind: int) -> int:

@@ -11,6 +11,7 @@ from functools import cache, partial
 import regex
 
 from fairseq_ext.core.language_codes import two_letters
+from fairseq_ext.text.atoms import Ends
 from fairseq_ext.text.several_sentences import BREAK
 from fairseq_ext.text.stopping import check
 
@@ -104,7 +105,7 @@ LAST = 24  # and those behind it
 
 
 @cache
-def splitter(language: str | None) -> Callable[[str], list[int]]:
+def splitter(language: str | None) -> Ends:
     """Return a function from a line to the ends of its sentences, in characters, white space after
     them included; the last is the line's. Placeholders of the line are `PLACEHOLDER`."""
     try:

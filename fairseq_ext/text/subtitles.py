@@ -7,16 +7,19 @@ WebVTT: https://www.w3.org/TR/webvtt1/.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import regex
 
 from fairseq_ext.text import segments
-from fairseq_ext.text.atoms import BLOCK, CLOSING, OPENING, POINT, Atom, Item
+from fairseq_ext.text.atoms import BLOCK, CLOSING, OPENING, POINT, Atom, Ends, Item
 from fairseq_ext.text.markup import ENTITY, escape, text_atoms
 
-TIMES = regex.compile(r"[^\n]*-->[^\n]*\n?")
-LINE = regex.compile(r"[^\n]*\n|[^\n]+")
+# the lines of text below the times of a cue; in srt, a number may stand directly behind them
+CUE = r"(?m)^[^\n]*-->[^\n]*\n\K(?:(?![^\n]*-->){}[^\n]*\S[^\n]*(?:\n|\Z))+"
+VTT_CUE = regex.compile(CUE.format(""))
+SRT_CUE = regex.compile(CUE.format(r"(?![ \t]*\d+[ \t]*\r?\n[^\n]*-->)"))
 TAG = regex.compile(
     r"<(?P<close>/?)(?P<name>[a-zA-Z]+)(?:[. \t][^<>\n]*)?>|<[\d:.]+>|\{\\[^}\n]*\}|"
     r"\{(?P<end>/?)(?P<letter>[biusBIUS])\}|\\[Nnh]"
@@ -24,33 +27,21 @@ TAG = regex.compile(
 SPEAKER = regex.compile(r"\s*[-–—](?=\s*\S)\s*")
 
 
-def of_subtitles(
-    text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
-) -> Iterator[Item]:
+def of_subtitles(text: str, ends: Ends, protect: Sequence[str] = ()) -> Iterator[Item]:
     """Yield the items of a file of subtitles. ends, protect: see `of_text`."""
     is_vtt = text.lstrip("\ufeff").startswith("WEBVTT")
-    cue: list[str] = []
-    in_cue = False
-    for line in LINE.findall(text):
-        if in_cue and line.strip() and TIMES.fullmatch(line) is None:
-            cue.append(line)
-            continue
-        if TIMES.fullmatch(line) is not None and cue and not is_vtt and cue[-1].strip().isdigit():
-            number = cue.pop()  # no blank line stands between the cues
-            yield from of_cue(cue, is_vtt, ends, protect)
-            cue, in_cue = [], True
-            yield number + line
-            continue
-        yield from of_cue(cue, is_vtt, ends, protect)
-        cue, in_cue = [], TIMES.fullmatch(line) is not None
-        yield line
-    yield from of_cue(cue, is_vtt, ends, protect)
+    at = 0
+    for cue in (VTT_CUE if is_vtt else SRT_CUE).finditer(text):
+        yield text[at : cue.start()]
+        yield from of_cue(cue[0].splitlines(True), is_vtt, ends, protect)
+        at = cue.end()
+    yield text[at:]
 
 
 def of_cue(
     lines: Sequence[str],
     is_vtt: bool,
-    ends: Callable[[str], list[int]],
+    ends: Ends,
     protect: Sequence[str],
 ) -> Iterator[Item]:
     """Yield the items of a cue's lines."""
@@ -67,14 +58,13 @@ def of_cue(
 def line_atoms(line: str, is_vtt: bool, protect: Sequence[str]) -> Iterator[Atom]:
     """Yield the atoms of a line: its tags, and its text."""
     at = 0
-    for tag in [*TAG.finditer(line), None]:
-        end = tag.start() if tag else len(line)
-        yield from text_atoms(line[at:end], protect, ENTITY if is_vtt else None)
-        if tag is None:
-            return
+    read = partial(text_atoms, protect=protect, entities=ENTITY if is_vtt else None)
+    for tag in TAG.finditer(line):
+        yield from read(line[at : tag.start()])
         at, name = tag.end(), tag["name"] or tag["letter"]
         if not name:
             yield Atom(POINT, tag[0], " " if tag[0].startswith("\\") else "")
         else:
             is_end = tag["close"] or tag["end"]
             yield Atom(CLOSING if is_end else OPENING, tag[0], name=name.lower())
+    yield from read(line[at:])

@@ -8,7 +8,7 @@ http://docs.oasis-open.org/xliff/xliff-core/v2.1/xliff-core-v2.1.html.
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,8 +23,8 @@ from fairseq_ext.text.atoms import (
     PLACEHOLDER,
     POINT,
     Atom,
+    Ends,
     Item,
-    in_cdata,
 )
 from fairseq_ext.text.markup import ANY_ENTITY, XML_ENTITY, escape, through_escapes
 from fairseq_ext.text.messages import message_atoms
@@ -51,9 +51,7 @@ class Unit:
     anchor: int = 0  # the token after which a target goes
 
 
-def of_xliff(
-    text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()
-) -> Iterator[Item]:
+def of_xliff(text: str, ends: Ends, protect: Sequence[str] = ()) -> Iterator[Item]:
     """Yield the items of XLIFF, where the source of a unit without a target is its target too.
 
     ends, protect: see `of_text`. Errors: UsageError for what is not well-formed, or no XLIFF.
@@ -69,14 +67,16 @@ def of_xliff(
             start = end = found[unit.anchor].end
             opening, closing = opened(text, source), f"</{prefix(source)}target>"
         else:
-            first, last = found[unit.target[0]], found[unit.target[1]]
-            start, end = first.start, last.end
-            opening, closing = text[first.start : first.end], text[last.start : last.end]
-            if first.end == last.end:  # <target/>
+            before, behind = found[unit.target[0]], found[unit.target[1]]
+            start, end = before.start, behind.end
+            opening, closing = text[start : before.end], text[behind.start : end]
+            if before.end == end:  # <target/>
                 opening = opening[:-2].rstrip() + ">"
-                closing = f"</{first.name}>"
+                closing = f"</{before.name}>"
         yield text[at:start] + opening
-        yield from of_source(text, found, partners, unit, ends, protect)
+        first, last = unit.source  # type: ignore[misc]
+        atoms = source_atoms(text, found, partners, first, last, protect)
+        yield from of_atoms(atoms, ends, escape)
         yield closing
         at = end
     yield text[at:]
@@ -95,35 +95,28 @@ def opened(text: str, source: Token) -> str:
 
 def units(text: str, found: Sequence[Token], partners: dict[int, int]) -> Iterator[Unit]:
     """Yield the units that have a source and no target, in their order."""
-    open_names: list[str] = []
-    states: list[bool] = [True]  # whether the open elements are translated
-    current: list[Unit | None] = []
+    # of each open element, whether it is translated; and the unit that it is
+    open_elements: list[tuple[bool, Unit | None]] = [(True, None)]
     number = 0
     while number < len(found):
         token = found[number]
-        if token.kind == START:
-            parent = current[-1] if open_names and open_names[-1] in UNITS else None
-            if token.local in ("source", "target", "seg-source") and parent is not None:
-                last = partners[number]
-                if token.local == "source":
-                    parent.source, parent.anchor = (number, last), last
-                elif token.local == "target":
-                    parent.target = number, last
-                else:
-                    parent.anchor = last
-                number = last + 1
-                continue
-            said = token.attributes.get("translate")
-            states.append(states[-1] if said is None else said == "yes")
-            open_names.append(token.local)
-            if token.local in UNITS:
-                current.append(Unit(states[-1]))
+        is_translated, unit = open_elements[-1]
+        if token.kind == START and unit and token.local in ("source", "target", "seg-source"):
+            last = partners[number]
+            if token.local == "target":
+                unit.target = number, last
+            else:
+                unit.source = (number, last) if token.local == "source" else unit.source
+                unit.anchor = last
+            number = last
+        elif token.kind == START:
+            is_translated = token.attributes.get("translate", "yes" * is_translated) == "yes"
+            is_unit = token.local in UNITS
+            open_elements.append((is_translated, Unit(is_translated) if is_unit else None))
         elif token.kind == END:
-            states.pop()
-            if open_names.pop() in UNITS:
-                unit = current.pop()
-                if unit is not None and is_open(text, found, unit):
-                    yield unit
+            open_elements.pop()
+            if unit and is_open(text, found, unit):
+                yield unit
         number += 1
 
 
@@ -140,44 +133,22 @@ def is_open(text: str, found: Sequence[Token], unit: Unit) -> bool:
     )
 
 
-def of_source(
-    text: str,
-    found: Sequence[Token],
-    partners: dict[int, int],
-    unit: Unit,
-    ends: Callable[[str], list[int]],
-    protect: Sequence[str],
-) -> Iterator[Item]:
-    """Yield the items of a unit's source."""
-    first, last = unit.source  # type: ignore[misc]
-    breaks = found[first].attributes.get("xml:space") == "preserve"
-    run: list[Atom] = []
-    is_cdata = False
-    for atom in source_atoms(text, found, partners, first + 1, last, protect, breaks):
-        if atom.raw in ("<![CDATA[", "]]>") and atom.kind == BLOCK:
-            yield from of_atoms([*run, atom], ends, in_cdata if is_cdata else escape)
-            run, is_cdata = [], not is_cdata
-        else:
-            run.append(atom)
-    yield from of_atoms(run, ends, escape)
-
-
 def source_atoms(
     text: str,
     found: Sequence[Token],
     partners: dict[int, int],
-    number: int,
+    first: int,
     last: int,
     protect: Sequence[str],
-    breaks: bool,
 ) -> Iterator[Atom]:
-    """Yield the atoms of the tokens from this number up to the last."""
-    is_cdata = False
+    """Yield the atoms of the tokens between two."""
+    breaks = found[first].attributes.get("xml:space") == "preserve"
+    read = partial(message_atoms, protect=protect, breaks=breaks)
+    number, is_cdata = first + 1, False
     while number < last:
         token = found[number]
         raw = text[token.start : token.end]
         if token.kind == CHARACTERS:
-            read = partial(message_atoms, protect=protect, breaks=breaks)
             yield from (
                 read(raw) if is_cdata else through_escapes(raw, ANY_ENTITY, character, read)
             )

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import regex
 
 from fairseq_ext.text import markup
-from fairseq_ext.text.atoms import BLOCK, CLOSING, OPENING, PLACEHOLDER, POINT, Atom, Item, in_cdata
+from fairseq_ext.text.atoms import BLOCK, CLOSING, OPENING, PLACEHOLDER, POINT, Atom, Ends, Item
 from fairseq_ext.text.markup import ANY_ENTITY, escape
 from fairseq_ext.text.segments import of_atoms
 from fairseq_ext.text.xml_tokens import (
     CDATA,
-    CDATA_END,
     COMMENT,
     END,
     INSTRUCTION,
@@ -27,7 +26,7 @@ TAG = regex.compile(r"<[/a-zA-Z!]")  # of HTML in a CDATA section
 
 def of_xml(
     text: str,
-    ends: Callable[[str], list[int]],
+    ends: Ends,
     protect: Sequence[str] = (),
     inline: Collection[str] | None = None,
 ) -> Iterator[Item]:
@@ -36,45 +35,38 @@ def of_xml(
     inline: names of inline elements, where they are known. Errors: UsageError for what is not
     well-formed.
     """
+    yield from of_atoms(atoms(text, protect, inline), ends, escape)
+
+
+def atoms(text: str, protect: Sequence[str], inline: Collection[str] | None) -> Iterator[Atom]:
+    """Yield the atoms of XML."""
     found = tokens(text, "the XML")
     partners = ends_of(found)
-    mixed = among_text(text, found) if inline is None else set()
-    run: list[Atom] = []
+    mixed = among_text(text, found, partners) if inline is None else set()
     number, is_cdata = 0, False
     while number < len(found):
         token = found[number]
         raw = text[token.start : token.end]
-        if token.kind in (CDATA, CDATA_END):
-            yield from of_atoms(run, ends, in_cdata if is_cdata else escape)
-            yield raw
-            run, is_cdata = [], token.kind == CDATA
+        is_inline = number in mixed if inline is None else token.name in inline
+        if token.kind == TEXT and is_cdata and TAG.search(raw):
+            yield from markup.atoms(raw, protect, False)
         elif token.kind == TEXT:
-            run += (
-                markup.atoms(raw, protect, False)
-                if is_cdata and TAG.search(raw)
-                else markup.text_atoms(raw, protect, None if is_cdata else ANY_ENTITY)
-            )
-        elif token.kind in (START, END):
-            is_inline = number in mixed if inline is None else token.name in inline
-            if token.kind == START and is_protected(token):
-                number = partners[number]
-                raw = text[token.start : found[number].end]
-                run.append(Atom(PLACEHOLDER if is_inline else BLOCK, raw))
-            elif not is_inline:
-                run.append(Atom(BLOCK, raw))
-            elif token.kind == START and found[number + 1].start == found[number + 1].end:
-                run.append(Atom(POINT, raw))  # <x/>
-                number += 1
-            else:
-                run.append(Atom(OPENING if token.kind == START else CLOSING, raw, name=token.name))
+            yield from markup.text_atoms(raw, protect, None if is_cdata else ANY_ENTITY)
+        elif token.kind == START and is_protected(token):
+            number = partners[number]
+            raw = text[token.start : found[number].end]
+            yield Atom(PLACEHOLDER if is_inline else BLOCK, raw)
+        elif token.kind in (COMMENT, INSTRUCTION):
+            yield Atom(POINT, raw)
+        elif token.kind not in (START, END) or not is_inline:
+            is_cdata = token.kind == CDATA
+            yield Atom(BLOCK, raw)
+        elif token.kind == START and found[number + 1].start == found[number + 1].end:
+            yield Atom(POINT, raw)  # <x/>
+            number += 1
         else:
-            is_point = token.kind in (COMMENT, INSTRUCTION)
-            run.append(Atom(POINT if is_point else BLOCK, raw))
+            yield Atom(OPENING if token.kind == START else CLOSING, raw, name=token.name)
         number += 1
-        if run and run[-1].kind == BLOCK:
-            yield from of_atoms(run, ends, in_cdata if is_cdata else escape)
-            run = []
-    yield from of_atoms(run, ends, escape)
 
 
 def is_protected(token: Token) -> bool:
@@ -94,17 +86,16 @@ def ends_of(found: Sequence[Token]) -> dict[int, int]:
     return ends
 
 
-def among_text(text: str, found: Sequence[Token]) -> set[int]:
+def among_text(text: str, found: Sequence[Token], partners: dict[int, int]) -> set[int]:
     """Return the numbers of the tags of elements that stand among text."""
-    parent, stack, children, mixed = -1, list[int](), dict[int, list[int]](), set[int]()
+    stack, parents, mixed = [-1], dict[int, int](), set[int]()
     for number, token in enumerate(found):
         if token.kind == TEXT and text[token.start : token.end].strip():
-            mixed.add(parent)
+            mixed.add(stack[-1])
         elif token.kind == START:
-            children.setdefault(parent, []).append(number)
-            stack.append(parent)
-            parent = number
+            parents[number] = stack[-1]
+            stack.append(number)
         elif token.kind == END:
-            parent = stack.pop()
-            children.setdefault(parent, []).append(number)
-    return {number for element in mixed for number in children.get(element, [])}
+            stack.pop()
+    inside = [number for number, parent in parents.items() if parent in mixed]
+    return {*inside, *(partners[number] for number in inside)}

@@ -174,6 +174,9 @@ LAUGHS = '<!DOCTYPE a [<!ENTITY a "ha">' + "".join(
         ("a.po", 'msgid "a', "the file must be a po file, and line 1"),
         ("a.po", '"a"\n', 'line 1 ("a") follows no msgid or msgstr: correct it'),
         ("a.xml", '<?xml version="1.0" encoding="x-none"?><a/>', "declares the encoding x-none"),
+        ("a.html", "<meta charset=undefined>", "declares the encoding undefined"),
+        ("a.html", "<meta charset=idna>", "declares the encoding idna"),
+        ("a.html", "<meta charset=punycode>ä", "is not valid punycode"),
         (
             "a.xml",
             '<?xml version="1.0" encoding="utf-8"?><a>\udcff</a>',

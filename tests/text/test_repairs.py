@@ -138,7 +138,7 @@ def test_generated_tables():
     """Whatever a translation says, each row has its cells and each code span is there."""
     for seed in range(200):
         text = table(seed)
-        for change, known in itertools.product((str, marked), (True, False)):
+        for change, known in ((str, True), (marked, True), (marked, False)):
             out = "".join(through(change, known=known)(text, "markdown"))
             assert without_marks(out) == text, seed
         out = "".join(shuffled(random.Random(seed))(text, "markdown"))
