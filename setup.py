@@ -1,4 +1,4 @@
-"""Installs fairseq_ext, the start-up file that lets stock fairseq run on current Python
+"""Installs fairseq_ext, the start-up files that let stock fairseq run on current Python
 (fairseq_ext/plugin/compat), and the compiled kernels.
 
 A wheel has a library for each level of processors (fairseq_ext/kernels/compiling.py), which
@@ -19,7 +19,8 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 from setuptools.command.editable_wheel import editable_wheel
 
-START_UP = Path("fairseq_ext") / "plugin" / "compat" / "fairseq_ext.pth"
+COMPAT = Path("fairseq_ext") / "plugin" / "compat"
+START_UP = [COMPAT / "fairseq_ext.pth", COMPAT / "fairseq_ext_start.py"]
 VERSION = re.findall(
     r'__version__ = "(.+)"',
     (Path(__file__).parent / "fairseq_ext" / "core" / "__init__.py").read_text(),
@@ -29,9 +30,15 @@ COMPILER = COMPILING["compiler"]() if platform.machine() in COMPILING["LEVELS"] 
 COMPILER = None if os.environ.get("FAIRSEQ_EXT_KERNELS") == "off" else COMPILER
 
 
+def copy_start_up(folder):
+    """Copy the .pth file and the module that it imports."""
+    for file in START_UP:
+        shutil.copy(file, folder)
+
+
 class Build(build_py):
-    """A wheel carries the .pth file at its top, so that it lands in site-packages,
-    and the libraries."""
+    """A wheel carries the start-up files at its top, so that they land in site-packages, and the
+    libraries."""
 
     def run(self):
         if not self.editable_mode:
@@ -40,7 +47,7 @@ class Build(build_py):
         super().run()
         if self.editable_mode:
             return
-        shutil.copy(START_UP, Path(self.build_lib) / START_UP.name)
+        copy_start_up(self.build_lib)
         if COMPILER is not None:
             COMPILING["compile_levels"](
                 COMPILER, Path(self.build_lib) / "fairseq_ext" / "kernels" / "built"
@@ -62,10 +69,10 @@ class WheelOfEveryPython(bdist_wheel):
 
 
 class EditableWithStartUp(editable_wheel):
-    """An editable install with the .pth file at its top."""
+    """An editable install with the start-up files at its top."""
 
     def _run_build_commands(self, dist_name, unpacked_wheel, build_lib, tmp_dir):
-        shutil.copy(START_UP, Path(unpacked_wheel) / START_UP.name)
+        copy_start_up(unpacked_wheel)
         return super()._run_build_commands(dist_name, unpacked_wheel, build_lib, tmp_dir)
 
 

@@ -32,32 +32,25 @@ if __name__ == "__main__" and sys.path and Path(sys.path[0]).resolve() == PACKAG
 
 from fairseq_ext.core import child, command_line  # noqa: E402
 from fairseq_ext.core.exit import exit_process  # noqa: E402
-from fairseq_ext.plugin.compat import repairs, startup  # noqa: E402
+from fairseq_ext.plugin.compat import patches  # noqa: E402
 
-HOOK_PROBE = (
-    "import sys; any(type(f).__name__ in ('FairseqExtStart', 'Hook') for f in sys.meta_path) "
-    "or sys.exit('not active')"
-)
+HOOK_PROBE = "import sys; 'fairseq_ext_start' in sys.modules or sys.exit('not active')"
 CLUSTER_PROBE = "import gc; gc.disable(); import pyarrow, ray; import os; os._exit(0)"
 FAIRSEQ = "0.12.2"
 OLDEST_TORCH = (2, 6)
 LONGEST = 300  # seconds that a check in its own process may take
-IS_CLONE = (PACKAGE.parent / "scripts" / "setup.sh").is_file()
+COMPAT = PACKAGE / "plugin" / "compat"
+INSTALL_FAIRSEQ = "python -m fairseq_ext.doctor --install-fairseq"
 SET_UP = (
     "run scripts/setup.sh again, and start Python from the environment that it names"
-    if IS_CLONE
+    if (PACKAGE.parent / "scripts" / "setup.sh").is_file()
     # pip installs the missing requirements of the installed package
-    else "pip install fairseq_ext; python -m fairseq_ext.doctor --install-fairseq"
+    else f"pip install fairseq_ext; {INSTALL_FAIRSEQ}"
 )
-INSTALL_FAIRSEQ = "python -m fairseq_ext.doctor --install-fairseq"
 
 
 class Failed(Exception):
-    """An item that fails: what was found, and the remedy, if it is not the item's."""
-
-    def __init__(self, found: str, remedy: str = "") -> None:
-        super().__init__(found)
-        self.remedy = remedy
+    """An item that fails; the text is what was found."""
 
 
 class Item(NamedTuple):
@@ -98,20 +91,15 @@ def installed(distribution: str, module: str) -> Callable[[], str]:
     return check
 
 
-def python() -> str:
-    return f"{sys.version.split()[0]} at {sys.executable}"
-
-
 def torch_and_devices() -> str:
     import torch
 
     version = importlib.metadata.version("torch")
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST_TORCH:
-        raise Failed(version, f"install torch {'.'.join(map(str, OLDEST_TORCH))} or newer")
+        raise Failed(version)
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return f"{version}, {torch.get_num_threads()} CPU threads, " + (
-        ", ".join(names) or "no CUDA device"
-    )
+    devices = ", ".join(names) or "no CUDA device"
+    return f"{version}, {torch.get_num_threads()} CPU threads, {devices}"
 
 
 def start_up_hook() -> str:
@@ -122,7 +110,7 @@ def start_up_hook() -> str:
 def fairseq() -> str:
     version = importlib.metadata.version("fairseq")
     if version != FAIRSEQ:
-        raise Failed(version, f"install the release that this is made for: {INSTALL_FAIRSEQ}")
+        raise Failed(version)
     importlib.import_module("fairseq.sequence_generator")
     return version
 
@@ -133,15 +121,14 @@ def cupy() -> str:
 
 
 def cluster() -> str:
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in ("ray", "pyarrow")]
+    versions = ", ".join(
+        f"{name} {importlib.metadata.version(name)}" for name in ("ray", "pyarrow")
+    )
     try:
         probe(CLUSTER_PROBE)
     except Failed as failed:
-        raise Failed(
-            f"{', '.join(versions)}: {failed}",
-            "only fairseq_ext.corpus needs it: pip install --force-reinstall ray pyarrow",
-        ) from None
-    return ", ".join(versions)
+        raise Failed(f"{versions}: {failed}") from None
+    return versions
 
 
 def compiled_step() -> str:
@@ -152,99 +139,94 @@ def compiled_step() -> str:
 
 def tiny_decode() -> str:
     """Check that the generator of translation_ext returns the same as fairseq's."""
-    ours, theirs = importlib.import_module(
-        "fairseq_ext.plugin.compat.tiny_decode"
-    ).decode_with_both_generators()
+    tiny = importlib.import_module("fairseq_ext.plugin.compat.tiny_decode")
+    ours, theirs = tiny.decode_with_both_generators()
     if ours != theirs:
-        raise Failed(
-            f"{ours} instead of fairseq's {theirs}",
-            "this is an error of fairseq_ext: please report it with this page",
-        )
+        raise Failed(f"{ours} instead of fairseq's {theirs}")
     return f"{len(ours)} sentences, equal to fairseq's own generator"
 
 
-def optional(name: str, check: Callable[[], str], extra: str, needs: str) -> Item:
-    """Return an item for a package of an extra."""
-    remedy = f"only {needs} it: pip install 'fairseq_ext[{extra}]'"
-    return Item(name, check, required=False, remedy=remedy)
-
-
+OPTIONAL = (  # package, its extra, what needs it
+    ("simplemma", "terms", "lemmas of terms need"),
+    ("interegular", "allowed", "--allowed-regex needs"),
+    ("matplotlib", "plots", "the pictures of fairseq_ext.viz.ddg need"),
+    ("safetensors", "hf", "models from Hugging Face need"),
+    ("sentencex", "text", "whole texts need"),
+    ("fastapi", "serve", "servers need"),
+    ("uvicorn", "serve", "servers need"),
+    ("CuPy", "gpu", "the CUDA kernels, on a GPU machine, need"),
+    ("Ray", "cluster", "fairseq_ext.corpus needs"),
+)
 ITEMS = [
-    Item("Python", python),
-    Item("torch", torch_and_devices),
+    Item("Python", lambda: f"{sys.version.split()[0]} at {sys.executable}"),
+    Item("torch", torch_and_devices, remedy=f"install torch 2.6 or newer, or {SET_UP}"),
     Item("hydra", installed("hydra-core", "hydra")),
     Item("omegaconf", installed("omegaconf", "omegaconf")),
     Item(
         "start-up hook",
         start_up_hook,
         remedy=f"add --user-dir {PACKAGE} to each command, or put the hook in place: "
-        f"cp {PACKAGE}/plugin/compat/fairseq_ext.pth {sysconfig.get_path('purelib')}",
+        f"cp {COMPAT}/fairseq_ext.pth {COMPAT}/fairseq_ext_start.py "
+        f"{sysconfig.get_path('purelib')}",
     ),
     Item("fairseq", fairseq, remedy=f"{INSTALL_FAIRSEQ}, or {SET_UP}"),
-    Item("sentencepiece", installed("sentencepiece", "sentencepiece")),
-    Item("subword-nmt", installed("subword-nmt", "subword_nmt")),
-    Item("sacrebleu", installed("sacrebleu", "sacrebleu")),
     *(
-        optional(name, installed(name, name), extra, needs)
-        for name, extra, needs in (
-            ("simplemma", "terms", "lemmas of terms need"),
-            ("interegular", "allowed", "--allowed-regex needs"),
-            ("matplotlib", "plots", "the pictures of fairseq_ext.viz.ddg need"),
-            ("safetensors", "hf", "models from Hugging Face need"),
-            ("sentencex", "text", "whole texts need"),
-            ("fastapi", "serve", "servers need"),
-            ("uvicorn", "serve", "servers need"),
-        )
+        Item(name, installed(name, name.replace("-", "_")))
+        for name in ("sentencepiece", "subword-nmt", "sacrebleu")
     ),
-    optional("CuPy", cupy, "gpu", "the CUDA kernels, on a GPU machine, need"),
-    optional("Ray", cluster, "cluster", "fairseq_ext.corpus needs"),
+    *(
+        Item(
+            name,
+            {"CuPy": cupy, "Ray": cluster}.get(name) or installed(name, name),
+            False,
+            f"only {needs} it: pip install 'fairseq_ext[{extra}]' (--force-reinstall if broken)",
+        )
+        for name, extra, needs in OPTIONAL
+    ),
     Item(
         "compiled step",
         compiled_step,
-        required=False,
-        remedy="the fast decoder runs as torch operations, which take longer: install a C++ "
-        "compiler (g++)",
+        False,
+        "the fast decoder runs as torch operations, which take longer: install a C++ compiler "
+        "(g++)",
     ),
-    Item("tiny decode", tiny_decode),
+    Item(
+        "tiny decode",
+        tiny_decode,
+        remedy="this is an error of fairseq_ext: please report it with this page",
+    ),
 ]
 
 
 def examine(item: Item) -> bool:
     """Run one check and print its line; return False if a required item fails."""
+    mark, remedy = "FAIL" if item.required else "note", f"\n      -> {item.remedy}"
     try:
         print(f"ok    {item.name}: {item.check()}", flush=True)
         return True
     except Failed as failed:
-        found, remedy = str(failed), failed.remedy or item.remedy
+        found = str(failed)
     except importlib.metadata.PackageNotFoundError:
-        found, remedy = "not installed", item.remedy
+        found = "not installed"
     except (Exception, SystemExit) as error:
         # a broken installation may raise any error
+        found = f"{type(error).__name__}: {error}".splitlines()[0]
         if type(error).__name__ == "UsageError":  # about a setting; it names a remedy
-            print(f"FAIL  {item.name}: {error}", flush=True)
-            return False
-        found, remedy = f"{type(error).__name__}: {error}".splitlines()[0], item.remedy
-    mark = "FAIL" if item.required else "note"
-    print(f"{mark}  {item.name}: {found}\n      -> {remedy}", flush=True)
-    return not item.required
-
-
-def installer() -> tuple[str, list[str]]:
-    """Return the program that installs packages into this environment, pip or else uv, and its
-    command; ("", []) if there is neither."""
-    if importlib.util.find_spec("pip") is not None:
-        return "pip", [sys.executable, "-m", "pip", "install", "--no-cache-dir"]
-    if (uv := shutil.which("uv")) is not None:
-        return "uv pip", [uv, "pip", "install", "--python", sys.executable, "--no-cache"]
-    return "", []
+            mark, found, remedy = "FAIL", str(error), ""
+    print(f"{mark}  {item.name}: {found}{remedy}", flush=True)
+    return mark == "note"
 
 
 def install_fairseq() -> str:
     """Install fairseq without its dependencies, whose versions do not support current Python, and
-    without its compiled parts, which plugin/compat/repairs.py replaces: fairseq's setup.py leaves
-    them out when documentation is built. Return the reason of a failure, else ""."""
-    name, command = installer()
-    if not command:
+    without its compiled parts, which plugin/compat/uncompiled.py replaces: fairseq's setup.py
+    leaves them out when documentation is built. Return the reason of a failure, else ""."""
+    if importlib.util.find_spec("pip") is not None:
+        name, words = "pip", [sys.executable, "-m", "pip", "install", "--no-cache-dir"]
+    elif (uv := shutil.which("uv")) is not None:
+        name = "uv pip"
+        words = [uv, "pip", "install", "--python", sys.executable, "--no-cache"]
+    else:
         return (
             f"the environment of {sys.executable} has no pip, and uv is not on the PATH: install "
             f"one of them ({sys.executable} -m ensurepip), and run this again"
@@ -254,7 +236,7 @@ def install_fairseq() -> str:
         "its compiled parts",
         flush=True,
     )
-    words = [*command, "--no-deps", "--no-binary", "fairseq", f"fairseq=={FAIRSEQ}"]
+    words += ["--no-deps", "--no-binary", "fairseq", f"fairseq=={FAIRSEQ}"]
     done = subprocess.run(words, env={**os.environ, "READTHEDOCS": "1"}, check=False)
     return (
         f"{name} could not install fairseq (its message is above): mend that and run this again"
@@ -273,14 +255,10 @@ def main(given: Sequence[str] = ()) -> int:
         print(f"error: {problem}", file=sys.stderr)
         return 1
     logging.disable(logging.INFO)  # fairseq's notes on packages that are not used here
-    good = [examine(item) for item in ITEMS]
-    patches = startup.patches()
-    for patch in patches.in_force + [patches.INVALID_BYTES] * repairs.are_kept():
-        print(
-            f"patch {patch.what}: {patch.why}"
-            f"{' (in commands alone)' if patch in patches.COMMANDS + patches.QUICK else ''}"
-        )
-    failed = good.count(False)
+    failed = [examine(item) for item in ITEMS].count(False)
+    for patch in patches.in_force:
+        where = " (in commands alone)" * patch.is_of_command
+        print(f"patch {patch.what}: {patch.why}{where}")
     items = "1 required item" if failed == 1 else f"{failed} required items"
     print(f"{items} failed; mend the first one first" if failed else "all that is required works")
     return 1 if failed else 0

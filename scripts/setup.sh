@@ -45,7 +45,7 @@ require_python() {
 
 # What the environment depends on: these files, both places, its Python.
 fingerprint() {
-    "$VENV/bin/python" - "$ROOT" "$VENV" requirements.txt setup.py fairseq_ext/plugin/compat/fairseq_ext.pth <<'PY'
+    "$VENV/bin/python" - "$ROOT" "$VENV" requirements.txt setup.py fairseq_ext/plugin/compat/fairseq_ext{.pth,_start.py} <<'PY'
 import hashlib, pathlib, sys
 root = pathlib.Path(sys.argv[1])
 digest = hashlib.sha256(repr((str(root), sys.argv[2], sys.version_info[:3])).encode())
@@ -134,7 +134,7 @@ ensure() {
     else
         say "2/3 $FAIRSEQ is there"
     fi
-    say "3/3 installing fairseq_ext from $ROOT, with its start-up file"
+    say "3/3 installing fairseq_ext from $ROOT, with its start-up files"
     pip install "install fairseq_ext" --no-deps --editable "$ROOT"
     # the first run would do it as well; without a compiler torch operations run instead
     "$VENV/bin/python" -m fairseq_ext.kernels >/dev/null 2>"$STAMP.log" || say "the compiled decoder step: $(tail -1 "$STAMP.log")"

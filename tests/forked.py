@@ -29,9 +29,9 @@ from fairseq_cli.generate import cli_main
 from fairseq_cli.interactive import cli_main as interactive_main
 
 from fairseq_ext.core import exit
-from fairseq_ext.plugin.compat import fast_start, startup
+from fairseq_ext.plugin.compat import configuration, startup
 
-fast_start.defaults()  # or each child composes them
+configuration.defaults()  # or each child composes them
 COMMANDS = {"fairseq-generate": cli_main, "fairseq-interactive": interactive_main}
 NO_READER = ("--num-workers", 0)  # a process that reads batches is a fork of its own
 LONGEST = 120  # seconds of a command, after which it prints where it is, and is stopped
@@ -98,6 +98,7 @@ class Child:
         # ends the processes that read batches, as in every Python
         atexit.register(multiprocessing.util._exit_function)
         startup.own_this_process()
+        exit.restore_keyboard_interrupt()
         status = 1
         try:
             status = int(run() or 0)  # type: ignore[call-overload]

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext import doctor
-from fairseq_ext.plugin.compat import patches, repairs
+from fairseq_ext.core import command_line
+from fairseq_ext.plugin.compat import patches
 
 
 @pytest.fixture
@@ -48,32 +49,32 @@ def test_doctor_passes_here_and_decodes(hostile):
     assert found["tiny decode"] == "ok"
     assert f"--user-dir {Path(doctor.__file__).parent}" in done.stdout
     reported = [line for line in done.stdout.splitlines() if line.startswith("patch ")]
-    for patch in patches.EVERYWHERE + patches.COMMANDS:
-        # of a guest; ...
-        if (
-            patch.change not in ("repairs.set_up_no_log", "repairs.give_numpy_long")
-            and "uncompiled" not in patch.change
+    for patch in patches.PATCHES:
+        # of a guest; of numpy 2; of an installation without a compiler; of fairseq's commands
+        if patch.change.__name__ not in (
+            "set_up_no_log",
+            "give_numpy_long",
+            "replace_compiled_modules",
+            "count_ngrams",
+            "log_as_stock",
+            "keep_invalid_bytes",
         ):
-            assert any(line.startswith(f"patch {patch.what}: {patch.why}") for line in reported), (
-                patch.what
-            )
-    # a log of fairseq_cli
-    assert (
-        sum(line.endswith(" (in commands alone)") for line in reported)
-        == len(patches.COMMANDS + patches.QUICK) - 1
-    )
+            where = " (in commands alone)" * patch.is_of_command
+            assert f"patch {patch.what}: {patch.why}{where}" in reported
+            assert patch.why.endswith((".", ":")), patch.what
 
 
 def test_what_interactive_makes_of_invalid_bytes_is_listed_where_it_is_in_force(
     monkeypatch, capsys
 ):
     monkeypatch.setattr(doctor, "ITEMS", [])
-    line = f"patch {patches.INVALID_BYTES.what}: {patches.INVALID_BYTES.why}\n"
+    monkeypatch.setattr(patches, "in_force", [])
+    line = "patch sys.stdin, fileinput and a log filter in fairseq_cli.interactive: Read bytes"
     assert doctor.main() == 0 and line not in capsys.readouterr().out
-    log = logging.getLogger(repairs.COMMAND)
+    log = logging.getLogger(command_line.INTERACTIVE)
     monkeypatch.setattr(log, "filters", [])
     monkeypatch.setattr(sys, "stdin", None)
-    repairs.keep_invalid_bytes()
+    patches.keep_invalid_bytes()
     assert doctor.main() == 0 and line in capsys.readouterr().out
 
 

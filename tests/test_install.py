@@ -64,7 +64,7 @@ def test_a_wheel_holds_the_files_of_the_package_and_none_that_an_earlier_build_l
         for path in (ROOT / "fairseq_ext").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert packed == {"fairseq_ext.pth", *map(str, there)}
+    assert packed == {"fairseq_ext.pth", "fairseq_ext_start.py", *map(str, there)}
 
 
 def test_the_first_command_makes_the_environment_that_pip_installs_into(tmp_path):

@@ -86,11 +86,11 @@ def serve(folder: Path) -> None:
     import fairseq_ext.engine
     import fairseq_ext.plugin.tasks
     import fairseq_ext.text  # noqa: F401
-    from fairseq_ext.plugin.compat import fast_start
+    from fairseq_ext.plugin.compat import configuration
     from fairseq_ext.search.registry import all_strategies
 
     all_strategies()
-    fast_start.defaults()
+    configuration.defaults()
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(folder / SOCKET))
     listener.listen(64)
@@ -208,13 +208,18 @@ def run(name: str, kind: str, arguments: list[str], own: str) -> Any:
     from fairseq_cli import generate, interactive
 
     from fairseq_ext.core import command_line
+    from fairseq_ext.core.exit import restore_keyboard_interrupt
     from fairseq_ext.plugin.compat import startup
+
+    def own_this_process() -> None:
+        if command_line.command():
+            startup.own_this_process()
+            restore_keyboard_interrupt()
 
     if not name.startswith("python"):
         sys.argv = [f"{Path(sys.executable).with_name(name)}", *arguments]
         sys.orig_argv = [sys.executable, *sys.argv]
-        if command_line.command():
-            startup.own_this_process()
+        own_this_process()
         return {"fairseq-generate": generate, "fairseq-interactive": interactive}[name].cli_main()
     sys.orig_argv = [sys.executable, *arguments]
     if kind == "-m":
@@ -224,8 +229,7 @@ def run(name: str, kind: str, arguments: list[str], own: str) -> Any:
             logging.root.setLevel(logging.WARNING)
             sys.executable = own
         sys.path.insert(0, os.getcwd())
-        if command_line.command():
-            startup.own_this_process()
+        own_this_process()
         return runpy.run_module(arguments[1], run_name="__main__", alter_sys=True) and None
     if kind not in ("-", "-c"):
         sys.argv, place = arguments, Path(kind).resolve()

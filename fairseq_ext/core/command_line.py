@@ -12,10 +12,8 @@ a file of the working folder could have the name of any other module.
 import os
 import sys
 
-COMMANDS = {
-    "fairseq-generate": "fairseq_cli.generate",
-    "fairseq-interactive": "fairseq_cli.interactive",
-}
+INTERACTIVE = "fairseq_cli.interactive"
+COMMANDS = {"fairseq-generate": "fairseq_cli.generate", "fairseq-interactive": INTERACTIVE}
 # commands that start without fairseq and torch
 TORCH_FREE_COMMANDS = (
     "fairseq_ext.terms",
@@ -97,10 +95,30 @@ def is_fairseq_command() -> bool:
     return own_command in COMMANDS.values()
 
 
+def is_loaded(command: str) -> bool:
+    """Return whether a module of fairseq's commands is loaded here, also as the main program."""
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return command in sys.modules or (main is not None and main.name == command)
+
+
 def registers_tasks() -> bool:
     """Return whether importing the package registers its tasks: in fairseq's commands
     patches.py does that later."""
     return not is_fairseq_command() and own_command not in TORCH_FREE_COMMANDS
+
+
+def end_at_interrupt() -> None:
+    """Let Ctrl-C end the process at once while it imports, where an import could turn it into
+    another error; exit.py has the way back."""
+    import signal
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupted)
+
+
+def interrupted(*signal: object) -> None:
+    """Handle Ctrl-C."""
+    os._exit(130)
 
 
 def leave_out_working_folder() -> bool:

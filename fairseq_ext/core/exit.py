@@ -117,11 +117,8 @@ def install_hook() -> None:
 
 def restore_keyboard_interrupt() -> None:
     """Let Ctrl-C raise KeyboardInterrupt from now on. Until now, while our command was importing
-    modules, it ended the process at once (fairseq_ext.pth)."""
-    if (
-        getattr(signal.getsignal(signal.SIGINT), "__qualname__", "")
-        == "FairseqExtStart.interrupted"
-    ):
+    modules, it ended the process at once (`end_at_interrupt`)."""
+    if signal.getsignal(signal.SIGINT) is command_line.interrupted:
         with contextlib.suppress(ValueError):  # raised outside the main thread
             signal.signal(signal.SIGINT, signal.default_int_handler)
 

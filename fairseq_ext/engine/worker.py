@@ -154,7 +154,7 @@ def serve(channel: Channel, decoding: Decoding) -> None:
     def tidy() -> None:
         """Return memory to the system.
 
-        The garbage collector hardly runs by itself (plugin/compat/fast_start.py).
+        The garbage collector hardly runs by itself (plugin/compat/patches.py).
         """
         nonlocal answered
         gc.collect()

@@ -19,9 +19,9 @@ from typing import Any, NoReturn
 import torch
 
 from fairseq_ext.core import command_line
+from fairseq_ext.core.command_line import is_loaded
 from fairseq_ext.core.errors import SentenceError, UsageError, damaged_data, isolated, report
 from fairseq_ext.core.stats import Stats
-from fairseq_ext.plugin.compat.repairs import is_loaded
 from fairseq_ext.plugin.options import Options
 from fairseq_ext.plugin.sentences import Batch, Sentences
 from fairseq_ext.plugin.workers import select_batch

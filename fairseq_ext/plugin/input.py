@@ -20,7 +20,7 @@ from torch import Tensor
 from fairseq_ext.core import command_line
 from fairseq_ext.core.errors import LONE_SURROGATE, SentenceError, UsageError, cut
 from fairseq_ext.plugin.bad_sentences import BadSentences
-from fairseq_ext.plugin.compat.repairs import COMMAND, is_loaded, keep_invalid_bytes
+from fairseq_ext.plugin.compat.patches import keep_invalid_bytes
 from fairseq_ext.plugin.loading.settings import max_tokens_limit, too_long
 from fairseq_ext.plugin.options import Options
 from fairseq_ext.plugin.sentences import Sentences
@@ -62,13 +62,13 @@ class InteractiveLines(BadSentences):
         if (
             command_line.own_command
             and sys.stdin is None
-            and is_loaded(COMMAND)
+            and command_line.is_loaded(command_line.INTERACTIVE)
             and options.settings.input == "-"
         ):
             raise UsageError(
                 "standard input is closed: give lines there, or name a file by --input"
             )
-        if command_line.own_command == COMMAND:
+        if command_line.own_command == command_line.INTERACTIVE:
             keep_invalid_bytes()
 
     def read(

@@ -31,10 +31,10 @@ from fairseq.utils import split_paths
 from omegaconf import DictConfig
 from torch import nn
 
+from fairseq_ext.core.command_line import is_loaded
 from fairseq_ext.core.errors import UsageError, counted, cut
 from fairseq_ext.core.files import table_lines
 from fairseq_ext.core.words import LANGUAGE
-from fairseq_ext.plugin.compat.repairs import is_loaded
 from fairseq_ext.plugin.loading.settings import setting
 
 LARGEST = 2**31 - 1

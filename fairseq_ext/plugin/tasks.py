@@ -15,6 +15,7 @@ the hypotheses as the dicts that fairseq prints.
 from __future__ import annotations
 
 import dataclasses
+import gc
 import inspect
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
@@ -35,7 +36,6 @@ from fairseq.tasks.translation import TranslationTask
 from fairseq_ext.core.command_line import is_fairseq_command
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.model.choose import refuse_architecture
-from fairseq_ext.plugin.compat.fast_start import keep_imported
 from fairseq_ext.plugin.flags_dataclass import flags_dataclass, task_dataclass
 from fairseq_ext.plugin.loading.checkpoint import no_first_weights
 from fairseq_ext.plugin.loading.languages import (
@@ -250,7 +250,7 @@ class Extended(GeneratorBuilderMixin):
         check_stock_settings(cfg)
         check_outputs(cfg)
         if is_fairseq_command():
-            keep_imported()
+            gc.freeze()  # what is imported stays: no collection looks at it
         target = None
         if issubclass(cls, TranslationTask):
             name_languages_(cfg, checkpoint_of(cfg))

@@ -19,12 +19,13 @@ from arguments import command_line, run_script
 from harness import BenchError
 from report import ROOT
 
-START_UP = ROOT / "fairseq_ext" / "plugin" / "compat" / "fairseq_ext.pth"
+COMPAT = ROOT / "fairseq_ext" / "plugin" / "compat"
+START_UP = [COMPAT / "fairseq_ext.pth", COMPAT / "fairseq_ext_start.py"]
 WAYS = {"python": [], "python -I": ["-I"], "python -S": ["-S"]}
 
 
 def environment(python: str, folder: Path, *files: Path) -> Path:
-    """The interpreter of a new environment that holds these .pth files alone."""
+    """The interpreter of a new environment that holds these files alone."""
     done = subprocess.run(
         [python, "-m", "venv", "--without-pip", folder], capture_output=True, text=True, check=False
     )
@@ -55,7 +56,7 @@ def costs(python: str, starts: int, ways: list[str]) -> dict[str, tuple[float, f
     with tempfile.TemporaryDirectory() as folder:
         bare, having = (
             environment(python, Path(folder, "bare")),
-            environment(python, Path(folder, "having"), START_UP),
+            environment(python, Path(folder, "having"), *START_UP),
         )
         for way in ways:
             rounds = [

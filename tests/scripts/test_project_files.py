@@ -166,6 +166,7 @@ def test_a_second_set_up_does_nothing_and_another_start_up_file_is_noticed(tmp_p
         "requirements.txt",
         "setup.py",
         "fairseq_ext/plugin/compat/fairseq_ext.pth",
+        "fairseq_ext/plugin/compat/fairseq_ext_start.py",
     )
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

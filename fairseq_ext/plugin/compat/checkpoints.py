@@ -1,7 +1,7 @@
 """fairseq's loading of checkpoints and their settings, changed so that no code of theirs runs.
 
 A refusal is one sentence that names the way out.
-startup.py loads this file by its path, while fairseq is being imported, so torch is imported in
+patches.py loads this file by its path, while fairseq is being imported, so torch is imported in
 functions.
 """
 

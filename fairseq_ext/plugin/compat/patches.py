@@ -1,264 +1,296 @@
-"""Every change that this package makes to another: fairseq, hydra, omegaconf, torch, Python's own
-library. `python -m fairseq_ext.doctor` lists those in force.
+"""The list of every change that this package makes to another: fairseq, hydra, omegaconf, torch,
+Python's own library. `python -m fairseq_ext.doctor` lists those in force.
 
-EVERYWHERE has the changes that stock fairseq 0.12.2 needs on current Python, torch, numpy and
-hydra, and those that keep a checkpoint from running code; any program that imports fairseq gets
-them. COMMANDS has those that are made in the process of a command alone (core/command_line.py).
-While such a command builds its model, loading/checkpoint.py replaces functions of torch.nn.init.
+Most are what stock fairseq 0.12.2 needs on current Python, torch, numpy and hydra, or keep a
+checkpoint from running code; any program that imports fairseq gets them. The others are made in the
+process of a command alone (core/command_line.py). While such a command builds its model,
+loading/checkpoint.py replaces functions of torch.nn.init.
 
 startup.py loads this file by its path, while fairseq is being imported, and makes the changes.
 """
 
-import importlib
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import fileinput
+import functools
+import gc
 import importlib.util
+import io
+import logging
 import os
 import sys
+import threading
+import types
+import warnings
+from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+startup = sys.modules["fairseq_ext.plugin.compat.startup"]
+own = startup.load("core.command_line")
+checkpoints, configuration = (
+    startup.load(f"plugin.compat.{name}") for name in ("checkpoints", "configuration")
+)
 
 
 class Patch(NamedTuple):
     what: str  # the changed function or module
-    why: str
-    # the function that makes the change, in a file of this folder or in a module of the package; it
-    # returns False if no change is needed
-    change: str
-    # modules of fairseq that the function gets; without any it is called once
-    modules: tuple[str, ...] = ()
-    # called before the module runs, and returns a context for that; else called after it
-    early: bool = False
+    change: Callable[..., Any]  # makes the change; returns False if none is needed
+    modules: tuple[
+        str, ...
+    ]  # of fairseq, each of which `change` gets; without any it is called once
+    early: bool  # called before the module runs, and returns a context for that; else after it
+    is_of_command: bool  # only in the process of a command
+
+    @property
+    def why(self) -> str:
+        """Return the first paragraph of the function's docstring."""
+        return " ".join((self.change.__doc__ or "").partition("\n\n")[0].split())
 
 
-ALL = ("fairseq.",)  # every module of fairseq
-EVERYWHERE = (
-    Patch(
-        "eval in the modules of fairseq",
-        "a checkpoint's settings are read as literals and run no code",
-        "checkpoints.replace_eval",
-        ALL,
-        True,
-    ),
-    *[
-        Patch(
-            "dataclasses._get_field, while a module of fairseq or a --user-dir is imported, and "
-            "__hash__ of the classes of its defaults",
-            "Python 3.11 refuses dataclass instances as defaults, which fairseq's "
-            "configuration has",
-            "repairs.dataclass_defaults",
-            ALL,
-            True,
-        )
-    ][: sys.version_info >= (3, 11)],
-    *[
-        Patch(
-            "interpret_dc_type in fairseq.dataclass.utils",
-            "Python 3.14 writes Optional[X] as X | None, which fairseq does not know",
-            "repairs.read_optional_types",
-            ("fairseq.dataclass.utils",),
-        )
-    ][: sys.version_info >= (3, 14)],
-    Patch(
-        "initialize and compose in fairseq.dataclass.utils",
-        "hydra 1.3 warns five times of the way fairseq calls it, and takes 0.8 s for what "
-        "takes 0.05 s here",
-        "fast_start.replace_compose",
-        ("fairseq.dataclass.utils",),
-    ),
-    Patch(
-        "torch's safe globals, while fairseq.checkpoint_utils and fairseq.distributed.utils read",
-        "torch 2.6 refuses the plain classes that fairseq's checkpoints hold",
-        "checkpoints.allow_plain_classes",
-        ("fairseq.checkpoint_utils", "fairseq.distributed.utils"),
-    ),
-    Patch(
-        "load_checkpoint_to_cpu in fairseq.checkpoint_utils",
-        "a refused checkpoint is reported in one sentence, with the way out",
-        "checkpoints.explain_refused_checkpoints",
-        ("fairseq.checkpoint_utils",),
-    ),
-    Patch(
-        "_upgrade_state_dict and load_model_ensemble_and_task in fairseq.checkpoint_utils",
-        "our tasks build architectures that are a plain Transformer under a name of their own, and "
-        "report why a model cannot be built",
-        "checkpoints.build_plain_transformers",
-        ("fairseq.checkpoint_utils",),
-    ),
-    Patch(
-        "import_user_module in fairseq.utils",
-        "a command that names an *_ext task finds it, with any --user-dir or none",
-        "patches.register_named_tasks",
-        ("fairseq.options",),
-    ),
-    Patch(
-        "fairseq.modules.transformer_layer.TransformerEncoderLayerBase.__init__",
-        "fairseq calls torch's fused encoder layer without the mask type that torch 2 needs, "
-        "and fails on padded batches",
-        "repairs.avoid_fused_encoder_layer",
-        ("fairseq.modules.transformer_layer",),
-    ),
-    Patch(
-        "fairseq.data.iterators.CountingIterator.__init__",
-        "fairseq always requests pinned memory, and torch warns where there is no GPU",
-        "repairs.pin_no_memory",
-        ("fairseq.data.iterators",),
-    ),
-    Patch(
-        "logging.basicConfig, while two tasks of fairseq run that call it",
-        "import fairseq_ext sets up no log in another program",
-        "repairs.set_up_no_log",
-        ("fairseq.tasks.text_to_speech", "fairseq.tasks.frm_text_to_speech"),
-        True,
-    ),
-    Patch(
-        "TranslationFromPretrainedBARTTask.args",
-        "mBART's task reads it, and fairseq 0.12.2 no longer sets it",
-        "repairs.give_arguments",
-        ("fairseq.tasks.translation_from_pretrained_bart",),
-    ),
-    Patch(
-        "numpy's name in two data sets of fairseq",
-        "they use numpy.compat, which numpy 2 lacks",
-        "repairs.give_numpy_long",
-        ("fairseq.data.token_block_dataset", "fairseq.data.language_pair_dataset"),
-    ),
-    Patch(
-        "fairseq.data.data_utils_fast and token_block_utils_fast",
-        "fairseq was installed without a compiler: they are ours, in Python",
-        "uncompiled.stand_in",
-        ("fairseq.data.data_utils",),
-    ),
-    Patch(
-        "fairseq.scoring.bleu.Scorer.__init__",
-        "fairseq was installed without a compiler: n-grams are counted in Python",
-        "uncompiled.count_ngrams",
-        ("fairseq.scoring.bleu",),
-    ),
-)
-COMMANDS = (
-    Patch(
-        "sys.path",
-        "a command does not run files of the working folder",
-        "fairseq_ext.core.command_line.leave_out_working_folder",
-    ),
-    Patch(
-        "sys.excepthook",
-        "known mistakes end in one sentence, Ctrl-C quietly",
-        "fairseq_ext.core.exit.install_hook",
-    ),
-    Patch(
-        "logging.Handler.handleError, an exit handler, standard error where it is closed",
-        "a closed output ends a command with its own status",
-        "fairseq_ext.core.exit.watch_output",
-    ),
-    Patch(
-        "warnings.filters, and a log filter of fairseq.tasks.text_to_speech",
-        "warnings of hydra, torch, Ray and fairseq because of fairseq's age",
-        "repairs.silence_notices",
-    ),
-)
-QUICK = (  # not for --help, which lists names in the order in which fairseq's files register them
-    Patch(
-        "the garbage collector's thresholds, an exit handler",
-        "a million permanent objects are not scanned repeatedly",
-        "fairseq_ext.plugin.compat.fast_start.spare_collections",
-    ),
-    Patch(
-        "sys.meta_path, torch._meta_registrations",
-        "a third of torch's import is for tensors without data, which no command has: "
-        "torch.compile and others import it when they start",
-        "fairseq_ext.plugin.compat.fast_start.import_metas_late",
-    ),
-    Patch(
-        "ConfigStore.store in hydra.core.config_store",
-        "some 40 dataclasses are converted when they are read, and a command reads 3",
-        "fairseq_ext.plugin.compat.fast_start.convert_settings_late",
-        ("fairseq.dataclass.initialize",),
-    ),
-    Patch(
-        "omegaconf.DictConfig.__getattr__",
-        "plain values are read directly: omegaconf takes 40 us, and a line reads 23",
-        "fairseq_ext.plugin.compat.fast_start.read_plain_values",
-        ("fairseq.dataclass.utils",),
-    ),
-    Patch(
-        "the registries of fairseq.models, fairseq.tasks and fairseq.registry; four packages",
-        "fairseq's files, and packages that no translation needs, run when they are needed",
-        "fairseq_ext.plugin.compat.lazy.replace_registries",
-        ("fairseq.models", "fairseq.registry", "fairseq.tasks"),
-    ),
-    Patch(
-        "parse_args_and_arch in fairseq.options",
-        "the default model of fairseq-generate, which is for speech, is not imported",
-        "fairseq_ext.plugin.compat.fast_start.leave_out_default_model",
-        ("fairseq.options",),
-    ),
-    Patch(
-        "logging.basicConfig",
-        "a command's log goes to standard error, as in stock",
-        "fairseq_ext.plugin.compat.fast_start.log_as_stock",
-        ("fairseq.tasks",),
-    ),
-)
-INVALID_BYTES = Patch(  # made by plugin/input.py; repairs.py says whether it is in force
-    "sys.stdin, fileinput and a log filter in fairseq_cli.interactive",
-    "invalid UTF-8 is an error of its line, not of the session",
-    "fairseq_ext.plugin.compat.repairs.keep_invalid_bytes",
-)
+ALL = "fairseq.*"  # every module of fairseq
+PATCHES: list[Patch] = []
 in_force: list[Patch] = []
 
 
-def load_by_path(module: str) -> ModuleType:
-    """Return a module of this package, loaded by its path if it is not loaded: an import of the
-    package would import fairseq, which is being imported."""
-    if module not in sys.modules:
-        spec = importlib.util.spec_from_file_location(
-            module, os.path.join(PACKAGE, *module.split(".")[1:]) + ".py"
+def patch(
+    what: str,
+    *modules: str,
+    early: bool = False,
+    of_command: bool = False,
+    since: tuple[int, ...] = (),
+) -> Callable:
+    """Return a decorator that adds a function to the list; since: the Python that needs it."""
+
+    def add(change: Callable) -> Callable:
+        @functools.wraps(change)
+        def make(*arguments: object) -> object:
+            made = change(*arguments)
+            if made is not False and added not in in_force:
+                in_force.append(added)
+            return made
+
+        added = Patch(what, make, modules, early, of_command)
+        if sys.version_info >= since:
+            PATCHES.append(added)
+        return make
+
+    return add
+
+
+def of_module(name: str) -> list[Patch]:
+    """Return the patches of a module of fairseq in this process."""
+    return [
+        each
+        for each in PATCHES
+        if (name in each.modules or ALL in each.modules)
+        and (own.own_command or not each.is_of_command)
+    ]
+
+
+# ---- Checkpoints, the configuration, fairseq's parts without a compiler
+
+
+patch("eval in the modules of fairseq", ALL, early=True)(checkpoints.replace_eval)
+patch(
+    "torch's safe globals, while fairseq.checkpoint_utils and fairseq.distributed.utils read",
+    "fairseq.checkpoint_utils",
+    "fairseq.distributed.utils",
+)(checkpoints.allow_plain_classes)
+patch("load_checkpoint_to_cpu in fairseq.checkpoint_utils", "fairseq.checkpoint_utils")(
+    checkpoints.explain_refused_checkpoints
+)
+patch(
+    "_upgrade_state_dict and load_model_ensemble_and_task in fairseq.checkpoint_utils",
+    "fairseq.checkpoint_utils",
+)(checkpoints.build_plain_transformers)
+patch("initialize and compose in fairseq.dataclass.utils", "fairseq.dataclass.utils")(
+    configuration.replace_compose
+)
+patch("omegaconf.DictConfig.__getattr__", "fairseq.dataclass.utils", of_command=True)(
+    configuration.read_plain_values
+)
+
+
+@patch("fairseq.data.data_utils_fast and token_block_utils_fast", "fairseq.data.data_utils")
+def replace_compiled_modules(module: ModuleType) -> bool:
+    """Give their functions in Python, if fairseq was installed without a compiler."""
+    is_missing = importlib.util.find_spec("fairseq.data.data_utils_fast") is None
+    if is_missing:
+        startup.load("plugin.compat.uncompiled").stand_in()
+    return is_missing
+
+
+@patch("fairseq.scoring.bleu.Scorer.__init__", "fairseq.scoring.bleu")
+def count_ngrams(module: ModuleType) -> bool:
+    """Count n-grams in Python, if fairseq was installed without a compiler."""
+    is_missing = importlib.util.find_spec("fairseq.libbleu") is None
+    if is_missing:
+        startup.load("plugin.compat.uncompiled").count_ngrams(module)
+    return is_missing
+
+
+# ---- Repairs for current Python, torch, numpy and hydra
+
+
+stock_get_field = dataclasses._get_field  # type: ignore[attr-defined]
+importing, counting = 0, threading.Lock()  # modules of fairseq that are being imported
+
+
+@patch(
+    "dataclasses._get_field, while a module of fairseq or a --user-dir is imported, and __hash__ "
+    "of the classes of its defaults",
+    ALL,
+    early=True,
+    since=(3, 11),
+)
+@contextlib.contextmanager
+def dataclass_defaults(*module: ModuleType) -> Iterator[None]:
+    """Accept a fairseq dataclass instance as the default of a field, which Python 3.11 refuses.
+
+    It takes "has no __hash__" for "is mutable". fairseq reads the default itself (not a factory),
+    so the instance stays the default and its class gets identity hashing.
+    """
+    global importing
+    with counting:
+        importing += 1
+        dataclasses._get_field = get_field  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        with counting:
+            importing -= 1
+            if importing == 0:
+                dataclasses._get_field = stock_get_field  # type: ignore[attr-defined]
+
+
+def get_field(cls, name, annotation, *more):
+    """Replace dataclasses._get_field, which it calls."""
+    default = getattr(cls, name, dataclasses.MISSING)
+    kind = type(default.default if isinstance(default, dataclasses.Field) else default)
+    if kind.__hash__ is None and any(base.__name__ == "FairseqDataclass" for base in kind.__mro__):
+        kind.__hash__ = object.__hash__
+    return stock_get_field(cls, name, annotation, *more)
+
+
+@patch("interpret_dc_type in fairseq.dataclass.utils", "fairseq.dataclass.utils", since=(3, 14))
+def read_optional_types(utils: ModuleType) -> None:
+    """Take X for the type of an option whose field is X | None, as Python 3.14 writes Optional[X]:
+    fairseq reads the older form only."""
+    stock = utils.interpret_dc_type
+
+    @functools.wraps(stock)
+    def interpret_dc_type(field_type):
+        optional = (
+            isinstance(field_type, types.UnionType) and field_type.__args__[-1] is types.NoneType
         )
-        assert spec is not None and spec.loader is not None
-        loaded = sys.modules[module] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(loaded)
-    return sys.modules[module]
+        return field_type.__args__[0] if optional else stock(field_type)
+
+    utils.interpret_dc_type = interpret_dc_type  # type: ignore[attr-defined]
 
 
-def make(patch: Patch, *arguments):
-    """Make a change; return the result of its function."""
-    place, _, function = patch.change.rpartition(".")
-    module = (
-        importlib.import_module(place)
-        if "." in place
-        else load_by_path(f"fairseq_ext.plugin.compat.{place}")
-    )
-    made = getattr(module, function)(*arguments)
-    if made is not False and patch not in in_force:
-        in_force.append(patch)
-    return made
+@patch(
+    "fairseq.modules.transformer_layer.TransformerEncoderLayerBase.__init__",
+    "fairseq.modules.transformer_layer",
+)
+def avoid_fused_encoder_layer(transformer_layer: ModuleType) -> None:
+    """Keep fairseq from torch's fused encoder layer, which it calls without the mask type that
+    torch 2 needs: a post-norm Transformer would fail on padded batches."""
+    layer = transformer_layer.TransformerEncoderLayerBase
+    stock = layer.__init__
+
+    @functools.wraps(stock)
+    def initialise(self, *args, **kwargs):
+        stock(self, *args, **kwargs)
+        self.can_use_fastpath = False
+
+    layer.__init__ = initialise
 
 
+@patch("fairseq.data.iterators.CountingIterator.__init__", "fairseq.data.iterators")
+def pin_no_memory(iterators: ModuleType) -> None:
+    """Let batches use pinned memory only if there is a GPU: torch warns elsewhere."""
+    stock = iterators.CountingIterator.__init__
+
+    @functools.wraps(stock)
+    def initialise(self, iterable, *args, **kwargs):
+        loader = getattr(iterable, "_iterable", iterable)  # inside a buffer
+        if getattr(loader, "pin_memory", False):
+            loader.pin_memory = iterators.torch.cuda.is_available()
+        stock(self, iterable, *args, **kwargs)
+
+    iterators.CountingIterator.__init__ = initialise
+
+
+@patch(
+    "logging.root, while two tasks of fairseq run that call logging.basicConfig",
+    "fairseq.tasks.text_to_speech",
+    "fairseq.tasks.frm_text_to_speech",
+    early=True,
+)
+def set_up_no_log(module: ModuleType) -> contextlib.AbstractContextManager | bool:
+    """Set up no log in a program that imports fairseq_ext: they find a handler there, and set none.
+
+    A program that imports fairseq first, and fairseq's commands, behave as stock.
+    """
+    is_guest = "fairseq_ext" in sys.modules and "fairseq_cli" not in sys.modules
+    return is_guest and with_handler(logging.NullHandler())
+
+
+@contextlib.contextmanager
+def with_handler(handler: logging.Handler) -> Iterator[None]:
+    logging.root.addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.root.removeHandler(handler)
+
+
+@patch("TranslationFromPretrainedBARTTask.args", "fairseq.tasks.translation_from_pretrained_bart")
+def give_arguments(module: ModuleType) -> None:
+    """Let mBART's task find its arguments, which fairseq 0.12.2 no longer sets."""
+    module.TranslationFromPretrainedBARTTask.args = property(lambda self: self.cfg)  # type: ignore
+
+
+@patch(
+    "numpy's name in two data sets of fairseq",
+    "fairseq.data.token_block_dataset",
+    "fairseq.data.language_pair_dataset",
+)
+def give_numpy_long(module: ModuleType) -> bool:
+    """Give them a numpy with `compat.long`, which numpy 2 lacks."""
+    numpy = module.np
+    lacks = not hasattr(numpy, "compat")
+    if lacks:
+        module.np = types.ModuleType("numpy")  # type: ignore[attr-defined]
+        vars(module.np).update(vars(numpy), compat=types.SimpleNamespace(long=int))
+    return lacks
+
+
+# ---- Our tasks
+
+
+@patch("import_user_module in fairseq.utils", "fairseq.options")
 def register_named_tasks(options: ModuleType) -> None:
-    """Import fairseq_ext, and with it its tasks, if the command names one; and let --user-dir
-    fairseq_ext mean the installed package.
+    """Let a command that names an *_ext task find it, with any --user-dir or none.
 
     Errors: UsageError for an unknown *_ext task, in one line that lists the known ones.
     """
-    stock, own = options.utils.import_user_module, load_by_path("fairseq_ext.core.command_line")
+    stock = options.utils.import_user_module
 
     def import_user_module(args) -> None:
         given = getattr(args, "user_dir", None)
-        folders = own.values_of("--user-dir")
-        if given is not None and (
-            len(folders) > 1 or (os.pathsep in given and not os.path.exists(given))
-        ):
-            refuse_two(folders if len(folders) > 1 else given.split(os.pathsep))
-        if given is not None and os.path.basename(os.path.normpath(given)) == "fairseq_ext":
+        if given is not None:
+            refuse_two(own.values_of("--user-dir"), given)
+        if given is not None and is_ours(given):
             importlib.import_module("fairseq_ext.plugin.tasks")
         else:
             if given is not None and own.names_our_task():
                 refuse_wrong_folder(given)
-            if given is not None:
-                load_by_path("fairseq_ext.plugin.compat.fast_start").import_metas()
-            with load_by_path("fairseq_ext.plugin.compat.repairs").dataclass_defaults():
+            with dataclass_defaults():
                 stock(args)
         if own.names_our_task() or "fairseq_ext.plugin.tasks" in sys.modules:
             importlib.import_module("fairseq_ext.plugin.tasks").extend_examples()
@@ -276,39 +308,131 @@ def register_named_tasks(options: ModuleType) -> None:
             importlib.import_module("fairseq_ext.plugin.flag_help").print_flags()
 
 
-def refuse_two(folders: list[str]) -> None:
+def is_ours(folder: str) -> bool:
+    """Return whether --user-dir means this package, wherever it is installed."""
+    return os.path.basename(os.path.normpath(folder)) == "fairseq_ext"
+
+
+def refuse_two(folders: list[str], given: str) -> None:
     """Refuse several user directories in a sentence that shows the right command
     (raises UsageError)."""
-    others = [
-        folder for folder in folders if os.path.basename(os.path.normpath(folder)) != "fairseq_ext"
-    ]
-    task = load_by_path("fairseq_ext.core.command_line").named_task() or "translation_ext"
-    raise importlib.import_module("fairseq_ext.core.errors").UsageError(
-        f"fairseq reads one --user-dir, and {' and '.join(folders)} are given: the *_ext tasks "
-        f"need none, so use --user-dir {others[0] if others else folders[0]} --task {task}"
-    )
+    if os.pathsep in given and not os.path.exists(given):
+        folders = folders if len(folders) > 1 else given.split(os.pathsep)
+    if len(folders) > 1:
+        other = next((folder for folder in folders if not is_ours(folder)), folders[0])
+        raise importlib.import_module("fairseq_ext.core.errors").UsageError(
+            f"fairseq reads one --user-dir, and {' and '.join(folders)} are given: the *_ext tasks "
+            f"need none, so use --user-dir {other} --task {own.named_task() or 'translation_ext'}"
+        )
 
 
 def refuse_wrong_folder(folder: str) -> None:
     """Refuse a path that is not a user directory, and one with the name of another module, which
     Python would import instead (raises UsageError)."""
     path = os.path.abspath(folder)
-    if os.path.exists(path) and not os.path.isdir(path):
-        raise importlib.import_module("fairseq_ext.core.errors").UsageError(
-            f"--user-dir {folder} is a file: name the folder that it lies in"
-        )
-    if "." in os.path.basename(path):
-        raise importlib.import_module("fairseq_ext.core.errors").UsageError(
-            f"--user-dir {folder} cannot be imported, for there is a dot in its name: "
-            "rename the folder"
-        )
     known = sys.modules.get(os.path.basename(path))
-    if (
+    wrong = ""
+    if os.path.exists(path) and not os.path.isdir(path):
+        wrong = "is a file: name the folder that it lies in"
+    elif "." in os.path.basename(path):
+        wrong = "cannot be imported, for there is a dot in its name: rename the folder"
+    elif (
         known is not None
         and os.path.isdir(path)
         and path not in map(os.path.abspath, getattr(known, "__path__", ()))
     ):
+        wrong = f"has the name of another module of Python's, {known.__name__}: rename the folder"
+    if wrong:
         raise importlib.import_module("fairseq_ext.core.errors").UsageError(
-            f"--user-dir {folder} has the name of another module of Python's, {known.__name__}: "
-            "rename the folder"
+            f"--user-dir {folder} {wrong}"
         )
+
+
+@patch(
+    "the registries of fairseq.models and fairseq.tasks",
+    "fairseq.models",
+    "fairseq.tasks",
+    of_command=True,
+)
+def replace_registries(module: ModuleType) -> bool:
+    """Run the files of models and tasks when they are needed."""
+    for name in vars(module) if startup.pending else ():
+        if name.endswith("_REGISTRY"):
+            setattr(module, name, startup.Registry(getattr(module, name)))
+    return bool(startup.pending)
+
+
+# ---- The process of a command
+
+
+@patch("sys.path", of_command=True)
+def leave_out_working_folder() -> bool:
+    """Run no files of the working folder."""
+    return own.leave_out_working_folder()
+
+
+@patch(
+    "sys.excepthook, logging.Handler.handleError, an exit handler, standard error where it is "
+    "closed",
+    of_command=True,
+)
+def report_errors() -> None:
+    """End at a known mistake in one sentence, at Ctrl-C quietly, at a closed output with a status
+    of its own."""
+    exit = importlib.import_module("fairseq_ext.core.exit")
+    exit.install_hook()
+    exit.watch_output()
+
+
+@patch("the garbage collector's thresholds, an exit handler", of_command=True)
+def spare_collections() -> None:
+    """Do not look repeatedly through the million objects that torch's and fairseq's imports make,
+    which stay to the end."""
+    gc.set_threshold(200_000, 50, 100)
+    atexit.register(gc.freeze)
+
+
+@patch("logging.root, in a command of fairseq's", of_command=True)
+def log_as_stock() -> bool:
+    """Send the log to standard error: in stock a rarely used task does so, before the command would
+    choose standard output."""
+    if own.is_fairseq_command():
+        logging.basicConfig(
+            format="%(asctime)s | %(levelname)s | %(name)s | %(message)s",
+            datefmt="%Y-%m-%d %H:%M:%S",
+            level=os.environ.get("LOGLEVEL", "INFO").upper(),
+        )
+    return own.is_fairseq_command()
+
+
+@patch("warnings.filters, and a log filter of fairseq.tasks.text_to_speech", of_command=True)
+def silence_notices() -> None:
+    """Ignore warnings of Ray on its future, and fairseq's advice to install a package that only
+    training to speak would use."""
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"ray\..*")
+    speech = logging.getLogger("fairseq.tasks.text_to_speech")
+    speech.addFilter(lambda record: "tensorboardX" not in record.getMessage())
+
+
+@patch(
+    "sys.stdin, fileinput and a log filter in fairseq_cli.interactive",
+    own.INTERACTIVE,
+    of_command=True,
+)
+def keep_invalid_bytes() -> None:
+    """Read bytes that are not valid UTF-8 as lone surrogates, from standard input and from --input,
+    so that they are an error of their line and not of the session."""
+    logging.getLogger(own.INTERACTIVE).addFilter(holds_here)
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
+    hook = functools.partial(fileinput.hook_encoded, errors="surrogateescape")
+    for name in (own.INTERACTIVE, "__main__"):
+        if getattr(sys.modules.get(name), "fileinput", None) is fileinput:
+            changed = types.SimpleNamespace(input=fileinput.input, hook_encoded=hook)
+            sys.modules[name].fileinput = changed  # type: ignore[attr-defined]
+
+
+def holds_here(record: logging.LogRecord) -> bool:
+    """Return whether a line of the command's log is correct: our phrases are segmented for the
+    target side, and need no shared vocabulary."""
+    return "assumes a shared subword vocabulary" not in str(record.msg)

@@ -2,11 +2,10 @@
 without a compiler (`python -m fairseq_ext.doctor --install-fairseq`): batches by size, blocks of a
 language model's text, and the n-gram counts of its BLEU.
 
-startup.py loads this file by its path, while fairseq is being imported.
+patches.py loads this file by its path, while fairseq is being imported.
 """
 
 import ctypes
-import importlib.util
 import sys
 import types
 from collections import Counter
@@ -132,20 +131,15 @@ TWINS: dict[str, dict[str, Callable | None]] = {
 }
 
 
-def stand_in(module: ModuleType) -> bool:
-    """Replace fairseq's compiled modules if they are missing; return whether they are."""
-    if importlib.util.find_spec("fairseq.data.data_utils_fast") is not None:
-        return False
+def stand_in() -> None:
+    """Replace fairseq's compiled modules."""
     for name, functions in TWINS.items():
         sys.modules[name] = types.ModuleType(name)
         vars(sys.modules[name]).update(functions)
-    return True
 
 
-def count_ngrams(module: ModuleType) -> bool:
-    """Let fairseq.scoring.bleu's Scorer count here if libbleu is missing; return whether it is."""
-    if importlib.util.find_spec("fairseq.libbleu") is not None:
-        return False
+def count_ngrams(module: ModuleType) -> None:
+    """Let fairseq.scoring.bleu's Scorer count here."""
 
     def initialise(self, cfg) -> None:
         self.stat = module.BleuStat()
@@ -156,4 +150,3 @@ def count_ngrams(module: ModuleType) -> bool:
         self.reset()
 
     module.Scorer.__init__ = initialise  # type: ignore[attr-defined]
-    return True

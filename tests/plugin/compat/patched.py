@@ -16,7 +16,7 @@ from fairseq_ext.plugin.compat import patches  # noqa: E402
 
 PACKAGE = patches.__file__.rpartition("plugin")[0]
 OTHERS = {"fairseq", "hydra", "numpy", "omegaconf", "torch", *sys.stdlib_module_names}
-# what Python's import, and lazy.py's, puts into every module
+# what Python's import, and startup.py's, puts into every module
 OF_IMPORT = {"__loader__", "__spec__", "__getattr__", "__class__", "_"}
 
 
@@ -38,8 +38,8 @@ def is_borrowed(module: str, name: str, value: object) -> bool:
     return name == "__hash__" and value is object.__hash__ and module.startswith("fairseq.")
 
 
-for patch in patches.EVERYWHERE + patches.QUICK:
-    for name in patch.modules if patch.modules != patches.ALL else ():
+for patch in patches.PATCHES:
+    for name in set(patch.modules) - {patches.ALL, "fairseq_cli.interactive"}:
         getattr(importlib.import_module(name), "absent", None)  # which has a lazy module run
 found = set()
 for name, module in list(sys.modules.items()):
@@ -56,12 +56,10 @@ for name, module in list(sys.modules.items()):
                 for own, held in vars(value).items()
                 if is_ours(held) or is_borrowed(name, own, held)
             }
-metas = sys.modules["torch._meta_registrations"]
-found |= {metas.__name__} if is_ours(vars(metas).get("__getattr__")) else set()
 found |= {"gc.set_threshold"} if gc.get_threshold() != before else set()
 found |= (
     {"warnings.filters"}
-    if any("hydra" in str(message) for _, message, *_ in warnings.filters)
+    if any("ray" in str(module) for _, _, _, module, _ in warnings.filters)
     else set()
 )
-print(json.dumps([sorted(found), [patch.change for patch in patches.in_force]]))
+print(json.dumps([sorted(found), [patch.change.__name__ for patch in patches.in_force]]))

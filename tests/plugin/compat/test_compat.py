@@ -21,7 +21,7 @@ from fairseq.models.transformer import TransformerModel
 from models import batch, build, dictionary, generators, run, same
 from sizes import drawn
 
-from fairseq_ext.plugin.compat import checkpoints, repairs, startup
+from fairseq_ext.plugin.compat import checkpoints, patches, startup
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPTS, DEMO = ROOT / "scripts" / "bench", ROOT / "checkpoints" / "demo"
@@ -95,18 +95,16 @@ def test_stock_fairseq_exports_its_transformer_to_torchscript_without_our_packag
 @pytest.mark.skipif(not CURRENT, reason="Python 3.10 takes fairseq's dataclasses as they are")
 def test_without_the_hook_this_python_refuses_fairseq():
     """The hook is still needed."""
-    awake = (
-        "sys.meta_path[:] = [f for f in sys.meta_path if type(f).__name__ not in "
-        "('FairseqExtStart', 'Hook')]"
+    done = python(
+        "import sys, fairseq_ext_start as s; sys.meta_path.remove(s.Start); import fairseq"
     )
-    done = python(f"import sys; {awake}; import fairseq")
     assert done.returncode != 0 and "use default_factory" in done.stderr
 
 
 def test_an_option_of_an_optional_field_has_the_fields_type_as_python_3_14_writes_it():
     kinds = (int, str, float | None, bool)
     utils = SimpleNamespace(interpret_dc_type=fairseq.dataclass.utils.interpret_dc_type)
-    repairs.read_optional_types(utils)
+    patches.read_optional_types(utils)
     assert [utils.interpret_dc_type(kind) for kind in kinds] == [int, str, float, bool]
 
 
@@ -117,7 +115,7 @@ def test_the_hook_registers_once():
 
 
 def test_a_file_that_the_hook_loads_by_its_path_is_the_module_that_others_import():
-    assert checkpoints is startup.patches().load_by_path("fairseq_ext.plugin.compat.checkpoints")
+    assert checkpoints is startup.load("plugin.compat.checkpoints")
     assert checkpoint_utils.load_checkpoint_to_cpu.__globals__ is vars(checkpoints), (
         "one lock and one list of classes"
     )
