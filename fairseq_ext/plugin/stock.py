@@ -79,18 +79,19 @@ NO_TWIN = {  # stock tasks without a twin, and the reason
 def refuse_unknown(name: str) -> None:
     """Refuse an unknown *_ext task: name the reason, or list the known tasks (raises
     UsageError)."""
-    ours = sorted(task for task in TASK_REGISTRY if task.endswith("_ext"))
+    if name in TASK_REGISTRY:
+        return
     stock = name.removesuffix("_ext")
-    if name not in ours and stock in NO_TWIN:
+    if stock in NO_TWIN:
         raise UsageError(f"there is no --task {name}: {stock} {NO_TWIN[stock]}")
-    own = TASK_REGISTRY[stock] if stock in TASK_REGISTRY else None
-    if name not in ours and own is not None and not own.__module__.startswith("fairseq."):
+    own = TASK_REGISTRY.get(stock)
+    if own is not None and not own.__module__.startswith("fairseq."):
         raise UsageError(
             f"there is no --task {name} yet: add fairseq_ext.extend({own.__name__}) where "
             f"{stock} is registered"
         )
-    if name not in ours:
-        raise UsageError(f"--task {name} is unknown to fairseq_ext: use {', '.join(ours)}")
+    ours = sorted(task for task in TASK_REGISTRY if task.endswith("_ext"))
+    raise UsageError(f"--task {name} is unknown to fairseq_ext: use {', '.join(ours)}")
 
 
 def refuse_flags(name: str, words: Collection[str]) -> None:

@@ -26,7 +26,7 @@ from fairseq_ext.corpus.worker import Result
 from fairseq_ext.plugin import compat
 from fairseq_ext.terms.__main__ import main as terms_main
 
-START_UP = Path(compat.__file__).with_name("fairseq_ext.pth")
+START_UP = Path(compat.__file__).with_name("fairseq_ext_start.py")
 EXT = ["--task", "translation_ext", "--cpu", "--beam", "2", "--max-len-b", "8"]
 CORPUS = ["fairseq_ext.corpus", "translate", "--path", "m", "--data", "d", "--cpu"]
 GLOSSARY = ["fairseq_ext.terms", "expand", "--lang", "en"]
@@ -270,16 +270,13 @@ import runpy, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
 sys.orig_argv = ["python", *{argv!r}]
 sys.argv = {argv[:1] + argv[2:] if module else argv!r}
-hooked = "FairseqExtStart"
-sys.meta_path[:] = [each for each in sys.meta_path if type(each).__name__ != hooked]
-exec({START_UP.read_text()!r})
 class Interrupt:
     def find_spec(self, name, *more):
         if name == {moment!r}:
             signal.raise_signal(signal.SIGINT)
 sys.meta_path.insert(0, Interrupt())
-sys.argv = {argv[1:] if module else argv!r}
-runpy.{"run_module" if module else "run_path"}({argv[1 if module else 0]!r}, run_name="__main__")
+run = runpy.{"run_module" if module else "run_path"}
+run({argv[1 if module else 0]!r}, run_name="__main__", **{dict(alter_sys=True) if module else {}})
 """
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=100
@@ -289,7 +286,7 @@ runpy.{"run_module" if module else "run_path"}({argv[1 if module else 0]!r}, run
 
 def test_ctrl_c_raises_once_the_package_is_there(tmp_path):
     """A command of ours that has started writes its statistics and says how it goes on: it is not
-    ended by the start-up file any more."""
+    ended at once any more."""
     words = [
         "-m",
         "fairseq_ext.terms",
