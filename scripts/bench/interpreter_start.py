@@ -1,10 +1,11 @@
-"""What does the start-up file cost a Python that has nothing to do with fairseq?
+"""What do the start-up files cost a Python that has nothing to do with fairseq?
 
     python scripts/bench/interpreter_start.py --pythons python3.10 python3.13 --starts 60
 
-Two empty environments of each Python, one with `fairseq_ext.pth`, start `python -c pass` in turns;
-the median of the pairs' differences is the file's cost. -I as a sandboxed program is started; -S,
-which reads no such files, is the control: its difference should be nothing.
+Two empty environments of each Python, one with `fairseq_ext.pth` and the module that it imports,
+start `python -c pass` in turns; the median of the pairs' differences is the files' cost. -I as a
+sandboxed program is started; -S, which reads no such files, is the control: its difference should
+be nothing.
 """
 
 import os

@@ -2,11 +2,12 @@
 
 | file | what is in it |
 | --- | --- |
-| startup.py, fairseq_ext.pth | the import hook that makes the changes, and the |
-| | file that installs it |
-| patches.py | the list of changes |
+| fairseq_ext.pth, | what is installed next to the package: a finder that runs startup.py when |
+| fairseq_ext_start.py | fairseq is first imported |
+| startup.py | the import hook that makes the changes, and the start of our commands |
+| patches.py | the list of changes, and the repairs of fairseq |
 | checkpoints.py | checkpoints and their settings run no code |
-| repairs.py, uncompiled.py | repairs of fairseq; its three compiled modules in Python |
-| fast_start.py, lazy.py | a quick start of commands |
+| configuration.py | fairseq's configuration, without hydra's parser |
+| uncompiled.py | its three compiled modules in Python |
 | tiny_decode.py | the doctor's last check |
 """

@@ -23,7 +23,7 @@ from types import ModuleType
 
 ALLOW = "FAIRSEQ_EXT_ALLOW_GLOBALS"
 # the first release whose torch.load runs no code by default (CVE-2025-32434 concerns older ones)
-SAFE_TORCH = (2, 6)
+SAFE_TORCH = "2.6"
 BYTEARRAY_OPCODE = b"\nbytearray\n"
 safe_globals_lock = threading.RLock()
 
@@ -84,13 +84,10 @@ def explain_refused_checkpoints(checkpoint_utils: ModuleType) -> None:
     stock = checkpoint_utils.load_checkpoint_to_cpu
 
     def load_checkpoint_to_cpu(path, *args, **kwargs):
-        if (
-            tuple(int(part) for part in re.findall(r"\d+", checkpoint_utils.torch.__version__)[:2])
-            < SAFE_TORCH
-        ):
+        torch = checkpoint_utils.torch
+        if torch.__version__ < SAFE_TORCH:
             raise OSError(
-                f"torch {checkpoint_utils.torch.__version__} runs code from checkpoints: install "
-                "torch 2.6 or later"
+                f"torch {torch.__version__} runs code from checkpoints: install torch 2.6 or later"
             )
         try:
             if os.path.isfile(path):
