@@ -23,7 +23,7 @@ from demo_model import ROOT
 from fairseq_ext import Engine
 from fairseq_ext.serve import Settings
 from fairseq_ext.serve.app import Server
-from fairseq_ext.serve.guard import most_connections, protocol
+from fairseq_ext.serve.guard import protocol
 from fairseq_ext.serve.models import Models
 
 JSON, TSV = ({"Content-Type": kind} for kind in ("application/json", "text/tab-separated-values"))
@@ -48,14 +48,13 @@ def listening(
     """A client of a server over this engine, which stays when the server goes."""
     server = server or Server(Models(engine), settings)
     sock = socket.create_server(("127.0.0.1", 0))
-    of_connections = protocol(settings.max_connections or most_connections(), settings.read_timeout)
     config = uvicorn.Config(
         server.app,
         log_level="error",
         log_config=None,  # the loggers' handlers stay
         lifespan="off",
         timeout_graceful_shutdown=2,
-        http=of_connections,
+        http=protocol(settings),
     )
     running = uvicorn.Server(config)
     thread = threading.Thread(target=running.run, kwargs={"sockets": [sock]}, daemon=True)

@@ -241,7 +241,7 @@ def serve(models: Models, settings: Settings, sock: socket.socket) -> int:
     import uvicorn
 
     from fairseq_ext.serve.app import Server
-    from fairseq_ext.serve.guard import most_connections, protocol
+    from fairseq_ext.serve.guard import protocol
 
     application = Server(models, settings)
     config = uvicorn.Config(
@@ -252,7 +252,7 @@ def serve(models: Models, settings: Settings, sock: socket.socket) -> int:
         use_colors=False,
         lifespan="on",
         timeout_graceful_shutdown=int(settings.grace + 0.5),
-        http=protocol(settings.max_connections or most_connections(), settings.read_timeout),
+        http=protocol(settings),
         timeout_keep_alive=settings.keep_alive,
     )
 

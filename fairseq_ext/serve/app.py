@@ -25,7 +25,6 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse, JSONResponse
-from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import Headers
@@ -37,9 +36,8 @@ from fairseq_ext.engine.jobs import Answer, GlossaryFile
 from fairseq_ext.serve import Settings, records
 from fairseq_ext.serve.bodies import checked, described, file_name, read_json, urlencoded
 from fairseq_ext.serve.deepl import DeepL
-from fairseq_ext.serve.direct import Direct, busy_routes
 from fairseq_ext.serve.glossaries import Glossaries
-from fairseq_ext.serve.guard import read_body
+from fairseq_ext.serve.guard import LONG, MAX_HEADER, read_body
 from fairseq_ext.serve.libretranslate import LibreTranslate
 from fairseq_ext.serve.metrics import Counted
 from fairseq_ext.serve.models import Models, Pair
@@ -83,8 +81,7 @@ class Server(Service):
 
     def add_routes(self) -> None:
         """Add all routes; each is handled by the method of its name."""
-        app, busy = self.app, dict[str, APIRoute]()
-        app.add_middleware(Direct, routes=busy)
+        app = self.app
         app.add_middleware(
             SameSite, hosts=self.settings.hosts, origins=self.settings.allowed_origins
         )
@@ -117,7 +114,6 @@ class Server(Service):
         app.get("/ready", **more)(self.ready)
         app.get("/metrics", summary="Counts for Prometheus", **more)(self.prometheus)
         app.get("/", include_in_schema=False)(self.page)
-        busy.update(busy_routes(app))
 
     async def translate(self, request: Request) -> Any:
         """Translate a record, or a list of them."""
@@ -394,7 +390,9 @@ class SameSite:
         await self.app(scope, receive, send)
 
     def check(self, method: str, path: str, headers: Headers) -> None:
-        """Raise HTTPException 403 or 415 for a refused request."""
+        """Raise HTTPException 403, 415 or 431 for a refused request."""
+        if sum(len(name) + len(value) for name, value in headers.raw) > MAX_HEADER:
+            raise HTTPException(431, LONG, {"Connection": "close"})
         for name, url in (
             ("Host", "//" + headers.get("host", "")),
             ("Origin", headers.get("origin", "//localhost")),

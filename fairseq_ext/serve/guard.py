@@ -13,12 +13,14 @@ import contextlib
 import hashlib
 import hmac
 import ipaddress
+import json
 import re
 import resource
 import secrets
-import time
 from argparse import ArgumentParser
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import HTTPException, Request
@@ -150,23 +152,16 @@ async def drop(parts: AsyncIterator[bytes]) -> None:
 
 # ---- How long a client may take, and how many there may be
 #
-# uvicorn leaves this to a proxy.
-#
-# A connection is closed whose request has not come whole after `timeout` seconds, which takes
-# nothing of its answer for so long, whose header is too long, or that sends too many requests at
-# once. Where there are `most` connections, a new one takes the place of the one that has waited
-# longest for a request; where all of them are at work, it gets status 503.
-# At the end of the server a connection that is idle stays for `LINGER` seconds: a request that is
-# on its way is answered, with `Connection: close`, and not lost.
+# uvicorn leaves to a proxy how long a header may take and be. Where there are more connections than
+# allowed, a new one takes the place of the one that has waited longest for its client, which sends
+# no request or takes nothing of its answer; where all of them are at work, it gets status 503.
 
 
 KEPT_BACK = 100  # open files for all else: pipes to workers, glossaries, the library
 MOST = 1000  # connections, where the system allows as many
-HEAD = 1 << 16  # most bytes of a header
-MAX_PIPELINED = 32  # most requests of a connection that are not answered
-CHECKS = 4  # times in a timeout that all connections are looked at
-LATE = "the request has not come within {:g} seconds"
-LONG = f"the header has more than {HEAD} bytes: send fewer"
+MAX_HEADER = 1 << 16  # bytes
+MAX_PIPELINED = 32  # requests of a connection that wait for the one before them
+LONG = f"the header has more than {MAX_HEADER} bytes: send fewer"
 
 
 def most_connections() -> int:
@@ -175,109 +170,91 @@ def most_connections() -> int:
     return MOST if allowed == resource.RLIM_INFINITY else max(1, min(MOST, allowed - KEPT_BACK))
 
 
-def response(status: str, sentence: str, more: str = "") -> bytes:
-    """Return a response of the server itself."""
-    body = f'{{"error":"{sentence}"}}'
-    headers = (
-        "Content-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\n"
-        "Connection: close\r\n"
-        f"{more}"
+class Connection(HttpToolsProtocol):
+    """A connection that is closed where a header takes longer than `timeout` seconds, and counts
+    among the `most` of its server."""
+
+    def __init__(self, most: int, timeout: float, **given: Any):
+        super().__init__(**given)
+        self.most, self.timeout = most, timeout
+        self.head = 0  # bytes that have come since the last header or part of a body
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.wait()
+        if len(self.connections) > self.most:
+            idle = min(
+                (each for each in self.connections - {self} if each.is_idle),
+                key=lambda each: each.since,
+                default=None,
+            )
+            if idle is None:
+                return self.refuse(503, "all connections are in use: send the request again")
+            self.connections.discard(idle)
+            idle.transport.abort()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the connection waits for its client."""
+        return self.cycle is None or self.cycle.response_complete or self.flow.write_paused
+
+    def wait(self) -> None:
+        """Note that a header begins; close the connection if it does not end in time."""
+        self.since = self.loop.time()
+        said = f"the request has not come within {self.timeout:g} seconds"
+        self.header_timer = self.loop.call_later(self.timeout, self.refuse, 408, said)
+
+    def refuse(self, status: int, sentence: str) -> None:
+        """Say why the connection is closed, and close it."""
+        if not self.transport.is_closing():
+            body = json.dumps({"error": sentence}).encode()
+            head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nConnection: close\r\n"
+            head += "Retry-After: 2\r\n" if status == 503 else ""
+            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            self.transport.write(head.encode() + body)
+            self.transport.close()
+
+    # ---- of the parser, which calls what follows `on_`
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        has_answered = self.cycle is None or self.cycle.response_complete
+        if has_answered and self.header_timer.cancelled():
+            self.wait()
+        self.head += len(data)
+        super().data_received(data)
+        if self.head > MAX_HEADER:
+            self.refuse(431, LONG)
+
+    def on_headers_complete(self) -> None:
+        self.head = 0
+        self.header_timer.cancel()
+        if len(self.pipeline) >= MAX_PIPELINED:
+            return self.transport.abort()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self.head = 0
+        super().on_body(body)
+
+    def on_response_complete(self) -> None:
+        self.since = self.loop.time()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.header_timer.cancel()
+        super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        self.loop.call_later(LINGER, super().shutdown)
+
+
+def protocol(settings: Settings) -> Any:
+    """Return what makes a server's connections."""
+    return partial(
+        Connection, settings.max_connections or most_connections(), settings.read_timeout
     )
-    return f"HTTP/1.1 {status}\r\n{headers}\r\n{body}".encode()
-
-
-def protocol(most: int, timeout: float) -> type[asyncio.Protocol]:
-    """Return the protocol of a server's connections."""
-    alive: set[Connection] = set()
-
-    def check_all() -> None:
-        """Look at all connections, now and again while there are any."""
-        for connection in list(alive):
-            connection.check(time.monotonic())
-        if alive:
-            asyncio.get_running_loop().call_later(min(1.0, timeout / CHECKS), check_all)
-
-    class Connection(HttpToolsProtocol):  # type: ignore[misc]
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self.requests = 0  # whose header has come, and which are not answered
-            self.is_expected = True  # a request: none has come yet, or a part of one has
-            self.since = time.monotonic()  # when it began to wait for a request
-            self.head = 0  # bytes since the last one that belonged to a body or ended a header
-            self.unwritten = 0  # bytes that the client had not taken when last looked at
-            self.moved = self.since  # when it had last taken some
-            if not alive:
-                self.loop.call_later(min(1.0, timeout / CHECKS), check_all)
-            alive.add(self)
-            if len(alive) > most:
-                others = (other for other in alive if not other.requests and other is not self)
-                idle = min(others, key=lambda other: other.since, default=None)
-                if idle is None:
-                    return self.refuse(
-                        "503 Service Unavailable",
-                        "all connections are in use: send the request again",
-                        "Retry-After: 2\r\n",
-                    )
-                alive.discard(idle)
-                idle.transport.abort()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            alive.discard(self)
-            super().connection_lost(exc)
-
-        def refuse(self, status: str, sentence: str, more: str = "") -> None:
-            """Say why the connection is closed, and close it."""
-            if not self.transport.is_closing():
-                self.transport.write(response(status, sentence, more))
-                self.transport.close()
-
-        def check(self, now: float) -> None:
-            """Close the connection where its client takes too long."""
-            unwritten = self.transport.get_write_buffer_size()
-            if unwritten == 0 or unwritten != self.unwritten:
-                self.unwritten, self.moved = unwritten, now
-            elif now - self.moved >= timeout:
-                return self.transport.abort()
-            if self.is_expected and not self.requests and now - self.since >= timeout:
-                self.refuse("408 Request Timeout", LATE.format(timeout))
-
-        # ---- of the parser, which calls what follows `on_`
-
-        def data_received(self, data: bytes) -> None:
-            if self.transport.is_closing():
-                return
-            if not self.is_expected and not self.requests:
-                self.is_expected, self.since = True, time.monotonic()
-            self.head += len(data)
-            super().data_received(data)
-            if self.head > HEAD:
-                self.refuse("431 Request Header Fields Too Large", LONG)
-
-        def on_headers_complete(self) -> None:
-            self.head, self.is_expected = 0, False
-            self.requests += 1
-            if self.requests > MAX_PIPELINED:
-                return self.transport.abort()
-            super().on_headers_complete()
-
-        def on_body(self, body: bytes) -> None:
-            self.head = 0
-            super().on_body(body)
-
-        def on_message_complete(self) -> None:
-            self.head = 0
-            super().on_message_complete()
-
-        def on_response_complete(self) -> None:
-            self.requests -= 1
-            self.since = time.monotonic()
-            super().on_response_complete()
-
-        def shutdown(self) -> None:
-            self.loop.call_later(LINGER, super().shutdown)
-
-    return Connection
 
 
 if __name__ == "__main__":

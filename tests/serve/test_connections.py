@@ -203,34 +203,24 @@ def test_a_header_is_not_kept_without_a_limit(client):
                     sock.sendall(line if begin[-2:] == b"\r\n" else line[8:-2])
                     sent += len(line)
             assert sent < 10 << 20
-    with raw(client) as sock:
-        sock.sendall(get + line * 70)
-        assert sock.recv(1000).startswith(b"HTTP/1.1 431 ")
+    for end in (b"", b"\r\n"):
+        with raw(client) as sock:
+            sock.sendall(get + line * 70 + end)
+            assert sock.recv(1000).startswith(b"HTTP/1.1 431 ")
     assert client.get("/health", headers={"X-Some": "x" * 60000}).status_code == 200
 
 
-@pytest.mark.parametrize("sends", ["a few requests", "ever more"])
-def test_clients_that_do_not_read_hold_no_connection(serving, sends):
+def test_clients_that_do_not_read_make_room(serving):
     """Their answers are more than the buffers take."""
-    with serving(max_connections=8, read_timeout=0.5, max_body=4 << 20) as client:
-        get = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with serving(max_connections=8, max_body=4 << 20) as client:
         body = json.dumps({"q": "x" * (3 << 20), "source": "de", "target": "de"}).encode()
         held = []
         for _ in range(8):
             sock = socket.socket()
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             sock.connect((client.base_url.host, client.base_url.port))
+            sock.sendall((head("/translate", body) + body) * 3)
             held.append(sock)
-        begin = time.monotonic()
-        if sends == "a few requests":
-            for sock in held:
-                with contextlib.suppress(ConnectionError):  # a slow one is closed meanwhile
-                    sock.sendall((head("/translate", body) + body) * 3)
-        while sends == "ever more" and time.monotonic() < begin + 1.5:
-            for sock in held:
-                with contextlib.suppress(OSError):
-                    sock.sendall(get * 16, socket.MSG_DONTWAIT)
-            time.sleep(0.05)
         assert until(lambda: answers_health(client), 30)
         for sock in held:
             sock.close()
@@ -243,25 +233,13 @@ def answers_health(client: httpx.Client) -> bool:
         return False
 
 
-def test_a_client_that_reads_slowly_gets_all_and_one_that_sends_too_much_at_once_is_closed(serving):
+def test_a_client_that_sends_too_much_at_once_is_closed(client):
     get = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with serving(read_timeout=0.5) as client:
-        size = len(client.get("/openapi.json").content)
-        sock = socket.socket()
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        sock.connect((client.base_url.host, client.base_url.port))
-        with sock:
-            sock.sendall(get * 30)
-            found, begin = 0, time.monotonic()
-            sock.settimeout(5)
-            while found < 30 * size and time.monotonic() < begin + 60:
-                found += len(sock.recv(30 * size // 20))
-                time.sleep(0.1 if time.monotonic() < begin + 2 else 0)
-        assert found >= 30 * size
-        with raw(client) as sock, contextlib.suppress(OSError):
-            sock.sendall(get * 5000)
-            read = b"".join(iter(lambda: sock.recv(1 << 20), b""))
-            assert len(read) < 5000 * size
+    size = len(client.get("/openapi.json").content)
+    with raw(client) as sock, contextlib.suppress(OSError):
+        sock.sendall(get * 5000)
+        read = b"".join(iter(lambda: sock.recv(1 << 20), b""))
+        assert len(read) < 5000 * size
 
 
 def test_a_file_that_a_killed_put_has_left_is_removed(tmp_path):
