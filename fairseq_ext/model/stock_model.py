@@ -39,14 +39,6 @@ from fairseq_ext.model.transformer.supported import (
 FEW_SENTENCES = 2
 
 
-@dataclass(frozen=True)
-class SelectionChanges:
-    """The parts of the state that a selection of rows changes."""
-
-    rows: bool  # a row may continue another one
-    sources: bool  # a row may belong to another sentence than before
-
-
 @dataclass
 class ModelRows:
     """A model's state of a group of rows."""
@@ -55,6 +47,12 @@ class ModelRows:
     row_source: Any  # encoder output as input of the decoder: per sentence, or per row
     state: State  # fairseq's incremental state
     cross_per_row: bool  # the cross-attention cache is per row, not per sentence
+
+    def copy(self) -> ModelRows:
+        """Return a copy. Selecting from it does not change these rows: buffers are replaced, never
+        modified."""
+        state = {name: copy.copy(buffer) for name, buffer in self.state.items()}
+        return dataclasses.replace(self, state=state)
 
 
 class StockModel:
@@ -107,21 +105,18 @@ class StockModel:
             source, source, {}, not self.keeps_source_once or sentences <= FEW_SENTENCES
         )
 
-    def step(self, tokens: Tensor, need_attention: bool) -> Tensor:
-        """Read the last column of tokens (n, L); return features (n, d), or the model's own scores
-        (n, V) if it has no separate output layer."""
-        state = {"incremental_state": self.live.state} if self.incremental else {}
-        if self.has_output_layer:
-            out, extra = self.decoder.extract_features(
-                tokens, encoder_out=self.live.row_source, **state
-            )
-        else:
-            out, extra = self.decoder(tokens, encoder_out=self.live.row_source, **state)[:2]
+    def read(self, tokens: Tensor, cached: bool, need_attention: bool) -> Tensor:
+        """Read tokens (n, L), of which only the last column is new if the state is cached; return
+        the features (n, L or 1, d), or the model's own scores if it has no separate output
+        layer."""
+        state = {"incremental_state": self.live.state} if cached and self.incremental else {}
+        forward = self.decoder.extract_features if self.has_output_layer else self.decoder
+        out, extra = forward(tokens, encoder_out=self.live.row_source, **state)[:2]
         if need_attention:
             attention = extra["attn"] if isinstance(extra, dict) else extra
             attention = attention[0] if isinstance(attention, (list, tuple)) else attention
             self.attention = None if attention is None else attention[:, -1, :]
-        return out[:, -1, :]
+        return out
 
     def log_probs(self, features: Tensor, temperature: float) -> Tensor:
         """Return the log-probabilities (n, V) of features (n, d), in float32 or better."""
@@ -151,46 +146,37 @@ class StockModel:
         row: Tensor,
         sentence: Tensor | None,
         sentence_of_row: Tensor | None,
-        changes: SelectionChanges,
+        same_layout: bool,
+        same_rows: bool,
     ) -> None:
         """Reorder all per-row state by row (n',).
 
         sentence (S',): indices of the sentences that stay, None for all; sentence_of_row (n',):
         index of each row's sentence among the sentences that stay, None if every sentence has the
-        same number of rows.
+        same number of rows. same_layout: every row belongs to the same sentence as before;
+        same_rows: and continues itself.
         """
-        if changes.rows:
+        live = self.live
+        if not same_rows:
             for module in self.other_modules:
-                module.reorder_incremental_state(self.live.state, row)
-        cross = self.cross_index(row, sentence, sentence_of_row, changes)
+                module.reorder_incremental_state(live.state, row)
+        # the cross-attention cache is per sentence while all have the same number of rows
+        cross = None if same_layout else row
+        if not live.cross_per_row:
+            cross = sentence
+            if sentence_of_row is not None:
+                cross = sentence_of_row if sentence is None else sentence[sentence_of_row]
+        own = None if same_rows else row
         for module in self.attentions:
-            index = cross if module.encoder_decoder_attention else row if changes.rows else None
-            buffer = module._get_input_buffer(self.live.state)
+            index = cross if module.encoder_decoder_attention else own
+            buffer = module._get_input_buffer(live.state)
             if buffer and index is not None:
                 buffer = {
                     name: None if value is None else value.index_select(0, index)
                     for name, value in buffer.items()
                 }
-                module._set_input_buffer(self.live.state, buffer)
-        self.live.cross_per_row = self.live.cross_per_row or sentence_of_row is not None
-
-    def cross_index(
-        self,
-        row: Tensor,
-        sentence: Tensor | None,
-        sentence_of_row: Tensor | None,
-        changes: SelectionChanges,
-    ) -> Tensor | None:
-        """Return the index that reorders the cross-attention cache, which is per sentence while all
-        sentences have the same number of rows.
-
-        None: the cache does not change.
-        """
-        if self.live.cross_per_row:
-            return row if changes.sources else None
-        if sentence_of_row is not None:
-            return sentence_of_row if sentence is None else sentence[sentence_of_row]
-        return sentence
+                module._set_input_buffer(live.state, buffer)
+        live.cross_per_row = live.cross_per_row or sentence_of_row is not None
 
     def move_source(self, sentence: Tensor | None, sentence_of_row: Tensor) -> None:
         """Copy the encoder output for each row, for decoders that read it at every step."""
@@ -207,13 +193,6 @@ class StockModel:
             encoder, copy_encoder_output(self.live.source), sentence_of_row
         )
 
-    def copy(self) -> ModelRows:
-        """Return a copy of the live rows. Selecting from it does not change this model: buffers are
-        replaced, never modified."""
-        return dataclasses.replace(
-            self.live, state={name: copy.copy(buffer) for name, buffer in self.live.state.items()}
-        )
-
     def join(self, group: ModelRows, width: int, group_width: int) -> None:
         """Append the rows of a group.
 
@@ -221,14 +200,13 @@ class StockModel:
         numbers differ.
         """
         a, b = self.live, group
+        source, state = a.source, State()
         if isinstance(self.decoder, LSTMDecoder):
+            if a.state or b.state:
+                state = join_lstm(self.decoder, (a.state, a.row_source), (b.state, b.row_source))
             source = join_sources(a.source, b.source)
-            joined = (
-                join_lstm(self.decoder, (a.state, a.row_source), (b.state, b.row_source))
-                if a.state or b.state
-                else {}
-            )
-            self.live = ModelRows(source, join_sources(a.row_source, b.row_source), joined, True)
+            row_source = join_sources(a.row_source, b.row_source)
+            self.live = ModelRows(source, row_source, state, True)
             return
         per_row = a.cross_per_row or b.cross_per_row or width != group_width or not width
         # a cache per sentence is expanded to rows if the joined cache must be per row
@@ -236,14 +214,13 @@ class StockModel:
             each if per_row and not rows.cross_per_row else 1
             for rows, each in ((a, width), (b, group_width))
         ]
-        state: State = {}
         for module in self.attentions if a.state else ():
-            of_source = module.encoder_decoder_attention
-            module._set_input_buffer(
-                state, join_attention(module, a.state, b.state, times if of_source else [1, 1])
-            )
+            repeats = times if module.encoder_decoder_attention else [1, 1]
+            buffers = [module._get_input_buffer(rows.state) for rows in (a, b)]
+            module._set_input_buffer(state, join_attention(buffers, repeats))
         # after the cache is filled, the encoder output is not read any more
-        source = a.source if a.state else join_sources(a.source, b.source)
+        if not a.state:
+            source = join_sources(a.source, b.source)
         self.live = ModelRows(source, source, state, per_row)
 
 
@@ -276,10 +253,16 @@ def copy_encoder_output(source: Any) -> Any:
 State = dict[str, dict[str, Tensor | None]]  # fairseq's incremental state
 
 
-def pad_to(x: Tensor, dim: int, length: int, fill: float = 0.0) -> Tensor:
-    """Return x padded at the end to this length along one dimension."""
-    missing = length - x.size(dim)
-    return x if not missing else F.pad(x, [0, 0] * (x.dim() - 1 - dim) + [0, missing], value=fill)
+def joined(parts: list[Tensor], dim: int, padded: int, fill: float = 0.0) -> Tensor:
+    """Return tensors joined along dim, padded at their ends to one length along another one."""
+    length = max(x.size(padded) for x in parts)
+    return torch.cat(
+        [
+            F.pad(x, [0, 0] * (x.dim() - 1 - padded) + [0, length - x.size(padded)], value=fill)
+            for x in parts
+        ],
+        dim,
+    )
 
 
 def join_sources(a: Any, b: Any) -> Any:
@@ -288,66 +271,43 @@ def join_sources(a: Any, b: Any) -> Any:
     if a is None:
         return None
     if isinstance(a, tuple):
-        source = max(a[0].size(0), b[0].size(0))
-        states = torch.cat([pad_to(x[0], 0, source) for x in (a, b)], dim=1)  # (source, S, d)
+        states, mask = (joined([a[i], b[i]], 1, 0, fill) for i, fill in ((0, 0.0), (3, 1.0)))
         hidden, cell = (torch.cat([a[i], b[i]], dim=1) for i in (1, 2))  # (layers, S, d)
-        masks = [
-            x[3] if x[3] is not None else x[0].new_zeros(x[0].shape[:2], dtype=torch.bool)
-            for x in (a, b)
-        ]
-        mask = torch.cat([pad_to(m, 0, source, True) for m in masks], dim=1)  # (source, S)
-        return states, hidden, cell, mask  # fairseq reorders the mask even without padding
-    source = max(x["encoder_out"][0].size(0) for x in (a, b))
-    states = torch.cat([pad_to(x["encoder_out"][0], 0, source) for x in (a, b)], dim=1)
+        return states, hidden, cell, mask  # (source, S, ...)
+    states = [x["encoder_out"][0] for x in (a, b)]  # (source, S, d)
     masks = [
-        x["encoder_padding_mask"][0]
-        if x["encoder_padding_mask"]
-        else no_padding(x["encoder_out"][0])
-        for x in (a, b)
+        each["encoder_padding_mask"][0]
+        if each["encoder_padding_mask"]
+        else x.new_zeros(x.size(1), x.size(0), dtype=torch.bool)
+        for each, x in zip((a, b), states, strict=True)
     ]
-    mask = torch.cat([pad_to(m, 1, source, True) for m in masks])  # (S, source)
     nothing: dict[str, list] = {name: [] for name in a}
-    return nothing | {"encoder_out": [states], "encoder_padding_mask": [mask]}
+    return nothing | {
+        "encoder_out": [joined(states, 1, 0)],
+        "encoder_padding_mask": [joined(masks, 0, 1, 1.0)],
+    }
 
 
-def no_padding(states: Tensor) -> Tensor:
-    """Return the padding mask (S, source) of encoder output (source, S, d) without padding."""
-    return states.new_zeros(states.size(1), states.size(0), dtype=torch.bool)
-
-
-def join_attention(module: MultiheadAttention, a: State, b: State, times: list[int]) -> dict:
+def join_attention(buffers: list[dict[str, Tensor | None]], times: list[int]) -> State:
     """Return the cached keys and values of two groups as one.
 
     times: for each group, the number of repetitions of its cache entries.
     """
-    buffers = []
-    for state, n in zip((a, b), times, strict=True):
-        buffer = module._get_input_buffer(state)
-        if n > 1:
-            buffer = {
-                name: None if x is None else x.repeat_interleave(n, dim=0)
-                for name, x in buffer.items()
-            }
-        buffers.append(buffer)
-    length = max(x["prev_key"].size(2) for x in buffers)  # (n, H, length, h)
-    out = {
-        name: torch.cat([pad_to(x[name], 2, length) for x in buffers])
-        for name in ("prev_key", "prev_value")
-    }
-    masks = [x.get("prev_key_padding_mask") for x in buffers]
-    same_length = all(x["prev_key"].size(2) == length for x in buffers)
-    if all(m is None for m in masks) and same_length:
-        return out | {"prev_key_padding_mask": None}
-    full = [
-        x["prev_key"].new_zeros(x["prev_key"].size(0), x["prev_key"].size(2))
-        if m is None
-        else m.to(x["prev_key"].dtype)
-        for x, m in zip(buffers, masks, strict=True)
-    ]
-    mask = torch.cat([pad_to(m, 1, length, 1.0) for m in full])
-    dtypes = {m.dtype for m in masks if m is not None}
-    return out | {
-        "prev_key_padding_mask": mask.to(dtypes.pop() if len(dtypes) == 1 else torch.bool)
+
+    def both(name: str, padded: int, fill: float = 0.0) -> Tensor:
+        parts = []
+        for buffer, n in zip(buffers, times, strict=True):
+            x, key = buffer.get(name), buffer["prev_key"]  # (n, H, length, h)
+            if x is None:  # nothing is padding
+                x = key.new_zeros(key.size(0), key.size(2), dtype=torch.bool)
+            parts.append(x.repeat_interleave(n, dim=0))
+        return joined(parts, 0, padded, fill)
+
+    mask = both("prev_key_padding_mask", 1, 1.0)
+    return {
+        "prev_key": both("prev_key", 2),
+        "prev_value": both("prev_value", 2),
+        "prev_key_padding_mask": mask,
     }
 
 

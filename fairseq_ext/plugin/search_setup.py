@@ -12,7 +12,7 @@ from typing import Any
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.language_codes import two_letters
 from fairseq_ext.model.protocol import Regroupable
-from fairseq_ext.model.stock import UncachedBackend
+from fairseq_ext.model.stock import FairseqBackend
 from fairseq_ext.plugin.options import Context, Options
 from fairseq_ext.search.compiled import without_constraints
 from fairseq_ext.search.constraints.drafts import SEARCHED
@@ -103,7 +103,7 @@ def block_decoder(flags: Any, context: Context, decoder: Regroupable) -> Regroup
             f"--schedule {flags.schedule} with --decoding {method} needs rows of different lengths "
             "in one call, which only the transformer backend can read: leave one of the two out"
         )
-    return UncachedBackend(context.models)
+    return FairseqBackend(context.models, cached=False)
 
 
 def driver_of(
@@ -139,7 +139,7 @@ def driver_of(
     driver = search_with_phrases(setup)
     if text is not None:
         attending = setup.decoder.attending_copy()
-        reading = UncachedBackend(context.models) if attending is None else attending
+        reading = FairseqBackend(context.models, cached=False) if attending is None else attending
         score = ForcedDecoding(
             reading,
             attending is not None,

@@ -18,7 +18,7 @@ from sizes import drawn, part_of
 from fairseq_ext import Translator, UsageError
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.model.choose import make_decoder
-from fairseq_ext.model.stock import UncachedBackend
+from fairseq_ext.model.stock import FairseqBackend
 from fairseq_ext.model.transformer.cache import KeyValues
 from fairseq_ext.model.transformer.encoder import FastEncoder
 from fairseq_ext.search.constraints.drafts import (
@@ -321,7 +321,11 @@ def test_two_mentions_share_no_word_and_none_where_a_term_stands():
 def scorer_of(built, dictionary) -> ForcedDecoding:
     next_to = make_decoder(built)[0].attending_copy()
     return ForcedDecoding(
-        next_to or UncachedBackend(built), next_to is not None, dictionary, True, Stats()
+        next_to or FairseqBackend(built, cached=False),
+        next_to is not None,
+        dictionary,
+        True,
+        Stats(),
     )
 
 

@@ -14,7 +14,7 @@ from parallel_decoding import EOS, LENGTHS, METHODS, blocks, counts, drafts
 from sizes import covering, drawn, part_of
 from test_neutral import GRID, MASKED_IN_FLOAT32
 
-from fairseq_ext.model.stock import UncachedBackend
+from fairseq_ext.model.stock import FairseqBackend
 from fairseq_ext.model.transformer.decoder import TransformerBackend
 from fairseq_ext.search.pool import Pool
 
@@ -209,7 +209,7 @@ def test_the_block_step_equals_the_cache_and_teacher_forcing():
     pool = Pool(
         sample["net_input"], sample["net_input"]["src_lengths"], [60] * 3, torch.arange(3), EOS
     )
-    pair = [TransformerBackend([model]), UncachedBackend([model])]
+    pair = [TransformerBackend([model]), FairseqBackend([model], cached=False)]
     for decoder in pair:
         decoder.admit(pool.inputs([0, 1, 2]))
     read = np.zeros(3, np.int64)
