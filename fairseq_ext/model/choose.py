@@ -6,9 +6,10 @@ fairseq's own modules run all other models.
 
 from __future__ import annotations
 
-import functools
+import contextlib
+import itertools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -38,7 +39,7 @@ from fairseq_ext.model.transformer.cuda_graph import CudaGraphCache, MakeGraphs,
 from fairseq_ext.model.transformer.decoder import TransformerBackend, read_tokens
 from fairseq_ext.model.transformer.encoder import FastEncoder
 from fairseq_ext.model.transformer.rows import RowGroup
-from fairseq_ext.model.transformer.supported import unsupported
+from fairseq_ext.model.transformer.supported import first, unsupported
 from fairseq_ext.model.transformer.weights import Weights
 
 logger = logging.getLogger("fairseq_ext")
@@ -59,25 +60,20 @@ def make_decoder(
     """
     if backend == "fairseq":
         return FairseqBackend(models, need_attention), None
-    reason = next((why for why in map(unsupported, models) if why), None)
+    reason = first(map(unsupported, models))
     if reason is None:
         decoder = TransformerBackend(models, need_attention)
         checks = zip(models, decoder.weights, decoder.encoders, strict=True)
-        reason = next((why for each in checks for why in [backend_difference(*each)] if why), None)
+        reason = first(itertools.starmap(backend_difference, checks))
         if reason is None and int8:
-            lacking = int8_unsupported_reason(decoder)
-            if lacking:
+            if lacking := int8_unsupported_reason(decoder):
                 raise UsageError(f"--int8 cannot be used, because {lacking}: leave it out")
             del checks, decoder  # frees memory before the weights are packed again
             return TransformerBackend(models, need_attention, int8=True), None
         if reason is None:
             if graphs == "auto" and not need_attention and are_on_current_gpu(decoder.weights):
-                make_graphs = checked_cuda_graphs(models, decoder.weights)
-                return (
-                    decoder
-                    if make_graphs is None
-                    else TransformerBackend(models, make_graphs=make_graphs)
-                ), None
+                if make := checked_cuda_graphs(models, decoder.weights):
+                    decoder = TransformerBackend(models, make_graphs=make)
             return decoder, None
         logger.warning(
             "the transformer backend failed its self-check, fairseq's own modules run instead: %s",
@@ -152,6 +148,54 @@ def int8_unsupported_reason(decoder: TransformerBackend) -> str | None:
 
 # folders of fairseq.models
 SPEECH = ("speech_to_text", "speech_to_speech", "text_to_speech", "wav2vec", "hubert")
+# task, kind of model, and why it cannot run it
+REFUSED = (
+    (
+        object,
+        FairseqNATModel,
+        "refines whole sentences and has no next token to search for: use stock's "
+        "--task translation_lev",
+    ),
+    (
+        TranslationTask,
+        FairseqLanguageModel,
+        "is a language model and reads no source sentence: use --task language_modeling_ext",
+    ),
+    (
+        TranslationTask,
+        FairseqMultiModel,
+        "holds one model for each pair of languages: use --task multilingual_translation_ext",
+    ),
+    (
+        TranslationTask,
+        TransformerFromPretrainedXLMModel,
+        "reads dictionaries of another kind: use stock's --task translation_from_pretrained_xlm",
+    ),
+)
+# task, the only kind of model that it can run, and what is said of others
+NEEDED = (
+    (
+        SpeechToTextTask,
+        FairseqEncoderDecoderModel,
+        "labels all frames at once (CTC) and has no next token to search for: use fairseq's "
+        "examples/speech_recognition",
+    ),
+    (
+        (LanguageModelingTask, MultilingualLanguageModelingTask),
+        FairseqLanguageModel,
+        "is not a language model: use --task translation_ext",
+    ),
+    (
+        MultilingualTranslationTask,
+        FairseqMultiModel,
+        "is one model and not one for each pair: use --task translation_ext",
+    ),
+    (
+        TranslationTask,
+        FairseqEncoderDecoderModel,
+        "has no decoder and so generates no text: use an encoder-decoder",
+    ),
+)
 
 
 def refusal_reason(architecture: str, task: Any) -> str | None:
@@ -160,53 +204,21 @@ def refusal_reason(architecture: str, task: Any) -> str | None:
     kind = ARCH_MODEL_REGISTRY.get(architecture) or MODEL_REGISTRY.get(architecture)
     if kind is None or not kind.__module__.startswith("fairseq."):
         return None
-    if issubclass(kind, FairseqNATModel):
-        return (
-            "refines whole sentences and has no next token to search for: use stock's "
-            "--task translation_lev"
-        )
     if kind.__module__.startswith("fairseq.model_parallel."):
         return "is spread over several processes, and the search runs in one: use the stock task"
     speech = kind.__module__.split(".")[2] in SPEECH
-    if isinstance(task, SpeechToTextTask):
-        if not speech:
-            return "reads text, and this task reads speech: use --task translation_ext"
-        whole = (
-            "labels all frames at once (CTC) and has no next token to search for: use fairseq's "
-            "examples/speech_recognition"
-        )
-        return None if issubclass(kind, FairseqEncoderDecoderModel) else whole
-    if isinstance(task, (LanguageModelingTask, MultilingualLanguageModelingTask)):
-        return (
-            None
-            if issubclass(kind, FairseqLanguageModel)
-            else "is not a language model: use --task translation_ext"
-        )
-    if isinstance(task, MultilingualTranslationTask):
-        return (
-            None
-            if issubclass(kind, FairseqMultiModel)
-            else "is one model and not one for each pair: use --task translation_ext"
-        )
-    if not isinstance(task, TranslationTask):
-        return None
-    if speech:
+    if isinstance(task, SpeechToTextTask) and not speech:
+        return "reads text, and this task reads speech: use --task translation_ext"
+    if isinstance(task, TranslationTask) and speech:
         return (
             "reads or makes speech, and this task reads text: use --task speech_to_text_ext, or "
             "the task that it was trained with"
         )
-    if issubclass(kind, FairseqLanguageModel):
-        return "is a language model and reads no source sentence: use --task language_modeling_ext"
-    if issubclass(kind, FairseqMultiModel):
-        return "holds one model for each pair of languages: use --task multilingual_translation_ext"
-    if issubclass(kind, TransformerFromPretrainedXLMModel):
-        return (
-            "reads dictionaries of another kind: use stock's --task translation_from_pretrained_xlm"
-        )
-    return (
-        None
-        if issubclass(kind, FairseqEncoderDecoderModel)
-        else "has no decoder and so generates no text: use an encoder-decoder"
+    return first(
+        why
+        for rows, is_refused in ((REFUSED, True), (NEEDED, False))
+        for tasks, kinds, why in rows
+        if isinstance(task, tasks) and issubclass(kind, kinds) is is_refused
     )
 
 
@@ -258,9 +270,10 @@ def backend_difference(
     padded, with two rows each. The rows of a sentence are swapped before the last step. graphs:
     use recorded steps; the last step repeats a recording.
     """
-    differences = [difference_of_steps(model, weights, graphs)]
-    if encoder is not None:
-        differences.append(difference_of_encoder(model, encoder))
+    with as_evaluated(model):
+        differences = [difference_of_steps(model, weights, graphs)]
+        if encoder is not None:
+            differences.append(difference_of_encoder(model, encoder))
     if all(difference <= TOLERANCE.get(weights.embedding.dtype, 0.0) for difference in differences):
         return None
     return f"its features differ from fairseq's by {max(differences):.1e} of the largest"
@@ -270,37 +283,26 @@ def difference_of_steps(
     model: BaseFairseqModel, weights: Weights, graphs: CudaGraphCache | None
 ) -> float:
     """Return the difference of the third step's features, relative to the largest feature."""
-    tokens = (
-        torch.arange(12, device=weights.embedding.device).view(4, 3) * 7 + 5
-    ) % weights.embedding.size(0)
-    tokens = tokens.masked_fill(tokens == model.decoder.padding_idx, model.decoder.dictionary.eos())
+    tokens = made_up_tokens(model, weights.embedding, 4, 3)
     # both rows of a sentence continue its only row
     tokens[:, 0] = tokens[::2, 0].repeat_interleave(2)
     cache = KeyValues.from_encoder_output(weights, made_up_source(weights, 1))
-    sentences = cache.source.size(2)
-    group = RowGroup(KVCache([cache], sentences), sentences)
-    swap = torch.tensor([1, 0, 3, 2], device=tokens.device)
-    sentence_of_row = torch.tensor([0, 0, 1, 1], device=tokens.device)
+    group = RowGroup(KVCache([cache], 2), 2)
+    of_row, swap = torch.tensor([[0, 0, 1, 1], [1, 0, 3, 2]], device=tokens.device)
     read_tokens([weights], group, tokens[::2, :1], graphs=graphs)
-    group.select_(sentence_of_row, None, 2, sentence_of_row)
+    group.select_(of_row, None, 2, of_row)
     read_tokens([weights], group, tokens[:, 1:2], graphs=graphs)
-    group.select_(swap, None, 2, sentence_of_row)
+    group.select_(swap, None, 2, of_row)
     ours = read_tokens([weights], group, tokens[:, 2:], graphs=graphs)[0][0]
     history = torch.cat([tokens[swap, :2], tokens[:, 2:]], dim=1)
-    theirs = reference_output(
-        model,
-        lambda: model.decoder.extract_features(history, encoder_out=made_up_source(weights, 2))[0],
-    )
+    theirs = model.decoder.extract_features(history, encoder_out=made_up_source(weights, 2))[0]
     return relative(ours, theirs[:, -1])
 
 
 def difference_of_encoder(model: BaseFairseqModel, encoder: FastEncoder) -> float:
     """Return the difference of the encoder's output outside padding, relative to its largest
     value."""
-    tokens = (
-        torch.arange(8, device=encoder.embedding.device).view(2, 4) * 5 + 4
-    ) % encoder.embedding.size(0)
-    tokens = tokens.masked_fill(tokens == encoder.pad, model.decoder.dictionary.eos())
+    tokens = made_up_tokens(model, encoder.embedding, 2, 4)
     tokens[1, 0] = encoder.pad
     ours = encoder(tokens)["encoder_out"][0]  # (T, S, e)
     # subtle: fairseq reads each sentence alone. The result equals that of a padded batch, for which
@@ -308,11 +310,7 @@ def difference_of_encoder(model: BaseFairseqModel, encoder: FastEncoder) -> floa
     theirs = []
     for row in (tokens[:1], tokens[1:, 1:]):
         inputs = {"src_tokens": row, "src_lengths": row.new_tensor([row.numel()])}
-        theirs.append(
-            reference_output(model, functools.partial(model.encoder.forward_torchscript, inputs))[
-                "encoder_out"
-            ][0][:, 0]
-        )
+        theirs.append(model.encoder.forward_torchscript(inputs)["encoder_out"][0][:, 0])
     return relative(torch.cat([ours[:, 0], ours[1:, 1]]), torch.cat(theirs))
 
 
@@ -321,41 +319,42 @@ def relative(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1))
 
 
-def made_up_source(weights: Weights, copies: int) -> dict[str, list[Tensor]]:
-    """Return encoder output for two sentences of 3 and 2 tokens, `copies` times each.
+# subtle: no random numbers are drawn, so that the user's generator does not change
 
-    No random numbers are drawn, so that the user's generator does not change.
-    """
+
+def made_up_tokens(model: BaseFairseqModel, embedding: Tensor, rows: int, length: int) -> Tensor:
+    """Return tokens (rows, length) without padding."""
+    tokens = torch.arange(rows * length, device=embedding.device).view(rows, length) * 7 + 5
+    tokens %= embedding.size(0)
+    return tokens.masked_fill(tokens == model.decoder.padding_idx, model.decoder.dictionary.eos())
+
+
+def made_up_source(weights: Weights, copies: int) -> dict[str, list[Tensor]]:
+    """Return encoder output for two sentences of 3 and 2 tokens, `copies` times each."""
     like, e = weights.embedding, weights.layers[0].cross_source.inputs
-    states = (
-        torch.arange(3 * 2 * e, device=like.device, dtype=torch.float64)
-        .mul(0.7)
-        .sin()
-        .view(3, 2, -1)
-        .to(like)
-    )
+    states = torch.arange(6 * e, device=like.device, dtype=torch.float64).mul(0.7).sin()
     padding = torch.tensor([[False, False, False], [True, False, False]], device=like.device)
     return {
-        "encoder_out": [states.repeat_interleave(copies, dim=1)],
+        "encoder_out": [states.view(3, 2, e).to(like).repeat_interleave(copies, dim=1)],
         "encoder_padding_mask": [padding.repeat_interleave(copies, dim=0)],
     }
 
 
-def reference_output(model: BaseFairseqModel, forward: Callable[[], Any]) -> Any:
-    """Return the result of fairseq's modules in evaluation mode and without shared source keys; the
-    model's state is restored."""
-    modes = [(m, m.training) for m in model.modules()]
-    sharing = [(m, m.beam_size) for m in model.decoder.modules() if hasattr(m, "beam_size")]
+@contextlib.contextmanager
+def as_evaluated(model: BaseFairseqModel) -> Iterator[None]:
+    """Put a model into evaluation mode and without shared source keys; its state is restored."""
+    modes = {m: m.training for m in model.modules()}
+    shared = {m: m.beam_size for m in modes if hasattr(m, "beam_size")}
     model.eval()
-    for module, _ in sharing:
+    for module in shared:
         module.beam_size = 1
     try:
-        return forward()
+        yield
     finally:
-        for module, mode in modes:
+        for module, mode in modes.items():
             module.training = mode
-        for module, beam_size in sharing:
-            module.beam_size = beam_size
+        for module, size in shared.items():
+            module.beam_size = size
 
 
 @torch.no_grad()

@@ -7,6 +7,7 @@ without hooks are supported, since a subclass may compute anything.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from fairseq.models import FairseqDecoder, FairseqEncoderDecoderModel
@@ -58,6 +59,11 @@ def speech_models() -> Any:
     return sys.modules.get("fairseq.models.speech_to_text.s2t_transformer")
 
 
+def first(reasons: Iterable[str | None]) -> str | None:
+    """Return the first reason; None if there is none."""
+    return next(filter(None, reasons), None)
+
+
 def unsupported(model: Any) -> str | None:
     """Return the reason why the backend does not support this model; None if it does."""
     decoder: Any = getattr(model, "decoder", None)
@@ -85,19 +91,14 @@ def unsupported(model: Any) -> str | None:
             "its dropout stays on (--retain-dropout)",
         ),
     ]
-    reason = next((text for bad, text in checks if bad), None) or unsupported_module(decoder)
-    if reason is None:
-        reason = unsupported_linear(
-            [decoder.output_projection, decoder.project_in_dim, decoder.project_out_dim]
-        )
-    if reason is None:
-        reason = unsupported_norm([decoder.layernorm_embedding, decoder.layer_norm])
-    if reason is None:
-        reason = next(
-            (why for layer in decoder.layers for why in [unsupported_layer(layer, decoder)] if why),
-            None,
-        )
-    return reason
+    maps = [decoder.output_projection, decoder.project_in_dim, decoder.project_out_dim]
+    return (
+        first(text for bad, text in checks if bad)
+        or unsupported_module(decoder)
+        or unsupported_linear(maps)
+        or unsupported_norm([decoder.layernorm_embedding, decoder.layer_norm])
+        or first(unsupported_layer(layer, decoder) for layer in decoder.layers)
+    )
 
 
 def unsupported_layer(layer: Any, decoder: Any) -> str | None:
@@ -106,8 +107,7 @@ def unsupported_layer(layer: Any, decoder: Any) -> str | None:
         return f"its decoder has a {type(layer).__name__}"
     if layer.encoder_attn is None:
         return "its decoder has no cross-attention"
-    first = decoder.layers[0]
-    own, cross = layer.self_attn, layer.encoder_attn
+    lowest, attentions = decoder.layers[0], (layer.self_attn, layer.encoder_attn)
     scaled = [layer.attn_ln, layer.c_attn, layer.ffn_layernorm, layer.w_resid]
     checks = [
         (
@@ -115,19 +115,18 @@ def unsupported_layer(layer: Any, decoder: Any) -> str | None:
             "its layers are scaled as in NormFormer (--scale-attn, -fc, -heads or -resids)",
         ),
         (
-            layer.normalize_before != first.normalize_before,
+            layer.normalize_before != lowest.normalize_before,
             "its layers differ in where they normalise",
         ),
     ]
-    reason = next((text for bad, text in checks if bad), None)
-    if reason is not None:
-        return reason
-    for attention in (own, cross):
-        reason = unsupported_attention(attention, first.self_attn.num_heads, decoder.embed_dim)
-        if reason is not None:
-            return reason
+    heads = lowest.self_attn.num_heads
     norms = [layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm]
-    return unsupported_linear([layer.fc1, layer.fc2]) or unsupported_norm(norms)
+    return (
+        first(text for bad, text in checks if bad)
+        or first(unsupported_attention(each, heads, decoder.embed_dim) for each in attentions)
+        or unsupported_linear([layer.fc1, layer.fc2])
+        or unsupported_norm(norms)
+    )
 
 
 def unsupported_module(stack: Any) -> str | None:
@@ -147,7 +146,7 @@ def unsupported_module(stack: Any) -> str | None:
             f"its positions are a {type(stack.embed_positions).__name__}",
         ),
     ]
-    return next((text for bad, text in checks if bad), None)
+    return first(text for bad, text in checks if bad)
 
 
 def unsupported_attention(attention: Any, heads: int, d: int) -> str | None:
@@ -163,8 +162,7 @@ def unsupported_attention(attention: Any, heads: int, d: int) -> str | None:
         (attention.num_heads != heads, "its attentions differ in heads"),
         (attention.q_proj.weight.size(0) != d, "heads have been pruned from its attention"),
     ]
-    reason = next((text for bad, text in checks if bad), None)
-    return reason or unsupported_linear(
+    return first(text for bad, text in checks if bad) or unsupported_linear(
         [attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj]
     )
 
