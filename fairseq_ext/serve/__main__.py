@@ -12,7 +12,6 @@ import socket
 import sys
 import threading
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -257,23 +256,13 @@ def serve(models: Models, settings: Settings, sock: socket.socket) -> int:
     )
 
     class Uvicorn(uvicorn.Server):
-        @contextlib.contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            """Handle signals as uvicorn does, except that a signal is over when the server is: the
-            exit code is 0."""
-            before = {
-                number: signal.signal(number, self.stop)
-                for number in (signal.SIGINT, signal.SIGTERM)
-            }
-            try:
-                yield
-            finally:
-                for number, handler in before.items():
-                    signal.signal(number, handler)
-
-        def stop(self, number: int, frame: Any) -> None:
+        def handle_exit(self, sig: int, frame: Any) -> None:
+            """End at a signal as uvicorn does, except that the signal is not raised again when the
+            server has ended: the exit code is 0."""
             application.closing = True
-            self.handle_exit(number, frame)
+            if self.should_exit and sig == signal.SIGINT:
+                self.force_exit = True
+            self.should_exit = True
 
     server = Uvicorn(config)
     failed: list[Exception] = []

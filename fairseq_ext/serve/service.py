@@ -356,13 +356,7 @@ class Stream:
                     self.deadline = self.loop.time() + self.seconds
                     yield event("partial", {"text": self.latest.text, "tokens": reported})
         except asyncio.TimeoutError:
-            yield event(
-                "error",
-                {
-                    "error": f"the translation took more than {self.seconds:g} seconds: ask for "
-                    "less at once, or later"
-                },
-            )
+            yield event("error", {"error": late(self.seconds).detail})
         except (UsageError, RuntimeError) as error:
             yield event("error", {"error": str(error)})
         finally:
