@@ -274,21 +274,21 @@ def join_sources(a: Any, b: Any) -> Any:
         states, mask = (joined([a[i], b[i]], 1, 0, fill) for i, fill in ((0, 0.0), (3, 1.0)))
         hidden, cell = (torch.cat([a[i], b[i]], dim=1) for i in (1, 2))  # (layers, S, d)
         return states, hidden, cell, mask  # (source, S, ...)
-    states = [x["encoder_out"][0] for x in (a, b)]  # (source, S, d)
+    both = [x["encoder_out"][0] for x in (a, b)]  # (source, S, d)
     masks = [
         each["encoder_padding_mask"][0]
         if each["encoder_padding_mask"]
         else x.new_zeros(x.size(1), x.size(0), dtype=torch.bool)
-        for each, x in zip((a, b), states, strict=True)
+        for each, x in zip((a, b), both, strict=True)
     ]
     nothing: dict[str, list] = {name: [] for name in a}
     return nothing | {
-        "encoder_out": [joined(states, 1, 0)],
+        "encoder_out": [joined(both, 1, 0)],
         "encoder_padding_mask": [joined(masks, 0, 1, 1.0)],
     }
 
 
-def join_attention(buffers: list[dict[str, Tensor | None]], times: list[int]) -> State:
+def join_attention(buffers: list[Any], times: list[int]) -> dict[str, Tensor | None]:
     """Return the cached keys and values of two groups as one.
 
     times: for each group, the number of repetitions of its cache entries.
@@ -303,11 +303,10 @@ def join_attention(buffers: list[dict[str, Tensor | None]], times: list[int]) ->
             parts.append(x.repeat_interleave(n, dim=0))
         return joined(parts, 0, padded, fill)
 
-    mask = both("prev_key_padding_mask", 1, 1.0)
     return {
         "prev_key": both("prev_key", 2),
         "prev_value": both("prev_value", 2),
-        "prev_key_padding_mask": mask,
+        "prev_key_padding_mask": both("prev_key_padding_mask", 1, 1.0),
     }
 
 

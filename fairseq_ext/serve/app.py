@@ -34,7 +34,14 @@ from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.glossary import READERS, Languages, LineErrors, read
 from fairseq_ext.engine.jobs import Answer, GlossaryFile
 from fairseq_ext.serve import Settings, records
-from fairseq_ext.serve.bodies import checked, described, file_name, read_json, urlencoded
+from fairseq_ext.serve.bodies import (
+    checked,
+    content_type,
+    described,
+    file_name,
+    read_json,
+    urlencoded,
+)
 from fairseq_ext.serve.deepl import DeepL
 from fairseq_ext.serve.glossaries import Glossaries
 from fairseq_ext.serve.guard import LONG, MAX_HEADER, read_body
@@ -401,7 +408,7 @@ class SameSite:
             if self.hosts is not None and host_of(url) not in self.hosts and not is_allowed:
                 said = f"the {name} '{url.removeprefix('//')}' is not this server's"
                 raise HTTPException(403, f"{said}: use its own, or add --allowed-{name.lower()}s")
-        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        kind = content_type(headers)
         if method == "POST" and path.startswith("/v1/") and kind != "application/json":
             raise HTTPException(
                 415, "the body is JSON: say so with the header Content-Type: application/json"

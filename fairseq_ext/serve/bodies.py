@@ -125,6 +125,17 @@ def once(
     return found
 
 
+def is_json(headers: Mapping[str, str], body: bytes) -> bool:
+    """Return whether a body is JSON by its header, or has none."""
+    kind = content_type(headers)
+    return kind == "application/json" or bool(body and not kind)
+
+
+def content_type(headers: Mapping[str, str]) -> str:
+    """Return the type of a body without its parameters; "" if its header does not say it."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
 async def read_form(
     headers: Mapping[str, str], body: bytes, lists: Collection[str] = ()
 ) -> dict[str, Any]:

@@ -10,7 +10,6 @@ owner. Unknown fields are ignored, as DeepL does.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -64,6 +63,7 @@ from fairseq_ext.serve.deepl_requests import (
 )
 from fairseq_ext.serve.deepl_texts import Tagged
 from fairseq_ext.serve.documents import Documents
+from fairseq_ext.serve.guard import digest
 from fairseq_ext.serve.libretranslate import READ, candidates
 from fairseq_ext.serve.models import Pair
 from fairseq_ext.serve.service import ERRORS, Service
@@ -137,7 +137,7 @@ class DeepL:
             )
         if keys.hashes is None:
             return "all"
-        return hashlib.sha256((key or "").encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        return digest(key)[:32]
 
     def glossaries(self, owner: str) -> DeepLGlossaries:
         """Return the glossaries of an owner."""
@@ -165,8 +165,8 @@ class DeepL:
             if not sources:
                 raise unsupported("source_lang", source)
         else:
-            codes = list(dict.fromkeys(code for pair in pairs for code in pair))
-            sources = likely(await run_in_threadpool(candidates, [text], codes), target)
+            found = await run_in_threadpool(candidates, [text], self.service.codes())
+            sources = likely(found, target)
             if two_letters(sources[0]) == two_letters(target):
                 return (sources[0], sources[0]), two_letters(sources[0]).upper()
         for pair in ((s, t) for s in sources for t in targets):

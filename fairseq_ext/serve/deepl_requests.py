@@ -14,7 +14,15 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.serve import Settings
-from fairseq_ext.serve.bodies import apart, checked, described, read_form, read_json, urlencoded
+from fairseq_ext.serve.bodies import (
+    apart,
+    checked,
+    described,
+    is_json,
+    read_form,
+    read_json,
+    urlencoded,
+)
 from fairseq_ext.serve.deepl_glossaries import LONGEST, Entries, read_entries
 from fairseq_ext.serve.deepl_languages import CODES, base
 from fairseq_ext.serve.guard import read_body
@@ -241,8 +249,7 @@ async def fields_of(request: Request, settings: Settings) -> dict[str, Any]:
     UsageError, and errors of `read_body`)."""
     found = urlencoded(request.scope["query_string"], "the query", LISTS)
     body = await read_body(request, settings)
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind == "application/json" or (body and not kind):
+    if is_json(request.headers, body):
         given = await apart(read_json, body) if body else {}
         if not isinstance(given, dict):
             raise UsageError("the body must be a JSON object: send the fields by their names")

@@ -47,7 +47,7 @@ class Keys:
         """
         if self.hashes is None:
             return True
-        given = hashlib.sha256((key or "").encode("utf-8", "surrogatepass")).hexdigest()
+        given = digest(key)
         found = [hmac.compare_digest(given, known) for known in self.hashes]
         return any(found)
 
@@ -74,6 +74,11 @@ class Keys:
         raise HTTPException(
             403, "this server does not know the key: check it, or ask who runs the server for one"
         )
+
+
+def digest(key: str | None) -> str:
+    """Return the SHA-256 of a key."""
+    return hashlib.sha256((key or "").encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def read_hashes(path: str) -> list[str]:
@@ -183,11 +188,9 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         self.wait()
         if len(self.connections) > self.most:
-            idle = min(
-                (each for each in self.connections - {self} if each.is_idle),
-                key=lambda each: each.since,
-                default=None,
-            )
+            others: set[Any] = self.connections - {self}
+            waiting = (each for each in others if each.is_idle)
+            idle = min(waiting, key=lambda each: each.since, default=None)
             if idle is None:
                 return self.refuse(503, "all connections are in use: send the request again")
             self.connections.discard(idle)
@@ -264,4 +267,4 @@ if __name__ == "__main__":
     )
     parse.add_argument("name", nargs="*", help="whose key it is (default: nobody's)")
     name, key = " ".join(parse.parse_args().name), secrets.token_urlsafe(32)
-    print(f"key:  {key}\nline: {hashlib.sha256(key.encode()).hexdigest()} {name}".rstrip())
+    print(f"key:  {key}\nline: {digest(key)} {name}".rstrip())

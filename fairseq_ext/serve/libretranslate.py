@@ -28,6 +28,7 @@ from fairseq_ext.serve.bodies import (
     checked,
     described,
     file_name,
+    is_json,
     key_in,
     read_form,
     read_json,
@@ -161,8 +162,7 @@ class LibreTranslate:
         if given:
             service.check(request.headers)
         body = await read_body(request, service.settings)
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind == "application/json" or (body and not kind):
+        if is_json(request.headers, body):
             self.admit(given or key_in(body))
             found = await apart(read_json, body)
             if not isinstance(found, dict):
@@ -184,10 +184,6 @@ class LibreTranslate:
                 else bad("Please contact the server operator to get an API key")
             )
 
-    def codes(self) -> list[str]:
-        """Return the served languages."""
-        return list(dict.fromkeys(code for pair in self.service.pairs() for code in pair))
-
     def pair(self, source: str, target: str) -> None:
         """Raise HTTPException for a pair that is not served."""
         pairs = self.service.pairs()
@@ -205,7 +201,7 @@ class LibreTranslate:
     ) -> tuple[str, str, dict[str, Any] | None]:
         """Return the languages of a text and of its translation, as the models name them, and how
         the first was detected, if it was."""
-        pairs, codes = self.service.pairs(), self.codes()
+        pairs, codes = self.service.pairs(), self.service.codes()
         source, target = (
             next((each for each in codes if two_letters(each) == code), code)
             if code not in codes
@@ -263,7 +259,7 @@ class LibreTranslate:
     async def detect(self, request: Request) -> Any:
         """Return the language of a text, among the served ones."""
         what = read(OfTexts, await self.fields(request))
-        return await run_in_threadpool(candidates, what.texts, self.codes())
+        return await run_in_threadpool(candidates, what.texts, self.service.codes())
 
     async def translate_file(self, request: Request) -> Any:
         """Translate a file; the answer says where the translation is for an hour, and what of the
@@ -334,7 +330,7 @@ class LibreTranslate:
 
     async def languages(self) -> Any:
         """Return the pairs that can be translated."""
-        targets: dict[str, list[str]] = {code: [] for code in self.codes()}
+        targets: dict[str, list[str]] = {code: [] for code in self.service.codes()}
         for source, target in sorted(self.service.pairs()):
             targets[source].append(target)
         return [

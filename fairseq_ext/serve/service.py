@@ -78,6 +78,10 @@ class Service:
             raise HTTPException(503, "no model can be loaded: send the request again", SOON)
         return found
 
+    def codes(self) -> list[str]:
+        """Return the served languages."""
+        return list(dict.fromkeys(code for pair in self.pairs() for code in pair))
+
     def pair_of(self, request: Request) -> Pair:
         """Return the pair that the request's query names (`?source=de&target=en`), else the only
         one.

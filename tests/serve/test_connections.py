@@ -124,14 +124,6 @@ def test_a_client_that_hangs_up_inside_its_body_is_cancelled_and_no_fault(client
     assert "Traceback" not in caplog.text
 
 
-def test_a_stream_of_no_record_is_reported_in_our_form(client):
-    found = client.post("/v1/translate/stream", content=b"[]", headers=JSON)
-    assert (found.status_code, found.json()) == (
-        400,
-        {"error": "a stream has one record: send an object, not a list"},
-    )
-
-
 def test_keys_are_read_before_the_body(serving, tmp_path):
     (tmp_path / "keys").write_text("0" * 64 + "\n", encoding="utf-8")
     with serving(api_keys=str(tmp_path / "keys")) as client:

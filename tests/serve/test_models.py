@@ -221,30 +221,22 @@ def test_a_folder_that_is_being_filled_is_left_alone(tmp_path, caplog):
     assert list(found.served) == [("de", "en"), ("en", "fr")]
 
 
-def test_a_folder_that_was_away_is_served_again(tmp_path):
-    """As it was, to the last file's time."""
+@pytest.mark.parametrize("could_not_be_loaded", [False, True])
+def test_a_folder_that_was_away_is_served_again(tmp_path, could_not_be_loaded):
+    """As it was, to the last file's time; a copy that keeps the times is tried again, too."""
     copy("de-en", tmp_path)
     copy("en-fr", tmp_path)
     found = model_folder.ModelFolder(tmp_path, {})
     assert list(found.served) == [("de", "en"), ("en", "fr")]
-    (tmp_path / "en-fr").rename(tmp_path / "away")
-    found.look()
+    if could_not_be_loaded:
+        found.give_up(("en", "fr"))
+        shutil.copytree(tmp_path / "en-fr", tmp_path / "away")
+        shutil.rmtree(tmp_path / "en-fr")
+    else:
+        (tmp_path / "en-fr").rename(tmp_path / "away")
+        found.look()
     assert list(found.served) == [("de", "en")]
     (tmp_path / "away").rename(tmp_path / "en-fr")
-    found.look()
-    found.look()
-    assert list(found.served) == [("de", "en"), ("en", "fr")]
-
-
-def test_a_model_that_could_not_be_loaded_and_is_copied_again_is_tried_again(tmp_path):
-    """By a copy that keeps the times of the files."""
-    copy("de-en", tmp_path)
-    copy("en-fr", tmp_path)
-    found = model_folder.ModelFolder(tmp_path, {})
-    found.give_up(("en", "fr"))
-    shutil.copytree(tmp_path / "en-fr", tmp_path / "copy")
-    shutil.rmtree(tmp_path / "en-fr")
-    (tmp_path / "copy").rename(tmp_path / "en-fr")
     found.look()
     found.look()
     assert list(found.served) == [("de", "en"), ("en", "fr")]
@@ -305,100 +297,6 @@ def test_what_cannot_be_is_refused_in_one_sentence(folder, arguments, sentence):
     ), done
 
 
-def test_a_model_is_dropped_where_memory_is_short(folder, monkeypatch):
-    """The one that was used longest ago, of those that no one uses; where all are in use,
-    the system has to see."""
-
-    class Pretended:
-        def __init__(self, path, **flags):
-            self.restarts, self.loaded = 0, Future()
-            self.loaded.set_result(path)
-
-        def work(self):
-            return models.Work(sentences=1)
-
-        def close(self):
-            memory[0] += 1
-
-    memory = [2]  # models that there is room for
-    monkeypatch.setattr(models, "Engine", Pretended)
-    monkeypatch.setattr(models, "CLOSES", 0)
-    monkeypatch.setattr(models, "available", lambda: memory[0] * models.BASE * 2)
-    monkeypatch.setattr(model_folder, "EVERY", 1e6)
-    found = models.ModelsOfFolder(folder, {}, None, None)
-    found.flags_of = {(name, "x"): {"path": name} for name in "abc"}
-
-    async def waits() -> None:
-        pass
-
-    async def use(name: str, inside=None) -> list[str]:
-        known = (name, "x") in found.engines
-        async with found.using((name, "x"), waits):
-            memory[0] -= not known
-            if inside is not None:
-                await inside()
-        return ["".join(pair[0]) for pair in found.engines]
-
-    async def story() -> None:
-        assert (
-            await use("a") == ["a"]
-            and await use("b") == ["a", "b"]
-            and await use("a") == ["b", "a"]
-        )
-        assert await use("c") == ["a", "c"], "b was used longest ago"
-        assert found.work().sentences == 3
-        await use("a", lambda: use("b"))
-        assert list(found.engines) == [("a", "x"), ("b", "x")], "a was in use"
-        await use("a", lambda: use("b", lambda: use("c")))
-        assert len(found.engines) == 3
-
-    asyncio.run(asyncio.wait_for(story(), 30))
-
-
-def test_no_model_is_loaded_for_a_client_that_has_gone(folder, monkeypatch):
-    """It has waited for its turn, while another model was loaded."""
-    made: list[str] = []
-
-    class Pretended:
-        restarts = 0
-
-        def __init__(self, path, **flags):
-            self.loaded: Future = Future()
-            threading.Timer(0.1, self.loaded.set_result, [None]).start()
-            made.append(path.split("/")[-2])
-
-        def work(self):
-            return models.Work()
-
-        def close(self):
-            made.append("closed")
-
-    monkeypatch.setattr(models, "Engine", Pretended)
-    found = models.ModelsOfFolder(folder, {}, 1, None)
-
-    class Left(Exception):
-        pass
-
-    async def stays() -> None:
-        pass
-
-    async def has_gone() -> None:
-        assert made == ["de-en"], "the first model is there"
-        raise Left
-
-    async def use(pair, waits) -> None:
-        async with found.using(pair, waits):
-            pass
-
-    async def story() -> list[object]:
-        first, second = use(("de", "en"), stays), use(("en", "fr"), has_gone)
-        return await asyncio.gather(first, second, return_exceptions=True)
-
-    assert [type(each) for each in asyncio.run(story())] == [type(None), Left]
-    assert made == ["de-en"] and not any(users.count for users in found.users.values())
-    found.close()
-
-
 async def stays() -> None:
     """The client is there."""
 
@@ -426,6 +324,86 @@ class Pretended:
 
 
 made: list[Pretended] = []
+
+
+def test_a_model_is_dropped_where_memory_is_short(folder, monkeypatch):
+    """The one that was used longest ago, of those that no one uses; where all are in use,
+    the system has to see."""
+
+    class Loaded(Pretended):
+        def __init__(self, path, **flags):
+            super().__init__(path)
+            self.loaded.set_result(path)
+
+        def close(self):
+            memory[0] += 1
+
+    memory = [2]  # models that there is room for
+    monkeypatch.setattr(models, "Engine", Loaded)
+    monkeypatch.setattr(models, "CLOSES", 0)
+    monkeypatch.setattr(models, "available", lambda: memory[0] * models.BASE * 2)
+    monkeypatch.setattr(model_folder, "EVERY", 1e6)
+    found = models.ModelsOfFolder(folder, {}, None, None)
+    found.flags_of = {(name, "x"): {"path": name} for name in "abc"}
+
+    async def use(name: str, inside=None) -> list[str]:
+        known = (name, "x") in found.engines
+        async with found.using((name, "x"), stays):
+            memory[0] -= not known
+            if inside is not None:
+                await inside()
+        return ["".join(pair[0]) for pair in found.engines]
+
+    async def story() -> None:
+        assert (
+            await use("a") == ["a"]
+            and await use("b") == ["a", "b"]
+            and await use("a") == ["b", "a"]
+        )
+        assert await use("c") == ["a", "c"], "b was used longest ago"
+        assert found.work().sentences == 3
+        await use("a", lambda: use("b"))
+        assert list(found.engines) == [("a", "x"), ("b", "x")], "a was in use"
+        await use("a", lambda: use("b", lambda: use("c")))
+        assert len(found.engines) == 3
+
+    asyncio.run(asyncio.wait_for(story(), 30))
+
+
+def test_no_model_is_loaded_for_a_client_that_has_gone(folder, monkeypatch):
+    """It has waited for its turn, while another model was loaded."""
+
+    class Loading(Pretended):
+        def __init__(self, path, **flags):
+            super().__init__(path)
+            threading.Timer(0.1, self.loaded.set_result, [None]).start()
+
+    made.clear()
+    monkeypatch.setattr(models, "Engine", Loading)
+    found = models.ModelsOfFolder(folder, {}, 1, None)
+
+    class Left(Exception):
+        pass
+
+    def paths() -> list[str]:
+        return [each.path.split("/")[-2] for each in made]
+
+    async def has_gone() -> None:
+        assert paths() == ["de-en"], "the first model is there"
+        raise Left
+
+    async def use(pair, waits) -> None:
+        async with found.using(pair, waits):
+            pass
+
+    async def story() -> list[object]:
+        first, second = use(("de", "en"), stays), use(("en", "fr"), has_gone)
+        return await asyncio.gather(first, second, return_exceptions=True)
+
+    assert [type(each) for each in asyncio.run(story())] == [type(None), Left]
+    assert paths() == ["de-en"] and not made[0].is_closed
+    assert not any(users.count for users in found.users.values())
+    found.close()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import base64
 import io
 import json
 import shutil
-import subprocess
 import tempfile
 import zipfile
 
@@ -348,26 +347,6 @@ def test_the_unmodified_client_of_deep_translator(client, lines):
         source="de", target="en", custom_url=f"{client.base_url}/", api_key="none"
     )
     assert made.translate(lines[0]) == text and made.translate_batch(lines[:1]) == [text]
-
-
-@pytest.mark.skipif(shutil.which("node") is None, reason="no node: apt-get install nodejs")
-def test_a_page_s_own_fetch(client, lines):
-    """As LibreTranslate's documentation calls it from JavaScript."""
-    script = """const [url, q] = process.argv.slice(1);
-        const headers = { "Content-Type": "application/json" };
-        const asked = { q, source: "de", target: "en", format: "text", alternatives: 1 };
-        asked.api_key = "";
-        const body = JSON.stringify(asked);
-        fetch(url + "/translate", { method: "POST", body, headers })
-          .then(r => r.text()).then(found => console.log(found));"""
-    done = subprocess.run(
-        ["node", "-e", script, str(client.base_url), lines[0]],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    requested = {"q": lines[0], "source": "de", "target": "en", "alternatives": 1}
-    assert json.loads(done.stdout) == client.post("/translate", json=requested).json(), done.stderr
 
 
 def test_the_language_of_a_file_is_that_of_its_text(client):
