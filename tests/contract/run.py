@@ -233,6 +233,7 @@ def main() -> int:
     parse.add_argument("--record", action="store_true", help="rows that have no answer yet")
     parse.add_argument("--process", metavar="FOLDER", help=argparse.SUPPRESS)
     args = parse.parse_args()
+    os.environ.update(ENVIRONMENT)
     requests = table()
     rows = [requests[name] for name in args.rows or requests]
     if args.process:
