@@ -51,11 +51,11 @@ METHODS = {
         note="both term bases; slower than no flag, since lines with a term are scored again",
     ),
     "optimal ending": Method(
-        ["--unnormalized", "--stop", "optimal", "--prune-bound", "--length-reward", "0.6"],
+        "--unnormalized --stop optimal --prune-bound --length-reward 0.6".split(),
         note="the best that a beam of 5 can find for its scores, with a proof",
     ),
     "variable width": Method(
-        ["--schedule", "stream", "--prune-threshold", "1.5", "--prune-children", "3"],
+        "--schedule stream --prune-threshold 1.5 --prune-children 3".split(),
         note="beams narrow where the model is certain",
     ),
     "LSH softmax": Method(

@@ -123,12 +123,7 @@ def main() -> None:
     if args.site:
         command = [
             sys.executable,
-            "-m",
-            "mkdocs",
-            "build",
-            "--strict",
-            "-q",
-            "-d",
+            *"-m mkdocs build --strict -q -d".split(),
             args.site.resolve(),
         ]
         sys.exit(subprocess.run(command, cwd=ROOT, check=False).returncode)

@@ -53,12 +53,7 @@ def wheel(folder: Path) -> Path:
     subprocess.run(
         [
             sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--no-deps",
-            "--dest",
+            *"-m pip download --quiet --no-deps --dest".split(),
             str(folder),
             name,
         ],

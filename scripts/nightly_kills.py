@@ -36,13 +36,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 DEMO, TEXT = ROOT / "checkpoints" / "demo", ROOT / "data" / "demo" / "test.de"
 SEARCH = [
-    "--source-lang",
-    "de",
-    "--target-lang",
-    "en",
-    "--bpe",
-    "sentencepiece",
-    "--sentencepiece-model",
+    *"--source-lang de --target-lang en --bpe sentencepiece --sentencepiece-model".split(),
     str(DEMO / "spm.model"),
 ]
 SEARCH += ["--cpu", "--beam", "3"]
@@ -91,12 +85,7 @@ def corpus(source: Path, out: Path) -> list[str]:
         str(source),
         "--output",
         str(out),
-        "--unit",
-        "10",
-        "--workers",
-        "2",
-        "--progress",
-        "0",
+        *"--unit 10 --workers 2 --progress 0".split(),
     ]
 
 

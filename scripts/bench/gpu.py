@@ -79,12 +79,7 @@ def command(part: str, args: argparse.Namespace) -> list[str]:
     tested = TESTED if not args.quick else ("tests/kernels/test_lsh_kernels.py",)
     several = ["-n", str(args.workers)] if args.workers > 1 and installed("xdist") else []
     return [
-        "-m",
-        "pytest",
-        "-o",
-        "addopts=-v",
-        "--tb=short",
-        "--device",
+        *"-m pytest -o addopts=-v --tb=short --device".split(),
         args.device,
         *several,
         *tested,

@@ -33,7 +33,7 @@ SERVERS: dict[str, list[str] | None] = {
     "ct2": None,
 }
 START = 300  # seconds that a server has to load
-LIMITS = ["--max-queue", "100000", "--deadline", "600", "--grace", "0"]
+LIMITS = "--max-queue 100000 --deadline 600 --grace 0".split()
 
 
 class Running(NamedTuple):

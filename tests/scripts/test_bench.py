@@ -248,18 +248,7 @@ def test_the_output_layers_script_times_every_way(flags, ways, tmp_path):
     if flags and (library() is None or "fbgemm" not in torch.backends.quantized.supported_engines):
         pytest.skip("linear layers of the compiled library and of FBGEMM are compared")
     small = [
-        "--words",
-        "5000",
-        "--rows",
-        "1",
-        "3",
-        "--dim",
-        "32",
-        "--threads",
-        "1",
-        "--times",
-        "1",
-        "--out",
+        *"--words 5000 --rows 1 3 --dim 32 --threads 1 --times 1 --out".split(),
         str(tmp_path / "out"),
     ]
     subprocess.run(
@@ -276,28 +265,11 @@ def test_the_output_layers_script_times_every_way(flags, ways, tmp_path):
 
 
 def test_shapes_are_saved_as_checkpoints_and_measured(tmp_path):
-    small = [
-        "--limit-one",
-        "2",
-        "--beams",
-        "2",
-        "--modes",
-        "one",
-        "--threads",
-        "1",
-        "--repeats",
-        "1",
-        "--no-memory",
-        "--tokens",
-        "5",
-    ]
+    small = (
+        "--limit-one 2 --beams 2 --modes one --threads 1 --repeats 1 --no-memory --tokens 5"
+    ).split()
     flags = [
-        "--shapes",
-        "tiny",
-        "--contenders",
-        "stock",
-        "ours",
-        "--out",
+        *"--shapes tiny --contenders stock ours --out".split(),
         str(tmp_path / "shape"),
         *small,
     ]
@@ -314,7 +286,7 @@ def test_shapes_are_saved_as_checkpoints_and_measured(tmp_path):
 @drawn(0)  # long
 @pytest.mark.skipif(library() is None, reason="there is no compiled library")
 def test_the_linear_maps_of_the_demo_reach_less_than_the_processors_own_rates():
-    flags = ["--limit", "2", "--repeats", "1", "--beam", "2"]
+    flags = "--limit 2 --repeats 1 --beam 2".split()
     done = subprocess.run(
         [warm.python(), BENCH / "limit.py", *flags], check=True, capture_output=True, text=True
     )
@@ -383,20 +355,7 @@ def test_a_soak_compares_readings_of_which_none_is_in_both_medians():
 
 @drawn(0)  # long
 def test_whole_words_are_timed_next_to_phrases_inside_words(tmp_path):
-    small = [
-        "--limit",
-        "3",
-        "--beam",
-        "2",
-        "--repeats",
-        "1",
-        "--threads",
-        "1",
-        "--parts",
-        "words",
-        "--sets",
-        "rand1",
-    ]
+    small = "--limit 3 --beam 2 --repeats 1 --threads 1 --parts words --sets rand1".split()
     subprocess.run(
         [warm.python(), BENCH / "constrained.py", *small, "--out", str(tmp_path / "out")],
         check=True,
@@ -416,7 +375,7 @@ def test_growth_says_the_exponent_and_keeps_what_it_has_measured(tmp_path, monke
         '{"what": "beam", "machine": "a machine", "cells": {"1": {"ours": 1.5}, "2": '
         '{"ours": 3.0}}}'
     )
-    assert growth.main(["--what", "beam", "--sizes", "1", "2", "--out", str(tmp_path)]) == 0
+    assert growth.main([*"--what beam --sizes 1 2 --out".split(), str(tmp_path)]) == 0
     table = (tmp_path / "tables.md").read_text()
     assert (
         "| 1 | 1.5 |" in table
@@ -429,15 +388,7 @@ def test_growth_says_the_exponent_and_keeps_what_it_has_measured(tmp_path, monke
 def test_growth_measures_all_contenders_on_equal_outputs(tmp_path, monkeypatch):
     monkeypatch.setattr(growth, "fix_threads", lambda threads: None)  # this process has other tests
     args = [
-        "--what",
-        "length",
-        "--sizes",
-        "5",
-        "--sentences",
-        "2",
-        "--repeats",
-        "1",
-        "--out",
+        *"--what length --sizes 5 --sentences 2 --repeats 1 --out".split(),
         str(tmp_path),
     ]
     assert growth.main(args) == 0

@@ -92,13 +92,7 @@ def test_tables_predict_and_measure(tmp_path, monkeypatch, capsys):
     flags = [
         "--out",
         str(tmp_path),
-        "--limit",
-        "5",
-        "--n",
-        "2",
-        "--repeats",
-        "1",
-        "--backends",
+        *"--limit 5 --n 2 --repeats 1 --backends".split(),
         *backends,
     ]
     done = subprocess.run(

@@ -34,36 +34,11 @@ DEMO = ["--model", ROOT / "checkpoints" / "demo", "--text", ROOT / "data" / "dem
 @drawn(0)  # long
 def test_one_paper_is_run_and_published(tmp_path):
     small = [
-        "--beams",
-        "2",
-        "--table-beam",
-        "2",
-        "--gbs",
-        "1",
-        "--prune",
-        "3",
-        "--least",
-        "1",
-        "--most",
-        "1",
-        "--rounds",
-        "2",
-        "--max-len",
-        "1",
-        "5",
-        "--sets",
-        "rand1",
-        "rand2",
-        "rand3",
-        "phr3",
-        "--figure4-beams",
-        "2",
-        "--figure4-least",
-        "1",
-        "--time-paper",
-        "--example",
-        "2",
-        "--example-words",
+        *(
+            "--beams 2 --table-beam 2 --gbs 1 --prune 3 --least 1 --most 1 --rounds 2 "
+            "--max-len 1 5 --sets rand1 rand2 rand3 phr3 --figure4-beams 2 --figure4-least "
+            "1 --time-paper --example 2 --example-words"
+        ).split(),
         "banana; red house",
         "--trace",
         "1",
@@ -346,7 +321,7 @@ def test_every_results_page_says_how_old_it_is():
         ("terminology", []),
         ("streaming", []),
         ("lsh", ["--raw", "text"]),
-        ("jacobi", ["--models", "model", "--train", "text", "--text", "text"]),
+        ("jacobi", "--models model --train text --text text".split()),
     ],
 )
 def test_without_matplotlib_each_paper_says_so_before_any_work(tmp_path, paper, more):

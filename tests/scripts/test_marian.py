@@ -49,13 +49,7 @@ def test_marian_gives_the_same_translations_and_scores(tmp_path, monkeypatch):
             kind(
                 text,
                 [
-                    "--cpu",
-                    "--beam",
-                    "1",
-                    "--batch-size",
-                    "4",
-                    "--unnormalized",
-                    "--max-len-b",
+                    *"--cpu --beam 1 --batch-size 4 --unnormalized --max-len-b".split(),
                     str(tokens),
                 ],
             )

@@ -102,12 +102,7 @@ def test_a_setting_that_is_no_better_than_fairseq_is_not_sold_as_a_gain(
         sys,
         "argv",
         [
-            "tune",
-            "--path",
-            "x",
-            "--data",
-            "x",
-            "--dev",
+            *"tune --path x --data x --dev".split(),
             str(tmp_path / "dev"),
             "--src",
             "de",
@@ -129,13 +124,7 @@ def interactive(tmp_path_factory):
         Path(f"{DEV}.{side}").read_text().split("\n")[:LINES] for side in ("de", "en")
     )
     flags = [
-        "-s",
-        "de",
-        "-t",
-        "en",
-        "--bpe",
-        "sentencepiece",
-        "--sentencepiece-model",
+        *"-s de -t en --bpe sentencepiece --sentencepiece-model".split(),
         DEMO / "spm.model",
         "--cpu",
         "--beam",
@@ -423,13 +412,7 @@ def test_times_are_of_searches_that_find_no_worse_scores_with_fewer_rows(tmp_pat
     flags = [
         "--out",
         str(tmp_path),
-        "--limit",
-        "8",
-        "--beams",
-        "3",
-        "--repeats",
-        "2",
-        "--sweep",
+        *"--limit 8 --beams 3 --repeats 2 --sweep".split(),
         str(tmp_path / "sweep.json"),
     ]
     done = subprocess.run([warm.python(), str(script), *flags], capture_output=True, text=True)

@@ -23,7 +23,7 @@ def test_a_cell_is_lost_where_its_whole_interval_is_below_the_bound(lost, tmp_pa
     monkeypatch.setattr(speed, "LOST", lost)
     monkeypatch.setattr(speed, "fix_threads", lambda threads: None)  # this process has other tests
     cells = ["constrained, int8", "typed line, float32", "HTTP requests"] if lost else ["HTTP p95"]
-    small = ["--repeats", "1", "--limit", "2", "--seconds", "0.2", "--out", str(tmp_path / "out")]
+    small = [*"--repeats 1 --limit 2 --seconds 0.2 --out".split(), str(tmp_path / "out")]
     assert speed.main([*BEFORE, *small, "--cells", *cells]) == int(lost > 0)
     lines = (tmp_path / "out.md").read_text(encoding="utf-8").splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")][2:]

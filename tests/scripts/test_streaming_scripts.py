@@ -150,7 +150,7 @@ def test_steps_and_expansions_of_stock_are_counted_like_ours(text):
 
 def test_a_stream_refills_from_more_than_a_batch(text):
     flags = ["--cpu", "--beam", "2", "--batch-size", "2"]
-    stream = [*flags, "--schedule", "stream", "--stream-width", "2", "--refill-threshold", "0.5"]
+    stream = [*flags, *"--schedule stream --stream-width 2 --refill-threshold 0.5".split()]
     batch, stream = (
         methods.Decoding(name, given, text)
         for name, given in (("batch", flags), ("stream", stream))
@@ -259,19 +259,7 @@ def test_the_figure_is_drawn(tmp_path):
 @drawn(0)  # long
 def test_tables_are_written_where_the_figure_is_not_requested(tmp_path):
     flags = [
-        "--limit",
-        "3",
-        "--parts",
-        "grid",
-        "--texts",
-        "test",
-        "--beams",
-        "1",
-        "--n",
-        "2",
-        "--repeats",
-        "1",
-        "--ensemble",
+        *"--limit 3 --parts grid --texts test --beams 1 --n 2 --repeats 1 --ensemble".split(),
         str(ROOT / "checkpoints" / "demo" / "checkpoint.pt"),
     ]
     environment = os.environ | {"PYTHON": warm.python(), "OMP_NUM_THREADS": "1"}
@@ -292,14 +280,7 @@ def test_the_natural_mix_is_counted_and_its_streams_give_what_batches_give(tmp_p
     script = [
         warm.python(),
         str(HERE / "natural.py"),
-        "--limit",
-        "7",
-        "--k",
-        "2",
-        "--n",
-        "2",
-        "--count",
-        "--out",
+        *"--limit 7 --k 2 --n 2 --count --out".split(),
         str(tmp_path),
     ]
     for _ in range(2):  # the second run measures nothing

@@ -220,14 +220,9 @@ def test_run_sh_searches_scores_draws_and_compares_with_published_scores(tmp_pat
         SCRIPTS.parent / "data" / "demo" / "test",
         "--model",
         DEMO,
-        "--limit",
-        "2",
-        "--beam",
-        "2",
-        "--draws",
-        "2",
+        *"--limit 2 --beam 2 --draws 2".split(),
     ]
-    small += ["--sets", "rand1", "--methods", "none", "end", "fairseq"]
+    small += "--sets rand1 --methods none end fairseq".split()
     command = [SCRIPTS / "experiments" / "terminology" / "run.sh", "--out", out, *small]
     environment = os.environ | {"PYTHON": warm.python()}
     done = subprocess.run(

@@ -92,12 +92,7 @@ def main() -> None:
         old.unlink()  # fairseq-preprocess refuses to make a dictionary that is there
     prefixes = [argument for name in PARTS for argument in (f"--{name}pref", str(args.out / name))]
     command = [
-        "fairseq-preprocess",
-        "--source-lang",
-        "src",
-        "--target-lang",
-        "tgt",
-        "--destdir",
+        *"fairseq-preprocess --source-lang src --target-lang tgt --destdir".split(),
         str(args.out / "bin"),
         *prefixes,
     ]

@@ -67,15 +67,9 @@ def methods(args: argparse.Namespace) -> dict[str, list[str]]:
             *shape,
         ]
     out[COUNTS[1]] = []
-    out["optimal, normalised scores, pruned"] = [
-        "--stop",
-        "optimal",
-        "--prune-bound",
-        "--max-len-a",
-        "1.5",
-        "--max-len-b",
-        "5",
-    ]
+    out["optimal, normalised scores, pruned"] = (
+        "--stop optimal --prune-bound --max-len-a 1.5 --max-len-b 5".split()
+    )
     return out
 
 

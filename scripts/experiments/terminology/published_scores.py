@@ -58,13 +58,7 @@ def scores(folder: Path, name: str, terms: str) -> dict:
     pair = name.rsplit(".", 3)[-3]
     command = [
         sys.executable,
-        "-m",
-        "fairseq_ext.terms",
-        "score",
-        "--json",
-        "--format",
-        "wmt25",
-        "--terms",
+        *"-m fairseq_ext.terms score --json --format wmt25 --terms".split(),
         terms,
     ]
     command += [
