@@ -8,27 +8,30 @@ mono.en > expanded.tsv
 from __future__ import annotations
 
 import json
-import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from unicodedata import normalize
 
-from fairseq_ext.core.errors import UsageError, counted, report
+from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.core.files import Lines
 from fairseq_ext.core.glossary import Entry, Languages, LineErrors, read
-from fairseq_ext.core.words import MATCHES, Lemmatizer, is_word, lemmatizer, starts_of, words_of
+from fairseq_ext.core.words import (
+    MATCHES,
+    Lemmatizer,
+    TermIndex,
+    is_word,
+    lemmatizer,
+    starts_of,
+    words_of,
+)
 from fairseq_ext.search.phrases.forms import forms_of_language
 from fairseq_ext.terms import formats
-from fairseq_ext.terms.cases import Files, Sentence
 from fairseq_ext.terms.score import EvaluationSet, compare, score, table
 
-READERS: dict[str, Callable[[Files], tuple[list[Sentence], str | None]]] = {
+READERS: dict[str, Callable[[formats.Files], formats.TestSet]] = {
     "wmt25": formats.read_wmt25,
-    "wmt23": formats.read_wmt23,
-    "wmt21": formats.read_wmt21,
-    "tsv": formats.read_tsv,
     "jsonl": formats.read_jsonl,
     "text": formats.read_text,
 }
@@ -53,48 +56,46 @@ def parser() -> ArgumentParser:
         "--hypotheses",
         required=True,
         metavar="F",
-        help="translations: text, SGM, --results-file, corpus output, WMT25 submission",
+        help="translations: text, --results-file, corpus output, WMT25 submission",
     )
     add(
         "--references",
         required=True,
         metavar="F",
-        help="the test set's references; JSONL and TSV hold sources and terms too",
+        help="the test set's references; JSONL holds sources and terms too",
     )
     add(
         "--format",
         required=True,
         choices=list(READERS),
-        help="format of --references (README of the task, or fairseq_ext/terms/formats)",
+        help="format of --references (fairseq_ext/terms/formats.py)",
     )
     add(
         "--target-lang",
         required=True,
         metavar="LANG",
-        help="language of the translations, for lemmas and the fields of WMT23 and WMT25",
+        help="language of the translations, for lemmas and the fields of WMT25",
     )
     add(
         "--source-lang",
         metavar="LANG",
-        help="language of the sources (default: as WMT23 and WMT25 name it; else none: no lemmas)",
+        help="language of the sources (default: as WMT25 names it; else none: no lemmas)",
     )
     add(
         "--terms",
         metavar="NAME",
-        help="which terms: proper or random (WMT23, WMT25; default: proper), or a key of JSONL "
-        "(default: terms)",
+        help="which terms: proper or random (WMT25; default: proper), or a key of JSONL (default: "
+        "terms)",
     )
     add(
         "--terms-file",
         metavar="F",
-        help="WMT23: a JSON list a line (default: NAME.term.proper next to NAME.LANG); "
-        "text: a glossary",
+        help="text: a glossary (default: none)",
     )
     add(
         "--sources",
         metavar="F",
-        help="source lines, WMT21: the SGM of sources (default: none; WMT23: NAME.SOURCE "
-        "next to --references)",
+        help="text: source lines (default: none)",
     )
     add(
         "--glossary-match",
@@ -160,26 +161,14 @@ def parser() -> ArgumentParser:
     return top
 
 
-def lemmatizers(
-    args: Namespace, source_lang: str | None
-) -> tuple[Lemmatizer | None, Lemmatizer | None]:
-    """Return the lemmatizers of the source's and of the target's language; None with --lemmas
-    none."""
-    if args.lemmas == "none":
-        return None, None
-    flag = "--lemmas simplemma"
-    return lemmatizer(source_lang, flag) if source_lang else None, lemmatizer(
-        args.target_lang, flag
-    )
-
-
 def score_command(args: Namespace) -> None:
-    """Print the scores; UsageError for files that cannot be used."""
+    """Print the scores (raises UsageError for files that cannot be used)."""
     if args.samples < 1:
         raise UsageError(f"--samples must be 1 or more, not {args.samples}")
-    files = Files(
+    target_lang = args.target_lang
+    files = formats.Files(
         args.references,
-        args.target_lang,
+        target_lang,
         args.source_lang,
         args.sources,
         args.terms_file,
@@ -189,22 +178,27 @@ def score_command(args: Namespace) -> None:
     sentences, source_lang = READERS[args.format](files)
     if not sentences:
         raise UsageError(f"--references {args.references} is empty: name the test set's file")
+    flag = "--lemmas simplemma"
+    of_source, of_target = (
+        lemmatizer(language, flag) if language and args.lemmas != "none" else None
+        for language in (source_lang, target_lang)
+    )
     description = (
         f"format:{args.format}|terms:{args.terms or 'default'}|lang:{source_lang or '?'}"
-        f"-{args.target_lang}"
+        f"-{target_lang}"
     )
-    test_set = EvaluationSet(sentences, *lemmatizers(args, source_lang), description)
-    translations = formats.read_hypotheses(args.hypotheses, "--hypotheses", args.target_lang)
+    test_set = EvaluationSet(sentences, of_source, of_target, description)
+    translations = formats.read_hypotheses(args.hypotheses, "--hypotheses", target_lang)
     scores = score(test_set, translations)
     if args.baseline:
-        baseline = formats.read_hypotheses(args.baseline, "--baseline", args.target_lang)
+        baseline = formats.read_hypotheses(args.baseline, "--baseline", target_lang)
         scores["bootstrap"] = compare(test_set, translations, baseline, args.samples)
     print(json.dumps(scores, ensure_ascii=False) if args.json else table(scores))
 
 
 def expand_command(args: Namespace) -> None:
-    """Print the expanded glossary, and on standard error what was added; UsageError for
-    files that cannot be used."""
+    """Print the expanded glossary, and on standard error what was added (raises UsageError for
+    files that cannot be used)."""
     errors = LineErrors()
     entries = read(args.glossary, "--glossary", Languages(args.source_lang, args.lang), errors)
     errors.raise_first()
@@ -226,21 +220,10 @@ def expand_command(args: Namespace) -> None:
     )
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return the exit code: 0, or 1 after an error, whose message is one
-    sentence."""
+def main(argv: list[str] | None = None) -> None:
+    """Run the command (raises UsageError for arguments or files that cannot be used)."""
     args = parser().parse_args(argv)
-    try:
-        args.run(args)
-        sys.stdout.flush()
-    except UsageError as error:
-        report(type(error), error, error.__traceback__)
-        return 1
-    except BrokenPipeError:
-        # nothing is left to flush at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    return 0
+    args.run(args)
 
 
 # ---- `expand`: inflected forms of a glossary's targets, from text of the target language
@@ -250,44 +233,38 @@ def main(argv: list[str] | None = None) -> int:
 # where the target has one.
 
 
-Lemmas = tuple[str, ...]
-
-
 def forms_in(
     lines: Iterable[str], targets: Iterable[str], lemma: Lemmatizer
 ) -> dict[str, Counter[str]]:
     """Return for each target its forms in the lines, with their numbers of occurrences."""
-    targets_of: defaultdict[Lemmas, list[str]] = defaultdict(list)
-    # lemma of a first word -> lengths of the targets that start with it
-    lengths: defaultdict[str, set[int]] = defaultdict(set)
+    index, found = TermIndex(), {}
+    same: defaultdict[int, list[str]] = defaultdict(list)  # targets with the same lemmas
     for target in dict.fromkeys(targets):
-        key = tuple(lemma(word) for word in words_of(target))
-        if key:
-            targets_of[key].append(target)
-            lengths[key[0]].add(len(key))
-    found: dict[str, Counter[str]] = {
-        target: Counter() for of_key in targets_of.values() for target in of_key
-    }
+        if words := words_of(target):
+            same[index.add(tuple(map(lemma, words)), len(same))].append(target)
+            found[target] = Counter[str]()
     for line in lines:
         text = normalize("NFKC", line)
         words = words_of(text)
         lemmas = [lemma(word) for word in words]
         starts = starts_of(text, words)
         first = next((i for i, word in enumerate(words) if is_word(word)), len(words))
-        for start in range(len(words)):
-            for small in (False, True)[: 1 + (start == first)]:
-                head = (
-                    lemma(words[start][:1].lower() + words[start][1:]) if small else lemmas[start]
-                )
-                for length in lengths.get(head, ()):
-                    for target in targets_of.get((head, *lemmas[start + 1 : start + length]), ()):
-                        if (start == first and target[:1].islower()) == small:
-                            end = start + length - 1
-                            form = " ".join(
-                                text[starts[start] : starts[end] + len(words[end])].split()
-                            )
-                            found[target][form[:1].lower() + form[1:] if small else form] += 1
+        for start, head in enumerate(lemmas):
+            small = [lemma(with_small_initial(words[start]))] if start == first else []
+            for is_small, first_lemma in enumerate([head, *small]):
+                for length, number in index.terms_at(lemmas, start, first_lemma):
+                    end = start + length - 1
+                    form = " ".join(text[starts[start] : starts[end] + len(words[end])].split())
+                    form = with_small_initial(form) if is_small else form
+                    for target in same[number]:
+                        if (start == first and target[:1].islower()) == is_small:
+                            found[target][form] += 1
     return found
+
+
+def with_small_initial(text: str) -> str:
+    """Return the text with its first letter in lower case."""
+    return text[:1].lower() + text[1:]
 
 
 def expand(
@@ -332,4 +309,4 @@ def with_forms(entries: Sequence[Entry], language: str) -> tuple[list[Entry], in
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

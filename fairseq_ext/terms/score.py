@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
-from sacrebleu.significance import PairedTest, Result
+from sacrebleu.significance import PairedTest
 
 from fairseq_ext.core import words
 from fairseq_ext.core.errors import UsageError, counted
@@ -18,9 +18,6 @@ from fairseq_ext.terms.cases import Case, Sentence, cases_of
 from fairseq_ext.terms.metrics import (
     Counts,
     after_final_punctuation,
-    consistency,
-    exact_match,
-    one_minus_term,
     share,
     success,
     success_words,
@@ -51,6 +48,10 @@ class EvaluationSet:
             )
         return cases_of(self.sentences, hypotheses, self.of_source, self.of_target)
 
+    @property
+    def references(self) -> list[str]:
+        return [sentence.reference for sentence in self.sentences]
+
 
 def translation_metrics() -> dict[str, BLEU | CHRF]:
     """Return BLEU (13a, order 4) and chrF2++ (character order 6, word order 2) of sacrebleu, with
@@ -71,9 +72,8 @@ def score(
     """
     cases = test_set.cases(hypotheses, flag)
     metrics = translation_metrics()
-    references = [sentence.reference for sentence in test_set.sentences]
     values = {
-        name: metric.corpus_score(list(hypotheses), [references]).score
+        name: metric.corpus_score(list(hypotheses), [test_set.references]).score
         for name, metric in metrics.items()
     }
     tools = "|".join(f"{name}[{metric.get_signature()}]" for name, metric in metrics.items())
@@ -84,10 +84,7 @@ def score(
         "term_success_words": share(success_words(cases)),
         "terms": sum(len(case.required) for case in cases),
         "sentences": len(cases),
-        "exact_match": exact_match(cases, test_set.of_target is not None),
         "window_overlap": {str(n): window_overlap(cases, n) for n in WINDOWS},
-        "one_minus_term": one_minus_term(cases),
-        "consistency": consistency(cases),
         "after_final_punctuation": after_final_punctuation(cases),
         "signature": f"fairseq_ext.terms:{VERSION}|{test_set.description}|lemmas:{lemma_tool}"
         f"|{tools}",
@@ -97,42 +94,23 @@ def score(
 def table(scores: Mapping[str, Any]) -> str:
     """Return the scores as a table: one a line, its name in the first column; the signature is the
     last line."""
-    rows = list(
-        flat(
-            {
-                name: value
-                for name, value in scores.items()
-                if name not in ("signature", "bootstrap")
-            }
-        )
-    )
-    width = max(len(name) for name, _ in rows)
-    lines = [f"{name:<{width}}  {shown(value)}" for name, value in rows]
-    if "bootstrap" in scores:
-        lines += [
-            "",
-            (
-                f"{'paired bootstrap':<{width}}  {'score':>9} {'baseline':>9} "
-                f"{'difference':>10} {'p':>7}"
-            ),
-        ]
-        for name, of_score in scores["bootstrap"].items():
-            numbers = (shown(of_score[key]) for key in ("score", "baseline", "difference", "p"))
-            lines.append(f"{name:<{width}}  " + "{:>9} {:>9} {:>10} {:>7}".format(*numbers))
-    return "\n".join([*lines, "", scores["signature"]])
+    signature, bootstrap = scores["signature"], scores.get("bootstrap", {})
+    rows: dict[str, float | None] = {}
+    for name, value in scores.items():
+        if name == "window_overlap":
+            rows |= {f"{name} {n}": overlap for n, overlap in value.items()}
+        elif name not in ("signature", "bootstrap"):
+            rows[name] = value
+    width = max(map(len, rows))
+    lines = [f"{name:<{width}}  {shown(value)}" for name, value in rows.items()]
+    if bootstrap:
+        form = f"{{:<{width}}}  {{:>9}} {{:>9}} {{:>10}} {{:>7}}"
+        lines += ["", form.format("paired bootstrap", "score", "baseline", "difference", "p")]
+        lines += [form.format(n, *map(shown, row.values())) for n, row in bootstrap.items()]
+    return "\n".join([*lines, "", signature])
 
 
-def flat(scores: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (name, value) of all scores, nested names joined by spaces."""
-    for key, value in scores.items():
-        full = f"{name} {key}".strip()
-        if isinstance(value, Mapping):
-            yield from flat(value, full)
-        else:
-            yield full, value
-
-
-def shown(value: Any) -> str:
+def shown(value: float | None) -> str:
     """Return a value as text: numbers with four decimal digits, a bar if there is nothing to
     count."""
     return "-" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
@@ -155,40 +133,28 @@ SHARES = {"term_success": success, "term_success_words": success_words}
 
 def compare(
     test_set: EvaluationSet, hypotheses: Sequence[str], baseline: Sequence[str], samples: int
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, dict[str, float | None]]:
     """Return for BLEU, chrF2++ and both term successes: `score`, `baseline`, `difference` (score -
     baseline) and its p-value `p`."""
-    references = [sentence.reference for sentence in test_set.sentences]
-    named: list[tuple[str, Sequence[str]]] = [
-        ("baseline", list(baseline)),
-        ("system", list(hypotheses)),
-    ]
+    named = [("baseline", list(baseline)), ("system", list(hypotheses))]
     metrics = translation_metrics()
-    _, results = PairedTest(named, metrics, [references], test_type="bs", n_samples=samples)()
-    of_metrics = [cast(list[Result], values) for key, values in results.items() if key != "System"]
-    found = {
-        name: row(second.score, first.score, second.p_value)
+    test = PairedTest(named, metrics, [test_set.references], test_type="bs", n_samples=samples)
+    of_metrics: Any = [values for key, values in test()[1].items() if key != "System"]
+    found: dict[str, tuple[float | None, float | None, float | None]] = {
+        name: (second.score, first.score, second.p_value)
         for name, (first, second) in zip(metrics, of_metrics, strict=True)
     }
     ours = test_set.cases(hypotheses, "--hypotheses")
     theirs = test_set.cases(baseline, "--baseline")
     for name, count in SHARES.items():
-        of_system, of_baseline = count(ours), count(theirs)
-        found[name] = row(
-            share(of_system), share(of_baseline), p_value(of_system, of_baseline, samples)
-        )
-    return found
-
-
-def row(score: float | None, baseline: float | None, p: float | None) -> dict[str, Any]:
-    """Return one line of the comparison."""
-    difference = None if score is None or baseline is None else score - baseline
-    return {
-        "score": score,
-        "baseline": baseline,
-        "difference": difference,
-        "p": 1.0 if difference == 0 else p,
-    }
+        system, other = count(ours), count(theirs)
+        found[name] = share(system), share(other), p_value(system, other, samples)
+    rows = {}
+    for name, (score, other_score, p) in found.items():
+        difference = None if score is None or other_score is None else score - other_score
+        p = 1.0 if difference == 0 else p
+        rows[name] = {"score": score, "baseline": other_score, "difference": difference, "p": p}
+    return rows
 
 
 def p_value(system: Counts, baseline: Counts, samples: int) -> float | None:
@@ -198,12 +164,14 @@ def p_value(system: Counts, baseline: Counts, samples: int) -> float | None:
     if not counts[..., 1].sum():
         return None
     seed = os.environ.get("SACREBLEU_SEED", "12345")
-    lines = np.random.default_rng(None if seed.lower() == "none" else int(seed)).integers(
-        len(system), size=(samples, len(system))
-    )
-    # (samples, 2) each
-    met, required = np.moveaxis(np.stack([counts[:, drawn].sum(axis=1) for drawn in lines]), -1, 0)
-    shares = met / np.maximum(required, 1)
-    differences = np.abs(shares[:, 0] - shares[:, 1])
-    observed = abs(np.subtract(*(counts[..., 0].sum(axis=1) / counts[..., 1].sum(axis=1))))
-    return float((1 + (differences - differences.mean() > observed).sum()) / (1 + samples))
+    draw = np.random.default_rng(None if seed.lower() == "none" else int(seed))
+    lines = draw.integers(len(system), size=(samples, len(system)))
+
+    def difference(of_lines: np.ndarray) -> float:
+        """Return the distance of both systems' shares on the lines (2, lines, 2)."""
+        met, required = np.moveaxis(of_lines.sum(axis=1), -1, 0)
+        return abs(np.subtract(*(met / np.maximum(required, 1))))
+
+    differences = np.array([difference(counts[:, drawn]) for drawn in lines])
+    above = (differences - differences.mean() > difference(counts)).sum()
+    return float((1 + above) / (1 + samples))

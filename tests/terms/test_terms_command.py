@@ -10,6 +10,7 @@ import sacrebleu
 import warm
 from sizes import drawn
 
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.terms.__main__ import main
 
 SCRIPT = (
@@ -82,7 +83,7 @@ def test_the_table_ends_with_the_signature(files, capsys):
         "--samples",
         "20",
     ]
-    assert main(["score", *files, *options]) == 0
+    main(["score", *files, *options])
     *rows, signature = capsys.readouterr().out.splitlines()
     values = dict(row.rsplit("  ", 1) for row in rows if row)
     assert (
@@ -108,9 +109,10 @@ def test_the_table_ends_with_the_signature(files, capsys):
     ],
 )
 def test_a_wrong_argument_is_one_sentence(files, capsys, change, sentence):
-    assert main(["score", *files, "--format", "wmt25", *change]) == 1
-    printed = capsys.readouterr()
-    assert sentence in printed.err and printed.err.count("\n") == 1 and not printed.out
+    with pytest.raises(UsageError) as error:
+        main(["score", *files, "--format", "wmt25", *change])
+    assert sentence in str(error.value) and "\n" not in str(error.value)
+    assert not capsys.readouterr().out
 
 
 @drawn(1)

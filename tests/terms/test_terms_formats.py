@@ -10,7 +10,8 @@ from sizes import examples
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.terms import formats
-from fairseq_ext.terms.cases import Files, Sentence, Term
+from fairseq_ext.terms.cases import Sentence, Term
+from fairseq_ext.terms.formats import Files
 
 SENTENCES = [
     Sentence("a runny nose", "nez qui coule", (Term("runny nose", ("nez qui coule", "rhume")),)),
@@ -43,68 +44,7 @@ def test_wmt25_has_source_reference_and_dictionaries_in_each_line(tmp_path):
     assert formats.read_wmt25(Files(path, "fr", terms="random"))[0][0].terms == (Term("a", ("b",)),)
 
 
-def test_wmt23_finds_sources_and_terms_by_the_names_of_the_task(tmp_path):
-    write(tmp_path / "enfr.en", "a runny nose\nnothing here\n")
-    write(tmp_path / "enfr.fr", "nez qui coule\nrien ici\n")
-    jsonl(tmp_path / "enfr.term.proper", [{"en": "runny nose", "fr": "nez qui coule|rhume"}], [])
-    assert formats.read_wmt23(Files(str(tmp_path / "enfr.fr"), "fr", terms="proper")) == (
-        SENTENCES,
-        "en",
-    )
-
-
-SGM = """<refset setid="x" srclang="any" trglang="fr">
-<doc sysid="ref" docid="D1" genre="terminology" origlang="en">
-<p>
-<seg id="6"> et votre <term id="3" type="src_original_and_tgt_original" \
-src="runny nose" tgt="nez qui coule|rhume"> nez coule-t-il </term> ?
-</seg>
-</p>
-</doc>
-<doc docid="D2">
-<seg id="1"> l' eau &amp; le feu </seg>
-</doc>
-</refset>
-"""
-
-
-def test_wmt21_reads_tags_with_places_and_documents(tmp_path):
-    first, second = formats.read_wmt21(Files(write(tmp_path / "ref.sgm", SGM), "fr"))[0]
-    # et votre nez coule - t - il ? : words 2 to 7
-    assert first.terms == (
-        Term("runny nose", ("nez qui coule", "rhume", "nez coule - t - il"), (2, 8), marked=True),
-    )
-    assert (first.reference, first.document, first.source) == (
-        "et votre nez coule-t-il ?",
-        "D1",
-        None,
-    )
-    assert (second.reference, second.document, second.terms) == ("l' eau & le feu", "D2", ())
-
-
-def test_wmt21_takes_sources_and_translations_in_sgm(tmp_path):
-    sources = write(
-        tmp_path / "src.sgm",
-        '<doc><seg id="6"> and your <term> runny nose </term> ? </seg><seg id="1"> '
-        "fire </seg></doc>",
-    )
-    references = write(tmp_path / "ref.sgm", SGM)
-    assert [
-        sentence.source
-        for sentence in formats.read_wmt21(Files(references, "fr", sources=sources))[0]
-    ] == ["and your runny nose ?", "fire"]
-    assert formats.read_hypotheses(references, "--hypotheses", "fr") == [
-        "et votre nez coule-t-il ?",
-        "l' eau & le feu",
-    ]
-
-
-def test_own_tsv_and_jsonl(tmp_path):
-    tsv = write(
-        tmp_path / "set.tsv",
-        "a runny nose\tnez qui coule\trunny nose\tnez qui coule | rhume\nnothing here\trien ici\n",
-    )
-    assert formats.read_tsv(Files(tsv, "fr")) == (SENTENCES, None)
+def test_own_jsonl(tmp_path):
     path = jsonl(
         tmp_path / "set.jsonl",
         {
@@ -133,15 +73,13 @@ def test_text_has_the_terms_of_a_glossary(tmp_path):
         formats.read_text(Files(references, "en"))
 
 
-def test_documents_and_other_dictionaries_of_jsonl(tmp_path):
-    path = jsonl(tmp_path / "set.jsonl", {"reference": "b", "mine": {"a": "b"}, "document": 7})
-    expected = ([Sentence(None, "b", (Term("a", ("b",)),), "7")], None)
+def test_other_dictionaries_of_jsonl(tmp_path):
+    path = jsonl(tmp_path / "set.jsonl", {"reference": "b", "mine": {"a": "b"}})
+    expected = ([Sentence(None, "b", (Term("a", ("b",)),))], None)
     assert formats.read_jsonl(Files(path, "fr", terms="mine")) == expected
-    with pytest.raises(
-        UsageError, match="has 'other': --terms names one of 'reference', 'mine', 'document'"
-    ):
+    with pytest.raises(UsageError, match="has 'other': --terms names one of 'reference', 'mine'"):
         formats.read_jsonl(Files(path, "fr", terms="other"))
-    plain = jsonl(tmp_path / "plain.jsonl", {"reference": "b", "terms": {"a": "b"}, "document": 7})
+    plain = jsonl(tmp_path / "plain.jsonl", {"reference": "b", "terms": {"a": "b"}})
     assert (
         formats.read_jsonl(Files(plain, "fr", terms="random"))
         == formats.read_jsonl(Files(plain, "fr"))
@@ -170,14 +108,6 @@ def test_documents_and_other_dictionaries_of_jsonl(tmp_path):
             '{"en": "a", "de": "\\ud800", "proper": {}}\n',
             "line 1 of F is not JSON",
         ),
-        (formats.read_wmt21, "<doc>\n", "has no <seg> elements"),
-        (
-            formats.read_wmt21,
-            "<seg id=4> a <term tgt=b> b </seg>",
-            "segment 4 of F has a <term> without its end",
-        ),
-        (formats.read_tsv, "a\tb\nc\n", "line 2 of F has 1 column:"),
-        (formats.read_tsv, "a\tb\tc\td\na\tb\tc\n", "line 2 of F has 3 columns"),
         (
             formats.read_jsonl,
             '{"reference": "b", "terms": 3}\n',
@@ -192,12 +122,11 @@ def test_a_wrong_line_is_named(tmp_path, reader, text, sentence):
     assert sentence in str(error.value).replace(path, "F")
 
 
-def test_wmt23_files_of_different_lengths_are_refused(tmp_path):
-    write(tmp_path / "x.en", "a\n")
-    write(tmp_path / "x.fr", "a\nb\n")
-    jsonl(tmp_path / "x.term.proper", [{"en": "a", "fr": "a"}], [])
+def test_files_of_different_lengths_are_refused(tmp_path):
+    sources, references = write(tmp_path / "x.en", "a\n"), write(tmp_path / "x.fr", "a\nb\n")
+    files = Files(references, "fr", sources=sources, terms_file=write(tmp_path / "g", "a\ta\n"))
     with pytest.raises(UsageError, match="--sources has 1 line and --references has 2"):
-        formats.read_wmt23(Files(str(tmp_path / "x.fr"), "fr"))
+        formats.read_text(files)
 
 
 def test_translations_in_text_results_corpus_and_submission(tmp_path):
@@ -227,11 +156,8 @@ def test_translations_in_text_results_corpus_and_submission(tmp_path):
 
 VALID = {
     formats.read_wmt25: '{"en": "a", "de": "b", "proper": {"a": "b"}}\n',
-    formats.read_wmt21: '<doc docid="1"><seg id="1"> a <term src="a" tgt="b|c"> b </term> '
-    "&amp; </seg></doc>\n",
-    formats.read_tsv: "a\tb\tc\td\n",
     formats.read_jsonl: '{"source": "a", "reference": "b", "terms": [{"source": "a", "target": '
-    '["b"]}], "document": 1}\n',
+    '["b"]}]}\n',
 }
 
 

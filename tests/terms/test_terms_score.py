@@ -5,17 +5,12 @@ import random
 
 import numpy as np
 import pytest
-from sacrebleu.metrics.lib_ter import translation_edit_rate
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.words import lemmatizer
-from fairseq_ext.terms.cases import Sentence, Term, cases_of, places
+from fairseq_ext.terms.cases import Sentence, Term, cases_of, claim, lemma_places, places
 from fairseq_ext.terms.metrics import (
     after_final_punctuation,
-    consistency,
-    cost,
-    exact_match,
-    one_minus_term,
     share,
     success,
     success_words,
@@ -71,25 +66,6 @@ def test_a_source_term_is_found_in_another_form():
     assert success(cases_of(mice, ["Mäuse."], None, None)) == [(0, 0)]
 
 
-def test_exact_match_claims_an_occurrence_once():
-    # once: "das Kind" starts at another word than "Kind", so one "das Kind" serves both
-    found = exact_match(cases_of(SET, OUT, english, german), lemmas=True)
-    assert found["once"]["words"] == {
-        "cased": 2 / 5,
-        "uncased": 2 / 5,
-        "cased_lemmas": 3 / 5,
-        "uncased_lemmas": 3 / 5,
-    }
-    # cased: Hund in Hunde; Laden is not in Buchladening
-    assert found["once"]["substring"] == {
-        "cased": 3 / 5,
-        "uncased": 4 / 5,
-        "cased_lemmas": 3 / 5,
-        "uncased_lemmas": 4 / 5,
-    }
-    assert found["overlapping"] == found["once"]
-
-
 @pytest.mark.parametrize(
     ("terms", "text", "once", "overlapping"),
     [
@@ -105,9 +81,9 @@ def test_exact_match_claims_an_occurrence_once():
 )
 def test_claims_in_the_order_of_the_terms(terms, text, once, overlapping):
     sentence = Sentence(None, text, tuple(Term(str(i), (term,)) for i, term in enumerate(terms)))
-    found = exact_match(cases_of([sentence], [text], None, None), lemmas=False)
-    assert found["once"]["words"]["cased"] == once / len(terms)
-    assert found["overlapping"]["words"]["cased"] == overlapping / len(terms)
+    (found,) = cases_of([sentence], [text], None, None)
+    assert len(claim(found.required, found.hypothesis, lemma_places)) == once
+    assert success_words([found]) == [(overlapping, len(terms))]
 
 
 def test_places_by_brute_force():
@@ -119,26 +95,15 @@ def test_places_by_brute_force():
         term = [
             "".join(draw.choices("ab", k=draw.randint(1, 2))) for _ in range(draw.randint(1, 2))
         ]
-        whole = [(i, 0) for i in range(len(units)) if units[i : i + len(term)] == term]
-        parts = [
-            (i, at)
-            for i in range(len(units) - len(term) + 1)
-            for at in range(len(units[i]))
-            if (
-                units[i][at:].startswith(term[0])
-                if len(term) == 1
-                else units[i][at:] == term[0] and units[i + 1].startswith(term[1])
-            )
-        ]
-        assert places(term, units, whole=True) == whole
-        assert places(term, units, whole=False) == parts
+        whole = [i for i in range(len(units)) if units[i : i + len(term)] == term]
+        assert places(term, units) == whole
 
 
-def case(reference, hypothesis, *targets, lemma=None, document=""):
+def case(reference, hypothesis, *targets):
     terms = tuple(
         Term(target.split("=")[0], tuple(target.split("=")[-1].split("|"))) for target in targets
     )
-    return cases_of([Sentence(None, reference, terms, document)], [hypothesis], lemma, lemma)[0]
+    return cases_of([Sentence(None, reference, terms)], [hypothesis], None, None)[0]
 
 
 def test_window_overlap_by_hand():
@@ -159,42 +124,6 @@ def test_window_overlap_pairs_occurrences_by_falling_overlap():
     both = case("a T b . . c T d", "c T b . . a T x", "1=T", "2=T")
     windows = {(0, 0): {"b"}, (0, 1): {"a"}, (1, 0): {"c"}, (1, 1): set()}
     assert window_overlap([both], 1) == (len(windows[0, 0]) / 2 + len(windows[1, 1]) / 2) / 2
-
-
-def test_edits_of_term_words_count_twice():
-    reference = "the red house stands".split()
-    assert cost("the red house stands".split(), reference, [1, 1, 2, 1]) == 0
-    assert cost("the red home stands".split(), reference, [1, 1, 2, 1]) == 2  # replaced
-    assert cost("the red stands".split(), reference, [1, 1, 2, 1]) == 2  # missing
-    assert cost("the red house house stands".split(), reference, [1, 1, 2, 1]) == 1  # one too many
-    assert cost("the house stands red".split(), reference, [1, 1, 2, 1]) == 1  # one shift
-    # a sentence of cost 2 over 4 words, one of cost 0
-    cases = [case("the red house stands", "the red home stands", "house"), case("a b", "a b")]
-    assert one_minus_term(cases) == 1 - (2 / 4 + 0) / 2
-    assert one_minus_term([case("", "a")]) is None
-
-
-def test_term_with_weight_one_is_the_translation_edit_rate():
-    draw = random.Random(2)
-    for _ in range(300):
-        hypothesis, reference = (draw.choices("abcdefg", k=draw.randint(1, 9)) for _ in range(2))
-        assert (
-            cost(hypothesis, reference, [1] * len(reference))
-            == translation_edit_rate(hypothesis, reference)[0]
-        )
-
-
-def test_consistency_counts_the_most_frequent_translation_of_a_document():
-    lines = [
-        case("x", "Das Auto steht.", "car=Auto|Wagen", lemma=german, document="1"),
-        case("x", "Zwei Autos.", "car=Auto|Wagen", lemma=german, document="1"),
-        case("x", "Der Wagen.", "car=Auto|Wagen", lemma=german, document="1"),
-        case("x", "Es fehlt.", "car=Auto|Wagen", lemma=german, document="1"),
-        # once in its document
-        case("x", "Der Wagen.", "car=Auto|Wagen", lemma=german, document="2"),
-    ]
-    assert consistency(lines) == 2 / 4
-    assert consistency(lines[4:]) is None
 
 
 def test_terms_behind_the_final_punctuation():

@@ -47,11 +47,8 @@ from searches import (  # noqa: E402
 )
 
 from fairseq_ext.core.words import lemmatizer  # noqa: E402
-from fairseq_ext.terms.cases import (  # noqa: E402
-    Files,  # noqa: E402
-    Sentence,
-    Term,
-)
+from fairseq_ext.terms.cases import Sentence, Term  # noqa: E402
+from fairseq_ext.terms.formats import Files  # noqa: E402
 from fairseq_ext.terms.formats import read_text as read_with_glossary  # noqa: E402
 from fairseq_ext.terms.metrics import success_words  # noqa: E402
 from fairseq_ext.terms.score import (  # noqa: E402
