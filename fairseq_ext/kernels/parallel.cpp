@@ -243,7 +243,7 @@ ENTRY int64_t call_row(Row* row, const Reader* reader) {
 
 // ---- Sources of drafts
 //
-// The definitions, for arrays of rows: search/parallel/drafts.py and search/parallel/ngram.py.
+// The definitions, for arrays of rows: search/parallel/drafts.py.
 
 namespace {
 
@@ -260,33 +260,6 @@ struct Previous {
     int64_t columns, tail, next, tokens_read;
     double doubt_decay, min_confidence, confidence;
 };
-
-struct Table {
-    const int64_t* key;    // (m,) ascending
-    const int32_t* token;  // (m + 1, K), the last line for an unknown history
-    const float* prob;     // (m + 1, K)
-    const float *floor, *unigram;  // (V,)
-    const int64_t* lexical_start;  // (source vocabulary + 1,), or null
-    const int32_t* lexical_token;
-    const float* lexical_prob;
-    int64_t m, K, V, source_vocabulary, source_pad;
-    float covered, eps, lambda;
-};
-
-struct Ngram {
-    const Table* table;
-    float* factor;  // (V,) of the sentence, or null
-    int64_t pad, tokens_read;
-};
-
-// Return the table's entry for a history: for both tokens, else for the last token, else for none
-int64_t entry(const Table& t, int64_t before, int64_t last) {
-    for (int64_t key : {before * t.V + last, t.V * t.V + last}) {
-        int64_t at = std::lower_bound(t.key, t.key + t.m, key) - t.key;
-        if (at < t.m && t.key[at] == key) return at;
-    }
-    return t.m;
-}
 
 // Find the place of the earlier output after its longest match with the end of the row; of several, the one nearest to the expected place
 void find(Previous& self, const Row* row) {
@@ -330,55 +303,4 @@ ENTRY int64_t propose_previous(void* state, const Row* row, int64_t most, double
         if (int64_t others = self.fallback(row, most, least, token, sure)) return others;
     for (int64_t i = 0; i < left; ++i) token[i] = self.previous_output[self.next + i], sure[i] = self.confidence;
     return left;
-}
-
-// Compute the factor of each word (V,): how much more likely than by chance it translates a word of the source. sum (V,): zeros, before and
-// after the call
-ENTRY void fill_factors(const Table* table, const int64_t* source, int64_t columns, int64_t length, float* factor, double* sum) {
-    const Table& t = *table;
-    std::memcpy(factor, t.floor, t.V * sizeof(float));
-    auto all = [&](auto of) {
-        for (int64_t i = 0; i < columns; ++i) {
-            int64_t f = source[i];
-            if (f == t.source_pad || f < 0 || f >= t.source_vocabulary) continue;
-            for (int64_t e = t.lexical_start[f]; e < t.lexical_start[f + 1]; ++e) of(t.lexical_token[e], t.lexical_prob[e]);
-        }
-    };
-    all([&](int32_t word, float prob) { sum[word] += prob; });
-    all([&](int32_t word, float) {
-        if (sum[word] > 0) factor[word] = std::pow((sum[word] / length + t.eps) / (t.unigram[word] + t.eps), double(t.lambda));
-        sum[word] = 0;
-    });
-}
-
-ENTRY int64_t propose_ngram(void* state, const Row* row, int64_t most, double least, int64_t* token, double* sure) {
-    Ngram& self = *static_cast<Ngram*>(state);
-    const Table& t = *self.table;
-    float* const factor = self.factor;
-    static thread_local std::vector<float> weights, before_draft;
-    float *weight = scratch(weights, t.K), *uncovered = scratch(before_draft, most);
-    for (; self.tokens_read < *row->length; ++self.tokens_read) {
-        const int64_t word = row->tokens[self.tokens_read + 1];
-        if (factor && 0 <= word && word < t.V) factor[word] = std::max(factor[word] * t.covered, t.floor[word]);
-    }
-    int64_t last = row->last(), before = *row->length ? row->tokens[*row->length - 1] : self.pad, m = 0;
-    double likely = 1.0;
-    for (; m < most; ++m) {
-        const int64_t at = entry(t, before, last) * t.K;
-        int64_t best = 0;
-        float total = 0.0f;
-        for (int64_t k = 0; k < t.K; ++k) {
-            weight[k] = factor ? t.prob[at + k] * factor[t.token[at + k]] : t.prob[at + k];
-            total += weight[k];
-            if (weight[k] > weight[best]) best = k;
-        }
-        const double chance = double(weight[best]) / total;
-        likely *= chance;
-        if (likely < least) break;
-        before = last, last = token[m] = t.token[at + best], sure[m] = chance;
-        if (factor) uncovered[m] = factor[last], factor[last] *= t.covered;  // the next draft token should translate another source word
-    }
-    if (factor)
-        for (int64_t j = m - 1; j >= 0; --j) factor[token[j]] = uncovered[j];
-    return m;
 }

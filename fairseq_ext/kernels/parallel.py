@@ -124,20 +124,12 @@ class CompiledRow:
 
 # ---- Drafters
 #
-# Definitions, for arrays of rows: search/parallel/drafts.py and search/parallel/ngram.py.
-#
-# Shapes: m histories, K listed words, V target vocabulary.
+# Definitions, for arrays of rows: search/parallel/drafts.py.
 
 
 DrafterStruct = struct("parallel.hpp", "Drafter")
 TrajectoryStruct = struct("parallel.cpp", "Trajectory")
 PreviousStruct = struct("parallel.cpp", "Previous")
-TableStruct = struct("parallel.cpp", "Table")
-NgramStruct = struct("parallel.cpp", "Ngram")
-
-
-# types of arrays; all others are float32
-TYPES = {"key": np.int64, "token": np.int32, "lexical_start": np.int64, "lexical_token": np.int32}
 
 
 @dataclass
@@ -200,47 +192,3 @@ def previous(
         confidence,
     )
     return CompiledDrafter.for_function("previous", state, text, match_confidence, fallback)
-
-
-class CompiledTable:
-    """A table of n-grams with its arrays in the layout of the compiled functions."""
-
-    def __init__(self, arrays: dict[str, np.ndarray], numbers: dict[str, float]):
-        """arrays, numbers: fields of `TableStruct` by name; m, K and V are derived."""
-        self.fill_factors = loaded().fill_factors
-        self.arrays = {
-            name: np.ascontiguousarray(value, TYPES.get(name, np.float32))
-            for name, value in arrays.items()
-        }
-        m, K = len(arrays["key"]), arrays["token"].shape[1]
-        self.struct = TableStruct(m=m, K=K, V=len(arrays["unigram"]), **numbers)
-        for name, value in self.arrays.items():
-            setattr(self.struct, name, value.ctypes.data)
-        self.address = ctypes.addressof(self.struct)
-        self.sum = np.zeros(len(arrays["unigram"]))
-
-    def factors(self, source: np.ndarray, length: int) -> np.ndarray:
-        """Return for each word (V,) float32 how much more likely than by chance it translates a
-        word of the sentence.
-
-        source (columns,) int64, padding included; length: tokens without padding.
-        """
-        factor = np.empty(self.struct.V, np.float32)
-        self.fill_factors(
-            self.address,
-            address(source, np.int64, None),
-            len(source),
-            length,
-            factor.ctypes.data,
-            self.sum.ctypes.data,
-        )
-        return factor
-
-    def drafter(self, factor: np.ndarray | None, pad: int) -> CompiledDrafter:
-        """Return a sentence's drafter.
-
-        factor (V,): from `factors`, or None; pad: the token before the first one.
-        """
-        at = None if factor is None else address(factor, np.float32, self.struct.V)
-        state = NgramStruct(self.address, at, pad, 0)
-        return CompiledDrafter.for_function("ngram", state, factor, self)

@@ -42,8 +42,7 @@ from fairseq_ext.plugin.target_dictionary import note_unknown_words
 from fairseq_ext.plugin.workers import CpuWorkers
 from fairseq_ext.search.constraints.required import boundary_mode, check_phrases
 from fairseq_ext.search.phrases.segmenter import TargetText
-from fairseq_ext.search.registry import STRATEGIES, Part, choice, declared, gives_constraints
-from fairseq_ext.search.strategies.decoding._parallel import table_path
+from fairseq_ext.search.registry import STRATEGIES, Part, declared, gives_constraints
 
 if TYPE_CHECKING:
     from fairseq_ext.core.stats import Stats
@@ -309,8 +308,6 @@ def run_key(generator: BeamSearchGenerator, models: list) -> dict[str, str]:
         **vars(generator.options.generation),
         **{name: value for name, value in ours.items() if name not in of_schedule},
     }
-    if choice(flags, "decoding") != "beam":
-        settings["draft_table"] = table_path(flags, context)
     found = {
         "--" + name.replace("_", "-"): flag_value(name, value)
         for name, value in settings.items()

@@ -143,9 +143,8 @@ class EngineFlags(StockFlags, total=False):
     dba_allocation: Literal["even", "paper"] | None
     decoder_backend: Literal["auto", "fairseq", "transformer"] | None
     decoding: Literal["beam", "gs-jacobi", "hybrid-jacobi", "jacobi", "window"] | None
-    draft: Literal["auto", "ngram", "none", "pad", "repeat"] | None
+    draft: Literal["none", "pad", "repeat"] | None
     draft_cost: float | None
-    draft_table: Text | None
     gbs_base: int | None
     glossary: Text | None
     glossary_forms: Literal["auto", "off"] | None

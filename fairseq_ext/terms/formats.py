@@ -233,7 +233,7 @@ def terms_of(given: Any, where: str) -> tuple[Term, ...]:
     for each in given:
         term, targets = each.get("source"), each.get("target")
         targets = targets.split("|") if isinstance(targets, str) else targets
-        words = [term, *targets] if isinstance(targets, list) and targets else [None]
+        words: list[Any] = [term, *targets] if isinstance(targets, list) and targets else [None]
         if not all(isinstance(word, str) and word.strip() for word in words):
             raise UsageError(
                 f"{where} has a term without a target or a source: write the source term as a "

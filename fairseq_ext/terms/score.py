@@ -136,7 +136,10 @@ def compare(
 ) -> dict[str, dict[str, float | None]]:
     """Return for BLEU, chrF2++ and both term successes: `score`, `baseline`, `difference` (score -
     baseline) and its p-value `p`."""
-    named = [("baseline", list(baseline)), ("system", list(hypotheses))]
+    named: list[tuple[str, Sequence[str]]] = [
+        ("baseline", list(baseline)),
+        ("system", list(hypotheses)),
+    ]
     metrics = translation_metrics()
     test = PairedTest(named, metrics, [test_set.references], test_type="bs", n_samples=samples)
     of_metrics: Any = [values for key, values in test()[1].items() if key != "System"]

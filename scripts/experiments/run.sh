@@ -2,7 +2,7 @@
 # Runs every paper's experiments on one model and text, and fairseq's constrained search beside DBA (its 84 searches are the slowest part),
 # and writes the sources of docs/results.
 #
-#   scripts/experiments/run.sh --model DIR --text PREFIX [--only PAPER] [--limit N] [--src de] [--tgt en] [--dev PREFIX] [--train PREFIX]
+#   scripts/experiments/run.sh --model DIR --text PREFIX [--only PAPER] [--limit N] [--src de] [--tgt en] [--dev PREFIX]
 #                              [--lsh DIR] [--parsing DIR] [--trees DIR] [--out DIR] [--name NAME] [--into ROOT]
 #                              [-- ARGUMENTS OF THE PAPER'S run.sh, or of scripts/bench/constrained.py]
 #
@@ -11,7 +11,6 @@
 #   --only PAPER      constrained (fairseq's own constrained search beside DBA), dba, jacobi, lsh, optimal_ending, streaming or terminology;
 #                     arguments after -- need it
 #   --dev PREFIX      for tuned rewards and streaming's Table 5 (dev or val beside the text)
-#   --train PREFIX    for jacobi's draft tables (train beside the text)
 #   --lsh DIR         Multi30k's text, from which LSH's own model of many words is trained; or the folder of the trained one
 #   --parsing DIR     atis and geo, for streaming's semantic parsing; --trees DIR: {train,dev,test}.trees, for its syntactic parsing
 #   --out DIR         keeps what is done: a run that was stopped goes on (runs/experiments/NAME)
@@ -24,7 +23,7 @@ set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 ROOT=$(cd "$HERE/../.." && pwd)
 PAPERS=(dba constrained optimal_ending streaming jacobi terminology lsh)
-MODEL='' TEXT='' ONLY='' LIMIT='' SRC=de TGT=en DEV='' TRAIN='' LSH='' PARSING='' TREES='' OUT='' NAME='' INTO=$ROOT
+MODEL='' TEXT='' ONLY='' LIMIT='' SRC=de TGT=en DEV='' LSH='' PARSING='' TREES='' OUT='' NAME='' INTO=$ROOT
 COMMAND=run.sh
 for word in "$@"; do [[ $word != *\ * ]] || word="'$word'"; COMMAND+=" $word"; done
 die() { echo "run.sh: $*" >&2; exit 2; }
@@ -32,7 +31,7 @@ while (($#)); do
     case $1 in
     -h | --help) sed -n '2,/^[^#]/{s/^# \{0,1\}//p;}' "${BASH_SOURCE[0]}"; exit ;;
     --) shift; break ;;
-    --model | --text | --only | --limit | --src | --tgt | --dev | --train | --lsh | --parsing | --trees | --out | --name | --into)
+    --model | --text | --only | --limit | --src | --tgt | --dev | --lsh | --parsing | --trees | --out | --name | --into)
         (($# > 1)) || die "$1 wants a value"
         variable=${1#--}
         printf -v "${variable^^}" %s "$2"
@@ -49,8 +48,7 @@ for file in "$TEXT.$SRC" "$TEXT.$TGT"; do [[ -f $file ]] || die "$file is missin
 both() { [[ -f $1.$SRC && -f $1.$TGT ]]; }
 beside=$(dirname "$TEXT")
 for name in dev val; do [[ -n $DEV ]] || ! both "$beside/$name" || DEV=$beside/$name; done
-[[ -n $TRAIN ]] || ! both "$beside/train" || TRAIN=$beside/train
-for prefix in ${DEV:+"$DEV"} ${TRAIN:+"$TRAIN"}; do both "$prefix" || die "$prefix.$SRC or $prefix.$TGT is missing"; done
+for prefix in ${DEV:+"$DEV"}; do both "$prefix" || die "$prefix.$SRC or $prefix.$TGT is missing"; done
 place() { local path; path=$(realpath -m "$1"); echo "$(basename "$(dirname "$path")").$(basename "$path")"; }
 NAME=${NAME:-$(place "$MODEL").$(place "$TEXT")${LIMIT:+.$LIMIT}}
 OUT=${OUT:-$ROOT/runs/experiments/$NAME}
@@ -63,7 +61,6 @@ lines=(${LIMIT:+--limit "$LIMIT"})
 lacks() {
     case $1 in
     optimal_ending | streaming) [[ -n $DEV ]] || echo "--dev PREFIX is needed: neither dev nor val lies beside the text" ;;
-    jacobi) [[ -n $TRAIN ]] || echo "--train PREFIX is needed: no train lies beside the text" ;;
     lsh) [[ -n $LSH || -f $OUT/lsh/checkpoint.pt ]] || echo "--lsh DIR is needed: LSH has a model of its own" ;;
     esac
 }
@@ -86,7 +83,7 @@ experiments() {
         "$PYTHON" "$HERE/streaming/cost_model.py" --out "$out/cost" "${text[@]}" --limit $((${LIMIT:-60} < 60 ? LIMIT : 60))
         cp "$out"/natural/natural.md "$out"/cost/cost_model.* "$out" ;;
     jacobi)
-        "$run" --out "$out" --models "$MODEL" --pairs "$SRC-$TGT" --train "$TRAIN" --text "$TEXT" \
+        "$run" --out "$out" --models "$MODEL" --pairs "$SRC-$TGT" --text "$TEXT" \
             --limit "${LIMIT:-$(wc -l <"$TEXT.$SRC")}" "$@" ;;
     lsh)
         local work=(--raw "$LSH")

@@ -3,15 +3,12 @@ made again, in one sentence."""
 
 import json
 
-import numpy as np
 import pytest
 
 from fairseq_ext import UsageError
 from fairseq_ext.core.files import with_digest
 from fairseq_ext.corpus.job import Manifest
 from fairseq_ext.plugin.results import FORMAT, ResultsFile
-from fairseq_ext.search.parallel import ngram
-from fairseq_ext.search.parallel.ngram import Table
 
 # ---- --results-file, of a dictionary of 10 words
 
@@ -190,85 +187,3 @@ def test_a_manifest(tmp_path, name):
     assert f"{path} cannot be read, because {reason}" in str(error.value) and "--overwrite" in str(
         error.value
     )
-
-
-# ---- draft tables, of 6 words, 3 histories and 2 listed words
-
-
-def drafts() -> Table:
-    return Table(
-        key=np.array([1, 8, 36], np.int64),
-        token=np.array([[4, 5], [5, 2], [4, 2]], np.uint16),
-        prob=np.full((3, 2), 0.5, np.float16),
-        unigram=np.full(6, 0.1, np.float32),
-        any_token=np.array([4, 5], np.int64),
-        lexical_start=np.array([0, 1, 1, 2], np.int64),
-        lexical_token=np.array([4, 5], np.uint16),
-        lexical_prob=np.array([0.5, 0.5], np.float16),
-        target="t",
-        source="s",
-    )
-
-
-def put(name: str, place: object, value: float):
-    return lambda made: getattr(made, name).__setitem__(place, value)
-
-
-def replace(name: str, value: np.ndarray):
-    return lambda made: setattr(made, name, value)
-
-
-DRAFTS = {
-    "a listed token": (put("token", (0, 0), 6), "it holds a token that is not in its vocabulary"),
-    "a token of any history": (
-        put("any_token", 0, -1),
-        "it holds a token that is not in its vocabulary",
-    ),
-    "a translation": (put("lexical_token", 1, 6), "it holds a token that is not in its vocabulary"),
-    "histories out of order": (put("key", 0, 9), "its histories are not in order"),
-    "a history twice": (put("key", 1, 1), "its histories are not in order"),
-    "a history below 0": (put("key", 0, -1), "its histories are not in order"),
-    "a history too large": (put("key", 2, 42), "its histories are not in order"),
-    "translations that begin late": (
-        put("lexical_start", 0, 1),
-        "its translations are not in order",
-    ),
-    "translations that run over": (put("lexical_start", 3, 9), "its translations are not in order"),
-    "translations backwards": (put("lexical_start", 1, 2), "its translations are not in order"),
-    "a place below 0": (put("lexical_start", 1, -5), "its translations are not in order"),
-    "a probability above 1": (put("prob", (1, 1), 2), "it holds a probability outside 0 to 1"),
-    "NaN": (put("unigram", 3, float("nan")), "it holds a probability outside 0 to 1"),
-    "a probability below 0": (
-        put("lexical_prob", 0, -0.5),
-        "it holds a probability outside 0 to 1",
-    ),
-    "fewer rows": (
-        replace("token", np.zeros((2, 2), np.uint16)),
-        "its arrays do not fit each other",
-    ),
-    "wider rows": (
-        replace("prob", np.zeros((3, 3), np.float16)),
-        "its arrays do not fit each other",
-    ),
-    "nothing": (replace("key", np.zeros(0, np.int64)), "its arrays do not fit each other"),
-    "a translation without its probability": (
-        replace("lexical_prob", np.zeros(1, np.float16)),
-        "its arrays do not fit each other",
-    ),
-    "other numbers": (replace("token", np.zeros((3, 2), np.float64)), "its array token is float64"),
-}
-
-
-@pytest.mark.parametrize("name", DRAFTS)
-def test_a_draft_table(tmp_path, name):
-    change, reason = DRAFTS[name]
-    path, made = str(tmp_path / "t.npz"), drafts()
-    made.save(path)
-    assert np.array_equal(Table.load(path).token, made.token)
-    change(made)
-    made.save(path)
-    with pytest.raises(UsageError) as error:
-        Table.load(path)
-    assert f"--draft-table {path} is not a draft table, because {reason}" in str(
-        error.value
-    ) and ngram.REBUILD in str(error.value)

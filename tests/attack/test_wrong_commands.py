@@ -251,10 +251,6 @@ WRONG = {
         ["--beam", 1, "--decoding", "jacobi", "--draft-cost", 1],
         "--draft-cost belongs to --decoding window, not to",
     ),
-    "table of no drafter": (
-        [*WINDOW, "--draft", "repeat", "--draft-table", "{file}"],
-        "--draft-table belongs to --draft ngram",
-    ),
     # files
     "no results name": (["--results-file", ""], "--results-file is given without a name"),
     "no statistics name": (["--stats-file", ""], "--stats-file is given without a name"),

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parents[1] / "scripts"))
+sys.path.append(str(HERE))
 
-from fuzz_kernels import load_sanitized  # noqa: E402
+from sanitizers import load_sanitized  # noqa: E402
 
 from fairseq_ext.kernels import library as building  # noqa: E402
 from fairseq_ext.kernels.compiling import FLAGS, SOURCES  # noqa: E402

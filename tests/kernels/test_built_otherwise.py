@@ -13,9 +13,9 @@ from sizes import drawn
 from fairseq_ext.kernels import library as building
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parents[1] / "scripts"))
+sys.path.append(str(HERE))
 
-from fuzz_kernels import environment, sanitized  # noqa: E402
+from sanitizers import environment, sanitized  # noqa: E402
 
 pytestmark = [
     pytest.mark.skipif(building.compiler() is None, reason="there is no C++ compiler"),

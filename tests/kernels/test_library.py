@@ -39,8 +39,6 @@ LAYOUTS = {
     "parallel.cpp": [
         parallel.TrajectoryStruct,
         parallel.PreviousStruct,
-        parallel.TableStruct,
-        parallel.NgramStruct,
         parallel.RowStruct,
         parallel.BlocksStruct,
         parallel.WindowStruct,

@@ -227,18 +227,6 @@ def select_by_banks(at: Given) -> object:
     return loaded().select_by_banks(at(phrases), at(rows), at(banks.SelectionStruct()))
 
 
-def draft_row(at: Given) -> object:
-    drafter = parallel.CompiledDrafter.for_function(
-        "ngram", parallel.NgramStruct(at(parallel.TableStruct(K=4 * HUGE)))
-    )
-    at.kept.append(drafter)
-    draft = ctypes.cast(loaded()["draft_blocks"], ctypes.c_void_p)
-    alone = parallel.RowStruct(limit=9, draft_block=draft)
-    alone.method = at(parallel.BlocksStruct(drafter=drafter.struct, b=4))
-    alone.length = alone.tokens = at.numbers(0, 0)
-    return loaded().draft_row(at(alone))
-
-
 def wta_hash(at: Given) -> object:
     return loaded().wta_hash(None, 1, 1, None, 1, 4 * HUGE, 1, 1, None)
 
@@ -267,7 +255,6 @@ def screen(at: Given) -> object:
         decode,
         search_sentences,
         select_by_banks,
-        draft_row,
         wta_hash,
         find_words,
         shortlist_log_probs,

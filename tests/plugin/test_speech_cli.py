@@ -146,7 +146,6 @@ def test_optimal_ending_finds_scores_no_worse_and_proves_them(plain, tmp_path):
         (["--glossary", "none"], "--glossary"),
         (["--print-alignment", "hard"], "--print-alignment"),
         (["--cpu-workers", 2], "--cpu-workers"),
-        (["--beam", 1, "--decoding", "window", "--draft", "ngram"], "--draft ngram"),
         (["--beam", 1, "--decoding", "window", "--schedule", "stream"], "--schedule stream"),
     ],
     ids=str,

@@ -321,7 +321,7 @@ def test_every_results_page_says_how_old_it_is():
         ("terminology", []),
         ("streaming", []),
         ("lsh", ["--raw", "text"]),
-        ("jacobi", "--models model --train text --text text".split()),
+        ("jacobi", "--models model --text text".split()),
     ],
 )
 def test_without_matplotlib_each_paper_says_so_before_any_work(tmp_path, paper, more):

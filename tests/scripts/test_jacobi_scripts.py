@@ -40,8 +40,6 @@ def test_a_run_on_a_few_lines_has_tables_by_length(tmp_path):
     flags = [
         "--models",
         ROOT / "checkpoints" / "demo",
-        "--train",
-        demo / "test",
         "--text",
         demo / "test",
         "--out",

@@ -5,7 +5,6 @@
 | driver.py | the searcher, and its compiled twin for a single sentence |
 | blocks.py | one decoder call, the live rows, near ties, the protocol of methods |
 | drafts.py | `--draft pad`, `repeat`, `none`; `--draft-file` |
-| ngram.py | `--draft ngram`, and its table |
 | graph.py | `--ddg-dir`: dependency graphs as JSON |
 
 The methods of `--decoding` are in search/strategies/decoding/. This folder imports core, kernels,

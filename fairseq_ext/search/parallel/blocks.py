@@ -321,7 +321,6 @@ class Method(ABC):
         """Return (n,) how many of each row's verified outputs (n,) are committed, at least one; the
         last one is EOS where finished (n,)."""
 
-    def compiled(self, sentence: int) -> CompiledMethod | None:
-        """Return the compiled twin for a single sentence (kernels/parallel.cpp); None: use the
-        methods above."""
-        return None
+    @abstractmethod
+    def compiled(self, sentence: int) -> CompiledMethod:
+        """Return the compiled twin for a single sentence (kernels/parallel.cpp)."""

@@ -33,10 +33,10 @@ class Drafter(ABC):
         """Return at most `most` tokens a row. It may stop where no row's draft is right with
         probability `least` or more. NONE: no proposal."""
 
-    def compiled(self, sentence: int) -> CompiledDrafter | None:
-        """Return the compiled twin for a single sentence without tokens (kernels/parallel.cpp);
-        None: there is none. Only called if the compiled library is available."""
-        return None
+    @abstractmethod
+    def compiled(self, sentence: int) -> CompiledDrafter:
+        """Return the compiled twin for a single sentence without tokens (kernels/parallel.cpp).
+        Only called if the compiled library is available."""
 
 
 def without_end(tokens: np.ndarray, sure: np.ndarray) -> Draft:
@@ -184,19 +184,14 @@ class Previous(Drafter):
                 tokens, sure = filled(tokens, sure, weak, others, others_sure)
         return without_end(tokens, sure)
 
-    def compiled(self, sentence: int) -> CompiledDrafter | None:
-        other = self.fallback.compiled(sentence)
-        return (
-            None
-            if other is None
-            else kernel.previous(
-                self.lines[sentence],
-                CONFIDENCE,
-                MATCH_CONFIDENCE,
-                DOUBT_DECAY,
-                MIN_CONFIDENCE,
-                other,
-            )
+    def compiled(self, sentence: int) -> CompiledDrafter:
+        return kernel.previous(
+            self.lines[sentence],
+            CONFIDENCE,
+            MATCH_CONFIDENCE,
+            DOUBT_DECAY,
+            MIN_CONFIDENCE,
+            self.fallback.compiled(sentence),
         )
 
 

@@ -149,7 +149,7 @@ class ParallelSearch(Searcher):
         return []
 
     def step_alone(self, most: int) -> list[Request] | None:
-        """Do the step for a single sentence in compiled code; None if the method has none."""
+        """Do the step for a single sentence in compiled code; None without the compiled library."""
         if self.single_decoding is None:
             every = self.trace is not None or most == 1
             self.single_decoding = decode_alone(
@@ -335,17 +335,16 @@ def decode_alone(
     method: Method, reader: BlockReader, near_ties: NearTies, pool: Pool, rows: Rows, every: bool
 ) -> Iterator[Iteration | Decoded]:
     """Decode the single sentence that the decoder has admitted, the only row of `rows`, in place.
-    Yield each call if `every` is set, and Decoded after the last; nothing if its method has no
-    compiled twin.
+    Yield each call if `every` is set, and Decoded after the last; nothing without the compiled
+    library.
 
     Errors: NotANumber if the model gives NaN.
     """
     sentence, limit = int(rows.live[0]), int(rows.limit[0])
-    compiled = method.compiled(sentence) if library() is not None else None
-    if compiled is None:
+    if library() is None:
         return
     processors = reader.processors
-    row = CompiledRow(rows.tokens, rows.score, rows.length, limit + 2, compiled)
+    row = CompiledRow(rows.tokens, rows.score, rows.length, limit + 2, method.compiled(sentence))
     row.limits_(
         limit, processors.min_len, processors.eos, processors.pad, processors.no_repeat_ngram
     )

@@ -30,8 +30,6 @@ DRAWN = {  # methods of the figure, and their lines
     "PJ": "-",
     "PGJ b=3": "-",
     "HGJ b=3": "-",
-    "window, target-side table": ":",
-    "window, drafts with source": "-",
     "window, output of an edited source": "--",
 }
 Gain = tuple[float, float, float]  # the gain, and its interval

@@ -18,7 +18,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from figure_style import FULL, label_lines, level, of, panel, save  # noqa: E402
 
-METHODS = ("PJ", "PGJ b=3", "HGJ b=3", "window, target-side table", "window, drafts with source")
+METHODS = ("PJ", "PGJ b=3", "HGJ b=3", "window, output of an edited source")
 GREEDY = "our greedy"
 GAP = 1.0  # between the last number of threads and the calls
 

@@ -1,11 +1,9 @@
 """Greedy decoding and every parallel method, one sentence at a time, against each other: calls,
 time, BLEU (Tables 1, 2, 6 and 7).
 
-    python scripts/experiments/jacobi/measure.py --model DIR --text PREFIX --table FILE
-        [--target-table FILE] --out RESULT.json
+    python scripts/experiments/jacobi/measure.py --model DIR --text PREFIX --out RESULT.json
 
-DIR holds checkpoint.pt, dict.*.txt and spm.model; tables are scripts/build_drafts.py's, the second
-one built without source text. Contenders run in turn (A B A B); a ratio is the median over rounds.
+DIR holds checkpoint.pt, dict.*.txt and spm.model. Contenders run in turn (A B A B); a ratio is the median over rounds.
 Time is the process' CPU time on one thread, which other work on the machine disturbs less than the
 clock does, and on --threads above 1 the clock's. Outputs must equal stock's at beam 1.
 """
@@ -40,28 +38,10 @@ SEARCHES: dict[str, list[str]] = {
     "PGJ b=5": ["--decoding", "gs-jacobi", "--block-size", "5", "--draft", "pad"],
     "PGJ b=3": ["--decoding", "gs-jacobi", "--block-size", "3", "--draft", "pad"],
     "HGJ b=3": ["--decoding", "hybrid-jacobi", "--block-size", "3", "--draft", "pad"],
-    "PGJ b=3, drafts with source": [
-        "--decoding",
-        "gs-jacobi",
-        "--block-size",
-        "3",
-        "--draft",
-        "ngram",
-        "--draft-table",
-        "{table}",
-    ],
     "window, pad": [*WINDOW, "--draft", "pad"],
     "window, repeat": [*WINDOW, "--draft", "repeat"],
-    "window, target-side table": [*WINDOW, "--draft", "ngram", "--draft-table", "{target_table}"],
-    "window, drafts with source": [*WINDOW, "--draft", "ngram", "--draft-table", "{table}"],
     "window, previous output": [*WINDOW, "--draft", "none", "--draft-file", "{previous}"],
-    "window, output of an edited source": [
-        *WINDOW,
-        "--draft-table",
-        "{table}",
-        "--draft-file",
-        "{edited}",
-    ],
+    "window, output of an edited source": [*WINDOW, "--draft-file", "{edited}"],
 }
 
 
@@ -179,8 +159,6 @@ def main() -> None:
     parse.add_argument("--text", required=True)
     parse.add_argument("--src", default="de")
     parse.add_argument("--tgt", default="en")
-    parse.add_argument("--table", type=Path, required=True)
-    parse.add_argument("--target-table", type=Path, required=True)
     parse.add_argument("--limit", type=int, default=100, help="sentences (100)")
     parse.add_argument("--batch", type=int, default=1, help="sentences at a time (1)")
     parse.add_argument("--repeats", type=int, default=3)
@@ -218,12 +196,7 @@ def main() -> None:
             folder / "other", args.model, str(folder / "source"), args.src, args.tgt, args.limit
         )
         write_drafts(folder, args, {"previous": text, "edited": other})
-        places = {
-            "table": args.table,
-            "target_table": args.target_table,
-            "previous": folder / "previous",
-            "edited": folder / "edited",
-        }
+        places = {name: folder / name for name in ("previous", "edited")}
         chosen = [n for n in SEARCHES if args.only is None or n in (STOCK, GREEDY, *args.only)]
         decodings = {
             n: Decoding(text, n, [flag.format(**places) for flag in SEARCHES[n]], args.batch)

@@ -1,13 +1,11 @@
 """A sentence that is alone: greedy's output, and the calls of the definition."""
 
 import random
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from models import batch, build, dictionary, generators, run, same
+from models import batch, build, generators, run, same
 from parallel_decoding import EOS, LENGTHS, METHODS, PAD, blocks, counts, drafts
 from sizes import covering, drawn, part_of
 
@@ -15,14 +13,10 @@ from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.parallel import CompiledRow
 from fairseq_ext.search.parallel import driver
 
-sys.path.append(str(Path(__file__).resolve().parents[3] / "scripts"))
-
-from build_drafts import estimate  # noqa: E402
-
 
 def lone_sentence(chance, method, tmp_path) -> tuple[dict, dict]:
     """Random flags for one sentence: ours and stock's."""
-    flags = blocks(method, draft=chance.choice(["none", "pad", "repeat", "ngram", "ngram"]))
+    flags = blocks(method, draft=chance.choice(["none", "pad", "repeat"]))
     if method != "jacobi":
         flags["block_size"] = chance.choice([1, 2, 3, 7, 60])
     if method in ("jacobi", "hybrid-jacobi"):
@@ -33,18 +27,6 @@ def lone_sentence(chance, method, tmp_path) -> tuple[dict, dict]:
         flags["draft_file"] = drafts(
             tmp_path, [[chance.randrange(4, 25) for _ in range(chance.randint(0, 40))]]
         )
-    if flags["draft"] == "ngram":
-        lines = [
-            [chance.randrange(4, 25) for _ in range(chance.randint(1, 9))] + [EOS]
-            for _ in range(30)
-        ]
-        flags["draft_table"] = str(tmp_path / "table.npz")
-        estimate(
-            lines,
-            [line[::-1] for line in lines] if chance.random() < 0.6 else None,
-            dictionary(),
-            dictionary(),
-        ).save(flags["draft_table"])
     longest = chance.choice([1, 3, 50])
     min_len = 3 if longest >= 3 and chance.random() < 0.5 else 1
     return flags, {

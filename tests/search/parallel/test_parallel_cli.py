@@ -1,5 +1,5 @@
-"""Parallel decoding through the commands: the same lines as --beam 1, draft files and tables,
-statistics, one-sentence errors."""
+"""Parallel decoding through the commands: the same lines as --beam 1, draft files, statistics,
+one-sentence errors."""
 
 import json
 import math
@@ -42,57 +42,6 @@ def greedy(tiny) -> dict:
     return hypotheses(generate(tiny, "--beam", 1, run=conftest.command))
 
 
-@pytest.fixture(scope="module")
-def table(tiny, tmp_path_factory) -> Path:
-    """A draft table from the training text, made by the script."""
-    file = tmp_path_factory.mktemp("table") / "model.drafts.npz"
-    script = [
-        ROOT / "scripts" / "build_drafts.py",
-        "--data",
-        tiny / "data",
-        "-s",
-        "de",
-        "-t",
-        "en",
-        "--output",
-        file,
-    ]
-    done = conftest.command(
-        "python", *script, "--target", tiny / "train.en", "--source", tiny / "train.de"
-    )
-    assert "histories" in done.stdout
-    return file
-
-
-def test_a_table_next_to_the_checkpoint_is_found(tiny, table, greedy, tmp_path):
-    (tmp_path / "model.pt").symlink_to(tiny / "model.pt")
-    (tmp_path / "model.drafts.npz").symlink_to(table)
-    stats = tmp_path / "stats.json"
-    flags = ["--decoding", "window", "--draft", "ngram", "--batch-size", 3, "--stats-file", stats]
-    output = conftest.command(
-        "fairseq-generate",
-        tiny / "data",
-        "--path",
-        tmp_path / "model.pt",
-        "--cpu",
-        "--max-len-b",
-        15,
-        *OURS,
-        *flags,
-    ).stdout
-    same(greedy, hypotheses(output))
-    found = json.loads(stats.read_text())
-    assert set(found["parallel"]) == {
-        "calls",
-        "tokens",
-        "tokens_per_call",
-        "drafts_offered",
-        "drafts_taken",
-    }
-    assert found["parallel"]["tokens"] == found["target_tokens"]
-    assert "decoding:window,draft=ngram" in found["signature"]
-
-
 def test_the_earlier_output_makes_one_call_a_batch(tiny, greedy, tmp_path):
     old, stats = tmp_path / "old.txt", tmp_path / "stats.json"
     old.write_text("".join(greedy[n][1] + "\n" for n in sorted(greedy)))
@@ -111,6 +60,15 @@ def test_the_earlier_output_makes_one_call_a_batch(tiny, greedy, tmp_path):
     same(greedy, hypotheses(generate(tiny, *OURS, *flags)))
     found = json.loads(stats.read_text())
     assert found["decoder_calls"] == found["encoder_calls"]
+    assert set(found["parallel"]) == {
+        "calls",
+        "tokens",
+        "tokens_per_call",
+        "drafts_offered",
+        "drafts_taken",
+    }
+    assert found["parallel"]["tokens"] == found["target_tokens"]
+    assert "decoding:window,draft_file=" in found["signature"]
 
 
 def test_draft_files_follow_the_lines_of_an_interactive_session(tiny, tmp_path):
@@ -135,7 +93,7 @@ def test_draft_files_follow_the_lines_of_an_interactive_session(tiny, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "flags, said", [(["--beam", "2"], "--beam 1"), (["--draft-table", "no.npz"], "no.npz")]
+    "flags, said", [(["--beam", "2"], "--beam 1"), (["--draft-file", "no.txt"], "no.txt")]
 )
 def test_errors_are_one_sentence(tiny, flags, said):
     arguments = [

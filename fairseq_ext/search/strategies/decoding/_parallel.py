@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -22,7 +21,6 @@ from fairseq_ext.model.protocol import BlockDecoder
 from fairseq_ext.search.parallel.blocks import NONE, BlockReader, Method, NearTies, Rows
 from fairseq_ext.search.parallel.drafts import Drafter, NoDrafter, Previous, Trajectory
 from fairseq_ext.search.parallel.driver import ParallelSearch
-from fairseq_ext.search.parallel.ngram import Ngram, Table
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import SearchSetup
 from fairseq_ext.search.registry import register
@@ -79,50 +77,19 @@ def register_method(name: str, paper: str, **example: Any) -> Callable:
     return register("decoding", name, ParallelFlags, paper=paper, **parts)
 
 
-# ---- The drafter that --draft, --draft-file and --draft-table name
+# ---- The drafter that --draft and --draft-file name
 
 
 def make_drafter(flags: Any, context: Any) -> Drafter:
-    """Return the drafter, over the dictionaries of the run's task.
-
-    Raises UsageError for a table or file that cannot be used.
-    """
+    """Return the drafter (raises UsageError for a file that cannot be read)."""
     name = str(flags.draft)
-    table = table_path(flags, context)
-    if name == "auto":
-        name = "ngram" if table is not None else "repeat"
-    if name == "none":
-        drafter: Drafter = NoDrafter()
-    elif name == "ngram":
-        if table is None:
-            raise UsageError(
-                "--draft ngram needs a table: build CHECKPOINT.drafts.npz with "
-                "scripts/build_drafts.py, or name one with --draft-table"
-            )
-        loaded = Table.load(table)
-        loaded.check(table, context.dictionary, context.source_dictionary)
-        drafter = Ngram(loaded, context.pad, context.source_dictionary.pad())
-    else:
-        drafter = Trajectory(context.pad if name == "pad" else None)
+    drafter: Drafter = (
+        NoDrafter() if name == "none" else Trajectory(context.pad if name == "pad" else None)
+    )
     return (
         drafter
         if flags.draft_file is None
         else Previous(read_drafts(flags.draft_file, context.dictionary), drafter)
-    )
-
-
-def table_path(flags: Any, context: Any) -> str | None:
-    """Return the path of the table that the flags name, else of the one next to the first
-    checkpoint (model.pt: model.drafts.npz), else None."""
-    if flags.draft_table is not None:
-        return flags.draft_table
-    next_to_checkpoint = (
-        None if context.checkpoint is None else Path(context.checkpoint).with_suffix(".drafts.npz")
-    )
-    return (
-        str(next_to_checkpoint)
-        if next_to_checkpoint is not None and next_to_checkpoint.is_file()
-        else None
     )
 
 
@@ -159,13 +126,11 @@ class ParallelFlags:
             "range": (0, 1_000_000, "number of tokens"),
         },
     )
-    draft: Literal["auto", "none", "pad", "repeat", "ngram"] = field(
-        default="auto",
+    draft: Literal["none", "pad", "repeat"] = field(
+        default="repeat",
         metadata={
-            "help": "first guess of a block: pad (the paper), repeat (the last token), ngram "
-            "(a table made by scripts/build_drafts.py), none (default auto: ngram where there is "
-            "a table, else repeat)",
-            "needs": {"ngram": ("source tokens",)},
+            "help": "first guess of a block: pad (the paper), repeat (the last token), none "
+            "(default: repeat)",
         },
     )
     draft_file: str | None = field(
@@ -175,15 +140,6 @@ class ParallelFlags:
             "file": True,
             "engine": "gives line n its draft, and requests have no numbers",
             "implemented": "search/parallel/drafts.py",
-        },
-    )
-    draft_table: str | None = field(
-        default=None,
-        metadata={
-            "help": "the table of --draft ngram (default: CHECKPOINT.drafts.npz next to the "
-            "checkpoint, if it is there)",
-            "file": True,
-            "implemented": "search/parallel/ngram.py",
         },
     )
     draft_cost: float = field(
@@ -231,10 +187,6 @@ def check(flags, generation) -> None:
         )
     if flags.draft_cost != -1 and str(flags.decoding) != "window":
         raise UsageError(f"--draft-cost belongs to --decoding window, not to {name}: leave it out")
-    if flags.draft_table and str(flags.draft) not in ("auto", "ngram"):
-        raise UsageError(
-            f"--draft-table belongs to --draft ngram, not to --draft {flags.draft}: leave it out"
-        )
     for flag, value in (
         ("--draft-cost", flags.draft_cost),
         ("--parallel-margin", flags.parallel_margin),
@@ -291,10 +243,8 @@ class Blocks(Method):
         converged = np.where(finished | (verified == w), verified, 0)
         return np.where(self.parallel(rows), converged, 1)
 
-    def compiled(self, sentence: int) -> CompiledMethod | None:
+    def compiled(self, sentence: int) -> CompiledMethod:
         drafter = self.drafter.compiled(sentence)
-        if drafter is None:
-            return None
         state = BlocksStruct(
             drafter.struct, self.b, int(self.length[sentence]), self.one_block, self.hybrid
         )

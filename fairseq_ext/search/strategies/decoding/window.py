@@ -151,10 +151,8 @@ class Window(Method):
     def commit(self, rows: Rows, verified: np.ndarray, finished: np.ndarray, w: int) -> np.ndarray:
         return verified
 
-    def compiled(self, sentence: int) -> CompiledMethod | None:
+    def compiled(self, sentence: int) -> CompiledMethod:
         drafter = self.drafter.compiled(sentence)
-        if drafter is None:
-            return None
         self.state.drafter = drafter.struct
         return CompiledMethod("window", self.state, drafter, learns=True)
 
