@@ -21,6 +21,7 @@ import argparse
 import html
 import math
 import textwrap
+from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -64,12 +65,15 @@ def parser() -> argparse.ArgumentParser:
         "--bpe",
         help="segmentation, as in fairseq-interactive (default: the lines are already segmented)",
     )
-    parse.add_argument("--spm", help="the model of --bpe sentencepiece (default: none)")
-    methods = ["jacobi", "gs-jacobi", "hybrid-jacobi", "window"]
+    parse.add_argument(
+        "--spm",
+        dest="sentencepiece_model",
+        help="the model of --bpe sentencepiece (default: none)",
+    )
     parse.add_argument(
         "--decoding",
         default="jacobi",
-        choices=methods,
+        choices=["jacobi", "gs-jacobi", "hybrid-jacobi", "window"],
         help="the method that is drawn (default: jacobi)",
     )
     parse.add_argument(
@@ -89,19 +93,8 @@ def main(argv: list[str] | None = None) -> None:
         return
     from fairseq_ext import Translator
 
-    flags = {
-        "source_lang": args.source_lang,
-        "target_lang": args.target_lang,
-        "bpe": args.bpe,
-        "sentencepiece_model": args.spm,
-    }
-    flags |= {
-        "beam": 1,
-        "decoding": args.decoding,
-        "draft": args.draft,
-        "ddg_dir": str(args.out),
-        "cpu": True,
-    }
+    flags = {n: v for n, v in vars(args).items() if n not in ("what", "out", "path", "data")}
+    flags |= {"beam": 1, "ddg_dir": str(args.out), "cpu": True}
     translator = Translator(args.path, args.data or str(Path(args.path).parent), **flags)
     for number, (line, found) in enumerate(
         zip(args.what, translator.translate(args.what), strict=True)
@@ -124,25 +117,6 @@ LEGEND = (
     "▼ depends on the source only; an arrow comes from the token that had to be right first.  "
     "Green: final token, darker is more probable; framed: right from here on; red: still wrong."
 )
-
-
-def picture(graph: Graph, files: list[Path]) -> None:
-    """Draw the graph into each file, in the format of the file's suffix.
-
-    Errors: UsageError without matplotlib.
-    """
-    figure = draw(graph)
-    import matplotlib
-
-    width, height = figure.get_size_inches()
-    dpi = min(DPI, MAX_DOTS_A_SIDE / max(width, height), math.sqrt(MAX_DOTS / (width * height)))
-    with matplotlib.rc_context({"svg.hashsalt": "ddg", "svg.fonttype": "none"}):
-        for file in files:
-            with atomic_write(file) as out:
-                form = file.suffix.removeprefix(".")
-                figure.savefig(
-                    out, format=form, dpi=dpi, metadata={"Date": None} if form == "svg" else None
-                )
 
 
 def draw(graph: Graph) -> Any:
@@ -171,11 +145,11 @@ def draw(graph: Graph) -> Any:
     # height of each arrow
     reach = [0.0 if j < 0 else min(0.2 + 0.1 * (i - j), 1.6) for i, j in enumerate(graph.waits_for)]
     width = max(MIN_WIDTH, edges[-1] + MARGIN)
-    head = [
-        ("source", line, 9) for line in wrap(graph.source_text, width - LEFT_COLUMN - MARGIN, 9)
-    ]
-    head += [("output", line, 9) for line in wrap(graph.text, width - LEFT_COLUMN - MARGIN, 9)]
-    head += [("", f"{graph.method}: {counted(L, 'token')} in {counted(K, 'iteration')}", 8)]
+    head = []  # (what stands at the left, line)
+    for label, text in (("source", graph.source_text), ("output", graph.text)):
+        lines = wrap(text, width - LEFT_COLUMN - MARGIN, 9)
+        head += [("" if i else label, line) for i, line in enumerate(lines)]
+    head.append((f"{graph.method}: {counted(L, 'token')} in {counted(K, 'iteration')}", ""))
     foot = wrap(LEGEND, width - 2 * MARGIN, 7)
     names = 2 * MARGIN + 0.19 * len(head) + max(reach) + 0.1  # top of the row of tokens
     table = names + 0.3
@@ -189,46 +163,37 @@ def draw(graph: Graph) -> Any:
     colours = matplotlib.colormaps["viridis"]
 
     def write(
-        x: float,
-        y: float,
-        text: str,
-        size: float,
-        across: str = "center",
-        up: str = "center",
-        **more: Any,
+        x: float, y: float, text: str, size: float, side: str = "center", **more: Any
     ) -> None:
-        axes.text(x, y, text, ha=across, va=up, fontsize=size, parse_math=False, **more)
+        if text:
+            up = "top" if side == "left" else "center"
+            axes.text(x, y, text, ha=side, va=up, fontsize=size, parse_math=False, **more)
 
-    said = ""
-    for number, (label, line, points) in enumerate(head):
+    for number, (label, line) in enumerate(head):
         y = MARGIN + 0.19 * number
-        if label != said and label:
-            write(MARGIN, y, label, 8, "left", "top", color="#555")
-        write(
-            LEFT_COLUMN if label else MARGIN,
-            y,
-            line,
-            points,
-            "left",
-            "top",
-            color="black" if label else "#555",
-        )
-        said = label
+        write(MARGIN, y, label, 8, "left", color="#555")
+        write(LEFT_COLUMN, y, line, 9, "left")
     for i, token in enumerate(graph.tokens):
         colour = colours(0.9 * graph.solved[i] / max(1, K - 1))
         write(middle[i], names + 0.15, shorten(token), name_size, fontweight="bold", color=colour)
         j = graph.waits_for[i]
-        if j >= 0:
-            bend = -2 * reach[i] / (middle[i] - middle[j])
-            style: dict = dict(
-                arrowstyle="-|>", mutation_scale=7, color=colour, lw=1.1, shrinkA=1, shrinkB=1
+        if j < 0:
+            axes.plot(middle[i], names - 0.05, marker="v", color=colour, markersize=4)
+            continue
+        bend = -2 * reach[i] / (middle[i] - middle[j])
+        axes.add_patch(
+            FancyArrowPatch(
+                (middle[j], names),
+                (middle[i], names),
+                connectionstyle=f"arc3,rad={bend:.3f}",
+                arrowstyle="-|>",
+                mutation_scale=7,
+                color=colour,
+                lw=1.1,
+                shrinkA=1,
+                shrinkB=1,
             )
-            ends = (middle[j], names), (middle[i], names)
-            axes.add_patch(FancyArrowPatch(*ends, connectionstyle=f"arc3,rad={bend:.3f}", **style))
-        else:
-            axes.plot(
-                middle[i], names - 0.05, marker="v", color=colour, markersize=4, clip_on=False
-            )
+        )
     write(LEFT_COLUMN - 0.1, names + 0.15, "iteration", 7, "right", color="#555")
     for k, iteration in enumerate(graph.iterations):
         y = table + row * k
@@ -240,57 +205,35 @@ def draw(graph: Graph) -> Any:
                 if content["right"]
                 else (1, 1 - shade * 0.35, 1 - shade * 0.4)
             )
-            solved = graph.solved[place] == k
-            edge: dict = (
-                dict(edgecolor="#1b7837", linewidth=1.8, zorder=3)
-                if solved
-                else dict(edgecolor="white", linewidth=0.6)
-            )
-            corner = (edges[place] + 0.03, y + 0.06 * row)
+            is_solved = graph.solved[place] == k
             axes.add_patch(
-                Rectangle(corner, columns[place] - 0.06, 0.88 * row, facecolor=face, **edge)
-            )
-            write(
-                middle[place],
-                y + row * (0.5 if small else 0.38),
-                shorten(content["token"]),
-                size,
-                zorder=4,
-            )
-            if not small:
-                write(
-                    middle[place],
-                    y + 0.76 * row,
-                    f"{content['probability']:.2f}",
-                    6,
-                    color="#555",
-                    zorder=4,
+                Rectangle(
+                    (edges[place] + 0.03, y + 0.06 * row),
+                    columns[place] - 0.06,
+                    0.88 * row,
+                    facecolor=face,
+                    edgecolor="#1b7837" if is_solved else "white",
+                    linewidth=1.8 if is_solved else 0.6,
+                    zorder=3 if is_solved else 1,
                 )
+            )
+            token, probability = shorten(content["token"]), f"{content['probability']:.2f}"
+            write(middle[place], y + row * (0.5 if small else 0.38), token, size, zorder=4)
+            if not small:
+                write(middle[place], y + 0.76 * row, probability, 6, color="#555", zorder=4)
     for number, line in enumerate(foot):
-        write(MARGIN, table + row * K + 0.12 + 0.15 * number, line, 7, "left", "top", color="#555")
+        write(MARGIN, table + row * K + 0.12 + 0.15 * number, line, 7, "left", color="#555")
     return figure
 
 
 def widths(graph: Graph, name_size: int, size: int, least: float) -> list[float]:
     """Return the width of each position's column in inches: that of its widest token in any
     iteration."""
-    room = {
-        (token, bold): 0.14 + text_width(shorten(token), name_size if bold else size, bold)
-        for token, bold in drawn_texts(graph)
-    }
-    found = [max(least, room[token, True]) for token in graph.tokens]
+    found = [max(least, 0.14 + text_width(shorten(t), name_size, True)) for t in graph.tokens]
     for iteration in graph.iterations:
         for place, cell in enumerate(iteration["cells"], iteration["first"]):
-            found[place] = max(found[place], room[cell["token"], False])
+            found[place] = max(found[place], 0.14 + text_width(shorten(cell["token"]), size))
     return found
-
-
-def drawn_texts(graph: Graph) -> set[tuple[str, bool]]:
-    """Return the texts of the picture's tokens, and whether they are bold."""
-    cells = {
-        (cell["token"], False) for iteration in graph.iterations for cell in iteration["cells"]
-    }
-    return cells | {(token, True) for token in graph.tokens}
 
 
 def wrap(text: str, width: float, size: int) -> list[str]:
@@ -303,6 +246,7 @@ def wrap(text: str, width: float, size: int) -> list[str]:
         most = max(1, int(0.93 * most))
 
 
+@cache
 def text_width(text: str, size: int, bold: bool = False) -> float:
     """Return the width of a text at this font size, in inches."""
     from matplotlib.backends.backend_agg import RendererAgg
@@ -318,7 +262,7 @@ def shorten(token: str) -> str:
     return token if len(token) <= MAX_TOKEN_LENGTH else token[: MAX_TOKEN_LENGTH - 1] + "…"
 
 
-# ---- The files of a graph: JSON, PNG, SVG and HTML
+# ---- The files of a graph: JSON, PNG, SVG and a self-contained HTML page
 
 
 def write(graph: Graph, folder: Path) -> None:
@@ -328,55 +272,44 @@ def write(graph: Graph, folder: Path) -> None:
     """
     with writing(folder):
         graph.save(folder / f"{graph.name}.json")
-        picture(graph, [folder / f"{graph.name}.png", folder / f"{graph.name}.svg"])
-        svg = (folder / f"{graph.name}.svg").read_text(encoding="utf-8")
-        replace(folder / f"{graph.name}.html", [page(graph, svg[svg.index("<svg") :]).encode()])
+        figure = draw(graph)
+        from matplotlib import rc_context
+
+        width, height = figure.get_size_inches()
+        dpi = min(DPI, MAX_DOTS_A_SIDE / max(width, height), math.sqrt(MAX_DOTS / (width * height)))
+        svg = folder / f"{graph.name}.svg"
+        with rc_context({"svg.hashsalt": "ddg", "svg.fonttype": "none"}):
+            with atomic_write(svg.with_suffix(".png")) as out:
+                figure.savefig(out, format="png", dpi=dpi)
+            with atomic_write(svg) as out:
+                figure.savefig(out, format="svg", dpi=dpi, metadata={"Date": None})
+        image = svg.read_text(encoding="utf-8")
+        replace(svg.with_suffix(".html"), [page(graph, image[image.index("<svg") :]).encode()])
 
 
-# ---- The self-contained HTML page of a graph: numbers, picture and table
-
-
-STYLE = """body{font:14px sans-serif;margin:1.5em;color:#222} \
-.wide{overflow-x:auto;border:1px solid #ddd;margin:1em 0}
-table{border-collapse:collapse;font-size:12px} td,th{border:1px solid #ccc;\
-padding:2px 5px;white-space:nowrap;text-align:center}
-td.right{background:#d9f0d3} td.wrong{background:#fde0dd;color:#777}
-td.solved{outline:2px solid #1b7837;outline-offset:-2px;font-weight:bold}
-th{background:#f4f4f4;position:sticky;left:0} small{color:#666}"""
+PAGE = """<!DOCTYPE html>
+<html><head><meta charset="utf-8"><title>{title}</title>
+<style>body{{font:14px sans-serif;margin:1.5em}} .wide{{overflow-x:auto}}</style></head><body>
+<h2>{title}</h2>
+<p>{source}<br><b>{text}</b></p>
+<p>Tokens of the source: {tokens}</p>
+<p>{many}</p>
+<div class="wide">{svg}</div></body></html>
+"""
 
 
 def page(graph: Graph, svg: str) -> str:
-    """Return the page's HTML. svg: the picture."""
+    """Return the self-contained HTML page. svg: the picture."""
     calls, L = len(graph.iterations), len(graph.tokens)
-    rows = []
-    for k, iteration in enumerate(graph.iterations):
-        first = iteration["first"]
-        cells = ["<td></td>"] * first
-        for j, cell in enumerate(iteration["cells"]):
-            kind = "right" if cell["right"] else "wrong"
-            kind += " solved" if graph.solved[first + j] == k else ""
-            cells.append(
-                f'<td class="{kind}">{html.escape(cell["token"])}'
-                f"<br><small>{cell['probability']:.2f}</small></td>"
-            )
-        cells += ["<td></td>"] * (L - len(cells))
-        rows.append(f"<tr><th>{k + 1}</th>{''.join(cells)}</tr>")
-    head = "".join(f"<th>{i + 1}</th>" for i in range(L))
-    title = html.escape(f"Sentence {graph.name}, {graph.method}")
-    return f"""<!DOCTYPE html>
-<html><head><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style></head><body>
-<h2>{title}</h2>
-<p><b>Source</b> {html.escape(graph.source_text)}<br><b>Output</b> {html.escape(graph.text)}</p>
-<p><small>Tokens of the source: {html.escape(" ".join(graph.source))}</small></p>
-<p>{counted(L, "token")} in {counted(calls, "iteration")}, \
-{L / max(calls, 1):.2f} tokens an iteration.
-Green: the final token; framed: right from here on; \
-red: still wrong. The number is the model's probability.</p>
-<div class="wide">{svg}</div>
-<div class="wide"><table><tr><th></th>{head}</tr>
-{chr(10).join(rows)}
-</table></div></body></html>
-"""
+    return PAGE.format(
+        title=html.escape(f"Sentence {graph.name}, {graph.method}"),
+        source=html.escape(graph.source_text),
+        text=html.escape(graph.text),
+        tokens=html.escape(" ".join(graph.source)),
+        many=f"{counted(L, 'token')} in {counted(calls, 'iteration')}, "
+        f"{L / max(calls, 1):.2f} tokens an iteration",
+        svg=svg,
+    )
 
 
 if __name__ == "__main__":

@@ -3,9 +3,10 @@ time, BLEU (Tables 1, 2, 6 and 7).
 
     python scripts/experiments/jacobi/measure.py --model DIR --text PREFIX --out RESULT.json
 
-DIR holds checkpoint.pt, dict.*.txt and spm.model. Contenders run in turn (A B A B); a ratio is the median over rounds.
-Time is the process' CPU time on one thread, which other work on the machine disturbs less than the
-clock does, and on --threads above 1 the clock's. Outputs must equal stock's at beam 1.
+DIR holds checkpoint.pt, dict.*.txt and spm.model. Contenders run in turn (A B A B); a ratio is the
+median over rounds. Time is the process' CPU time on one thread, which other work on the machine
+disturbs less than the clock does, and on --threads above 1 the clock's. Outputs must equal stock's
+at beam 1.
 """
 
 import argparse
