@@ -127,7 +127,7 @@ ENTRY int64_t draft_blocks(void* method, Row* row, int64_t most) {
         for (int64_t i = 0; i < m; ++i) row->draft[i] = row->guess(i);
         return m;
     }
-    const int64_t found = self.drafter(row, m, 0.0, row->draft, row->confidence);
+    const int64_t found = self.drafter(row, m, row->draft, row->confidence);
     for (int64_t i = found; i < m; ++i) row->draft[i] = NONE;
     return m;
 }
@@ -144,7 +144,7 @@ ENTRY int64_t draft_window(void* method, Row* row, int64_t most) {
     if (self.b) most = std::min(most, self.b - 1);
     if (most <= 0) return 0;
     const double trust = self.trust();
-    self.offered = self.drafter(row, most, std::min(1.0, self.position / trust), row->draft, row->confidence);
+    self.offered = self.drafter(row, most, row->draft, row->confidence);
     if (!self.offered) return 0;
     double best = 1.0, tokens = 1.0, likely = 1.0;
     int64_t width = 0;
@@ -276,15 +276,15 @@ void find(Previous& self, const Row* row) {
 
 }  // namespace
 
-ENTRY int64_t propose_nothing(void*, const Row*, int64_t, double, int64_t*, double*) { return 0; }
+ENTRY int64_t propose_nothing(void*, const Row*, int64_t, int64_t*, double*) { return 0; }
 
-ENTRY int64_t propose_trajectory(void* state, const Row* row, int64_t most, double, int64_t* token, double* sure) {
+ENTRY int64_t propose_trajectory(void* state, const Row* row, int64_t most, int64_t* token, double* sure) {
     const int64_t pad = static_cast<Trajectory*>(state)->pad, filler = pad == NONE ? row->last() : pad;
     for (int64_t i = 0; i < most; ++i) token[i] = row->guess(i) == NONE ? filler : row->guess(i), sure[i] = 0.5;
     return most;
 }
 
-ENTRY int64_t propose_previous(void* state, const Row* row, int64_t most, double least, int64_t* token, double* sure) {
+ENTRY int64_t propose_previous(void* state, const Row* row, int64_t most, int64_t* token, double* sure) {
     Previous& self = *static_cast<Previous*>(state);
     const int64_t fresh = *row->length - self.tokens_read;
     if (fresh) {
@@ -300,7 +300,7 @@ ENTRY int64_t propose_previous(void* state, const Row* row, int64_t most, double
     }
     const int64_t left = std::max<int64_t>(0, std::min(most, self.columns - self.next));
     if (!left || self.confidence < self.min_confidence)
-        if (int64_t others = self.fallback(row, most, least, token, sure)) return others;
+        if (int64_t others = self.fallback(row, most, token, sure)) return others;
     for (int64_t i = 0; i < left; ++i) token[i] = self.previous_output[self.next + i], sure[i] = self.confidence;
     return left;
 }

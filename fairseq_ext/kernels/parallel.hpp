@@ -38,13 +38,12 @@ struct Row {
     int64_t guess(int64_t i) const { return i < guesses ? word[first_guess + i] : NONE; }
 };
 
-// Proposes at most `most` tokens after the row's verified ones, as long as all of them are right with probability `least` or more, with the
-// confidence of each; returns their number
+// Proposes at most `most` tokens after the row's verified ones, with the confidence of each; returns their number
 struct Drafter {
-    int64_t (*propose)(void* state, const Row* row, int64_t most, double least, int64_t* token, double* sure);
+    int64_t (*propose)(void* state, const Row* row, int64_t most, int64_t* token, double* sure);
     void* state;
 
-    int64_t operator()(const Row* row, int64_t most, double least, int64_t* token, double* sure) const {
-        return propose(state, row, most, least, token, sure);
+    int64_t operator()(const Row* row, int64_t most, int64_t* token, double* sure) const {
+        return propose(state, row, most, token, sure);
     }
 };

@@ -29,9 +29,8 @@ class Drafter(ABC):
         """Begin with a new pool."""
 
     @abstractmethod
-    def propose(self, rows: Rows, most: int, least: float) -> Draft:
-        """Return at most `most` tokens a row. It may stop where no row's draft is right with
-        probability `least` or more. NONE: no proposal."""
+    def propose(self, rows: Rows, most: int) -> Draft:
+        """Return at most `most` tokens a row. NONE: no proposal."""
 
     @abstractmethod
     def compiled(self, sentence: int) -> CompiledDrafter:
@@ -53,7 +52,7 @@ class Trajectory(Drafter):
     def __init__(self, pad: int | None):
         self.pad = pad
 
-    def propose(self, rows: Rows, most: int, least: float) -> Draft:
+    def propose(self, rows: Rows, most: int) -> Draft:
         filler = rows.last(1) if self.pad is None else np.full((len(rows), 1), self.pad)
         tokens = np.concatenate(
             [rows.guess[:, :most], np.repeat(filler, max(0, most - rows.guess.shape[1]), 1)], 1
@@ -67,7 +66,7 @@ class Trajectory(Drafter):
 class NoDrafter(Drafter):
     """No drafts: greedy decoding."""
 
-    def propose(self, rows: Rows, most: int, least: float) -> Draft:
+    def propose(self, rows: Rows, most: int) -> Draft:
         empty = np.zeros((len(rows), 0), np.int64)
         return empty, empty.astype(float)
 
@@ -165,7 +164,7 @@ class Previous(Drafter):
         self.next[live] = np.where(length > 0, best + 1, self.next[live])
         self.confidence[live] = MATCH_CONFIDENCE[length]
 
-    def propose(self, rows: Rows, most: int, least: float) -> Draft:
+    def propose(self, rows: Rows, most: int) -> Draft:
         self.follow_(rows)
         first, live = self.next[rows.live], rows.live
         left = self.text.shape[1] - int(first.min())
@@ -179,7 +178,7 @@ class Previous(Drafter):
         weak: np.ndarray = np.all(sure[:, :1] < MIN_CONFIDENCE, axis=1)
         # rows whose old output has ended, never existed, or has no match
         if weak.any():
-            others, others_sure = self.fallback.propose(rows, most, least)
+            others, others_sure = self.fallback.propose(rows, most)
             if others.shape[1]:
                 tokens, sure = filled(tokens, sure, weak, others, others_sure)
         return without_end(tokens, sure)

@@ -1,6 +1,6 @@
 """Drafters: earlier outputs, and the compiled twin of their drafter."""
 
-from ctypes import CFUNCTYPE, POINTER, c_double, c_int64, c_void_p
+from ctypes import CFUNCTYPE, POINTER, c_int64, c_void_p
 
 import numpy as np
 import pytest
@@ -37,17 +37,17 @@ def rows(*verified: list[int]) -> Rows:
 
 
 def alone(drafter: CompiledDrafter):
-    """(verified tokens, most, least) -> the compiled draft of a row that has these tokens,
+    """(verified tokens, most) -> the compiled draft of a row that has these tokens,
     and how sure each is."""
-    propose = CFUNCTYPE(
-        c_int64, c_void_p, POINTER(RowStruct), c_int64, c_double, c_void_p, c_void_p
-    )(drafter.struct.propose)
+    propose = CFUNCTYPE(c_int64, c_void_p, POINTER(RowStruct), c_int64, c_void_p, c_void_p)(
+        drafter.struct.propose
+    )
 
-    def query(verified: list[int], most: int, least: float) -> tuple[list[int], list[float]]:
+    def query(verified: list[int], most: int) -> tuple[list[int], list[float]]:
         text, length = np.array([EOS, *verified]), np.array([len(verified)])
         row = RowStruct(tokens=text.ctypes.data, length=length.ctypes.data)
         token, sure = np.zeros(most, np.int64), np.zeros(most)
-        m = propose(drafter.struct.state, row, most, least, token.ctypes.data, sure.ctypes.data)
+        m = propose(drafter.struct.state, row, most, token.ctypes.data, sure.ctypes.data)
         return token[:m].tolist(), sure[:m].tolist()
 
     return query
@@ -71,9 +71,9 @@ def test_sentences_beyond_the_old_outputs_are_reported_once(caplog):
 
 def test_an_earlier_output_is_offered_whole_and_followed():
     source = previous([A, B, C, X])
-    assert source.propose(rows([]), 9, 0.0)[0][0, :5].tolist() == [A, B, C, X, EOS]
-    assert source.propose(rows([A, B]), 9, 0.0)[0][0, :3].tolist() == [C, X, EOS]
-    assert source.propose(rows([A, B, C, X]), 9, 0.0)[0][0, 0] == EOS
+    assert source.propose(rows([]), 9)[0][0, :5].tolist() == [A, B, C, X, EOS]
+    assert source.propose(rows([A, B]), 9)[0][0, :3].tolist() == [C, X, EOS]
+    assert source.propose(rows([A, B, C, X]), 9)[0][0, 0] == EOS
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_an_earlier_output_is_offered_whole_and_followed():
 )
 def test_behind_an_edit_the_old_output_is_found_again(verified, draft):
     source = previous([A, B, X, C, A, X])
-    source.propose(rows([A]), 9, 0.0)
-    assert source.propose(rows(verified), 9, 0.0)[0][0, : len(draft)].tolist() == draft
+    source.propose(rows([A]), 9)
+    assert source.propose(rows(verified), 9)[0][0, : len(draft)].tolist() == draft
 
 
 @needs_compiler
@@ -105,8 +105,8 @@ def test_the_compiled_row_follows_its_earlier_output_as_the_definition_does():
         source = previous(old)
         twin, length = alone(source.compiled(0)), 0
         while length <= len(new):
-            tokens, sure = source.propose(rows(new[:length]), 5, 0.0)
-            drafted, certain = twin(new[:length], 5, 0.0)
+            tokens, sure = source.propose(rows(new[:length]), 5)
+            drafted, certain = twin(new[:length], 5)
             assert drafted == tokens[0].tolist() and NONE not in drafted
             np.testing.assert_allclose(certain, sure[0])
             differ += drafted[:1] != new[length : length + 1]
@@ -118,5 +118,5 @@ def test_sentences_without_an_earlier_output_request_the_other_source():
     source = Previous([[X, Y, EOS]], Trajectory(PAD))
     both = pool([A], [A])
     source.start(both)
-    tokens, _ = source.propose(rows([], []), 3, 0.0)
+    tokens, _ = source.propose(rows([], []), 3)
     assert tokens.tolist() == [[X, Y, EOS], [PAD, PAD, PAD]]

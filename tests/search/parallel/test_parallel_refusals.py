@@ -40,7 +40,7 @@ def test_a_stream_is_refused_where_rows_of_different_lengths_cannot_be_read_toge
         ({"parallel_length": 5}, {}, "--parallel-length"),
         ({"decoding": "jacobi", "block_size": 5}, {}, "--parallel-length"),
         ({"draft_file": "/nowhere.txt"}, {}, "/nowhere.txt"),
-        ({"decoding": "beam", "draft": "repeat"}, {}, "--draft"),
+        ({"decoding": "beam", "draft": "pad"}, {}, "--draft"),
         ({}, {"sampling": True}, "--sampling"),
     ],
 )

@@ -233,7 +233,7 @@ class Blocks(Method):
         m = min(b - 1, most) if self.parallel(rows).any() else 0
         tokens = rows.guess[:, :m]
         if tokens.shape[1] < m or (tokens == NONE).any():  # a new block in some row
-            first = self.drafter.propose(rows, m, 0.0)[0]
+            first = self.drafter.propose(rows, m)[0]
             first = np.concatenate([first, np.full((len(rows), m - first.shape[1]), NONE)], 1)
             tokens = np.concatenate([tokens, np.full((len(rows), m - tokens.shape[1]), NONE)], 1)
             tokens = np.where((tokens == NONE).any(1, keepdims=True), first, tokens)

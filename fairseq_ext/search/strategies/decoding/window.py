@@ -108,10 +108,7 @@ class Window(Method):
         most = min(most, self.b - 1) if self.b else most
         if most <= 0:
             return self.offered
-        # a draft token that is right less often than its cost is not worth it, even if tokens are
-        # cheap at present
-        least = min(1.0, (self.cost.position + self.cost.row * n) / self.trust())
-        self.offered, self.confidence = self.drafter.propose(rows, most, least)
+        self.offered, self.confidence = self.drafter.propose(rows, most)
         if not self.offered.shape[1]:
             return self.offered
         likely = np.minimum(self.confidence * self.trust(), 1.0).cumprod(1).mean(0)
