@@ -14,6 +14,10 @@ ROOT = Path(__file__).resolve().parents[2]
 BENCH, PAPERS = "scripts/bench/results", "scripts/experiments"
 BULK, ONE = "beam 5, in bulk", "beam 5, one sentence at a time"
 STOCK, CT2 = "times stock", "times ctranslate2 float32"
+JACOBI = {  # a file of results and its title, by the kind of text
+    "captions": (f"{PAPERS}/jacobi/results/flickr_1000/tables.md", "1000 sentences, batch 1"),
+    "documentation": (f"{PAPERS}/jacobi/results/docs_200/tables.md", "200 sentences, batch 1"),
+}
 SUM = "optimal, unnormalised scores, pruned"
 MEAN = "optimal, normalised scores, pruned"
 
@@ -94,8 +98,7 @@ def gains() -> str:
     streams = f"{PAPERS}/streaming/results/flickr_150/tables.md"
     k50 = "test, single model, k = 50"
     lsh = f"{PAPERS}/lsh/results/words_200/tables.md"
-    jacobi = f"{PAPERS}/jacobi/results/flickr_1000/tables.md"
-    greedy = (jacobi, "1000 sentences, batch 1")
+    edited = (*JACOBI["documentation"], "window, output of an edited source")
     placed = f"{PAPERS}/terminology/results/placement/tables.md"
     placements = [
         [number(placed, text, row, "BLEU") for row in ("align", "fairseq", "no glossary")]
@@ -183,12 +186,11 @@ def gains() -> str:
             "(https://aclanthology.org/2023.acl-long.689/))",
             "",
             "",
-            "[beam 1: {}; with an edited line's old translation {}](docs/results/jacobi.md)".format(
-                times(number(*greedy, "window, drafts with source", "over our greedy")),
-                times(number(*greedy, "window, output of an edited source", "over our greedy")),
+            "[beam 1, with an edited line's old translation: {}](docs/results/jacobi.md)".format(
+                times(number(*edited, "over our greedy"))
             ),
-            "the paper's `jacobi` on a CPU: {}; text unlike that of the draft table".format(
-                times(number(*greedy, "PJ", "over our greedy"))
+            "the paper's `jacobi` on a CPU: {}; lines without an old translation".format(
+                times(number(*JACOBI["captions"], "PJ", "over our greedy"))
             ),
         ),
     ]
@@ -297,28 +299,22 @@ def streaming() -> str:
 
 def parallel_decoding() -> str:
     """Return the speed of parallel decoding."""
-    texts = [
-        (f"{PAPERS}/jacobi/results/{name}/tables.md", f"{lines} sentences, batch 1")
-        for name, lines in (("flickr_1000", 1000), ("docs_200_window", 200))
-    ]
-    rows = []
-    for name, method in (
-        ("`jacobi` (the paper's PJ)", "PJ"),
-        ("`window`, draft table with source text", "window, drafts with source"),
-        ("`window`, an edited line's old output", "window, output of an edited source"),
-    ):
-        rows.append(
+    jacobi, old = "`jacobi` (the paper's PJ)", "`window`, the line's own old output"
+    rows = [
+        (name, text, *(cells_of(*JACOBI[text], row, c)[0] for c in ("iterations", "our greedy")))
+        for name, text, row in (
+            (jacobi, "captions", "PJ"),
+            (jacobi, "documentation", "PJ"),
+            (old, "captions", "window, previous output"),
+            (old, "documentation", "window, previous output"),
             (
-                name,
-                *(
-                    cells_of(*text, method, column)[0]
-                    for text in texts
-                    for column in ("iterations", "our greedy")
-                ),
-            )
+                "`window`, an edited line's old output",
+                "documentation",
+                "window, output of an edited source",
+            ),
         )
-    head = ("captions: reduction of calls", "speed", "documentation: calls", "speed")
-    return table(("method", *head), rows)
+    ]
+    return table(("method", "text", "reduction of calls", "speed"), rows)
 
 
 def large_vocabularies() -> str:
