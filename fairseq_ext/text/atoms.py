@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 import regex
 
+from fairseq_ext.text.xml_tokens import Token
+
 TEXT, OPENING, CLOSING, POINT, PLACEHOLDER = "text", "open", "close", "point", "placeholder"
 BLOCK, BREAK = "block", "break"  # atoms that part runs; one that may: a line break
 LEADS = "leads"  # name of a point that stands before a word: the mnemonic of a menu
@@ -97,6 +99,20 @@ def in_cdata(text: str) -> str:
 def raw(atoms: Sequence[Atom]) -> str:
     """Return atoms as they stand in the text."""
     return "".join(atom.raw for atom in atoms)
+
+
+def pairs(found: Sequence[Atom | Token], opening: str, closing: str) -> dict[int, int]:
+    """Return the places of what opens, each with the place of what closes it, in balanced parts.
+
+    opening, closing: their kinds.
+    """
+    open_places, ends = list[int](), dict[int, int]()
+    for place, part in enumerate(found):
+        if part.kind == opening:
+            open_places.append(place)
+        elif part.kind == closing:
+            ends[open_places.pop()] = place
+    return ends
 
 
 def segment_of(atoms: list[Atom], escape: Escape) -> Segment:

@@ -33,6 +33,7 @@ from fairseq_ext.text.atoms import (
     Segment,
     in_cdata,
     is_plain,
+    pairs,
     raw,
     segment_of,
     text_atom,
@@ -247,18 +248,18 @@ def collapsed(atoms: list[Atom]) -> list[Atom]:
 def trimmed(atoms: list[Atom], escape: Escape) -> Iterator[Item]:
     """Yield a segment without what stands around its words, and that."""
     first, behind = 0, len(atoms)
-    pairs = matching(atoms)
-    opened = {end: start for start, end in pairs.items()}
+    partners = pairs(atoms, OPENING, CLOSING)
+    opened = {end: start for start, end in partners.items()}
     while first < behind:
         if is_edge(atoms[first]):
             first += 1
         elif is_edge(atoms[behind - 1]):
             behind -= 1
-        elif pairs.get(first) == behind - 1:
+        elif partners.get(first) == behind - 1:
             first, behind = first + 1, behind - 1
-        elif first in pairs and all(map(is_edge, atoms[first + 1 : pairs[first]])):
+        elif first in partners and all(map(is_edge, atoms[first + 1 : partners[first]])):
             # a picture that is a link
-            first = pairs[first] + 1
+            first = partners[first] + 1
         elif behind - 1 in opened and all(map(is_edge, atoms[opened[behind - 1] : behind - 1][1:])):
             behind = opened[behind - 1]
         else:
@@ -332,17 +333,6 @@ def is_edge(atom: Atom) -> bool:
         or (atom.kind == PLACEHOLDER and not atom.text)
         or (atom.kind == TEXT and not atom.text.strip())
     )
-
-
-def matching(atoms: Sequence[Atom]) -> dict[int, int]:
-    """Return the place of each opening tag to that of its closing tag, in balanced atoms."""
-    open_tags, found = list[int](), dict[int, int]()
-    for place, atom in enumerate(atoms):
-        if atom.kind == OPENING:
-            open_tags.append(place)
-        elif atom.kind == CLOSING:
-            found[open_tags.pop()] = place
-    return found
 
 
 def led(items: Iterable[Item], leads: Collection[str]) -> Iterator[Item]:

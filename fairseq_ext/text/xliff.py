@@ -25,12 +25,12 @@ from fairseq_ext.text.atoms import (
     Atom,
     Ends,
     Item,
+    pairs,
 )
 from fairseq_ext.text.markup import ANY_ENTITY, XML_ENTITY, escape, through_escapes
 from fairseq_ext.text.messages import message_atoms
 from fairseq_ext.text.segments import of_atoms
 from fairseq_ext.text.stopping import checked
-from fairseq_ext.text.xml_text import ends_of
 from fairseq_ext.text.xml_tokens import CDATA, CDATA_END, COMMENT, END, START, Token, tokens
 from fairseq_ext.text.xml_tokens import TEXT as CHARACTERS
 
@@ -60,7 +60,7 @@ def of_xliff(text: str, ends: Ends, protect: Sequence[str] = ()) -> Iterator[Ite
     root = next(token for token in found if token.kind == START)
     if root.local != "xliff":
         raise UsageError(f"the root element must be xliff, and is {root.local}: name an XLIFF file")
-    at, partners = 0, ends_of(found)
+    at, partners = 0, pairs(found, START, END)
     for unit in checked(units(text, found, partners)):
         source = found[unit.source[0]]  # type: ignore[index]
         if unit.target is None:

@@ -7,7 +7,17 @@ from collections.abc import Collection, Iterator, Sequence
 import regex
 
 from fairseq_ext.text import markup
-from fairseq_ext.text.atoms import BLOCK, CLOSING, OPENING, PLACEHOLDER, POINT, Atom, Ends, Item
+from fairseq_ext.text.atoms import (
+    BLOCK,
+    CLOSING,
+    OPENING,
+    PLACEHOLDER,
+    POINT,
+    Atom,
+    Ends,
+    Item,
+    pairs,
+)
 from fairseq_ext.text.markup import ANY_ENTITY, escape
 from fairseq_ext.text.segments import of_atoms
 from fairseq_ext.text.xml_tokens import (
@@ -41,7 +51,7 @@ def of_xml(
 def atoms(text: str, protect: Sequence[str], inline: Collection[str] | None) -> Iterator[Atom]:
     """Yield the atoms of XML."""
     found = tokens(text, "the XML")
-    partners = ends_of(found)
+    partners = pairs(found, START, END)
     mixed = among_text(text, found, partners) if inline is None else set()
     number, is_cdata = 0, False
     while number < len(found):
@@ -73,17 +83,6 @@ def is_protected(token: Token) -> bool:
     """Return whether a start tag says that its element is not translated."""
     said = token.attributes.get("translate", token.attributes.get("translatable", ""))
     return said.lower() in ("no", "false")
-
-
-def ends_of(found: Sequence[Token]) -> dict[int, int]:
-    """Return the numbers of the start tags, each with that of its end tag."""
-    ends, open_tags = dict[int, int](), list[int]()
-    for number, token in enumerate(found):
-        if token.kind == START:
-            open_tags.append(number)
-        elif token.kind == END:
-            ends[open_tags.pop()] = number
-    return ends
 
 
 def among_text(text: str, found: Sequence[Token], partners: dict[int, int]) -> set[int]:
