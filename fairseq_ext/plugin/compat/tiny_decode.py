@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
+
 import torch
 from fairseq.data import Dictionary
 from fairseq.dataclass.configs import GenerationConfig
-from fairseq.models.transformer import TransformerConfig, TransformerModelBase
+from fairseq.models.transformer import TransformerModel, tiny_architecture
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 
@@ -20,15 +22,11 @@ def decode_with_both_generators() -> tuple[list[list[int]], ...]:
         TASK_DATACLASS_REGISTRY["translation_ext"](), words, words
     )
 
-    config = TransformerConfig()
-    for side in (config.encoder, config.decoder):
-        side.embed_dim, side.ffn_embed_dim, side.layers, side.attention_heads = 16, 32, 2, 2
-    config.decoder.input_dim = config.decoder.output_dim = 16
-    config.share_all_embeddings = True
-    config.max_source_positions = config.max_target_positions = 64
+    sizes = Namespace(share_all_embeddings=True, max_source_positions=64, max_target_positions=64)
+    tiny_architecture(sizes)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        models = [TransformerModelBase.build_model(config, task).eval()]
+        torch.manual_seed(16)  # one sentence ends early
+        models = [TransformerModel.build_model(sizes, task).eval()]
 
     # (2, 6), left-padded
     source = torch.tensor(
