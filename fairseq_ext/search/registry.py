@@ -169,8 +169,9 @@ def register(
         made = Strategy(
             point, name, build, flags, needs=frozenset(needs), denies=frozenset(denies), **declared
         )
-        own = vars(flags or object).get("__annotations__", {}).keys()
-        if made.is_outside and (again := STOCK_FLAG_NAMES & own):
+        # flags of its own: it may read those of a strategy of the package
+        own = fields_of([flags if flags and flags.__module__ == build.__module__ else None])
+        if made.is_outside and (again := STOCK_FLAG_NAMES & own.keys()):
             raise UsageError(
                 f"{made.file}: fairseq has a flag {typed(min(again))} already: choose another name"
             )
