@@ -1,118 +1,64 @@
 """Language codes: models have their own (deu_Latn, de_DE, pt-BR); libraries and clients use codes
-of two letters."""
+of two letters.
+
+langcodes has the codes without this table, but its names of languages are a package of 24 MB with a
+compiled part, know neither `castellano` nor a name in two languages at once, and it takes 45 ms to
+import.
+"""
 
 from __future__ import annotations
 
 import re
 
-NAMES = {
-    "ar": "Arabic",
-    "bg": "Bulgarian",
-    "bn": "Bengali",
-    "ca": "Catalan",
-    "cs": "Czech",
-    "da": "Danish",
-    "de": "German",
-    "el": "Greek",
-    "en": "English",
-    "es": "Spanish",
-    "et": "Estonian",
-    "fa": "Persian",
-    "fi": "Finnish",
-    "fr": "French",
-    "he": "Hebrew",
-    "hi": "Hindi",
-    "hr": "Croatian",
-    "hu": "Hungarian",
-    "id": "Indonesian",
-    "it": "Italian",
-    "ja": "Japanese",
-    "ko": "Korean",
-    "lt": "Lithuanian",
-    "lv": "Latvian",
-    "nb": "Norwegian",
-    "nl": "Dutch",
-    "pl": "Polish",
-    "pt": "Portuguese",
-    "ro": "Romanian",
-    "ru": "Russian",
-    "sk": "Slovak",
-    "sl": "Slovenian",
-    "sv": "Swedish",
-    "th": "Thai",
-    "tr": "Turkish",
-    "uk": "Ukrainian",
-    "vi": "Vietnamese",
-    "zh": "Chinese",
-}
-# ISO 639-3 codes of NLLB-200, in the order of NAMES
-LONG = (
-    "arb bul ben cat ces dan deu ell eng spa est pes fin fra heb hin hrv hun ind ita jpn kor lit "
-    "lvs nob nld pol por ron rus slk slv swe tha tur ukr vie zho"
-)
-SHORT = dict(zip(LONG.split(), NAMES, strict=True)) | {
-    "ara": "ar",
-    "deu": "de",
-    "ger": "de",
-    "fre": "fr",
-    "dut": "nl",
-    "gre": "el",
-    "cze": "cs",
-    "rum": "ro",
-    "slo": "sk",
-    "chi": "zh",
-    "cmn": "zh",
-    "zho": "zh",
-    "per": "fa",
-    "lav": "lv",
-    "nor": "nb",
-    "no": "nb",
-    "est": "et",
-}
-# the languages' names in the language itself and in German
-OWN = {
-    "ar": "العربية arabisch",
-    "bg": "български bulgarisch",
-    "bn": "বাংলা bengalisch bengali",
-    "ca": "català katalanisch",
-    "cs": "čeština tschechisch",
-    "da": "dansk dänisch",
-    "de": "deutsch",
-    "el": "ελληνικά griechisch",
-    "en": "englisch",
-    "es": "español castellano spanisch",
-    "et": "eesti estnisch",
-    "fa": "فارسی persisch farsi",
-    "fi": "suomi finnisch",
-    "fr": "français französisch",
-    "he": "עברית hebräisch",
-    "hi": "हिन्दी hindi",
-    "hr": "hrvatski kroatisch",
-    "hu": "magyar ungarisch",
-    "id": "indonesia indonesisch",
-    "it": "italiano italienisch",
-    "ja": "日本語 japanisch",
-    "ko": "한국어 koreanisch",
-    "lt": "lietuvių litauisch",
-    "lv": "latviešu lettisch",
-    "nb": "norsk norwegisch bokmål",
-    "nl": "nederlands niederländisch",
-    "pl": "polski polnisch",
-    "pt": "português portugiesisch",
-    "ro": "română rumänisch",
-    "ru": "русский russisch",
-    "sk": "slovenčina slowakisch",
-    "sl": "slovenščina slowenisch",
-    "sv": "svenska schwedisch",
-    "th": "ไทย thailändisch thai",
-    "tr": "türkçe türkisch",
-    "uk": "українська ukrainisch",
-    "vi": "việt vietnamesisch",
-    "zh": "中文 chinesisch",
-}
-CODE_OF_NAME = {name: code for code, names in OWN.items() for name in names.split()} | {
-    name.lower(): code for code, name in NAMES.items()
-}
+# a language in a line: its code of two letters; its name in English; its other codes, among them
+# that of NLLB-200; its names in the language itself and in German
+TABLE = """
+ar | Arabic | arb ara | العربية arabisch
+bg | Bulgarian | bul | български bulgarisch
+bn | Bengali | ben | বাংলা bengalisch bengali
+ca | Catalan | cat | català katalanisch
+cs | Czech | ces cze | čeština tschechisch
+da | Danish | dan | dansk dänisch
+de | German | deu ger | deutsch
+el | Greek | ell gre | ελληνικά griechisch
+en | English | eng | englisch
+es | Spanish | spa | español castellano spanisch
+et | Estonian | est | eesti estnisch
+fa | Persian | pes per | فارسی persisch farsi
+fi | Finnish | fin | suomi finnisch
+fr | French | fra fre | français französisch
+he | Hebrew | heb | עברית hebräisch
+hi | Hindi | hin | हिन्दी hindi
+hr | Croatian | hrv | hrvatski kroatisch
+hu | Hungarian | hun | magyar ungarisch
+id | Indonesian | ind | indonesia indonesisch
+it | Italian | ita | italiano italienisch
+ja | Japanese | jpn | 日本語 japanisch
+ko | Korean | kor | 한국어 koreanisch
+lt | Lithuanian | lit | lietuvių litauisch
+lv | Latvian | lvs lav | latviešu lettisch
+nb | Norwegian | nob nor no | norsk norwegisch bokmål
+nl | Dutch | nld dut | nederlands niederländisch
+pl | Polish | pol | polski polnisch
+pt | Portuguese | por | português portugiesisch
+ro | Romanian | ron rum | română rumänisch
+ru | Russian | rus | русский russisch
+sk | Slovak | slk slo | slovenčina slowakisch
+sl | Slovenian | slv | slovenščina slowenisch
+sv | Swedish | swe | svenska schwedisch
+th | Thai | tha | ไทย thailändisch thai
+tr | Turkish | tur | türkçe türkisch
+uk | Ukrainian | ukr | українська ukrainisch
+vi | Vietnamese | vie | việt vietnamesisch
+zh | Chinese | zho chi cmn | 中文 chinesisch
+"""
+NAMES: dict[str, str] = {}  # the English name by the code of two letters
+SHORT: dict[str, str] = {}  # the code of two letters by other codes
+CODE_OF_NAME: dict[str, str] = {}  # the code of two letters by names, in small letters
+for two, english, others, own in (line.split(" | ") for line in TABLE.strip().splitlines()):
+    NAMES[two] = english
+    SHORT |= dict.fromkeys(others.split(), two)
+    CODE_OF_NAME |= dict.fromkeys([*own.split(), english.lower()], two)
 CODE = re.compile(r"([a-z]{2,3})(?:-[a-z]{4})?(?:-(?:[a-z]{2}|\d{3}))?")
 PARENTHESES = re.compile(r"\s*[(\[]([^)\]]*)[)\]]\s*")
 WORDS = frozenset("term terms text source target translation word begriff terme término".split())
