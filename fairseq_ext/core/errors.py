@@ -9,6 +9,7 @@ the traceback as well.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import sys
@@ -21,12 +22,6 @@ E = TypeVar("E", bound=Exception)
 MAX_QUOTATION = 80  # characters of a quotation in a message, except for paths
 MAX_PATH = 4096  # characters; a longer text is not a path
 QUOTED = re.compile(r"(?<!\w)'([^'\n]{81,})'(?!\w)")
-# messages of fairseq, numpy and torch about a damaged binarised data set, also from a process
-# that reads batches
-DAMAGED_DATA = (
-    r"Index file doesn't match|(?:offset must be non-negative|buffer is smaller than "
-    r"requested)[^\n]*\s*$"
-)
 UNREADABLE_ERRORS = (  # of hydra and omegaconf
     "OverrideParseException",
     "InterpolationKeyError",
@@ -45,6 +40,7 @@ NOT_A_LITERAL = (
     "a flag, or a setting of the checkpoint, must be a number or a list: correct it "
     "(--verbose shows where)"
 )
+OWN_CHECK = r"\A--", "{0} (a check of fairseq's own)"
 # packages of the extra "serve"
 SERVER_PACKAGES = (
     "fastapi",
@@ -170,28 +166,6 @@ def damaged_data(why: str) -> str:
     return f"the data set cannot be read ({cut(why)}): {way_out}"
 
 
-def keys_that_differ(error: Any, found: re.Match[str]) -> str:
-    """Return the sentence for weights whose names are not those of the architecture."""
-    key = re.search(r'(Missing|Unexpected) key\(s\) in state_dict: "([^"]+)"', str(error))
-    lacks = f"it {'lacks' if key[1] == 'Missing' else 'has'} {key[2]}" if key else ""
-    return (
-        "the checkpoint's weights are not those of its architecture "
-        f"({lacks or 'their names differ'}): it is damaged, or needs its own --user-dir"
-    )
-
-
-def sizes_that_differ(error: Any, found: re.Match[str]) -> str:
-    """Return the sentence for weights of another size."""
-    key = re.search(
-        r"size mismatch for (\S+): copying a param with shape (.*?) from checkpoint.*?is "
-        r"(torch.Size\(.*?\))",
-        str(error),
-    )
-    where = f" ({key[1]}: {key[2]} in the checkpoint, {key[3]} here)" if key else ""
-    fits = f"the checkpoint does not fit the dictionaries in the data directory{where}"
-    return f"{fits}: use the dictionaries it was trained with, and its --langs"
-
-
 def missing_file(error: Any, found: re.Match[str]) -> str | None:
     """Return the sentence for a missing file; None if the error names no file."""
     text, path = str(error), error.filename
@@ -233,137 +207,213 @@ def unwritable(error: Any, found: re.Match[str]) -> str | None:
 
 
 Sentence = str | Callable[[Any, re.Match[str]], str | None]
-# Known mistakes, in the form of the last line of a traceback: the error's type, and a pattern of
-# its text. The first match counts. In a sentence {0} is the whole text, {1} the first group of the
-# match, cut at 80 characters; a function may return None if the error is not its mistake.
-MISTAKES: dict[str, Sentence] = {
-    "UsageError: ": "{0}",
-    "OSError: Model file not found": (
-        "{0}: --path names one checkpoint, or several joined by colons"
-    ),
-    "OSError: is not a checkpoint|unpickling a class can run code": "{0}",
-    "OSError: runs code from checkpoints": "{0}",
-    "Refused: is not evaluated because": "{0}",
-    "BaseException: Too many open files": (
-        "too many files are open: allow more (ulimit -n), or read batches without processes of "
-        "their own (--num-workers 0)"
-    ),
-    "MemoryError: ": OUT_OF_MEMORY,
-    "BaseException: DefaultCPUAllocator: ": OUT_OF_MEMORY,
-    r"BaseException: \A--path required for generation!\Z": "no model is named: add --path MODEL.pt",
-    "BaseException: Neither args nor cfg exist in state": (
-        "the checkpoint holds no settings of its model (neither args nor cfg): name a file as "
-        "fairseq-train has saved it"
-    ),
-    r"BaseException: Tensor\.__contains__ only supports": (
-        "the checkpoint holds a tensor instead of a model and its settings: name a file that "
-        "fairseq-train has saved"
-    ),
-    r"BaseException: (?s)\A(?!.*size mismatch).*Error\(s\) in loading .*(Missing|Unexpected) key": (
-        keys_that_differ
-    ),
-    "IndexError: Replacement index": (
-        "the checkpoint's architecture is unknown to fairseq: name the --user-dir that registers it"
-    ),
-    "BaseException: (?s)Incorrect dictionary format(?:.*: )?(.*)": (
-        "the dictionary has a line that is not 'token count' ({1}): make it with fairseq-preprocess"
-    ),
-    "BaseException: Incorrect encoding detected in ([^,]*)": lambda error, found: (
-        f"the dictionary {found[1]} is not valid UTF-8: make it with fairseq-preprocess"
-    ),
-    "BaseException: Duplicate word found when loading Dictionary(?:: ([^.]*))?": (
-        "the dictionary has a word twice ({1}): make it with fairseq-preprocess"
-    ),
-    "BaseException: Search parameters are mutually exclusive": (
-        "--sampling, --diverse-beam-groups, --diversity-rate and --match-source-len each "
-        "choose continuations: leave all but one out"
-    ),
-    r"ConfigCompositionException: tokenizer\.": (
-        "--tokenizer moses needs the languages: add --source-lang and --target-lang"
-    ),
-    r"MissingConfigException: Could not find '(bpe|tokenizer)/(\w+)'": (
-        "--{1} {2} is one that fairseq 0.12 cannot set up: use another"
-    ),
-    r"KeyError: \A'\w+:(\S+-\S+)'\Z": (
-        "the data directory has no such subset of {1}: binarise it with "
-        "fairseq-preprocess, or name another by --gen-subset"
-    ),
-    r"MissingMandatoryValue: \A(?:(?s:.*?)mandatory value: (?:\w+\.)*(\w+))?": lambda _, found: (
-        f"--{(found[1] or 'a flag').replace('_', '-')} is needed here and missing: add it"
-    ),
-    "NotImplementedError: (?s)Unknown post_process option: (.*)": (
-        "--post-process (--remove-bpe) {1} is unknown to fairseq: use sentencepiece or subword_nmt"
-    ),
-    "BaseException: malformed node or string": NOT_A_LITERAL,
-    "SyntaxError: ": lambda error, found: NOT_A_LITERAL if error.filename == "<unknown>" else None,
-    "AssertionError: (?s)(?=.*world size is)(?=.*available devices)": (
-        "--distributed-world-size: the {0}; a search runs in one process: leave the flag out"
-    ),
-    "ValueError: Seed must be between": (
-        "--seed must be 0 to 4294967295, as numpy has it: use another"
-    ),
-    r"ImportError: \Afairseq_ext is a plug-in for fairseq": "{0}",
-    "ModuleNotFoundError: ": lambda error, found: (
-        f"the server needs {error.name}, which is not installed: pip install 'fairseq_ext[serve]'"
-        if error.name in SERVER_PACKAGES
-        else None
-    ),
-    "ImportError: sacremoses": "--tokenizer moses needs sacremoses: pip install sacremoses",
-    r"ImportError: \APlease install .*with: *(pip install (\S+))": (
-        "--bpe or --tokenizer needs {2}, which is not installed: {1}"
-    ),
-    r'ValueError: \APlease set "--prefix-size 1"': (
-        "translations of this model begin with the tag of their language "
-        "(prepend_tgt_lang_tag): add --prefix-size 1"
-    ),
-    r"ValueError: \A--(lang-pairs|encoder-langtok|decoder-langtok) should ": (
-        "the checkpoint was trained with other languages: {0}"
-    ),
-    r"BaseException: \A(Failed to load config from .*)": lambda error, found: (
-        f"{found[1]}: correct that file"
-    ),
-    r"FileNotFoundError: (?s)\ADict not found: (.*)": lambda error, found: (
-        f"no dictionary at {found[1]}: the configuration of the data names it (vocab_filename)"
-    ),
-    r"OSError: \Afile (.*) not found\Z": "{0}: correct the path of the segmentation model",
-    "IsADirectoryError: ": lambda error, found: (
-        f"{error.filename or 'a name given as a file'} is a folder, and a file is needed: "
-        "name the file in it"
-    ),
-    "FileNotFoundError: ": missing_file,
-    "BaseException: size mismatch": sizes_that_differ,
-    "UnicodeEncodeError: ": unwritable,
-    "UnicodeError: ": (
-        "the input is not valid UTF-8 ({0}): convert it first, for example with "
-        "iconv -f latin1 -t utf-8"
-    ),
-    "BaseException: (?s)(?=.*is invalid)(?=.*max_positions)": lambda error, found: (
-        f"{str(error).rstrip('.')}; or shorten that sentence"
-    ),
-    "BaseException: --share-all-embeddings requires a joined dictionary": (
-        "the model shares its embeddings, but the data directory's two dictionaries differ: "
-        "use the ones it was trained with"
-    ),
-    r"AssertionError|ValueError: \A--": "{0} (a check of fairseq's own)",
-    "AssertionError|ValueError|IndexError: " + DAMAGED_DATA: lambda error, found: damaged_data(
-        str(error).splitlines()[-1]
-    ),
-    "|".join(UNREADABLE_ERRORS) + r": (?s:\A(.*))": UNREADABLE_VALUE,
-    "BaseException: Cannot load model parameters from checkpoint": (
-        "{0}: name the architecture's --user-dir, or use the dictionaries it was trained with"
-    ),
+# Mistakes in a command or its files, by the class of the error that another library raises for them
+# or a class above it. A row is a pattern of the error's text, and the sentence, in which {0} is the
+# text and {1} the match's first group, cut at 80 characters unless it is a path; a function returns
+# None if the error is not this mistake. The first row that fits counts, the nearest class first.
+MISTAKES: dict[str, list[tuple[str, Sentence]]] = {
+    "UsageError": [("", "{0}")],
+    "Refused": [("", "{0}")],
+    "MemoryError": [("", OUT_OF_MEMORY)],
+    "FileNotFoundError": [
+        (
+            r"(?s)\ADict not found: (.*)",
+            "no dictionary at {1}: the configuration of the data names it (vocab_filename)",
+        ),
+        ("", missing_file),
+    ],
+    "IsADirectoryError": [
+        (
+            "",
+            lambda error, found: (
+                f"{error.filename or 'a name given as a file'} is a folder, and a file is needed: "
+                "name the file in it"
+            ),
+        )
+    ],
+    "OSError": [
+        (
+            "Model file not found",
+            "{0}: --path names one checkpoint, or several joined by colons",
+        ),
+        (
+            "is not a checkpoint|unpickling a class can run code|runs code from checkpoints",
+            "{0}",
+        ),
+        (r"\Afile (.*) not found\Z", "{0}: correct the path of the segmentation model"),
+    ],
+    "UnicodeEncodeError": [("", unwritable)],
+    "UnicodeError": [
+        (
+            "",
+            "the input is not valid UTF-8 ({0}): convert it first, for example with "
+            "iconv -f latin1 -t utf-8",
+        )
+    ],
+    "ModuleNotFoundError": [
+        (
+            "",
+            lambda error, found: (
+                f"the server needs {error.name}, which is not installed: pip install "
+                "'fairseq_ext[serve]'"
+                if error.name in SERVER_PACKAGES
+                else None
+            ),
+        )
+    ],
+    "ImportError": [
+        (r"\Afairseq_ext is a plug-in for fairseq", "{0}"),
+        ("sacremoses", "--tokenizer moses needs sacremoses: pip install sacremoses"),
+        (
+            r"\APlease install .*with: *(pip install (\S+))",
+            "--bpe or --tokenizer needs {2}, which is not installed: {1}",
+        ),
+    ],
+    "IndexError": [
+        (
+            "Replacement index",
+            "the checkpoint's architecture is unknown to fairseq: name the --user-dir that "
+            "registers it",
+        )
+    ],
+    "KeyError": [
+        (
+            r"\A'\w+:(\S+-\S+)'\Z",
+            "the data directory has no such subset of {1}: binarise it with "
+            "fairseq-preprocess, or name another by --gen-subset",
+        )
+    ],
+    "NotImplementedError": [
+        (
+            "(?s)Unknown post_process option: (.*)",
+            "--post-process (--remove-bpe) {1} is unknown to fairseq: use sentencepiece or "
+            "subword_nmt",
+        )
+    ],
+    "SyntaxError": [
+        ("", lambda error, found: NOT_A_LITERAL if error.filename == "<unknown>" else None)
+    ],
+    "AssertionError": [
+        (r"\A--path required for generation!\Z", "no model is named: add --path MODEL.pt"),
+        (
+            "(?s)(?=.*world size is)(?=.*available devices)",
+            "--distributed-world-size: the {0}; a search runs in one process: leave the flag out",
+        ),
+        OWN_CHECK,
+    ],
+    "ValueError": [
+        (
+            "Search parameters are mutually exclusive",
+            "--sampling, --diverse-beam-groups, --diversity-rate and --match-source-len each "
+            "choose continuations: leave all but one out",
+        ),
+        (
+            "Seed must be between",
+            "--seed must be 0 to 4294967295, as numpy has it: use another",
+        ),
+        (
+            r'\APlease set "--prefix-size 1"',
+            "translations of this model begin with the tag of their language "
+            "(prepend_tgt_lang_tag): add --prefix-size 1",
+        ),
+        (
+            r"\A--(lang-pairs|encoder-langtok|decoder-langtok) should ",
+            "the checkpoint was trained with other languages: {0}",
+        ),
+        (
+            "--share-all-embeddings requires a joined dictionary",
+            "the model shares its embeddings, but the data directory's two dictionaries differ: "
+            "use the ones it was trained with",
+        ),
+        OWN_CHECK,
+    ],
+    "ConfigCompositionException": [
+        (
+            r"tokenizer\.",
+            "--tokenizer moses needs the languages: add --source-lang and --target-lang",
+        )
+    ],
+    "MissingConfigException": [
+        (
+            r"Could not find '(bpe|tokenizer)/(\w+)'",
+            "--{1} {2} is one that fairseq 0.12 cannot set up: use another",
+        )
+    ],
+    "MissingMandatoryValue": [
+        (
+            r"\A(?:(?s:.*?)mandatory value: (?:\w+\.)*(\w+))?",
+            lambda error, found: (
+                f"--{(found[1] or 'a flag').replace('_', '-')} is needed here and missing: add it"
+            ),
+        )
+    ],
+    **dict.fromkeys(UNREADABLE_ERRORS, [(r"\A((?s:.*))", UNREADABLE_VALUE)]),
+    "BaseException": [
+        ("DefaultCPUAllocator: ", OUT_OF_MEMORY),
+        (
+            "Neither args nor cfg exist in state",
+            "the checkpoint holds no settings of its model (neither args nor cfg): name a file as "
+            "fairseq-train has saved it",
+        ),
+        (
+            r"Tensor\.__contains__ only supports",
+            "the checkpoint holds a tensor instead of a model and its settings: name a file that "
+            "fairseq-train has saved",
+        ),
+        (
+            r"size mismatch for (\S+): copying a param with shape (.*?) from checkpoint.*?is "
+            r"(torch.Size\(.*?\))",
+            "the checkpoint does not fit the dictionaries in the data directory ({1}: {2} in the "
+            "checkpoint, {3} here): use the dictionaries it was trained with, and its --langs",
+        ),
+        *(
+            (
+                rf'(?s)Error\(s\) in loading .*?{which} key\(s\) in state_dict: "([^"]+)"',
+                "the checkpoint's weights are not those of its architecture "
+                f"(it {verb} {{1}}): it is damaged, or needs its own --user-dir",
+            )
+            for which, verb in (("Missing", "lacks"), ("Unexpected", "has"))
+        ),
+        (
+            "(?s)Incorrect dictionary format(?:.*: )?(.*)",
+            "the dictionary has a line that is not 'token count' ({1}): make it with "
+            "fairseq-preprocess",
+        ),
+        (
+            "Duplicate word found when loading Dictionary(?:: ([^.]*))?",
+            "the dictionary has a word twice ({1}): make it with fairseq-preprocess",
+        ),
+        (
+            "Incorrect encoding detected in ([^,]*)",
+            "the dictionary {1} is not valid UTF-8: make it with fairseq-preprocess",
+        ),
+        (r"\A(Failed to load config from .*)", "{1}: correct that file"),
+        ("malformed node or string", NOT_A_LITERAL),
+        (
+            "(?s)(?=.*is invalid)(?=.*max_positions)",
+            lambda error, found: f"{str(error).rstrip('.')}; or shorten that sentence",
+        ),
+        (
+            # of fairseq, numpy and torch about a damaged binarised data set, also from a process
+            # that reads batches
+            r"Index file doesn't match|(?:offset must be non-negative|buffer is smaller than "
+            r"requested)[^\n]*\s*$",
+            lambda error, found: damaged_data(str(error).splitlines()[-1]),
+        ),
+    ],
 }
 
 
 def explain(error: BaseException) -> str | None:
     """Return the sentence for an error; None if it is not a known mistake."""
-    text, names = str(error), {kind.__name__ for kind in type(error).__mro__}
-    for known, sentence in MISTAKES.items():
-        kinds, _, pattern = known.partition(": ")
-        if names.isdisjoint(kinds.split("|")) or not (found := re.search(pattern, text)):
+    text = str(error)
+    rows = (MISTAKES.get(kind.__name__, ()) for kind in type(error).__mro__)
+    for pattern, sentence in itertools.chain.from_iterable(rows):
+        if not (found := re.search(pattern, text)):
             continue
         if isinstance(sentence, str):
-            return sentence.format(text, *(cut(group or "") for group in found.groups()))
+            groups = (group or "" for group in found.groups())
+            return sentence.format(text, *(g if is_path(g) else cut(g) for g in groups))
         if (said := sentence(error, found)) is not None:
             return said
     return None
