@@ -94,7 +94,7 @@ setup(
         "fairseq_ext": ["py.typed"],
         "fairseq_ext.plugin.compat": ["*.pth"],
         "fairseq_ext.serve": ["*.html"],
-        "fairseq_ext.kernels": ["**/*.cpp", "**/*.hpp", "**/*.cu"],
+        "fairseq_ext.kernels": ["**/*.cpp", "**/*.h*", "**/*.cu"],
     },
     # fairseq's own pins cannot be met today, so it is installed by itself: python -m
     # fairseq_ext.doctor --install-fairseq

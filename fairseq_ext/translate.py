@@ -3,7 +3,6 @@ flag] < LINES > TRANSLATIONS`"""
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import itertools
 import json
@@ -19,9 +18,9 @@ import numpy as np
 
 from fairseq_ext.core import command_line
 from fairseq_ext.core.errors import LONE_SURROGATE, UsageError
-from fairseq_ext.kernels.beam import STEPS, CompiledBatch, CompiledSentence, Rules, SearchResult
+from fairseq_ext.kernels.beam import STEPS, CompiledBatch, CompiledSentence, SearchResult
 from fairseq_ext.kernels.image import Image, save
-from fairseq_ext.kernels.library import build, library, loaded, private_folder, struct
+from fairseq_ext.kernels.library import build, library, loaded, new, pointer, private_folder
 
 # lines that are translated together, unless they are typed; exit status if a line failed
 BUFFER, BAD_LINES = 1000, 3
@@ -112,16 +111,13 @@ def main(arguments: list[str]) -> int:
 # positions of a slot, k beam.
 
 
-Reader = struct("reader.hpp", "Reader")
-Step = struct("step.hpp", "Step")
-Cache = struct("step.hpp", "Cache")
 # largest number of sentences of a batch; initial KV cache positions: in total, plus per row
 MAX_BATCH, FIRST_POSITIONS, FIRST_STEPS = 64, 32, 8
 
 
-def cache(of: np.ndarray) -> ctypes.Structure:
+def cache(of: np.ndarray) -> tuple[Any, ...]:
     """Return the address and strides of keys and values (L, 2, S, H, P, h)."""
-    return Cache(of.ctypes.data, *(stride // of.itemsize for stride in of.strides[:4]), of.shape[4])
+    return pointer(of), *(stride // of.itemsize for stride in of.strides[:4]), of.shape[4]
 
 
 class SavedModel:
@@ -131,15 +127,14 @@ class SavedModel:
         import sentencepiece
 
         self.image, self.about = image, image.about
-        self.rules = Rules.from_address(image.address("rules"))
-        self.reader = Reader.from_address(image.address("reader"))
+        self.rules = image.structure("rules", "Rules")
+        self.reader = image.structure("reader", "Reader")
         # what totals of hypotheses are divided by, by length
         self.divisors = np.ones(self.reader.room + 2, np.float32)
         if self.rules.normalize:
             lengths = range(1, len(self.divisors))
             self.divisors[1:] = [length ** self.about["lenpen"] for length in lengths]
-        self.rules.divisor = self.divisors.ctypes.data
-        self.address = image.address("reader")
+        self.rules.divisor = pointer(self.divisors)
         self.segment = sentencepiece.SentencePieceProcessor(
             model_file=self.about["segmentation"]
         ).encode
@@ -192,7 +187,7 @@ class SavedModel:
         x = (x + image.array("positions")[position]).astype(np.float32)
         start = np.concatenate([[0], lengths.cumsum()])
         both = np.empty((len(x), 2 * self.reader.d), np.float32)
-        compiled.encode(image.address("encoder"), x.ctypes.data, start.ctypes.data, len(sentences))
+        compiled.encode(image.structure("encoder"), pointer(x), pointer(start), len(sentences))
         is_word = np.arange(lengths.max()) < lengths[:, None]  # (S, T)
         source = np.zeros(
             (
@@ -205,9 +200,7 @@ class SavedModel:
             np.float32,
         )
         for layer, block in enumerate(source):
-            compiled.linear(
-                image.address(f"cross{layer}"), x.ctypes.data, len(x), both.ctypes.data, 0
-            )
+            compiled.linear(image.structure(f"cross{layer}"), pointer(x), len(x), pointer(both), 0)
             block[is_word] = both.reshape(-1, *block.shape[2:])
         return np.ascontiguousarray(source.transpose(0, 3, 1, 4, 2, 5)), np.where(
             is_word, np.float32(0), np.float32(-np.inf)
@@ -223,14 +216,11 @@ class SavedModel:
             (*source.shape[:4], FIRST_POSITIONS + FIRST_STEPS * rules.k, source.shape[5]),
             np.float32,
         )
-        step = Step(sentences=len(sentences), source=cache(source), target=cache(target))
-        step.source_mask = mask.ctypes.data if mask.any() else None
+        step = new("Step", sentences=len(sentences), source=cache(source), target=cache(target))
+        step.source_mask = pointer(mask if mask.any() else None)
         x = np.empty((rows, reader.d), np.float32)
         logits = np.empty((rows, reader.vocabulary), np.float32)
-        reader.step = ctypes.addressof(step)
-        reader.x = x.ctypes.data
-        reader.logits = logits.ctypes.data
-        reader.width = rows
+        reader.step, reader.x, reader.logits, reader.width = step, pointer(x), pointer(logits), rows
         searched, batch = (
             [CompiledSentence(rules, rules.k, rules.k) for _ in sentences],
             CompiledBatch(),
@@ -239,7 +229,7 @@ class SavedModel:
             sentence.start_(rules.eos, limit, slot, 1, 0.0, lenpen, 0, 0, 0)
         while live := [sentence for sentence in searched if sentence.is_live]:
             batch.set_sentences_(live)
-            if batch.run_steps(STEPS, self, step) == SearchResult.NO_ROOM and not any(
+            if batch.run_steps(STEPS, reader, step) == SearchResult.NO_ROOM and not any(
                 [sentence.lengthen_() for sentence in live]
             ):
                 target = np.concatenate([target, np.empty_like(target)], axis=4)
@@ -319,7 +309,7 @@ def stamps_of_model(flags: dict[str, Any]) -> dict[str, list[int]]:
 
 def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
     """Save a loaded model, a `Translator`, if models of its kind can be saved."""
-    from fairseq_ext.kernels.transformer import CompiledReader, StepStruct
+    from fairseq_ext.kernels.transformer import CompiledReader
     from fairseq_ext.model.transformer.decoder import TransformerBackend, is_compiled_throughout
     from fairseq_ext.plugin.loading.settings import max_tokens_limit, setting, source_limit
     from fairseq_ext.search.compiled import CompiledSearch
@@ -372,7 +362,7 @@ def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
         output,
         weights.embedding,
         weights.scale,
-        StepStruct(),
+        new("Step"),
         weights.embedding_norm,
     )
     reader.set_positions_(weights.positions, len(weights.positions))

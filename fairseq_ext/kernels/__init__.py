@@ -13,9 +13,9 @@
 | lsh; lsh_cuda on a GPU | the functions of LSH softmax | lsh_torch.py |
 | parallel | parallel decoding of one sentence, and its drafts | search/parallel/ |
 
-library.py builds, verifies and loads the compiled library, and reads its structures and signatures
-from the C++ files. compiling.py has the compilers' flags and the levels of processors. image.py
-maps a file as memory, memory.py has large pages for weights. The C++ headers are in the same
-folder: vectors.hpp (SIMD), stages.hpp (timing), entry.hpp (entry points, scratch memory). This
+library.py builds and loads the compiled library, whose structures and functions abi.h declares for
+cffi and for the compiler. compiling.py has the compilers' flags and the levels of processors.
+image.py maps a file as memory, memory.py has large pages for weights. The C++ headers are in the
+same folder: vectors.hpp (SIMD), stages.hpp (timing), entry.hpp (entry points, scratch memory). This
 folder imports only core.
 """

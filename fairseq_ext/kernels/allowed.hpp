@@ -8,14 +8,9 @@
 #include <algorithm>
 #include <cstdint>
 
-namespace {
+#include "entry.hpp"
 
-// allowed.py reads its fields from here
-struct Automata {
-    const int64_t* first;                      // (M + 1,) the arcs of each state
-    const int32_t *token, *target, *shortest;  // (E,) ascending in a state; (E,) next state; (M,) fewest tokens to an end
-    const int32_t* longest;                    // (M,) most tokens to an end; null where no bound needs it
-};
+namespace {
 
 // The outputs of one sentence: `base`, its first state in the table; states are numbers from there
 struct Outputs {

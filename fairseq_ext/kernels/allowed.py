@@ -6,14 +6,10 @@ Shapes: M states, E arcs.
 
 from __future__ import annotations
 
-import ctypes
-
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.library import address, struct
-
-AutomataStruct = struct("allowed.hpp", "Automata")
+from fairseq_ext.kernels.library import address, new
 
 
 class CompiledAutomata:
@@ -22,13 +18,13 @@ class CompiledAutomata:
 
     def __init__(self, first: Tensor, token: Tensor, target: Tensor, shortest: Tensor):
         self.arrays = first, token, target, shortest  # the structure points to them
-        self.struct = AutomataStruct(
+        self.struct = new(
+            "Automata",
             first=address(first, torch.int64),
             token=address(token, torch.int32),
             target=address(target, torch.int32),
             shortest=address(shortest, torch.int32),
         )
-        self.address = ctypes.addressof(self.struct)
         self.longest: Tensor | None = None
 
     def set_longest_(self, longest: Tensor) -> None:

@@ -4,29 +4,7 @@
 
 namespace {
 
-// The n rows of S sentences; banks.py reads the fields of both structures from here
-struct Rows {
-    float* log_probs;     // (n, V) of the next word; EOS becomes impossible where constraints are unmet
-    const float* score;   // (n,) of the rows
-    const int64_t *state, *count;  // (n, G)
-    const int64_t* first;          // (S + 1,) each sentence's first row
-    const int64_t* sentence;       // (S,) its number in the tables
-    const int64_t* steps_left;     // (S,) tokens that may still come before EOS
-    const int64_t* slots;          // (S,) rows that the banks share
-    const bool *no_deadline, *infeasible;  // (S,) as in BankRows
-    int64_t S, V, eos, competing;
-    int64_t per_sentence, per_row, num_candidates;  // continuations considered of all rows, and of each row; candidates returned
-    int64_t even;
-};
-
-struct Selection {
-    int64_t *row, *token, *group;  // (S, out)
-    int64_t* most;                 // (S,) largest number of rows
-    float* score;
-    int64_t *state, *count;  // (S, out, G)
-};
-
-void select_all(const Phrases& phrases, const Rows& rows, const Selection& found) {
+void select_all(const Phrases& phrases, const Rows& rows, const BankChoice& found) {
     const int64_t G = phrases.G;
     const std::vector<float> zeros(rows.first[rows.S]);  // log-probabilities are logits less 0
     Parallel sentences;
@@ -60,6 +38,6 @@ void select_all(const Phrases& phrases, const Rows& rows, const Selection& found
 
 }  // namespace
 
-ENTRY int64_t select_by_banks(const Phrases* phrases, const Rows* rows, const Selection* found) {
+ENTRY int64_t select_by_banks(const Phrases* phrases, const Rows* rows, const BankChoice* found) {
     return guarded([&] { select_all(*phrases, *rows, *found); });
 }

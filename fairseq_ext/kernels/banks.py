@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.library import address, loaded, struct
+from fairseq_ext.kernels.library import address, loaded, new, pointer
 
 INT64_FIELDS = (
     "first",
@@ -27,9 +26,6 @@ INT64_FIELDS = (
     "size",
     "total",
 )
-PhrasesStruct = struct("phrases.hpp", "Phrases")
-RowsStruct = struct("banks.cpp", "Rows")
-SelectionStruct = struct("banks.cpp", "Selection")
 
 
 @dataclass
@@ -60,26 +56,33 @@ class BankRows:
 
 def phrases_struct(
     longs: Sequence[Tensor], root_after_token: Tensor, continues_word: Tensor, ordered: bool
-) -> ctypes.Structure:
+) -> Any:
     """Return a struct with the addresses of the pool's phrases; the tensors must live as long.
 
     longs: the tensors of INT64_FIELDS; root_after_token, continues_word: of
     search/phrases/phrase_table.py, PhraseTable.
     """
     (_, W), (_, G) = (longs[INT64_FIELDS.index(name)].shape for name in ("proposed", "need"))
-    words: list[int | None] = [None, None]
-    if continues_word.numel() > 1:
-        words = [address(root_after_token, torch.long), address(continues_word, torch.bool)]
-    return PhrasesStruct(*(address(part, torch.long) for part in longs), *words, G, W, int(ordered))
+    known = continues_word.numel() > 1
+    return new(
+        "Phrases",
+        *(address(part, torch.long) for part in longs),
+        address(root_after_token if known else None, torch.long),
+        address(continues_word if known else None, torch.bool),
+        G,
+        W,
+        int(ordered),
+    )
 
 
-def select_by_banks(phrases: ctypes.Structure, rows: BankRows) -> tuple[Tensor, ...]:
+def select_by_banks(phrases: Any, rows: BankRows) -> tuple[Tensor, ...]:
     """Return row, token, bank and score (S, num_candidates), state and count (S, num_candidates, G)
     of the candidates of each sentence, in the order of DBA.order, and the largest number of rows
     (S,) of each."""
     S, out = rows.sentence.numel(), rows.num_candidates
     longs = (rows.state, rows.count, rows.first, rows.sentence, rows.steps_left, rows.slots)
-    given = RowsStruct(
+    given = new(
+        "Rows",
         *(address(part, torch.float32) for part in (rows.log_probs, rows.score)),
         *(address(part, torch.long) for part in longs),
         *(address(part, torch.bool) for part in (rows.no_deadline, rows.infeasible)),
@@ -98,10 +101,8 @@ def select_by_banks(phrases: ctypes.Structure, rows: BankRows) -> tuple[Tensor, 
         torch.empty(S, out, t.size(1), dtype=torch.long) for t in (rows.state, rows.count)
     )
     most = torch.empty(S, dtype=torch.long)
-    found = SelectionStruct(*(t.data_ptr() for t in (row, token, bank, most, score, state, count)))
-    loaded().select_by_banks(
-        ctypes.addressof(phrases), ctypes.addressof(given), ctypes.addressof(found)
-    )
+    found = new("BankChoice", *map(pointer, (row, token, bank, most, score, state, count)))
+    loaded().select_by_banks(phrases, given, found)
     return row, token, bank, score, state, count, most
 
 
@@ -136,7 +137,7 @@ class Estimate:
 class Banks:
     """The phrases of a pool of N sentences, for dynamic beam allocation."""
 
-    phrases: ctypes.Structure
+    phrases: Any  # as `phrases_struct` returns them
     start: Tensor  # (N, G) the state of each constraint before the first token
     infeasible: list[bool]  # (N,)
     total: list[int]  # (N,) constraint tokens

@@ -13,15 +13,6 @@
 
 namespace {
 
-// The sentences that are searched together; beam.py reads its fields from here
-struct Batch {
-    Sentence* const* live;
-    int64_t sentences;
-    int64_t calls, decoder_rows;  // decoder calls; their rows, summed
-    const void* output;           // the output layer of all listed words, with `columns` outputs; null: the reader's
-    int64_t columns;
-};
-
 // (3) Let the decoder read each row's last token
 void decode_step(Batch& batch, int64_t rows, const Reader& reader, Step& step) {
     static thread_local std::vector<Line> memory_lines;
@@ -31,7 +22,7 @@ void decode_step(Batch& batch, int64_t rows, const Reader& reader, Step& step) {
         Sentence& s = *batch.live[b];
         for (int64_t r = 0; r < s.rows; ++r, x += reader.d) {
             const int64_t row = s.remaining ? s.reading : r, at = s.remaining ? s.read[row] + r : s.length;
-            reader.embed(s.tokens[row * s.T + at], at, x);
+            embed(reader, s.tokens[row * s.T + at], at, x);
             s.history[row * s.T + at] = static_cast<int32_t>(s.used);
             *line++ = {s.slot, s.used++, at + 1, s.history + row * s.T};
         }
@@ -55,7 +46,7 @@ bool forbid(const Sentence& s, int64_t row, float* line, int64_t V, float& highe
     const Rules& rules = *s.rules;
     if (!normalise(rules, line, V, highest, log_total)) return false;
     auto ban = [&](int64_t word) {
-        if (const int64_t column = s.column_of(word); column >= 0) line[column] = -INFINITY;
+        if (const int64_t column = column_of(s, word); column >= 0) line[column] = -INFINITY;
     };
     ban(rules.pad);
     if (s.length < rules.min_len) ban(rules.eos);
@@ -70,8 +61,8 @@ void add_words(const Sentence& s, int64_t row, const float* line, int64_t V, int
     auto look = [&](int64_t w) {
         if (const float value = total(line[w]); best.takes(value)) best.add(value, first + w);
     };
-    const int64_t eos = s.column_of(s.rules->eos), left = s.limit - s.length;
-    if (s.allowed) s.outputs().for_each_allowed(s.allowed_state[row], left, eos, look);
+    const int64_t eos = column_of(s, s.rules->eos), left = s.limit - s.length;
+    if (s.allowed) outputs_of(s).for_each_allowed(s.allowed_state[row], left, eos, look);
     else if (left > 0) best.add_line(line, V, first, total);
     else look(eos);
 }
@@ -114,7 +105,7 @@ Result draw(Sentence& s, float* logits, int64_t V) {
         if (s.length >= s.limit) std::fill_n(line, rules.eos, -INFINITY), std::fill(line + rules.eos + 1, line + V, -INFINITY);
         if (s.allowed) {
             scratch(memory_kept, V), std::copy_n(line, V, memory_kept.data()), std::fill_n(line, V, -INFINITY);
-            s.outputs().for_each_allowed(s.allowed_state[i], s.limit - s.length, rules.eos, [&](int64_t w) { line[w] = memory_kept[w]; });
+            outputs_of(s).for_each_allowed(s.allowed_state[i], s.limit - s.length, rules.eos, [&](int64_t w) { line[w] = memory_kept[w]; });
         }
         const Draw word_of(line, V, rules.sampling_cut, left);
         for (int64_t sample = 0; sample < k; ++sample)
@@ -127,16 +118,16 @@ Result draw(Sentence& s, float* logits, int64_t V) {
         if (w < 0) continue;
         const float total = logits[i * V + w] + s.score[i * s.T + s.length];
         if (w == rules.eos) {
-            s.order[s.finished] = s.finished, s.finish(s.finished, i, total), ++s.finished;
+            s.order[s.finished] = s.finished, finish(s, s.finished, i, total, s.length), ++s.finished;
             continue;
         }
         int64_t j = 0;
         while (j < rows && (parent[j] != i || s.next_tokens[j * s.T + at] != w)) ++j;
-        if (j == rows) s.continue_row(j, i, w, total), parent[rows++] = i;
+        if (j == rows) continue_row(s, j, i, w, total), parent[rows++] = i;
         s.row[sample] = j;
     }
     if (!rows) return FINISHED;
-    s.next(rows);
+    next_beam(s, rows);
     return GOES_ON;
 }
 
@@ -148,8 +139,8 @@ Result continue_with(Sentence& s, const Candidates& all, Write write) {
     stays.clear();
     if (decide(s, all, stays)) return FINISHED;
     const int64_t n = std::min<int64_t>(stays.size(), all.most);
-    for (int64_t j = 0; j < n; ++j) s.continue_row(j, all.row(stays[j]), all.word(stays[j]), all.score[stays[j]]), write(j, stays[j]);
-    s.next(n);
+    for (int64_t j = 0; j < n; ++j) continue_row(s, j, all.row(stays[j]), all.word(stays[j]), all.score[stays[j]]), write(j, stays[j]);
+    next_beam(s, n);
     return GOES_ON;
 }
 
@@ -228,10 +219,10 @@ Result extend(Sentence& s, float* logits, int64_t V) {
 bool have_room(const Batch& batch, const Reader& reader, const Step& step) {
     int64_t full = 0;
     bool room = true;
-    for (int64_t b = 0; b < batch.sentences; ++b) full += batch.live[b]->cache_is_full(step);
+    for (int64_t b = 0; b < batch.sentences; ++b) full += cache_is_full(*batch.live[b], step);
     Parallel sentences;
 #pragma omp parallel for schedule(dynamic) reduction(&& : room) if (full > 1)
-    for (int64_t b = 0; b < batch.sentences; ++b) sentences.run([&] { room = batch.live[b]->has_room(reader, step) && room; });
+    for (int64_t b = 0; b < batch.sentences; ++b) sentences.run([&] { room = has_room(*batch.live[b], reader, step) && room; });
     sentences.check();
     return room;
 }

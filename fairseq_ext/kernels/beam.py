@@ -5,7 +5,6 @@ Shapes: k beam, T token capacity of a row, B sentences that are searched togethe
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairseq_ext.kernels.library import loaded, struct
+from fairseq_ext.kernels.library import declarations, loaded, new, pointer
 
 if TYPE_CHECKING:  # translate.py starts without torch
     from torch import Tensor
@@ -61,12 +60,9 @@ class StopRule(IntEnum):
     EARLY = 5
 
 
-Rules = struct("sentence.hpp", "Rules")
-
-
 @dataclass(frozen=True)
 class StrategyRules:
-    """The compiled form of a strategy: fields of `Rules`. None: the strategy does not set it."""
+    """The compiled form of a strategy: fields of `Rules` (abi.h). None: it does not set it."""
 
     stop: StopRule | None = None
     paper_expansion: bool | None = None
@@ -75,7 +71,7 @@ class StrategyRules:
     threshold: float | None = None
     finished_threshold: float | None = None
     selection: Selection | None = None
-    sampling_cut: ctypes.Structure | None = None
+    sampling_cut: tuple[float, ...] | None = None
     even: bool | None = None
     per_row: int | None = None
     competing: int | None = None
@@ -87,11 +83,6 @@ class StrategyRules:
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
-# the fields of these structures are described in the files that declare them
-SentenceStruct = struct("sentence.hpp", "Sentence")
-BatchStruct = struct("beam.cpp", "Batch")
-
-
 class CompiledSentence:
     """The search of one sentence; the object can be reused for another sentence (`start_`).
 
@@ -99,19 +90,18 @@ class CompiledSentence:
     search.
     """
 
-    def __init__(self, rules: ctypes.Structure, k: int, enough: int):
+    def __init__(self, rules: Any, k: int, enough: int):
         self.rules, self.k, self.enough = rules, k, enough
-        self.struct = SentenceStruct(rules=ctypes.addressof(rules), enough=enough)
-        self.address = ctypes.addressof(self.struct)
+        self.struct = new("Sentence", rules=rules, enough=enough)
         self.arrays: dict[str, np.ndarray] = {}
-        self.addresses: dict[str, int] = {}  # of the arrays
+        self.pointers: dict[str, Any] = {}  # to the arrays
         self.order_arrays = {
             name: np.zeros(enough, np.int64) for name in ("order", "unconfirmed", "found_length")
         }
         self.order_arrays |= {name: np.zeros(k, np.int64) for name in ("row", "ends", "read")}
         self.best = np.zeros(k)
         for name, array in (*self.order_arrays.items(), ("best", self.best)):
-            setattr(self.struct, name, array.ctypes.data)
+            setattr(self.struct, name, pointer(array))
         self.states = np.zeros((len(STATES), 0), np.int64)  # (4, at least k x G)
         self.keepalive: Any = None  # objects that the structure points to
         self.words: Any = None  # the ids of `list_`
@@ -121,14 +111,14 @@ class CompiledSentence:
         """Set the token capacity of a row; existing tokens stay."""
         struct = self.struct
         # the library swaps the arrays of rows with those of the next rows
-        at = {self.addresses[name]: array for name, array in self.arrays.items()}
+        at = {self.pointers[name]: array for name, array in self.arrays.items()}
         for name, dtype in (ROWS | HYPOTHESIS_ARRAYS).items():
             rows = self.enough if name in HYPOTHESIS_ARRAYS else self.k
             after = np.zeros((rows, T), dtype)
             if struct.T:
                 after[:, : struct.T] = at[getattr(struct, name)]
-            self.arrays[name], self.addresses[name] = after, after.ctypes.data
-            setattr(struct, name, self.addresses[name])
+            self.arrays[name], self.pointers[name] = after, pointer(after)
+            setattr(struct, name, self.pointers[name])
         struct.T = T
 
     def lengthen_(self) -> bool:
@@ -158,16 +148,15 @@ class CompiledSentence:
         phrases of a pool, and the number of the sentence there.
         """
         struct = self.struct
-        for name, address in self.addresses.items():
-            setattr(struct, name, address)
+        for name, at in self.pointers.items():
+            setattr(struct, name, at)
         struct.limit, struct.slot, struct.rows, struct.m = limit, slot, 1, nbest
         struct.limit_divisor, struct.lenpen = (limit + 1.0) ** lenpen, lenpen
         struct.seed, struct.number = seed, number
-        self.rewarded, rewards, struct.reward = rewarded, None, None
-        if reward:
-            rewards = reward * np.minimum(rewarded, np.arange(limit + 2))
-            struct.reward = rewards.ctypes.data
-        struct.phrases, self.keepalive = None, (rewards, phrases)
+        self.rewarded = rewarded
+        rewards = reward * np.minimum(rewarded, np.arange(limit + 2)) if reward else None
+        struct.reward, struct.phrases = pointer(rewards), pointer(None)
+        self.keepalive = rewards, phrases
         if phrases is not None:
             self.start_phrases_(*phrases)
         struct.result = struct.length = struct.used = struct.finished = struct.waiting = (
@@ -184,10 +173,10 @@ class CompiledSentence:
         if self.states.shape[1] < self.k * G:
             self.states = np.zeros((len(STATES), self.k * G), np.int64)
         for name, array in zip(STATES, self.states, strict=True):
-            setattr(struct, name, array.ctypes.data)
+            setattr(struct, name, pointer(array))
         self.states[:, :G] = 0
         self.states[STATES.index("state"), :G] = banks.start[number].numpy()
-        struct.phrases, struct.in_phrases = ctypes.addressof(banks.phrases), number
+        struct.phrases, struct.in_phrases = banks.phrases, number
         struct.goal, struct.infeasible = banks.total[number], banks.infeasible[number]
         struct.slots = banks.slots[number]
 
@@ -195,18 +184,17 @@ class CompiledSentence:
         """Keep to the allowed outputs whose automaton has its first state at `base`; None: to none.
         Call it after `start_`."""
         self.automata = automata  # the structure points to it
-        self.struct.allowed = None if automata is None else automata.address
+        self.struct.allowed = pointer(None) if automata is None else automata.struct
         if automata is not None:
             self.struct.allowed_base, self.allowed_states = base, np.zeros((2, self.k), np.int64)
             for name, array in zip(ALLOWED_STATES, self.allowed_states, strict=True):
-                setattr(self.struct, name, array.ctypes.data)
+                setattr(self.struct, name, pointer(array))
 
     def list_(self, words: Tensor | None, columns: Tensor | None = None) -> None:
         """Score only these words (C,), ascending, which are at these columns (C,) of the batch's
         output layer; None: all. Call it after `start_`."""
         self.words, self.columns = words, columns  # the structure points to them
-        self.struct.words = None if words is None else words.data_ptr()
-        self.struct.columns = None if columns is None else columns.data_ptr()
+        self.struct.words, self.struct.columns = pointer(words), pointer(columns)
         self.struct.listed = 0 if words is None else words.numel()
 
     @property
@@ -239,7 +227,7 @@ class CompiledSentence:
     def tokens(self) -> np.ndarray:
         """Return the tokens chosen so far (rows, length); a view."""
         # the two arrays are swapped at every step
-        first = self.struct.tokens == self.addresses["tokens"]
+        first = self.struct.tokens == self.pointers["tokens"]
         return self.arrays["tokens" if first else "next_tokens"][
             : self.struct.remaining or self.struct.rows, 1 : self.struct.length + 1
         ]
@@ -249,21 +237,20 @@ class CompiledBatch:
     """Sentences that are searched together."""
 
     def __init__(self) -> None:
-        self.struct = BatchStruct()
+        self.struct = new("Batch")
         self.search_sentences = loaded().search_sentences
         self.set_sentences_([])
 
     def set_sentences_(self, live: Sequence[CompiledSentence]) -> None:
         """Set the sentences (B,) that are searched."""
         self.live = live
-        # subtle: an array type of ctypes for each length would be garbage in a circle
-        self.addresses = np.array([sentence.address for sentence in live], dtype=np.uintp)
-        self.struct.live, self.struct.sentences = self.addresses.ctypes.data, len(live)
+        self.pointers = declarations().new("Sentence *[]", [each.struct for each in live])
+        self.struct.live, self.struct.sentences = self.pointers, len(live)
 
     def set_output_(self, output: PackedLinear | None) -> None:
         """Set the output layer of all sentences' listed words; None: the reader's."""
         self.output = output  # the structure points to it
-        self.struct.output = None if output is None else output.address
+        self.struct.output = pointer(None) if output is None else output.struct
         self.struct.columns = 0 if output is None else output.outputs
 
     @property
@@ -271,17 +258,13 @@ class CompiledBatch:
         """Number of rows of all sentences."""
         return sum(sentence.struct.rows for sentence in self.live)
 
-    def run_steps(self, most: int, reader: Any, step: ctypes.Structure) -> SearchResult:
+    def run_steps(self, most: int, reader: Any, step: Any) -> SearchResult:
         """Make at most `most` steps; stop after a step that ends a sentence.
 
-        reader, step: a CompiledReader (kernels/transformer.py) and its `step_struct`. NO_ROOM:
-        enlarge the reader, or lengthen sentences, and call again.
+        reader, step: `struct` and `step_struct` of a CompiledReader (kernels/transformer.py).
+        NO_ROOM: enlarge the reader, or lengthen sentences, and call again.
         """
-        return SearchResult(
-            self.search_sentences(
-                ctypes.addressof(self.struct), most, reader.address, ctypes.addressof(step)
-            )
-        )
+        return SearchResult(self.search_sentences(self.struct, most, reader, step))
 
     def take_counts(self) -> tuple[int, int]:
         """Return the decoder calls and their rows since the last call of this method."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import shlex
 import shutil
 import subprocess
@@ -19,7 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-SOURCES, HEADERS = sorted(FOLDER.rglob("*.cpp")), sorted(FOLDER.rglob("*.hpp"))
+SOURCES, HEADERS = sorted(FOLDER.rglob("*.cpp")), sorted(FOLDER.rglob("*.h*"))
+ABI = FOLDER / "abi.h"  # what Python and the library share
 LEVEL_PROBE = FOLDER / "levels.cpp"  # queries the processor: compiled for the oldest one
 WHEEL_FOLDER = FOLDER / "built"  # libraries in a wheel
 # Compiler flags of each level, by machine, the fastest level first. levels.cpp has the same names
@@ -43,8 +43,7 @@ LEVELS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 FLAGS: tuple[str, ...] = ("-O3", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-fopenmp")
 FLAGS += ("-fno-math-errno", "-fno-trapping-math")
-# an entry point (entry.hpp): the type of its result, its name, its parameters
-ENTRY = re.compile(r"^ENTRY (\w+) (\w+)\(([^)]*)\)\s*\{", re.M)
+EXPORTS = "{ global: *; local: _Z*; };\n"  # the entry points are the only names in C
 
 
 def compiler() -> list[str] | None:
@@ -97,9 +96,8 @@ def compile_files(
                 files,
             )
         )
-        names = [name for file in files for _, name, _ in ENTRY.findall(file.read_text("utf-8"))]
         exports = Path(folder) / "exports"
-        exports.write_text(f"{{ global: {'; '.join(names)}; local: *; }};\n")
+        exports.write_text(EXPORTS)
         run("-shared", *linking, f"-Wl,--version-script={exports}", *objects, "-o", target)
 
 

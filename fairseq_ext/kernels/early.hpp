@@ -33,7 +33,7 @@ using Places = std::vector<int64_t>;  // of candidates
 // Append an answer to the sentence's answers
 void answer(Sentence& s, const Candidates& all, int64_t i) {
     s.order[s.finished] = s.finished;
-    s.finish(s.finished++, all.row(i), all.score[i]);
+    finish(s, s.finished++, all.row(i), all.score[i], s.length);
 }
 
 // Return the score that hypotheses are compared by. The part of the total below -max_nats_per_token per token is not divided by the length

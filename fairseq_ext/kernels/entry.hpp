@@ -8,7 +8,11 @@
 #include <utility>
 #include <vector>
 
-// All other functions are hidden (-fvisibility=hidden); library.py reads the signatures of entry points
+extern "C" {
+#include "abi.h"
+}
+
+// All other functions are hidden (-fvisibility=hidden); abi.h declares entry points
 #define ENTRY extern "C" __attribute__((visibility("default")))
 
 constexpr int64_t OUT_OF_MEMORY = INT64_MIN;  // the result if memory runs out; mirrored in library.py

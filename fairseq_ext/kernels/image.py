@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fairseq_ext.core.files import replace
+from fairseq_ext.kernels.library import declarations
 
 LINE = 64  # alignment of blocks in bytes; the file begins with LINE digits of its digest
 
@@ -37,7 +38,8 @@ def save(
 
     Errors: OSError.
     """
-    raw = {name: np.frombuffer(each, np.uint8) for name, each in structures.items()}
+    bytes_of = declarations().buffer
+    raw = {name: np.frombuffer(bytes_of(each), np.uint8) for name, each in structures.items()}
     named = {**arrays, **raw}
     # each once
     blocks = {
@@ -80,9 +82,9 @@ class Image:
         self.start = self.blocks.ctypes.data
         self.blocks.view(np.int64)[self.about["pointers"]] += self.start
 
-    def address(self, name: str) -> int:
-        """Return the address of a structure."""
-        return self.start + self.about["places"][name][0]
+    def structure(self, name: str, kind: str = "void") -> Any:
+        """Return a pointer to a structure of this kind."""
+        return declarations().cast(f"{kind} *", self.start + self.about["places"][name][0])
 
     def array(self, name: str) -> np.ndarray:
         """Return an array."""

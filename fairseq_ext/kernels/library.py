@@ -1,13 +1,12 @@
-"""Finds, builds and loads the compiled library, and reads the declarations in its C++ files.
+"""Finds, builds and loads the compiled library, and gives its structures and functions (abi.h).
 
 It is the library of this processor's level, from a wheel or compiled here.
 
 Without a wheel it is compiled once; `python -m fairseq_ext.kernels` does that ahead of time. It
 lies in the user's cache folder under a name that depends on source, compiler and flags, so a
 changed source has another name. Loading a library runs its code. So a library from that folder is
-loaded only if no other user can write there, and if its content has the digest that was stored when
-it was built; otherwise it is built again. Without a wheel's library and without a compiler the
-torch operations run instead.
+loaded only if no other user can write there; otherwise it is built again. Without a wheel's library
+and without a compiler the torch operations run instead.
 
 Environment: FAIRSEQ_EXT_KERNELS names a level (compiling.py), or is `native` to compile for this
 processor only, or `off`; CXX names the compiler.
@@ -25,7 +24,6 @@ import importlib.util
 import logging
 import os
 import platform
-import re
 import shlex
 import shutil
 import stat
@@ -33,7 +31,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from ctypes import c_double, c_float, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +38,7 @@ from fairseq_ext.core import command_line
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import cache_folder, replace, untrusted_reason
 from fairseq_ext.kernels.compiling import (
-    ENTRY,
+    ABI,
     FLAGS,
     HEADERS,
     LEVEL_PROBE,
@@ -54,7 +51,6 @@ from fairseq_ext.kernels.compiling import (
 
 logger = logging.getLogger("fairseq_ext")
 VARIABLE = "FAIRSEQ_EXT_KERNELS"
-DIGEST = ".sha256"  # suffix of the file with the library's digest
 TRY_CODE = (
     "import ctypes, sys; found = ctypes.CDLL(input()); sys.exit(0 if not hasattr(found, 'works') "
     "or found.works() else 1)"
@@ -79,9 +75,9 @@ def supported(names: Iterable[str] = ()) -> Iterator[str]:
 
     Errors: RuntimeError if the processor cannot be queried.
     """
-    supports = ctypes.CDLL(str(find_or_compile("levels", [LEVEL_PROBE], FLAGS))).supports
+    probe = declarations().dlopen(str(find_or_compile("levels", [LEVEL_PROBE], FLAGS)))
     names = names or LEVELS.get(platform.machine(), {})
-    return (name for name in names if supports(name.encode()))
+    return (name for name in names if probe.supports(name.encode()))
 
 
 def level() -> str:
@@ -152,7 +148,11 @@ def private_folder() -> Path:
     if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != 0o700:
         planted = untrusted_reason(folder) is not None
         folder.chmod(0o700)
-        for file in [*folder.glob("*.so"), *folder.glob("model-*")] if planted else ():
+        for file in (
+            [*folder.glob("*.so"), *folder.glob("abi-*"), *folder.glob("model-*")]
+            if planted
+            else ()
+        ):
             logger.info("%s is removed and built again: others could have written it", file)
             file.unlink()
     why = untrusted_reason(folder)
@@ -168,17 +168,11 @@ def private_folder() -> Path:
     return folder
 
 
-def is_verified(file: Path) -> bool:
-    """Return whether only this user could write the library file and its content has the recorded
-    digest."""
-    try:
-        recorded = file.with_suffix(DIGEST).read_bytes()[:64]
-        return (
-            untrusted_reason(file) is None
-            and hashlib.sha256(file.read_bytes()).hexdigest().encode() == recorded
-        )
-    except OSError:
-        return False
+def is_trusted(file: Path) -> bool:
+    """Return whether the file is there and only this user could write it."""
+    with contextlib.suppress(OSError):
+        return untrusted_reason(file) is None
+    return False
 
 
 @contextlib.contextmanager
@@ -196,7 +190,7 @@ def build_lock(folder: Path) -> Iterator[None]:
 def compile_library(
     command: list[str], flags: Sequence[str], files: Sequence[Path], target: Path
 ) -> None:
-    """Compile a library, test it in a separate process, and write it and its digest.
+    """Compile a library, test it in a separate process, and write it.
 
     Errors: RuntimeError in one sentence; OSError.
     """
@@ -215,10 +209,8 @@ def compile_library(
                 f"the library that {shlex.join(command)} made of {names} does not work on this "
                 f"processor (status {tried.returncode})"
             )
-        content = made.read_bytes()
-        replace(target, [content])
+        replace(target, [made.read_bytes()])
         target.chmod(0o700)
-        replace(target.with_suffix(DIGEST), [hashlib.sha256(content).hexdigest().encode(), b"\n"])
 
 
 def report_progress(line: str) -> None:
@@ -242,12 +234,12 @@ def find_or_compile(stem: str, files: Sequence[Path], flags: Sequence[str]) -> P
         raise RuntimeError("there is no C++ compiler (g++, c++, clang++ or the one that CXX names)")
     try:
         target = private_folder() / file_name(stem, files, flags, command)
-        if is_verified(target):
+        if is_trusted(target):
             return target
         with build_lock(target.parent):
-            if not is_verified(target):  # another process may have built it in the meantime
+            if not is_trusted(target):  # another process may have built it in the meantime
                 if target.exists():
-                    logger.info("%s was changed after it was built: it is built again", target)
+                    logger.info("others could have written %s: it is built again", target)
                 if stem != "levels":
                     report_progress("compiling the decoder step, once on this machine: about 15 s")
                 compile_library(command, flags, files, target)
@@ -315,9 +307,70 @@ def give_back_memory() -> None:
 
 
 @functools.cache
-def library() -> ctypes.CDLL | None:
-    """Return the loaded library with its signatures; None if it is switched off or not available,
-    which is logged once."""
+def declarations() -> Any:
+    """Return cffi's form of abi.h.
+
+    It is made once and kept in the cache folder: parsing takes 80 ms, a third of a command's start.
+    """
+    import _cffi_backend
+
+    text = ABI.read_text("utf-8")
+    found: dict[str, Any] = {}
+    key = hashlib.sha256(f"{_cffi_backend.__version__} {text}".encode()).hexdigest()[:16]
+    try:
+        file = private_folder() / f"abi-{key}.py"
+        if not is_trusted(file):
+            from cffi.recompiler import make_py_source
+
+            with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+                made = Path(folder) / "abi.py"
+                make_py_source(parse(text), "abi", str(made))
+                replace(file, [made.read_bytes()])
+        exec(file.read_text("utf-8"), found)
+        return found["ffi"]
+    except OSError:  # the cache cannot be written
+        return parse(text)
+
+
+def parse(text: str) -> Any:
+    """Return cffi's form of declarations in C."""
+    import cffi
+
+    parsed = cffi.FFI()
+    parsed.cdef(text)
+    return parsed
+
+
+def new(kind: str, /, *values: Any, **fields: Any) -> Any:
+    """Return a pointer to a new structure of abi.h; what its fields point to must live as long.
+    They are given in their order or by name."""
+    return declarations().new(f"{kind} *", fields or values)
+
+
+class Library:
+    """The functions of abi.h in a compiled library (`functions`); those that run out of memory
+    raise MemoryError."""
+
+    def __init__(self, file: Path):
+        self.functions = declarations().dlopen(str(file))
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self.functions, name)
+
+        def call(*arguments: Any) -> Any:
+            result = function(*arguments)
+            if result == OUT_OF_MEMORY:
+                raise MemoryError(f"{name} of the compiled library needs more memory")
+            return result
+
+        setattr(self, name, call)
+        return call
+
+
+@functools.cache
+def library() -> Library | None:
+    """Return the loaded library; None if it is switched off or not available, which is logged
+    once."""
     if is_off():
         logger.info("%s: %s", FALLBACK_WARNING, OFF_HINT)
         return None
@@ -325,42 +378,40 @@ def library() -> ctypes.CDLL | None:
         file = build()
         if file.parent == WHEEL_FOLDER:
             share_openmp()
-        found = ctypes.CDLL(str(file))
+        found = Library(file)
     except (RuntimeError, OSError) as error:
         logger.info("%s: %s", FALLBACK_WARNING, error)
         return None
-    for name, (result, arguments) in signatures(SOURCES).items():
-        function = getattr(found, name)
-        function.restype, function.argtypes = result, arguments
-        if result is c_int64:
-            function.errcheck = check_memory
     keep_freed_memory()
     return found
 
 
 @functools.cache
-def loaded() -> ctypes.CDLL:
+def loaded() -> Library:
     """Return the library; call this only where the library is known to be available."""
     found = library()
     assert found is not None, "the compiled library is not there"
     return found
 
 
-def check_memory(result: int, function: Any, _: tuple) -> int:
-    """Return the result of a function of the library. Errors: MemoryError."""
-    if result == OUT_OF_MEMORY:
-        raise MemoryError(f"{function.__name__} of the compiled library needs more memory")
-    return result
+def pointer(array: Any) -> Any:
+    """Return a pointer to the elements of an array (a tensor on a CPU, or a NumPy array), the null
+    pointer for None. The array must live as long as the pointer is used."""
+    if array is None:
+        return declarations().NULL
+    at = array.data_ptr() if hasattr(array, "data_ptr") else array.ctypes.data
+    return declarations().cast("void *", at)
 
 
-def address(array: Any, dtype: Any, *shape: int | None) -> int:
-    """Return the address of the elements of an array (a tensor on a CPU, or a NumPy array), which
-    must live as long as the address is used. shape: None stands for any size; without it, any
-    shape is allowed.
+def address(array: Any, dtype: Any, *shape: int | None) -> Any:
+    """Return the `pointer` to a dense array on a CPU. shape: None stands for any size; without it,
+    any shape is allowed.
 
     Errors: TypeError for elements of another type, not on a CPU, or not dense and in order;
     ValueError for another shape.
     """
+    if array is None:
+        return pointer(None)
     is_tensor = hasattr(array, "data_ptr")
     is_dense = array.is_contiguous() and array.is_cpu if is_tensor else array.flags.c_contiguous
     if array.dtype != dtype or not is_dense:
@@ -370,68 +421,4 @@ def address(array: Any, dtype: Any, *shape: int | None) -> int:
         filled = tuple(b if a is None else a for a, b in zip(shape, sizes, strict=False))
         if len(shape) != len(sizes) or sizes != filled:
             raise ValueError(f"compiled code takes the shape {shape}, not {tuple(sizes)}")
-    return array.data_ptr() if is_tensor else array.ctypes.data
-
-
-# ---- Declarations in the C++ files of this folder
-#
-# The fields of structures and the signatures of functions, for ctypes.
-#
-# Both are read from the source text of the library, so that a layout and a signature are written
-# only once.
-
-
-FOLDER = Path(__file__).parent
-NUMBERS: dict[str, Any] = {"int64_t": c_int64, "double": c_double, "float": c_float, "void": None}
-# fields come before the first blank line, functions after it
-STRUCT = r"^struct {} \{{\n(.*?)^(?:\}};|\n)"
-COMMENT = re.compile(r"//[^\n]*")
-
-
-def ctypes_type(declared: str, name: str) -> Any:
-    """Return the ctypes type: a pointer, a number or another structure that a header declares."""
-    if "*" in declared:
-        return c_void_p
-    if name in NUMBERS:
-        return NUMBERS[name]
-    declaring = next(
-        path
-        for path in sorted(FOLDER.rglob("*.hpp"))
-        if f"\nstruct {name} {{" in path.read_text("utf-8")
-    )
-    return struct(str(declaring.relative_to(FOLDER)), name)
-
-
-@functools.cache
-def struct(file: str, name: str) -> type[ctypes.Structure]:
-    """Return the structure of this name that a C++ file declares.
-
-    Each field is a pointer, a number or another structure.
-    """
-    found = re.search(STRUCT.format(name), (FOLDER / file).read_text("utf-8"), re.M | re.S)
-    assert found is not None, f"{file} has no struct {name}"
-    fields: list[tuple[str, Any]] = []
-    for line in COMMENT.sub("", found[1]).split(";")[:-1]:
-        if pointer := re.search(r"\(\*(\w+)\)\(", line):  # to a function
-            fields.append((pointer[1], c_void_p))
-            continue
-        kind, _, names = line.strip().removeprefix("const ").partition(" ")
-        fields += [
-            (part.split()[-1].lstrip("*"), ctypes_type(kind + part, kind))
-            for part in names.split(",")
-        ]
-    # without slots ctypes would accept any other name, and the field would stay 0
-    return type(f"{name}Struct", (ctypes.Structure,), {"__slots__": (), "_fields_": fields})
-
-
-def signatures(files: Iterable[Path]) -> dict[str, tuple[Any, list[Any]]]:
-    """Return the type of the result and those of the parameters of each entry point."""
-    found = {}
-    for path in files:
-        text = COMMENT.sub("", path.read_text("utf-8"))
-        for result, name, given in ENTRY.findall(text):
-            kinds = [
-                each.strip().removeprefix("const ") for each in given.split(",") if each.strip()
-            ]
-            found[name] = NUMBERS[result], [ctypes_type(kind, kind.split()[0]) for kind in kinds]
-    return found
+    return pointer(array)

@@ -21,14 +21,6 @@ constexpr int64_t PREFETCH_BYTES = 12 << 10;  // bytes of a panel: 48 inputs in 
 enum Kind : int64_t { FLOAT32, INT8, INT16 };
 enum Epilogue : int64_t { PLAIN, RELU, GELU, SILU, ADD };  // last operation on a result before it is stored; ADD: the result is added to y
 
-struct Linear {
-    const void* weight;     // (panels, in, PANEL) float32 or int16, or (panels, in / 4, PANEL, 4) int8
-    const float* bias;      // (out,) or null
-    const float* scale;     // int8 and int16: (panels x PANEL,) of each column
-    const int32_t* offset;  // int8: (panels x PANEL,) 128 x the column's sum, which x's shift to unsigned adds
-    int64_t in, out, kind;
-};
-
 // Panels that R lines are multiplied by at once: with fewer than 64 sums or 8 vectors in flight, a multiply-add waits for the one before it
 template <int R>
 constexpr int AT_ONCE = std::max({64 / (R * PANEL), 8 / (R * VECTORS), 1});

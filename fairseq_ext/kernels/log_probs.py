@@ -7,7 +7,6 @@ Compiled twins: kernels/sampling.hpp, kernels/ngrams.hpp.
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.library import address, loaded, struct
+from fairseq_ext.kernels.library import address, loaded, new, pointer
 
 # ---- Log-softmax and the best next words
 #
@@ -38,7 +37,7 @@ def topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     if not 0 < k <= x.size(1):
         raise ValueError(f"the best {k} of {x.size(1)} columns")
     score, column = x.new_empty(x.size(0), k), torch.empty(x.size(0), k, dtype=torch.long)
-    loaded().topk(at, x.size(0), x.size(1), k, score.data_ptr(), column.data_ptr())
+    loaded().topk(at, x.size(0), x.size(1), k, pointer(score), pointer(column))
     return score, column
 
 
@@ -60,7 +59,7 @@ def best_of_sentences(x: Tensor, before: Tensor, first: Tensor, c: int) -> tuple
         address(first, torch.long, S + 1),
         S,
         c,
-        *(value.data_ptr() for value in found),
+        *map(pointer, found),
     )
     return found
 
@@ -99,16 +98,15 @@ def block_ngrams_(value: Tensor, tokens: Tensor, size: int, ids: Tensor | None) 
     n, C = value.shape
     ids = None if ids is None else ids.contiguous()
     each = ids is not None and ids.dim() == 2
-    words = None if ids is None else address(ids, torch.long, *([n, C] if each else [C]))
     loaded().block_ngrams(
-        tokens.data_ptr(),
+        pointer(tokens),
         tokens.size(0),
         tokens.size(1),
         tokens.stride(0),
         size,
         address(value, torch.float32, tokens.size(0), C),
         C,
-        words,
+        address(ids, torch.long, *([n, C] if each else [C])),
         C if each else 0,
     )
 
@@ -125,7 +123,6 @@ def block_ngrams_(value: Tensor, tokens: Tensor, size: int, ids: Tensor | None) 
 # Shapes: n lines, V words, d draws.
 
 
-CutStruct = struct("sampling.hpp", "SamplingCut")
 MASK = 0xFFFFFFFF
 Word = Tensor | int  # 32 bits
 
@@ -139,9 +136,9 @@ class SamplingCut:
     # the words with at least this log-probability, a float32; the most likely one if there is none
     min_log_prob: float = -math.inf
 
-    def struct(self) -> ctypes.Structure:
-        """Return the fields as the compiled library reads them (sampling.hpp)."""
-        return CutStruct(self.top_k, self.top_p, self.min_log_prob)
+    def fields(self) -> tuple[float, ...]:
+        """Return the fields of the compiled library's structure."""
+        return self.top_k, self.top_p, self.min_log_prob
 
 
 def philox(counter: Sequence[Word], key: tuple[Word, Word]) -> list[Word]:
@@ -201,6 +198,6 @@ def draw_compiled(value: Tensor, row: Tensor, u: Tensor, cut: SamplingCut) -> Te
     d = row.numel()
     arrays = address(row, torch.long, d), address(u, torch.float64, d), d
     at = address(value, torch.float32, None, None)
-    word, given = torch.empty_like(row), cut.struct()
-    loaded().draw_words(at, value.size(1), *arrays, ctypes.addressof(given), word.data_ptr())
+    word, given = torch.empty_like(row), new("SamplingCut", *cut.fields())
+    loaded().draw_words(at, value.size(1), *arrays, given, pointer(word))
     return word

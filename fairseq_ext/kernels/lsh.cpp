@@ -58,15 +58,6 @@ int64_t compact(uint8_t* marks, int64_t V, const uint8_t* always, const uint8_t*
     return found;
 }
 
-// As `Index` of lsh_torch.py; lsh.py reads its fields here
-struct Index {
-    const int64_t* dimensions;  // (K, P)
-    const int32_t* words;       // (W x V,)
-    const int32_t* offsets;     // (W x B + 1,), B codes a band
-    int64_t K, P, u, bits, V, B;
-    int64_t ones;  // number of additional dimensions at which states are 1 (a bias)
-};
-
 // Compute the band codes (n, W) of x (n, D): the index of the largest of K dimensions, of equals the first; u indices a band, the first in
 // the highest bits. dimensions (K, P)
 void hash_states(const float* x, int64_t n, int64_t D, const int64_t* dimensions, int64_t K, int64_t P, int64_t u, int64_t bits, int32_t* codes) {

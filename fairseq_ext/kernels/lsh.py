@@ -6,13 +6,10 @@ Shapes: n rows, V words, D dimensions, P = u x W hash functions of K dimensions 
 
 from __future__ import annotations
 
-import ctypes
-from ctypes import c_double
-
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.library import address, loaded, struct
+from fairseq_ext.kernels.library import address, declarations, loaded, new, pointer
 from fairseq_ext.kernels.lsh_torch import Index, bits_of
 
 
@@ -22,11 +19,8 @@ def wta_hash(x: Tensor, dimensions: Tensor, u: int) -> Tensor:
     (n, D), (K, P) = x.shape, turned.shape
     codes = torch.empty(n, P // u, dtype=torch.int32)
     at, hashes = address(x, torch.float32), address(turned, torch.long)
-    loaded().wta_hash(at, n, D, hashes, K, P, u, bits_of(K), codes.data_ptr())
+    loaded().wta_hash(at, n, D, hashes, K, P, u, bits_of(K), pointer(codes))
     return codes
-
-
-IndexStruct = struct("lsh.cpp", "Index")
 
 
 class CompiledLookup:
@@ -45,7 +39,8 @@ class CompiledLookup:
         if W > torch.iinfo(torch.int16).max:
             raise ValueError("the index has more bands than 16 bits can count")
         B = (index.offsets.numel() - 1) // W
-        self.struct = IndexStruct(
+        self.struct = new(
+            "Index",
             address(dimensions, torch.long),
             address(index.words, torch.int32, W * V),
             address(index.offsets, torch.int32, W * B + 1),
@@ -58,10 +53,9 @@ class CompiledLookup:
             ones,
         )
         self.keepalive = (dimensions, index)
-        self.address = ctypes.addressof(self.struct)
         self.V, self.excluded = V, never.contiguous()
         self.ids = torch.empty(V, dtype=torch.long)
-        self.seconds = (c_double * 3)()
+        self.seconds = declarations().new("double[]", 3)
 
     def __call__(self, x: Tensor, t: int, always: Tensor | None, clock: int) -> Tensor:
         """Return the ascending ids (m,) of words with t hits in any row of x (n, d), and of words
@@ -74,13 +68,13 @@ class CompiledLookup:
         if t < 1:
             raise ValueError(f"the number of hits must be 1 or more, not {t}")
         many = loaded().find_words(
-            self.address,
+            self.struct,
             address(x, torch.float32),
             *x.shape,
             t,
-            None if always is None else address(always, torch.bool, self.V),
+            address(always, torch.bool, self.V),
             address(self.excluded, torch.bool, self.V),
-            self.ids.data_ptr(),
+            pointer(self.ids),
             clock,
             self.seconds,
         )

@@ -8,11 +8,6 @@
 
 namespace {
 
-struct Norm {
-    const float *weight, *bias;  // (d,); null: no such norm
-    double eps;
-};
-
 // Write the layer normalisation of lines x (lines, d) to y, which may be x
 void normalise(const Norm& norm, const float* x, int64_t lines, int64_t d, float* y) {
     for_each(lines, lines * d > WORTH_THREADS / 8, [&](int64_t i) {

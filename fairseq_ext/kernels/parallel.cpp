@@ -4,7 +4,6 @@
 // search/strategies/decoding/window.py.
 
 #include "ngrams.hpp"
-#include "parallel.hpp"
 #include "reader.hpp"
 #include "topk.hpp"
 #include "vectors.hpp"
@@ -13,27 +12,17 @@ namespace {
 
 enum Status : int64_t { GOES_ON, DONE, ALL_BANNED, NOT_A_NUMBER, NO_ROOM };
 
-// jacobi, gs-jacobi, hybrid-jacobi; parallel.py reads its fields from here
-struct Blocks {
-    Drafter drafter;
-    int64_t b, parallel_length, one_block, hybrid;
+constexpr int64_t NONE = -1;  // no draft at this position
 
-    bool parallel(const Row* row) const { return !hybrid || *row->length < parallel_length; }
-};
+int64_t last_token(const Row& row) { return row.tokens[*row.length]; }
+int64_t guess(const Row& row, int64_t i) { return i < row.guesses ? row.word[row.first_guess + i] : NONE; }
 
-// window; parallel.py reads its fields from here
-struct Window {
-    Drafter drafter;
-    int64_t b, cheap;                     // b: 0 for no limit
-    double any_draft, position, beyond;   // costs, in calls
-    double decay, most_trust;
-    int64_t patience, longest_pause;
-    double right, expected;               // state
-    int64_t useless, pause, offered;
+bool is_parallel(const Blocks& self, const Row& row) { return !self.hybrid || *row.length < self.parallel_length; }
 
-    double trust() const { return std::min(most_trust, right / expected); }
-    double price(int64_t j) const { return 1 + any_draft + position * (j + (beyond - 1) * std::max<int64_t>(0, j - cheap)); }
-};
+double trust_of(const Window& self) { return std::min(self.most_trust, self.right / self.expected); }
+double price(const Window& self, int64_t j) {
+    return 1 + self.any_draft + self.position * (j + (self.beyond - 1) * std::max<int64_t>(0, j - self.cheap));
+}
 
 // Return the best column of a line (V,) other than pad and eos, of equals the first
 int64_t best_word(const float* line, int64_t V, int64_t pad, int64_t eos) {
@@ -59,8 +48,8 @@ float log_probability(const float* line, int64_t V, int64_t word, float highest)
 void read(const Reader& reader, const Row& row) {
     const int64_t length = *row.length, d = reader.d;
     for (int64_t i = 0; i < row.w; ++i) {
-        const int64_t token = i == 0 ? row.last() : row.draft[i - 1] == NONE ? row.pad : row.draft[i - 1];
-        reader.embed(token, length + i, reader.x + i * d);
+        const int64_t token = i == 0 ? last_token(row) : row.draft[i - 1] == NONE ? row.pad : row.draft[i - 1];
+        embed(reader, token, length + i, reader.x + i * d);
     }
     *reader.block = row.w, *reader.positions_before = length;
     run_decoder(reader.layers, reader.step);
@@ -120,20 +109,20 @@ void choose(const Reader& reader, Row& row) {
 
 ENTRY int64_t draft_blocks(void* method, Row* row, int64_t most) {
     const Blocks& self = *static_cast<Blocks*>(method);
-    const int64_t m = self.parallel(row) ? std::min((self.one_block ? self.parallel_length : self.b) - 1, most) : 0;
+    const int64_t m = is_parallel(self, *row) ? std::min((self.one_block ? self.parallel_length : self.b) - 1, most) : 0;
     bool known = true;
-    for (int64_t i = 0; i < m; ++i) known = known && row->guess(i) != NONE;
+    for (int64_t i = 0; i < m; ++i) known = known && guess(*row, i) != NONE;
     if (known) {
-        for (int64_t i = 0; i < m; ++i) row->draft[i] = row->guess(i);
+        for (int64_t i = 0; i < m; ++i) row->draft[i] = guess(*row, i);
         return m;
     }
-    const int64_t found = self.drafter(row, m, row->draft, row->confidence);
+    const int64_t found = self.drafter.propose(self.drafter.state, row, m, row->draft, row->confidence);
     for (int64_t i = found; i < m; ++i) row->draft[i] = NONE;
     return m;
 }
 
 ENTRY int64_t commit_blocks(void* method, const Row* row, int64_t verified, int64_t finished) {
-    if (!static_cast<Blocks*>(method)->parallel(row)) return 1;
+    if (!is_parallel(*static_cast<Blocks*>(method), *row)) return 1;
     return finished || verified == row->w ? verified : 0;
 }
 
@@ -143,15 +132,15 @@ ENTRY int64_t draft_window(void* method, Row* row, int64_t most) {
     if (self.pause) return --self.pause, 0;
     if (self.b) most = std::min(most, self.b - 1);
     if (most <= 0) return 0;
-    const double trust = self.trust();
-    self.offered = self.drafter(row, most, row->draft, row->confidence);
+    const double trust = trust_of(self);
+    self.offered = self.drafter.propose(self.drafter.state, row, most, row->draft, row->confidence);
     if (!self.offered) return 0;
     double best = 1.0, tokens = 1.0, likely = 1.0;
     int64_t width = 0;
     for (int64_t j = 1; j <= self.offered; ++j) {
         likely *= std::min(row->confidence[j - 1] * trust, 1.0);
         tokens += likely;
-        const double gain = tokens / self.price(j);
+        const double gain = tokens / price(self, j);
         if (gain > best || (gain == best && !width)) best = gain, width = j;
     }
     self.useless = width ? 0 : self.useless + 1;
@@ -247,20 +236,6 @@ ENTRY int64_t call_row(Row* row, const Reader* reader) {
 
 namespace {
 
-// parallel.py reads the fields of the structures from here
-
-struct Trajectory {
-    int64_t pad;  // draft token after the last call's outputs; NONE: the last verified token
-};
-
-struct Previous {
-    Drafter fallback;
-    const int64_t* previous_output;  // (columns,)
-    const double* match_confidence;  // (tail + 1,) confidence of a place by the length of the match
-    int64_t columns, tail, next, tokens_read;
-    double doubt_decay, min_confidence, confidence;
-};
-
 // Find the place of the earlier output after its longest match with the end of the row; of several, the one nearest to the expected place
 void find(Previous& self, const Row* row) {
     const int64_t expected = self.next, tail = std::min(self.tail, *row->length + 1);
@@ -279,8 +254,8 @@ void find(Previous& self, const Row* row) {
 ENTRY int64_t propose_nothing(void*, const Row*, int64_t, int64_t*, double*) { return 0; }
 
 ENTRY int64_t propose_trajectory(void* state, const Row* row, int64_t most, int64_t* token, double* sure) {
-    const int64_t pad = static_cast<Trajectory*>(state)->pad, filler = pad == NONE ? row->last() : pad;
-    for (int64_t i = 0; i < most; ++i) token[i] = row->guess(i) == NONE ? filler : row->guess(i), sure[i] = 0.5;
+    const int64_t pad = static_cast<Trajectory*>(state)->pad, filler = pad == NONE ? last_token(*row) : pad;
+    for (int64_t i = 0; i < most; ++i) token[i] = guess(*row, i) == NONE ? filler : guess(*row, i), sure[i] = 0.5;
     return most;
 }
 
@@ -300,7 +275,7 @@ ENTRY int64_t propose_previous(void* state, const Row* row, int64_t most, int64_
     }
     const int64_t left = std::max<int64_t>(0, std::min(most, self.columns - self.next));
     if (!left || self.confidence < self.min_confidence)
-        if (int64_t others = self.fallback(row, most, token, sure)) return others;
+        if (int64_t others = self.fallback.propose(self.fallback.state, row, most, token, sure)) return others;
     for (int64_t i = 0; i < left; ++i) token[i] = self.previous_output[self.next + i], sure[i] = self.confidence;
     return left;
 }

@@ -8,15 +8,13 @@ Shapes: w positions of a block, d features, V vocabulary, T token capacity.
 
 from __future__ import annotations
 
-import ctypes
-from ctypes import c_void_p
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
-from fairseq_ext.kernels.library import address, loaded, struct
+from fairseq_ext.kernels.library import address, loaded, new, pointer
 from fairseq_ext.kernels.transformer import CompiledReader
 
 BUFFERS = {
@@ -38,11 +36,6 @@ class Status(IntEnum):
     NO_ROOM = 4  # the reader has too little memory for the block
 
 
-RowStruct = struct("parallel.hpp", "Row")
-BlocksStruct = struct("parallel.cpp", "Blocks")
-WindowStruct = struct("parallel.cpp", "Window")
-
-
 @dataclass
 class CompiledMethod:
     """A method that compiled code calls for the blocks of one sentence.
@@ -51,7 +44,7 @@ class CompiledMethod:
     """
 
     name: str  # of the functions: draft_NAME, learn_NAME, commit_NAME
-    state: ctypes.Structure
+    state: Any
     drafter: CompiledDrafter
     learns: bool = False
 
@@ -79,19 +72,18 @@ class CompiledRow:
         )
         self.buffers = {name: np.zeros(width, dtype) for name, dtype in BUFFERS.items()}
         self.keepalive = (tokens, score, length, method)
-        self.struct = RowStruct(
+        functions, name = compiled.functions, method.name
+        self.struct = new(
+            "Row",
             tokens=address(tokens, np.int64, 1, None),
             score=address(score, np.float64, 1, tokens.shape[1]),
             length=address(length, np.int64, 1),
-            **{name: array.ctypes.data for name, array in self.buffers.items()},
+            **{buffer: pointer(array) for buffer, array in self.buffers.items()},
+            draft_block=getattr(functions, f"draft_{name}"),
+            learn=getattr(functions, f"learn_{name}") if method.learns else pointer(None),
+            commit=getattr(functions, f"commit_{name}"),
+            method=method.state,
         )
-        for field, name in (("draft_block", "draft"), ("learn", "learn"), ("commit", "commit")):
-            if name != "learn" or method.learns:
-                setattr(
-                    self.struct, field, ctypes.cast(compiled[f"{name}_{method.name}"], c_void_p)
-                )
-        self.struct.method = ctypes.addressof(method.state)
-        self.address = ctypes.addressof(self.struct)
 
     def limits_(self, limit: int, min_len: int, eos: int, pad: int, ngram: int) -> None:
         """Set the limits. limit: largest number of tokens before EOS; min_len: smallest; ngram:
@@ -106,7 +98,7 @@ class CompiledRow:
 
     def draft(self) -> np.ndarray:
         """Return the draft of the next block (w - 1,)."""
-        return self.buffers["draft"][: self.draft_row(self.address) - 1]
+        return self.buffers["draft"][: self.draft_row(self.struct) - 1]
 
     def commit(self, word: np.ndarray, score: np.ndarray, margin: np.ndarray) -> Status:
         """Commit the block's best words (w,), with their log-probabilities and their distances to
@@ -114,12 +106,12 @@ class CompiledRow:
         w = self.struct.w
         for name, value in (("word", word), ("word_score", score), ("margin", margin)):
             self.buffers[name][:w] = value
-        return Status(self.commit_row(self.address))
+        return Status(self.commit_row(self.struct))
 
     def call(self, reader: CompiledReader) -> Status:
         """Make a whole call. NO_ROOM: reserve struct.w more positions in the reader, and repeat the
         call."""
-        return Status(self.call_row(self.address, reader.address))
+        return Status(self.call_row(self.struct, reader.struct))
 
 
 # ---- Drafters
@@ -127,31 +119,22 @@ class CompiledRow:
 # Definitions, for arrays of rows: search/parallel/drafts.py.
 
 
-DrafterStruct = struct("parallel.hpp", "Drafter")
-TrajectoryStruct = struct("parallel.cpp", "Trajectory")
-PreviousStruct = struct("parallel.cpp", "Previous")
-
-
 @dataclass
 class CompiledDrafter:
     """A drafter that compiled code calls for the drafts of one sentence.
 
-    keepalive: objects that the structure points to.
+    fields: of its structure; keepalive: objects that they point to.
     """
 
-    struct: ctypes.Structure
+    fields: tuple[Any, Any]
     keepalive: tuple
 
     @staticmethod
-    def for_function(
-        name: str, state: ctypes.Structure | None = None, *keepalive: Any
-    ) -> CompiledDrafter:
+    def for_function(name: str, state: Any = None, *keepalive: Any) -> CompiledDrafter:
         """Return the drafter with the compiled function propose_NAME."""
-        function = ctypes.cast(loaded()[f"propose_{name}"], c_void_p)
-        return CompiledDrafter(
-            DrafterStruct(function, None if state is None else ctypes.addressof(state)),
-            (state, *keepalive),
-        )
+        function = getattr(loaded().functions, f"propose_{name}")
+        fields = function, pointer(None) if state is None else state
+        return CompiledDrafter(fields, keepalive)
 
 
 def no_drafter() -> CompiledDrafter:
@@ -162,7 +145,7 @@ def no_drafter() -> CompiledDrafter:
 def trajectory(pad: int) -> CompiledDrafter:
     """Return the drafter of the last call's outputs. pad: the draft token after them; NONE: the
     last verified token."""
-    return CompiledDrafter.for_function("trajectory", TrajectoryStruct(pad))
+    return CompiledDrafter.for_function("trajectory", new("Trajectory", pad))
 
 
 def previous(
@@ -179,9 +162,10 @@ def previous(
     match; fallback: the drafter for parts that the output lacks.
     """
     text = np.array(previous_output, np.int64)
-    state = PreviousStruct(
-        fallback.struct,
-        text.ctypes.data,
+    state = new(
+        "Previous",
+        fallback.fields,
+        pointer(text),
         address(match_confidence, np.float64, None),
         len(previous_output),
         len(match_confidence) - 1,

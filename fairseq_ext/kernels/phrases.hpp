@@ -9,20 +9,9 @@
 #include <cstdint>
 #include <vector>
 
-namespace {
+#include "entry.hpp"
 
-// banks.py reads its fields from here
-struct Phrases {
-    const int64_t *first;                   // (M + 1,) the arcs of each state
-    const int64_t *token, *target, *hits;   // (E,) of each arc
-    const int64_t *base, *root;             // (M,)
-    const int64_t *pending, *value;         // (M,)
-    const int64_t *proposed;                // (M, W) padded with -1
-    const int64_t *need, *size, *total;     // (N, G), (N, G), (N,)
-    const int64_t* root_after_token;        // (V,) -1: unchanged; null: no word boundaries are known
-    const bool* continues_word;             // (V,); or null
-    int64_t G, W, ordered;
-};
+namespace {
 
 constexpr int64_t OUT = 3, IN = 4;  // roots of an automaton: after a sign, after a letter
 

@@ -11,22 +11,12 @@ void run_norm(const void* norm, const float* x, int64_t lines, int64_t d, float*
 
 namespace {
 
-// A fully compiled decoder; transformer.py reads its fields from here
-struct Reader {
-    const void *layers, *step, *output;  // step's x is this one's
-    int64_t *block, *positions_before;   // two fields of step: the block's width, and the number of tokens before it
-    const float *embedding, *positions;  // (V, d), (positions, d)
-    float *x, *logits;                   // (width, d), (width, V)
-    int64_t d, vocabulary, width, room;  // width: largest block that fits into x and logits; room: number of positions
-    float scale;                         // factor of the embedding
-    Norm embedding_norm;                 // of the sum of both
-
-    // Compute the embedding of a token; before: number of tokens before it
-    void embed(int64_t token, int64_t before, float* to) const {
-        const float *from = embedding + token * d, *where = positions + before * d;
-        for (int64_t k = 0; k < d; ++k) to[k] = scale * from[k] + where[k];
-        if (embedding_norm.weight) run_norm(&embedding_norm, to, 1, d, to);
-    }
-};
+// Compute the embedding of a token; before: number of tokens before it
+void embed(const Reader& reader, int64_t token, int64_t before, float* to) {
+    const int64_t d = reader.d;
+    const float *from = reader.embedding + token * d, *where = reader.positions + before * d;
+    for (int64_t k = 0; k < d; ++k) to[k] = reader.scale * from[k] + where[k];
+    if (reader.embedding_norm.weight) run_norm(&reader.embedding_norm, to, 1, d, to);
+}
 
 }  // namespace

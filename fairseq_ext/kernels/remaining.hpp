@@ -63,7 +63,7 @@ void find_remaining(Sentence& s, const Reader& reader) {
     const int64_t most = rules.k - s.finished;
     if (!s.allowed || s.remaining || s.rows > most) return;
     if (rules.selection != TOP || rules.stop != COUNT || rules.variable || rules.children < 2 * rules.k || rules.ngram) return;
-    const Outputs outputs = s.outputs();
+    const Outputs outputs = outputs_of(s);
     rests.row.clear(), rests.path.clear(), rests.tokens.clear();
     int64_t arcs = 0;
     for (int64_t r = 0; r < s.rows; ++r) arcs += outputs.count(s.allowed_state[r]);
@@ -100,7 +100,7 @@ Result score_output(Sentence& s, float* logits, int64_t V, Normalise normalise) 
         const float total = ((line[word] - highest) - log_total) + s.score[j * s.T + at];
         if (total == -INFINITY) s.read[j] = end + 1;  // impossible
         if (s.read[j] <= end) s.score[j * s.T + at + 1] = total;
-        else if (total > -INFINITY) s.order[s.finished] = s.finished, s.finish(s.finished, j, total, end), ++s.finished;
+        else if (total > -INFINITY) s.order[s.finished] = s.finished, finish(s, s.finished, j, total, end), ++s.finished;
         if (s.read[j] > end) break;
     }
     if (choose_output(s)) return GOES_ON;

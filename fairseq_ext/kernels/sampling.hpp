@@ -15,13 +15,6 @@ constexpr float UNIT = 1125899906842624.0f, EXACT = 16777216.0f;  // 2^50; 2^24,
 constexpr int64_t SPAN = 8 * BLOCK;
 typedef double doubles __attribute__((vector_size(LANES * 8)));
 
-// The words that may be drawn: the top_k most likely ones (0: all), the most likely ones with probability top_p, or those with a
-// log-probability of min_log_prob or more
-struct SamplingCut {
-    int64_t top_k;
-    double top_p, min_log_prob;
-};
-
 // Return Philox4x32-10 of Salmon et al. 2011, as a number in [0, 1)
 inline double uniform(int64_t seed, int64_t number, int64_t sample, int64_t step) {
     uint32_t c[4] = {uint32_t(step), uint32_t(sample), 0, uint32_t(number >> 32)}, k[2] = {uint32_t(seed), uint32_t(number)};

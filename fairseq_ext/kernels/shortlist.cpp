@@ -47,16 +47,6 @@ void merge(const int64_t* base, const float* of_base, int64_t T, const int64_t* 
     }
 }
 
-// shortlist.py reads its fields from here
-struct Shortlist {
-    const void* packed;  // of the base, packed
-    const int64_t* base;  // (T,)
-    int64_t T;
-    const float *weight, *bias;  // (V, d); (V,) or null
-    int64_t d;
-    double temperature;
-};
-
 }  // namespace
 
 // Compute the log-probabilities of x (n, d) over the words of base and found (m,): ids and y as in `merge`; seconds (3,): times of the
@@ -85,22 +75,12 @@ ENTRY int64_t shortlist_log_probs(const Shortlist* list, const float* x, int64_t
 //
 // Shapes: n rows, V words, d features.
 
-
 namespace {
 
 constexpr float SAFETY = 1.001f;    // factor for the rounding of the bounds
 constexpr float ROUNDING = 1e-6f;   // of float32, in sums of probabilities
 constexpr float STEP = 1.0f;        // nats by which the range of rescored words grows, if needed
 constexpr int STEPS = 4;            // largest number of such steps
-
-// shortlist.py reads its fields from here
-struct Screen {
-    const void* packed;           // (V, d) rounded to 16 bits, packed
-    const float *weight, *bias;   // (V, d); (V,) or null
-    const int64_t* always;        // (num_always,) ids that are rescored in every row
-    int64_t num_always, V, d, m, more;  // the m best words are rescored, up to `more` if they are not enough
-    double temperature, largest, spread, tolerance;  // norms of the rounding: largest row's, and the matrix's (largest singular value)
-};
 
 struct Sums {
     float first, second;
@@ -136,7 +116,7 @@ float error_of_log_z(const Screen& s, float norm, float rest, float square) {
 }
 
 // One row. Rescored words are removed from the line while the others are summed, and are put back at the end.
-struct Row {
+struct ScreenedRow {
     const Screen& s;
     const float* x;  // (d,)
     float* line;     // (V,) logits
@@ -231,7 +211,7 @@ ENTRY int64_t screen(const Screen* s, const float* x, int64_t n, float* y, uint8
             thread_local std::vector<int64_t> ids;
             thread_local std::vector<float> exact;
             ids.clear(), exact.clear();
-            std::tie(ceiling[i], error[i]) = Row{*s, x + i * s->d, y + i * s->V, ids, exact}.finish(known + i * s->V);
+            std::tie(ceiling[i], error[i]) = ScreenedRow{*s, x + i * s->d, y + i * s->V, ids, exact}.finish(known + i * s->V);
         });
         rows.check();
     });

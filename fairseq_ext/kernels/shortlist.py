@@ -8,15 +8,13 @@ Shapes: n rows, V words, d features, m found words, T words of the fixed part.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
-from ctypes import c_double
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.library import address, library, loaded, struct
+from fairseq_ext.kernels.library import address, declarations, library, loaded, new, pointer
 from fairseq_ext.kernels.transformer import PackedLinear
 
 
@@ -28,9 +26,6 @@ def is_supported(weight: Tensor) -> bool:
         and weight.is_contiguous()
         and library() is not None
     )
-
-
-ListStruct = struct("shortlist.cpp", "Shortlist")
 
 
 class ShortlistLinear:
@@ -48,17 +43,17 @@ class ShortlistLinear:
         V, d = weight.shape
         self.keepalive = (linear, base, weight, bias)
         self.T, self.d = linear.outputs, linear.inputs
-        self.struct = ListStruct(
-            linear.address,
+        self.struct = new(
+            "Shortlist",
+            linear.struct,
             address(base, torch.long, self.T),
             self.T,
             address(weight, torch.float32, V, self.d),
-            None if bias is None else address(bias, torch.float32, V),
+            address(bias, torch.float32, V),
             d,
             temperature,
         )
-        self.address = ctypes.addressof(self.struct)
-        self.seconds = (c_double * 3)()
+        self.seconds = declarations().new("double[]", 3)
 
     def __call__(self, x: Tensor, found: Tensor, clock: int) -> tuple[Tensor, Tensor]:
         """Return ids (T + m,), ascending, and log-probabilities (n, T + m) for x (n, d) and the
@@ -71,13 +66,13 @@ class ShortlistLinear:
         n, m = x.size(0), found.numel()
         ids, y = found.new_empty(self.T + m), x.new_empty(n, self.T + m)
         loaded().shortlist_log_probs(
-            self.address,
+            self.struct,
             address(x, torch.float32, n, self.d),
             n,
             address(found, torch.long, m),
             m,
-            ids.data_ptr(),
-            y.data_ptr(),
+            pointer(ids),
+            pointer(y),
             clock,
             self.seconds,
         )
@@ -114,9 +109,6 @@ class WordLists:
 MAX_RESCORED = 2048
 
 
-ScreenStruct = struct("shortlist.cpp", "Screen")
-
-
 class ScreenedLinear:
     """From features to screened log-probabilities, in one call."""
 
@@ -128,10 +120,11 @@ class ScreenedLinear:
             raise ValueError(f"the best {m} of {self.V} words cannot be rescored")
         linear = PackedLinear(weight, bias, bits=16)
         self.keepalive = (linear, weight, bias, always)
-        self.struct = ScreenStruct(
-            linear.address,
+        self.struct = new(
+            "Screen",
+            linear.struct,
             address(weight, torch.float32),
-            None if bias is None else address(bias, torch.float32, self.V),
+            address(bias, torch.float32, self.V),
             address(always, torch.long, always.numel()),
             always.numel(),
             self.V,
@@ -143,7 +136,6 @@ class ScreenedLinear:
             screen.spread,
             tolerance,
         )
-        self.address = ctypes.addressof(self.struct)
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the result of `Screen.log_probs` for x (n, d)."""
@@ -152,9 +144,9 @@ class ScreenedLinear:
         value, known = x.new_empty(n, self.V), torch.zeros(n, self.V, dtype=torch.bool)
         ceiling, error = x.new_empty(2, n)
         loaded().screen(
-            self.address,
+            self.struct,
             address(x, torch.float32, n, self.d),
             n,
-            *(part.data_ptr() for part in (value, known, ceiling, error)),
+            *map(pointer, (value, known, ceiling, error)),
         )
         return value, known, ceiling, error

@@ -78,7 +78,7 @@ bool ranked(Sentence& s, const Candidates& all, Places& stays) {
                 continue;
             }
             f = std::find(taken.begin(), taken.end(), 0) - taken.begin(), taken[f] = 1;
-            s.finish(f, all.row(at), all.score[at]);
+            finish(s, f, all.row(at), all.score[at], s.length);
         }
         if (stays.empty()) s.order[s.finished++] = f;  // all better ones are finished
         else waits.push_back(f);
@@ -103,7 +103,7 @@ double reach(const Sentence& s, float total, int64_t most) {
 // Return the most tokens, EOS included, of a hypothesis that continues a candidate
 int64_t most_tokens(const Sentence& s, const Candidates& all, int64_t i) {
     if (!s.allowed || !s.allowed->longest) return s.limit + 1;
-    const Outputs outputs = s.outputs();
+    const Outputs outputs = outputs_of(s);
     const int64_t left = s.allowed->longest[outputs.base + outputs.next_state(s.allowed_state[all.row(i)], all.word(i))];
     return std::min(s.limit, s.length + 1 + left) + 1;
 }
@@ -120,7 +120,7 @@ void answer_if_best(Sentence& s, const Candidates& all, int64_t i) {
     else f = s.order[at];  // of the worst
     for (; at > 0 && value > s.best[at - 1]; --at) s.best[at] = s.best[at - 1], s.order[at] = s.order[at - 1];
     s.best[at] = value, s.order[at] = f;
-    s.finish(f, all.row(i), all.score[i]);
+    finish(s, f, all.row(i), all.score[i], s.length);
 }
 
 bool optimal(Sentence& s, const Candidates& all, Places& stays) {

@@ -9,27 +9,8 @@
 #include "attention.hpp"
 #include "linear.hpp"
 #include "norm.hpp"
-#include "step.hpp"
 
 namespace {
-
-// ---- Interface; transformer.py reads the fields of the structures from here
-
-struct Layer {
-    Norm self_norm;
-    Linear self_in, self_out;  // self_in: query (scaled), key, value
-    Norm cross_norm;
-    Linear cross_query, cross_out;  // unused in an encoder
-    Norm ffn_norm;
-    Linear ffn_in, ffn_out;
-    int64_t activation;  // RELU, GELU or SILU
-};
-
-struct LayerStack {
-    const Layer* layers;
-    int64_t count, d, heads, pre_norm;
-    Norm final_norm;
-};
 
 // ---- Parts of a layer
 

@@ -9,9 +9,9 @@ Shapes: N lines, d features, S sentences, P columns of a panel (depends on the p
 from __future__ import annotations
 
 import copy
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,21 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_ext.kernels.library import address, loaded, struct
+from fairseq_ext.kernels.library import address, declarations, loaded, new, pointer
 from fairseq_ext.kernels.memory import in_large_pages
 
-ReaderStruct = struct("reader.hpp", "Reader")
 EPILOGUES = {"none": 0, "relu": 1, "gelu": 2, "silu": 3}
 KIND_OF_BITS = {32: 0, 8: 1, 16: 2}  # by bits of the weights
-
-
-LinearStruct = struct("linear.hpp", "Linear")
-NormStruct = struct("norm.hpp", "Norm")
-LayerStruct = struct("transformer.cpp", "Layer")
-LayerStackStruct = struct("transformer.cpp", "LayerStack")
-CacheStruct = struct("step.hpp", "Cache")
-StepStruct = struct("step.hpp", "Step")
-LINE = np.dtype(struct("step.hpp", "Line"))
 
 
 def panels(weight: Tensor, columns: int | None = None) -> Tensor:
@@ -90,9 +80,8 @@ class PackedLinear:
             (self.scale, torch.float32),
             (self.offset, torch.int32),
         )
-        pointers = [0 if part is None else address(part, dtype) for part, dtype in typed]
-        self.struct = LinearStruct(*pointers, inputs, out, KIND_OF_BITS[bits])
-        self.address = ctypes.addressof(self.struct)
+        pointers = [address(part, dtype) for part, dtype in typed]
+        self.struct = new("Linear", *pointers, inputs, out, KIND_OF_BITS[bits])
 
     def select_outputs(self, outputs: Tensor) -> PackedLinear:
         """Return the map of these outputs (m,); of 32 or 8 bits, as this one is."""
@@ -103,15 +92,11 @@ class PackedLinear:
         for name in ("scale", "offset"):
             if (value := getattr(self, name)) is not None:
                 setattr(part, name, value.new_empty(part.weight.size(0), P))
-        pointers = (
-            0 if each is None else each.data_ptr()
-            for each in (part.weight, part.bias, part.scale, part.offset)
-        )
-        part.struct = LinearStruct(*pointers, self.inputs, m, self.struct.kind)
-        part.address = ctypes.addressof(part.struct)
+        pointers = map(pointer, (part.weight, part.bias, part.scale, part.offset))
+        part.struct = new("Linear", *pointers, self.inputs, m, self.struct.kind)
         if m:
             at = address(outputs, torch.long, m)
-            loaded().outputs_of_linear(self.address, at, part.address)
+            loaded().outputs_of_linear(self.struct, at, part.struct)
         return part
 
     def __call__(self, x: Tensor, after: str = "none") -> Tensor:
@@ -120,16 +105,14 @@ class PackedLinear:
         lines = x.size(0)
         at = address(x, torch.float32, lines, self.inputs)
         y = x.new_empty(lines, self.outputs)
-        loaded().linear(self.address, at, lines, y.data_ptr(), EPILOGUES[after])
+        loaded().linear(self.struct, at, lines, pointer(y), EPILOGUES[after])
         return y
 
 
-def norm_struct(norm: Any) -> ctypes.Structure:
-    """Return the structure of a norm (model/transformer/weights.py, Norm, or None)."""
-    if norm is None:
-        return NormStruct(0, 0, 0.0)
-    _, weight, bias, eps = norm.arguments
-    return NormStruct(address(weight, torch.float32), address(bias, torch.float32), eps)
+def norm_fields(norm: Any) -> tuple[Any, ...]:
+    """Return the fields of a norm (model/transformer/weights.py, Norm, or None)."""
+    _, weight, bias, eps = norm.arguments if norm else (None, None, None, 0.0)
+    return address(weight, torch.float32), address(bias, torch.float32), eps
 
 
 class CompiledNorm:
@@ -138,14 +121,14 @@ class CompiledNorm:
 
     def __init__(self, norm: Any):
         self.arguments = norm.arguments  # the structure points to these
-        self.struct = norm_struct(norm)
+        self.struct = new("Norm", *norm_fields(norm))
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the normalisation (N, d) of x (N, d)."""
         x = x.contiguous()
         at = address(x, torch.float32, None, *self.arguments[0])
         y = torch.empty_like(x)
-        loaded().layer_norm(ctypes.addressof(self.struct), at, *x.shape, y.data_ptr())
+        loaded().layer_norm(self.struct, at, *x.shape, pointer(y))
         return y
 
 
@@ -153,7 +136,7 @@ class CompiledNorm:
 class LayerStack:
     """All layers of an encoder or decoder as one compiled call."""
 
-    struct: ctypes.Structure
+    struct: Any
     keepalive: Any  # objects that the structures point to
 
     @staticmethod
@@ -162,16 +145,15 @@ class LayerStack:
     ) -> LayerStack:
         """Return layers (model/transformer/weights.py, EncoderLayer or DecoderLayer) as one call;
         their weights are packed."""
-        table = (LayerStruct * len(layers))()
+        table = declarations().new("Layer[]", len(layers))
         for entry, layer in zip(table, layers, strict=True):
             for name, linear in layer.linears.items():
-                setattr(entry, name, linear.pack().struct)
+                setattr(entry, name, linear.pack().struct[0])
             for name, norm in layer.norms.items():
-                setattr(entry, name, norm_struct(norm))
+                setattr(entry, name, norm_fields(norm))
             entry.activation = EPILOGUES[layer.activation_name]
-        struct = LayerStackStruct(
-            ctypes.addressof(table), len(layers), d, heads, int(pre_norm), norm_struct(final_norm)
-        )
+        fields = table, len(layers), d, heads, int(pre_norm), norm_fields(final_norm)
+        struct = new("LayerStack", *fields)
         return LayerStack(struct, (table, layers, final_norm))
 
     def encode_(self, x: Tensor, start: Tensor) -> None:
@@ -181,7 +163,7 @@ class LayerStack:
         Sentence s has lines start[s] to start[s + 1]; start (S + 1,).
         """
         at = address(x, torch.float32, None, self.struct.d), address(start, torch.long, None)
-        loaded().encode(ctypes.addressof(self.struct), *at, start.numel() - 1)
+        loaded().encode(self.struct, *at, start.numel() - 1)
 
     def decode_(self, x: Tensor, step: Any, cache: Any) -> None:
         """Turn embedded tokens x (n x b, d) into features, in place.
@@ -193,44 +175,51 @@ class LayerStack:
             None if value is None else value.contiguous()
             for value in (step.place, step.slot, step.mask, cache.source_mask)
         )
-        struct = StepStruct(
+        struct = new(
+            "Step",
             address(x, torch.float32, None, self.struct.d),
             x.size(0) // step.b,
             step.b,
             step.sentences,
             step.width,
             step.positions_before,
-            None if place is None else address(place, torch.long),
-            None if slot is None else address(slot, torch.long),
-            None if mask is None else address(mask, torch.float32),
+            address(place, torch.long),
+            address(slot, torch.long),
+            address(mask, torch.float32),
             0 if mask is None or mask.size(0) == 1 else mask.stride(0),
-            None if source_mask is None else address(source_mask, torch.float32),
-            cache_struct(cache.target),
-            cache_struct(cache.source),
+            address(source_mask, torch.float32),
+            cache_fields(cache.target),
+            cache_fields(cache.source),
         )
-        loaded().decode(ctypes.addressof(self.struct), ctypes.addressof(struct))
+        loaded().decode(self.struct, struct)
 
     def decode_lines_(
         self, x: Tensor, lines: np.ndarray, target: Tensor, source: Any, attention: Any = None
     ) -> None:
         """Turn embedded tokens x (N, d), a line each, into features, in place.
 
-        lines (N,): LINE; target (L, 2, 1, H, P, h): the positions, which all slots share; source:
-        the slots, model/transformer/cache.py, KeyValues; attention (N, source positions): that of
-        all layers and heads is added to it, and there are no features.
+        lines (N,): `line_dtype`; target (L, 2, 1, H, P, h): the positions, which all slots share;
+        source: the slots, model/transformer/cache.py, KeyValues; attention (N, source positions):
+        that of all layers and heads is added to it, and there are no features.
         """
         N = x.size(0)
-        struct = StepStruct(address(x, torch.float32, len(lines), self.struct.d), N, 1)
-        struct.sentences, struct.lines = source.source.size(2), lines.ctypes.data
-        struct.source_mask = mask_address(source)
-        struct.target, struct.source = cache_struct(target), cache_struct(source.source)
+        struct = new("Step", address(x, torch.float32, len(lines), self.struct.d), N, 1)
+        struct.sentences, struct.lines = source.source.size(2), pointer(lines)
+        struct.source_mask = address(source.source_mask, torch.float32)
+        struct.target, struct.source = cache_fields(target), cache_fields(source.source)
         struct.target.sentence = 0
         if attention is not None:
             struct.attention = address(attention, torch.float32, N, source.source.size(4))
-        loaded().decode(ctypes.addressof(self.struct), ctypes.addressof(struct))
+        loaded().decode(self.struct, struct)
 
 
-def cache_struct(value: Tensor) -> ctypes.Structure:
+def line_dtype() -> np.dtype:
+    """Return the type of arrays of the structure `Line`."""
+    fields = declarations().typeof("Line").fields  # of 8 bytes each, without gaps
+    return np.dtype([(name, np.int64) for name, _ in fields])
+
+
+def cache_fields(value: Tensor) -> tuple[Any, ...]:
     """Return the address and strides of keys and values (L, 2, slots, H, positions, h),
     positions and features dense."""
     layer, pair, sentence, head, position, feature = value.stride()
@@ -241,13 +230,13 @@ def cache_struct(value: Tensor) -> ctypes.Structure:
         "cpu",
     ):
         raise TypeError("compiled code takes a KV cache of dense torch.float32 on a CPU")
-    return CacheStruct(value.data_ptr(), layer, pair, sentence, head, value.size(4))
+    return pointer(value), layer, pair, sentence, head, value.size(4)
 
 
 class CompiledReader:
     """A fully compiled decoder: layers, linear maps and embeddings.
 
-    step_struct: addresses of the KV cache (`StepStruct`); embedding (V, d); scale: factor of the
+    step_struct: addresses of the KV cache (`Step`); embedding (V, d); scale: factor of the
     embedding; norm: of embeddings (model/transformer/weights.py, Norm), or None.
     """
 
@@ -257,33 +246,31 @@ class CompiledReader:
         output: PackedLinear,
         embedding: Tensor,
         scale: float,
-        step_struct: ctypes.Structure,
+        step_struct: Any,
         norm: Any = None,
     ):
         self.step_struct, self.keepalive = step_struct, (layers, output, embedding, norm)
-        at = ctypes.addressof(step_struct)
-        block, positions_before = (
-            at + StepStruct.block.offset,
-            at + StepStruct.positions_before.offset,
+        at = partial(declarations().addressof, step_struct[0])
+        self.struct = new(
+            "Reader",
+            layers=layers.struct,
+            step=step_struct,
+            output=output.struct,
+            block=at("block"),
+            positions_before=at("positions_before"),
+            embedding=address(embedding, torch.float32, None, layers.struct.d),
+            d=embedding.size(1),
+            vocabulary=output.outputs,
+            scale=scale,
+            embedding_norm=norm_fields(norm),
         )
-        words = address(embedding, torch.float32, None, layers.struct.d)
-        self.struct = ReaderStruct(
-            ctypes.addressof(layers.struct), at, output.address, block, positions_before, words
-        )
-        self.struct.d, self.struct.vocabulary, self.struct.scale = (
-            embedding.size(1),
-            output.outputs,
-            scale,
-        )
-        self.struct.embedding_norm = norm_struct(norm)
-        self.address = ctypes.addressof(self.struct)
 
     def widen_(self, w: int) -> None:
         """Allocate memory for blocks of w positions."""
         self.struct.width = w
         self.x, self.logits = torch.empty(w, self.struct.d), torch.empty(w, self.struct.vocabulary)
-        self.struct.x, self.struct.logits = self.x.data_ptr(), self.logits.data_ptr()
-        self.step_struct.x = self.x.data_ptr()
+        self.struct.x = self.step_struct.x = pointer(self.x)
+        self.struct.logits = pointer(self.logits)
 
     def set_positions_(self, positions: Tensor, room: int) -> None:
         """Set the position embeddings (room or more, d); room: number of positions of the KV
@@ -293,11 +280,6 @@ class CompiledReader:
             raise ValueError(f"{positions.size(0)} position embeddings for {room} positions")
         self.positions = positions
         self.struct.positions, self.struct.room = at, room
-
-
-def mask_address(cache: Any) -> int | None:
-    """Return the address of the source mask; None if no source is padded."""
-    return None if cache.source_mask is None else address(cache.source_mask, torch.float32)
 
 
 class CompiledRows(CompiledReader):
@@ -317,7 +299,7 @@ class CompiledRows(CompiledReader):
     def __init__(self, model: Any, cache: Any, is_alone: bool = False):
         self.model, self.cache = model, cache
         output = model.output.packed or model.output.pack()
-        step = StepStruct(rows=int(is_alone), width=int(is_alone))
+        step = new("Step", rows=int(is_alone), width=int(is_alone))
         parts = (model.compiled, output, model.embedding, model.scale, step, model.embedding_norm)
         super().__init__(*parts)
         self.update_pointers_()
@@ -330,8 +312,9 @@ class CompiledRows(CompiledReader):
     def update_pointers_(self) -> None:
         """Write the addresses of the KV cache into the struct of the compiled library."""
         cache, step = self.cache, self.step_struct
-        step.target, step.source = cache_struct(cache.target), cache_struct(cache.source)
-        step.sentences, step.source_mask = self.slots, mask_address(cache)
+        step.target, step.source = cache_fields(cache.target), cache_fields(cache.source)
+        step.sentences = self.slots
+        step.source_mask = address(cache.source_mask, torch.float32)
 
     def copy_into_slots_(self, other: Any, slots: Sequence[int]) -> None:
         """Copy sentences (G,) that have just been admitted into free slots (G,); add slots if there

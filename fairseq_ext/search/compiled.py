@@ -25,12 +25,11 @@ from fairseq_ext.kernels.banks import Banks, finished_needed
 from fairseq_ext.kernels.beam import (
     CompiledBatch,
     CompiledSentence,
-    Rules,
     SearchResult,
     Selection,
     StopRule,
 )
-from fairseq_ext.kernels.library import address, library
+from fairseq_ext.kernels.library import address, library, new
 from fairseq_ext.kernels.transformer import CompiledRows
 from fairseq_ext.search.finished import Ending, Hypothesis, n_best
 from fairseq_ext.search.log_probs import MANY
@@ -247,7 +246,7 @@ class CompiledSearch(CompiledSearcher):
         if self.lists is not None:
             most, is_sample = self.lists.steps_to_sample(most)
         while (
-            result := self.batch.run_steps(most, self.reader, self.reader.step_struct)
+            result := self.batch.run_steps(most, self.reader.struct, self.reader.step_struct)
         ) == SearchResult.NO_ROOM:
             longest = max(sentence.struct.length for sentence in self.running.values())
             lengthened = [sentence.lengthen_() for sentence in self.running.values()]
@@ -281,7 +280,7 @@ class CompiledSearch(CompiledSearcher):
         sentence, found = self.sentences[request], None
         state, stats = sentence.struct, self.setup.stats
         if sentence.result == SearchResult.FINISHED:
-            ending, most = None, request.most if state.phrases is None else None
+            ending, most = None, request.most if not state.phrases else None
             if sentence.rules.stop == StopRule.OPTIMAL:
                 steps = state.limit - state.length
                 ending = Ending(state.gap, steps, steps * sentence.k + state.unused_rows)
@@ -292,7 +291,7 @@ class CompiledSearch(CompiledSearcher):
                 sentence.rewarded,
                 ending,
             )
-        if state.full or (state.phrases is None and self.drops):
+        if state.full or (not state.phrases and self.drops):
             stats.drop(torch.tensor(state.dropped))
         self.cancel([request])
         if sentence.result == SearchResult.NOT_A_NUMBER:
@@ -391,7 +390,8 @@ class SearchRules:
     def __init__(self, setup: SearchSetup):
         spec, strategies, known = setup.spec, setup.strategies, setup.processors
         self.scoring, self.estimate = spec.scoring, strategies.stop.estimate
-        self.struct = Rules(
+        self.struct = new(
+            "Rules",
             k=spec.k,
             min_len=known.min_len,
             eos=known.eos,

@@ -130,13 +130,13 @@ class CompiledLists:
 
     def clear(self) -> None:
         """Forget all sentences."""
-        self.covered: set[int] = set()  # the sentences (their addresses) whose words are in `lists`
+        self.covered: set[CompiledSentence] = set()  # those whose words are in `lists`
         self.lists: WordLists | None = None
 
     def update_(self, batch: CompiledBatch, running: Collection[CompiledSentence]) -> None:
         """Make an output layer of the running sentences' words, if there are new sentences, or
         half of those of the last layer have ended."""
-        new = {sentence.address for sentence in running}
+        new = set(running)
         if not new or (new <= self.covered and 2 * len(new) > len(self.covered)):
             return
         output = self.decoder.compiled_output
@@ -151,7 +151,7 @@ class CompiledLists:
         """Count the words that a sentence has scored. It ends, or another search takes it over."""
         steps = sentence.struct.length + 1
         self.softmax.meter.count(steps, steps * sentence.struct.listed)
-        self.covered.discard(sentence.address)
+        self.covered.discard(sentence)
 
     def steps_to_sample(self, most: int) -> tuple[int, bool]:
         """Return the number of steps before the next sample of recall, at most `most`, or 1 if the

@@ -1,13 +1,13 @@
-"""The compiled library is run only if it is what was built, by this user; the signatures are
-those of the C++ files."""
+"""The compiled library is run only if this user built it; abi.h says the same to cffi and to the
+compiler."""
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import json
 import logging
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -21,10 +21,8 @@ from sizes import drawn
 
 from fairseq_ext.core import command_line
 from fairseq_ext.core.files import untrusted_reason
-from fairseq_ext.kernels import banks, beam, lsh, parallel, shortlist, transformer
 from fairseq_ext.kernels import library as building
-from fairseq_ext.kernels.compiling import FLAGS, FOLDER
-from fairseq_ext.kernels.library import signatures
+from fairseq_ext.kernels.compiling import ABI, FLAGS, FOLDER
 
 needs_compiler = pytest.mark.skipif(building.compiler() is None, reason="there is no C++ compiler")
 WORKS = '#include "entry.hpp"\nENTRY int64_t works() { return 1; }\n'
@@ -33,87 +31,56 @@ LOAD = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
 
 # ---- layouts and signatures
 
-LAYOUTS = {
-    "banks.cpp": [banks.PhrasesStruct, banks.RowsStruct, banks.SelectionStruct],
-    "beam.cpp": [beam.Rules, beam.SentenceStruct, beam.BatchStruct, transformer.ReaderStruct],
-    "parallel.cpp": [
-        parallel.TrajectoryStruct,
-        parallel.PreviousStruct,
-        parallel.RowStruct,
-        parallel.BlocksStruct,
-        parallel.WindowStruct,
-        parallel.DrafterStruct,
-    ],
-    "lsh.cpp": [lsh.IndexStruct],
-    "shortlist.cpp": [shortlist.ListStruct, shortlist.ScreenStruct],
-    "transformer.cpp": [
-        transformer.LinearStruct,
-        transformer.NormStruct,
-        transformer.LayerStruct,
-        transformer.LayerStackStruct,
-        transformer.CacheStruct,
-        transformer.StepStruct,
-    ],
-}
+
+@needs_compiler
+def test_structures_are_laid_out_as_the_compiler_lays_them_out(tmp_path):
+    ffi, claims = building.declarations(), []
+    for name in ffi.list_types()[0]:
+        kind = ffi.typeof(name)
+        claims.append(f"sizeof({name}) == {ffi.sizeof(kind)}")
+        for field, of in kind.fields:
+            claims.append(f"offsetof({name}, {field}) == {of.offset}")
+            claims.append(f"sizeof({name}::{field}) == {ffi.sizeof(of.type)}")
+    assert len(claims) > 300
+    checking = tmp_path / "layout.cpp"
+    asserts = "".join(f"static_assert({each}, {json.dumps(each)});\n" for each in claims)
+    checking.write_text(f'#include <cstddef>\n#include "entry.hpp"\n{asserts}')
+    words = [*building.compiler(), *FLAGS, "-w", "-fsyntax-only", f"-I{FOLDER}", checking]
+    assert not subprocess.run(words, capture_output=True, text=True, check=False).stderr
 
 
-def layout(kind: type[ctypes.Structure]) -> str:
-    """What holds for a structure of C++ if ctypes lays it out alike."""
-    name = kind.__name__.removesuffix("Struct")
-    reported = [f"sizeof({name}) == {ctypes.sizeof(kind)}"]
-    for field, of in kind._fields_:
-        reported += [
-            f"offsetof({name}, {field}) == {getattr(kind, field).offset}",
-            f"sizeof({name}::{field}) == {ctypes.sizeof(of)}",
-        ]
-    return "".join(f"static_assert({each}, {json.dumps(each)});\n" for each in reported)
-
-
-def refused(file: str, kinds: list[type[ctypes.Structure]], folder: Path) -> str:
-    """What the compiler says of structures that it lays out in another way."""
-    checking = folder / "layout.cpp"
-    checking.write_text(f'#include <cstddef>\n#include "{file}"\n' + "".join(map(layout, kinds)))
-    checked = [*building.compiler(), *FLAGS, "-w", "-fsyntax-only", f"-I{FOLDER}", checking]
-    return subprocess.run(checked, capture_output=True, text=True, check=False).stderr
+def test_a_field_that_the_structure_does_not_have_is_an_error():
+    for name in building.declarations().list_types()[0]:
+        with pytest.raises((KeyError, AttributeError)):
+            building.new(name, no_such_field=1)
+        with pytest.raises(AttributeError):
+            building.new(name).no_such_field = 1
 
 
 @needs_compiler
-@pytest.mark.parametrize("file", LAYOUTS)
-def test_structures_are_laid_out_as_the_compiler_lays_them_out(file, tmp_path):
-    assert not refused(file, LAYOUTS[file], tmp_path)
-
-
-@pytest.mark.parametrize("kind", [kind for kinds in LAYOUTS.values() for kind in kinds])
-def test_a_field_that_the_structure_does_not_have_is_an_error(kind):
-    """ctypes would keep the value next to the structure, and compiled code would read 0."""
-    with pytest.raises(AttributeError):
-        kind(no_such_field=1)
-    with pytest.raises(AttributeError):
-        kind().no_such_field = 1
-
-
-@needs_compiler
-def test_another_layout_is_refused(tmp_path):
-    turned = type(
-        "SelectionStruct",
-        (ctypes.Structure,),
-        {"_fields_": [*banks.SelectionStruct._fields_[::-1]]},
-    )
-    assert "offsetof(Selection, row)" in refused("banks.cpp", [turned], tmp_path)
-
-
-@needs_compiler
-def test_every_function_that_the_library_exports_has_its_signature():
+def test_the_library_exports_the_declared_functions_and_nothing_else():
     named = subprocess.run(
         ["nm", "-D", "--defined-only", building.build()], capture_output=True, text=True, check=True
     ).stdout
-    found = signatures(building.SOURCES)
-    assert {line.split()[-1] for line in named.splitlines()} == set(found)  # and nothing else
-    # as a reader of log_probs.cpp and parallel.cpp sees them
-    N, P = ctypes.c_int64, ctypes.c_void_p
-    assert found["log_softmax"] == (None, [P, N, N, ctypes.c_float])
-    assert found["encode"] == (N, [P, P, P, N])
-    assert found["propose_nothing"] == (N, [P, P, N, ctypes.c_double, P, P])
+    found = {line.split()[-1] for line in named.splitlines()}
+    declared = re.findall(r"^\w+ (\w+)\(", ABI.read_text("utf-8"), re.M)
+    assert found == {*declared}
+    functions = building.Library(building.build()).functions
+    assert all(callable(getattr(functions, name)) for name in found)
+    # as a reader of abi.h sees them
+    signature = building.declarations().typeof(functions.propose_nothing).cname
+    assert signature == "int64_t(*)(void *, struct Row *, int64_t, int64_t *, double *)"
+
+
+def test_what_is_declared_is_parsed_once(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first = building.declarations.__wrapped__()
+    monkeypatch.setattr(building, "parse", None)
+    kept = building.declarations.__wrapped__()
+    assert kept.sizeof("Sentence") == first.sizeof("Sentence") > 300
+    monkeypatch.undo()
+    monkeypatch.setattr(building, "private_folder", lambda: Path("/proc/none"))
+    assert building.declarations.__wrapped__().sizeof("Step") == first.sizeof("Step")
 
 
 # ---- what is loaded
@@ -132,7 +99,7 @@ def small(monkeypatch, tmp_path) -> Path:
     return tmp_path / "cache" / "fairseq_ext"
 
 
-def load() -> ctypes.CDLL | None:
+def load() -> building.Library | None:
     return building.library.__wrapped__()
 
 
@@ -166,46 +133,15 @@ def test_a_built_library_is_private_and_used_again(small, caplog, capsys, monkey
         assert load().works() == 1 and building.build().stat().st_mtime_ns == first
     assert not caplog.records and not capsys.readouterr().err
     assert stat.S_IMODE(small.stat().st_mode) == 0o700
-    assert sorted(path.suffix for path in small.iterdir()) == [".sha256", ".so"]
-
-
-@drawn(3)
-@needs_compiler
-@pytest.mark.parametrize("harm", ["half", "bit", "other", "digest", "no digest", "empty digest"])
-def test_anything_else_than_what_was_built_is_built_again(small, tmp_path, caplog, harm):
-    library = building.build()
-    content, digest, mark = library.read_bytes(), library.with_suffix(".sha256"), tmp_path / "mark"
-    if harm == "half":
-        library.write_bytes(content[: len(content) // 2])
-    elif harm == "bit":
-        library.write_bytes(content[:1000] + bytes([content[1000] ^ 4]) + content[1001:])
-    elif harm == "other":
-        library.write_bytes(planted(small, mark))
-    elif harm == "digest":
-        digest.write_text("0" * 64)
-    elif harm == "no digest":
-        digest.unlink()
-    else:
-        digest.write_text("")
-    with caplog.at_level(logging.INFO, "fairseq_ext"):
-        assert load().works() == 1
-    assert library.read_bytes() == content and not mark.exists()
-    assert [line for line in caplog.messages if "compiling" not in line] == [
-        f"{library} was changed after it was built: it is built again"
-    ]
+    assert sorted(path.suffix for path in small.iterdir()) == [".so"]
 
 
 @needs_compiler
-def test_a_library_with_its_digest_is_not_trusted_in_a_folder_that_others_could_write_to(
-    small, tmp_path, caplog
-):
+def test_a_library_is_not_trusted_in_a_folder_that_others_could_write_to(small, tmp_path, caplog):
     library, mark = building.build(), tmp_path / "mark"
     content = library.read_bytes()
     small.chmod(0o777)
     library.write_bytes(planted(small, mark))
-    library.with_suffix(".sha256").write_text(
-        building.hashlib.sha256(library.read_bytes()).hexdigest()
-    )
     with caplog.at_level(logging.INFO, "fairseq_ext"):
         assert load().works() == 1
     assert not mark.exists() and library.read_bytes() == content

@@ -11,8 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_ext.kernels import banks, beam, lsh, lsh_torch, parallel, shortlist, transformer
-from fairseq_ext.kernels.library import address, c_library, library, loaded
+from fairseq_ext.kernels import banks, lsh, lsh_torch, parallel, shortlist
+from fairseq_ext.kernels.library import (
+    address,
+    c_library,
+    declarations,
+    library,
+    loaded,
+    new,
+    pointer,
+)
 from fairseq_ext.kernels.log_probs import (
     SamplingCut,
     best_of_sentences,
@@ -22,7 +30,7 @@ from fairseq_ext.kernels.log_probs import (
     topk,
 )
 from fairseq_ext.kernels.lsh import CompiledLookup
-from fairseq_ext.kernels.transformer import CompiledNorm, LayerStack, PackedLinear, cache_struct
+from fairseq_ext.kernels.transformer import CompiledNorm, LayerStack, PackedLinear, cache_fields
 
 pytestmark = [
     pytest.mark.skipif(library() is None, reason="there is no compiled library"),
@@ -39,7 +47,8 @@ NO = torch.zeros(0)
 @pytest.mark.parametrize("array", [X, X.numpy()], ids=["tensor", "numpy"])
 def test_an_address_is_given_of_dense_arrays_of_the_type_and_shape(array):
     where = array.data_ptr() if isinstance(array, torch.Tensor) else array.ctypes.data
-    assert address(array, array.dtype) == address(array, array.dtype, None, 8) == where
+    for found in (address(array, array.dtype), address(array, array.dtype, None, 8)):
+        assert int(declarations().cast("intptr_t", found)) == where
     for wrong in (array.T, array[:, ::2], array[:, :4]):
         with pytest.raises(TypeError, match="dense"):
             address(wrong, array.dtype)
@@ -87,7 +96,7 @@ def found(x: torch.Tensor, always: torch.Tensor | None = None, **wrong: Any) -> 
 
 
 def row(**wrong: Any) -> parallel.CompiledRow:
-    method = parallel.CompiledMethod("blocks", parallel.BlocksStruct(), parallel.no_drafter())
+    method = parallel.CompiledMethod("blocks", new("Blocks"), parallel.no_drafter())
     right = dict(
         tokens=np.zeros((1, 9), np.int64), score=np.zeros((1, 9)), length=np.zeros(1, np.int64)
     )
@@ -119,14 +128,10 @@ WRONG: dict[str, Callable[[], object]] = {
     "norm: weight": lambda: CompiledNorm(norm_of(torch.ones(8, dtype=torch.double))),
     "encode_: type": lambda: stack().encode_(X, LONGS[:2].int()),
     "encode_: layout": lambda: stack().encode_(torch.zeros(8, 6).t(), LONGS[:2]),
-    "cache: layout": lambda: cache_struct(torch.zeros(1, 2, 1, 1, 4, 3).transpose(4, 5)),
-    "cache: type": lambda: cache_struct(torch.zeros(1, 2, 1, 1, 4, 3, dtype=torch.double)),
-    "banks: type": lambda: banks.select_by_banks(
-        banks.PhrasesStruct(), bank_rows(log_probs=X.double())
-    ),
-    "banks: flags": lambda: banks.select_by_banks(
-        banks.PhrasesStruct(), bank_rows(no_deadline=LONGS)
-    ),
+    "cache: layout": lambda: cache_fields(torch.zeros(1, 2, 1, 1, 4, 3).transpose(4, 5)),
+    "cache: type": lambda: cache_fields(torch.zeros(1, 2, 1, 1, 4, 3, dtype=torch.double)),
+    "banks: type": lambda: banks.select_by_banks(new("Phrases"), bank_rows(log_probs=X.double())),
+    "banks: flags": lambda: banks.select_by_banks(new("Phrases"), bank_rows(no_deadline=LONGS)),
     "phrases: type": lambda: banks.phrases_struct(
         [torch.zeros(1, 1, dtype=torch.int32)] * len(banks.INT64_FIELDS), LONGS, FLAGS, False
     ),
@@ -171,33 +176,34 @@ class Given:
     def __init__(self) -> None:
         self.kept: list[Any] = []
 
-    def __call__(self, struct: Any) -> int:
-        self.kept.append(struct)
-        return ctypes.addressof(struct)
+    def __call__(self, kind: str, /, **fields: Any) -> Any:
+        self.kept.append(new(kind, **fields))
+        return self.kept[-1]
 
-    def numbers(self, *numbers: int) -> int:
-        return self((ctypes.c_int64 * len(numbers))(*numbers))
+    def numbers(self, *numbers: int) -> Any:
+        self.kept.append(declarations().new("int64_t[]", numbers))
+        return declarations().cast("void *", self.kept[-1])
 
-    def layers(self) -> int:
-        return self(transformer.LayerStackStruct(count=0, d=4, heads=1, pre_norm=1))
+    def layers(self) -> Any:
+        return self("LayerStack", count=0, d=4, heads=1, pre_norm=1)
 
-    def step(self, **fields: Any) -> int:
-        cache = transformer.CacheStruct(positions=9)
-        return self(transformer.StepStruct(target=cache, **fields))
+    def step(self, **fields: Any) -> Any:
+        return self("Step", target={"positions": 9}, **fields)
 
-    def reader(self) -> int:
-        read = transformer.ReaderStruct(self.layers(), self.step(), width=2 * HUGE)
-        read.room, read.vocabulary = 9, 1
-        return self(read)
+    def reader(self) -> Any:
+        parts = {"layers": self.layers(), "step": self.step()}
+        return self("Reader", **parts, width=2 * HUGE, room=9, vocabulary=1)
+
+
+NULL = pointer(None)
 
 
 def linear(at: Given) -> object:
-    packed = transformer.LinearStruct(**{"in": 4}, out=1, kind=1)
-    return loaded().linear(at(packed), None, HUGE, None, 0)
+    return loaded().linear(at("Linear", **{"in": 4}, out=1, kind=1), NULL, HUGE, NULL, 0)
 
 
 def encode(at: Given) -> object:
-    return loaded().encode(at.layers(), None, at.numbers(0, HUGE), 1)
+    return loaded().encode(at.layers(), NULL, at.numbers(0, HUGE), 1)
 
 
 def decode(at: Given) -> object:
@@ -205,14 +211,15 @@ def decode(at: Given) -> object:
 
 
 def search_sentences(at: Given) -> object:
-    many = at(beam.BatchStruct(sentences=4 * HUGE))
+    many = at("Batch", sentences=4 * HUGE)
     return loaded().search_sentences(many, 1, at.reader(), at.step())
 
 
 def select_by_banks(at: Given) -> object:
     zeros = at.numbers(0, 0)
-    phrases = banks.PhrasesStruct(G=0, W=0, total=zeros)
-    rows = banks.RowsStruct(
+    phrases = at("Phrases", G=0, W=0, total=zeros)
+    rows = at(
+        "Rows",
         first=zeros,
         sentence=zeros,
         steps_left=zeros,
@@ -224,27 +231,27 @@ def select_by_banks(at: Given) -> object:
         per_sentence=4 * HUGE,
         num_candidates=1,
     )
-    return loaded().select_by_banks(at(phrases), at(rows), at(banks.SelectionStruct()))
+    return loaded().select_by_banks(phrases, rows, at("BankChoice"))
 
 
 def wta_hash(at: Given) -> object:
-    return loaded().wta_hash(None, 1, 1, None, 1, 4 * HUGE, 1, 1, None)
+    return loaded().wta_hash(NULL, 1, 1, NULL, 1, 4 * HUGE, 1, 1, NULL)
 
 
 def find_words(at: Given) -> object:
-    seconds = (ctypes.c_double * 3)()
-    index = at(lsh.IndexStruct(P=1, u=1))
-    return loaded().find_words(index, None, HUGE, 1, 1, None, None, None, 1, seconds)
+    seconds = declarations().new("double[]", 3)
+    index = at("Index", P=1, u=1)
+    return loaded().find_words(index, NULL, HUGE, 1, 1, NULL, NULL, NULL, 1, seconds)
 
 
 def shortlist_log_probs(at: Given) -> object:
-    listed = at(shortlist.ListStruct(T=4))
-    return loaded().shortlist_log_probs(listed, None, HUGE, None, 0, None, None, 1, None)
+    listed = at("Shortlist", T=4)
+    return loaded().shortlist_log_probs(listed, NULL, HUGE, NULL, 0, NULL, NULL, 1, NULL)
 
 
 def screen(at: Given) -> object:
-    screened = shortlist.ScreenStruct(at(transformer.LinearStruct()), m=4 * HUGE, temperature=1.0)
-    return loaded().screen(at(screened), None, 1, None, None, None, None)
+    screened = at("Screen", packed=at("Linear"), m=4 * HUGE, temperature=1.0)
+    return loaded().screen(screened, NULL, 1, NULL, NULL, NULL, NULL)
 
 
 @pytest.mark.parametrize(

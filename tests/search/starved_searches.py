@@ -1,6 +1,7 @@
 """Each search, once for each allocation of compiled code, which fails: MemoryError, and then the
 search is right. kernels/test_built_otherwise.py runs it on a library that can do so."""
 
+import ctypes
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -10,17 +11,18 @@ import torch
 from models import build, run
 from test_nan import NUMBERS, SEARCHES, generator, sample_of
 
-from fairseq_ext.kernels.library import loaded
+from fairseq_ext.kernels import library as building
 
 
 def hypotheses(searching: Any, search: str, after: int) -> list:
     """Its tokens. after: this number of allocations is made before one fails; -1: none fails."""
     sample = sample_of(search)
-    loaded().starve(after)
+    starve = ctypes.CDLL(str(building.build())).starve
+    starve(ctypes.c_int64(after))
     try:
         found = run(searching, sample)
     finally:
-        loaded().starve(-1)
+        starve(ctypes.c_int64(-1))
     return [[each["tokens"].tolist() for each in some] for some in found]
 
 

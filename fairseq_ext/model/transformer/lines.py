@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.transformer import LINE
+from fairseq_ext.kernels.transformer import line_dtype
 from fairseq_ext.model.transformer.cache import KeyValues
 from fairseq_ext.model.transformer.layers import embed
 from fairseq_ext.model.transformer.weights import Weights
@@ -82,7 +82,7 @@ class LineReader:
         )
         past = np.arange(N) + np.repeat(before - (ends - counts), counts)
         first = (before + counts).cumsum() - (before + counts)  # of each target, in the history
-        records = np.empty(N, LINE)
+        records = np.empty(N, line_dtype())
         records["slot"] = np.repeat([each.source for each in new], counts)
         records["position"], records["count"] = own, past + 1
         records["history"] = history.ctypes.data + history.itemsize * np.repeat(first, counts)
@@ -113,5 +113,5 @@ class LineReader:
 class Lines(NamedTuple):
     """Lines as the compiled library reads them."""
 
-    records: np.ndarray  # (N,) LINE
+    records: np.ndarray  # (N,) line_dtype
     history: np.ndarray  # to which the records point

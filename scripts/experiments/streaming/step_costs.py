@@ -174,7 +174,7 @@ class StepCosts:
         def call(requests: Sequence[Request]) -> None:
             admit(requests)
             for request in requests:
-                self.source[search.sentences[request].address] = int(
+                self.source[search.sentences[request]] = int(
                     request.batch.length[request.sentence]
                 )
 
@@ -182,7 +182,7 @@ class StepCosts:
 
     def one_step(self, batch: CompiledBatch, go_on: Callable) -> Callable:
         def call(most: int, *arguments: Any) -> SearchResult:
-            live = [(sentence.struct, self.source[sentence.address]) for sentence in batch.live]
+            live = [(sentence.struct, self.source[sentence]) for sentence in batch.live]
             cells = sum(state.rows * (state.length + 1 + source) for state, source in live)
             rows, begin = batch.rows, self.clock()
             result = go_on(1, *arguments)

@@ -1,14 +1,12 @@
 """Drafters: earlier outputs, and the compiled twin of their drafter."""
 
-from ctypes import CFUNCTYPE, POINTER, c_int64, c_void_p
-
 import numpy as np
 import pytest
 import torch
 from models import dictionary
 
-from fairseq_ext.kernels.library import library
-from fairseq_ext.kernels.parallel import CompiledDrafter, RowStruct
+from fairseq_ext.kernels.library import library, new, pointer
+from fairseq_ext.kernels.parallel import CompiledDrafter
 from fairseq_ext.search.parallel.blocks import NONE, Rows
 from fairseq_ext.search.parallel.drafts import NoDrafter, Previous, Trajectory
 from fairseq_ext.search.pool import Pool
@@ -39,15 +37,13 @@ def rows(*verified: list[int]) -> Rows:
 def alone(drafter: CompiledDrafter):
     """(verified tokens, most) -> the compiled draft of a row that has these tokens,
     and how sure each is."""
-    propose = CFUNCTYPE(c_int64, c_void_p, POINTER(RowStruct), c_int64, c_void_p, c_void_p)(
-        drafter.struct.propose
-    )
 
     def query(verified: list[int], most: int) -> tuple[list[int], list[float]]:
         text, length = np.array([EOS, *verified]), np.array([len(verified)])
-        row = RowStruct(tokens=text.ctypes.data, length=length.ctypes.data)
+        row = new("Row", tokens=pointer(text), length=pointer(length))
         token, sure = np.zeros(most, np.int64), np.zeros(most)
-        m = propose(drafter.struct.state, row, most, token.ctypes.data, sure.ctypes.data)
+        propose, state = drafter.fields  # which live as long as the drafter
+        m = propose(state, row, most, pointer(token), pointer(sure))
         return token[:m].tolist(), sure[:m].tolist()
 
     return query

@@ -16,7 +16,8 @@ import numpy as np
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import Lines
-from fairseq_ext.kernels.parallel import BlocksStruct, CompiledMethod
+from fairseq_ext.kernels.library import new
+from fairseq_ext.kernels.parallel import CompiledMethod
 from fairseq_ext.model.protocol import BlockDecoder
 from fairseq_ext.search.parallel.blocks import NONE, BlockReader, Method, NearTies, Rows
 from fairseq_ext.search.parallel.drafts import Drafter, NoDrafter, Previous, Trajectory
@@ -245,7 +246,6 @@ class Blocks(Method):
 
     def compiled(self, sentence: int) -> CompiledMethod:
         drafter = self.drafter.compiled(sentence)
-        state = BlocksStruct(
-            drafter.struct, self.b, int(self.length[sentence]), self.one_block, self.hybrid
-        )
+        length = int(self.length[sentence])
+        state = new("Blocks", drafter.fields, self.b, length, self.one_block, self.hybrid)
         return CompiledMethod("blocks", state, drafter)

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairseq_ext.kernels.parallel import CompiledMethod, WindowStruct
+from fairseq_ext.kernels.library import new
+from fairseq_ext.kernels.parallel import CompiledMethod
 from fairseq_ext.search.parallel.blocks import Method, Rows
 from fairseq_ext.search.parallel.drafts import Drafter
 from fairseq_ext.search.pool import Pool
@@ -90,7 +91,7 @@ class Window(Method):
         # right, expected: draft tokens that were right, and the number that the drafter expected;
         # useless: calls in a row whose drafts cost more than they gain; pause: calls without drafts
         # that are still to come
-        self.state = WindowStruct(b=b, **alone, **fixed, right=1.0, expected=1.0)
+        self.state = new("Window", b=b, **alone, **fixed, right=1.0, expected=1.0)
 
     def start(self, pool: Pool) -> None:
         self.drafter.start(pool)
@@ -150,7 +151,7 @@ class Window(Method):
 
     def compiled(self, sentence: int) -> CompiledMethod:
         drafter = self.drafter.compiled(sentence)
-        self.state.drafter = drafter.struct
+        self.state.drafter = drafter.fields
         return CompiledMethod("window", self.state, drafter, learns=True)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,9 +32,9 @@ class Tables:
     banks: int  # of the sentence with the most constraint tokens
     most_words: int  # required words of the sentence with the most
     ends: EndRule | None = None  # --constraint-end
-    struct: ctypes.Structure | None = None  # cache of `compiled_phrases`
+    struct: Any = None  # cache of `compiled_phrases`
 
-    def compiled_phrases(self) -> ctypes.Structure:
+    def compiled_phrases(self) -> Any:
         """Return the phrases as the compiled library reads them."""
         if self.struct is None:
             t = self.phrases

@@ -53,7 +53,7 @@ class Sampling(Select):
 
     @property
     def rules(self) -> StrategyRules | None:
-        return StrategyRules(selection=Selection.SAMPLES, sampling_cut=self.cut.struct())
+        return StrategyRules(selection=Selection.SAMPLES, sampling_cut=self.cut.fields())
 
     def start(self, beam: Beam, pool: Pool) -> None:
         # all samples of a sentence start from one row
