@@ -21,9 +21,10 @@ answer. `twice`: `translate` answers from what its first start has saved.
 `entries`: which entry points have a row; default all.
 
 An answer: `lines` (n-best lists of [text, score], or an error), `unmet` and `met` phrases, `stats`,
-or `refused`, a sentence; `status` of a command. An entry point must agree in all that it gives.
-`except` holds where one differs by design, such as in a sentence's words. `origin` says where the
-answer is from. A reference of stock fairseq is run again when a row is recorded.
+or `refused`, a sentence; `status` of a command; `tolerance` of scores where it is a wider one. An
+entry point must agree in all that it gives. `except` holds where one differs by design, such as in
+a sentence's words. `origin` says where the answer is from. A reference of stock fairseq is run
+again when a row is recorded.
 """
 
 from __future__ import annotations
@@ -99,6 +100,7 @@ def differences(entry: str, wanted: Row, found: Row) -> list[str]:
     lines = wanted.get("lines", [])
     status = 1 if "refused" in wanted else 3 if any(type(each) is dict for each in lines) else 0
     wanted = {"status": status} | wanted
+    tolerance = wanted.get("tolerance", TOLERANCE)
     names = {*found} | {"lines", "refused", "text", *ENTRIES[entry].gives} & {*wanted}
     out = []
     for name in sorted(names):
@@ -109,27 +111,29 @@ def differences(entry: str, wanted: Row, found: Row) -> list[str]:
                     x = x[:1] if entry == "translate" else x
                     least = 1 if entry == "translate" else 2  # text and score; the utility
                     x = [h[: max(least, len(g))] for h, g in zip(x, y, strict=False)] + x[len(y) :]
-                if not close(x, y):
+                if not close(x, y, tolerance):
                     out.append(f"line {i}: expected {x}\n{' ' * 11}found {y}")
         elif not close(a, b):
             out.append(f"{name}: expected {a}\n{' ' * len(name)}  found {b}")
     return out
 
 
-def close(a: Any, b: Any) -> bool:
+def close(a: Any, b: Any, tolerance: float = TOLERANCE) -> bool:
     """Whether two answers are equal, numbers within the tolerance."""
     if type(a) is list and type(b) is list:
-        return len(a) == len(b) and all(map(close, a, b))
+        return len(a) == len(b) and all(close(x, y, tolerance) for x, y in zip(a, b, strict=True))
     if type(a) is dict and type(b) is dict:
-        return a.keys() == b.keys() and all(close(a[name], b[name]) for name in a)
+        return a.keys() == b.keys() and all(close(a[name], b[name], tolerance) for name in a)
     if float in (type(a), type(b)) and {type(a), type(b)} <= {int, float}:
-        return abs(a - b) <= TOLERANCE or a == b
+        return abs(a - b) <= tolerance or a == b
     return bool(a == b)
 
 
 def answered(entry: str, rows: list[Row], folder: Path) -> dict[str, Row]:
     """The answers of an entry point, in a process of its own."""
     names = [row["row"] for row in rows if offered(row, entry)]
+    if not names:
+        return {}
     cache = folder / "fairseq_ext"  # of `translate`, with what is compiled
     if not cache.exists():
         kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / cache.name
