@@ -6,6 +6,7 @@ model imports it: of an engine, of a server, of a corpus.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import torch
@@ -20,7 +21,7 @@ ALONE = {
     "pre-norm": "transformer, pre-norm",
     "lstm": "lstm",
     "tied": "transformer, all tied",
-}
+}  # and float32: `small` as it is, for the compiled search
 
 
 def at_least_float(x: torch.Tensor) -> torch.dtype:
@@ -32,7 +33,8 @@ def double() -> None:
     ready = BaseFairseqModel.prepare_for_inference_
 
     def prepare_for_inference_(self, cfg):
-        if sum(weight.numel() for weight in self.parameters()) < SMALL:
+        is_small = sum(weight.numel() for weight in self.parameters()) < SMALL
+        if is_small and "float32" not in cfg.common_eval.path:
             self.double()
         return ready(self, cfg)
 
@@ -52,11 +54,12 @@ def save(folder: Path) -> None:
     saved = Saved(folder)
     for name in ALONE.values():
         saved.checkpoint(name)
+    shutil.copy(saved.checkpoint("transformer"), folder / "float32.pt")
 
 
 def flags(model: str, folder: Path) -> dict[str, object]:
     """The keywords of a Translator for a model of the requests: `small`, `small:lstm` (an
-    ensemble), `en-de` (`tied` in the other direction), or `demo`."""
+    ensemble), `float32`, `en-de` (`tied` in the other direction), or `demo`."""
     segmented = {"bpe": "sentencepiece", "sentencepiece_model": str(DEMO / "spm.model")}
     pair = {"source_lang": "de", "target_lang": "en", "cpu": True}
     if model == "demo":
@@ -64,7 +67,7 @@ def flags(model: str, folder: Path) -> dict[str, object]:
     if model == "en-de":
         pair |= {"source_lang": "en", "target_lang": "de"}
         model = "tied"
-    names = [ALONE[each].replace(",", "").replace(" ", "-") for each in model.split(":")]
+    names = [ALONE.get(each, each).replace(",", "").replace(" ", "-") for each in model.split(":")]
     path = ":".join(str(folder / f"{name}.pt") for name in names)
     return {"path": path, "data": str(folder / ("joined" if model == "tied" else "data")), **pair}
 
