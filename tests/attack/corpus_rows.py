@@ -57,22 +57,6 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
     "a wrong value": (["--beam", "many"], "argument --beam: invalid int value: 'many'"),
     "a wrong choice": (["--stop", "never"], "argument --stop: invalid choice: 'never'"),
     "an unknown task": (["--task", "translation_nope_ext"], "translation_nope_ext"),
-    "threads": (
-        ["--threads", "1000000"],
-        "--threads (number of CPU threads) must be 1 to 1024, not 1000000",
-    ),
-    "workers": (
-        ["--workers", "1000000"],
-        "--workers (number of workers) must be 1 to 100000, not 1000000",
-    ),
-    "both": (["--workers", "90000", "--threads", "900"], "is far more than this machine's"),
-    "a unit": (["--unit", "1000000000"], "--unit (number of sentences) must be "),
-    "too small a store": (
-        ["--object-store", "1"],
-        "--object-store 1 is less than Ray takes: use 75 MiB or more",
-    ),
-    "too large a store": (["--object-store", "99999999999"], "(number of MiB) must be "),
-    "progress": (["--progress", "nan"], "--progress (seconds) must be 0 or more, not nan"),
     "no progress": (["--progress", "-5"], "--progress (seconds) must be 0 or more, not -5.0"),
     "a results file": (
         ["--results-file", "r"],
@@ -137,7 +121,6 @@ OBJECTS: dict[str, tuple[bytes, str, str]] = {
     "no JSON": (b"Haus", "invalid line", "is not valid JSON"),
     "cut short": (b'{"source": "Haus', "invalid line", "is not valid JSON"),
     "a list": (b'["Haus"]', "invalid line", "is not a JSON object"),
-    "a text": (b'"Haus"', "invalid line", "is not a JSON object"),
     "nothing": (b"", "invalid line", "is not valid JSON"),
     "no source": (
         b'{"id": 3}',
@@ -146,18 +129,12 @@ OBJECTS: dict[str, tuple[bytes, str, str]] = {
     ),
     "null": (b'{"source": null}', "invalid line", "has no text in"),
     "a number": (b'{"source": 5}', "invalid line", "has no text in"),
-    "a list of words": (b'{"source": ["Haus"]}', "invalid line", "has no text in"),
     "a key twice": (b'{"source": "Haus", "source": "Hof"}', "invalid line", "has a key twice"),
     "deep": (b'{"source": ' + b"[" * 50_000, "invalid line", "is not valid JSON"),
     "an id 101 deep": (
         b'{"source": "Haus", "id": ' + b"[" * 101 + b"]" * 101 + b"}",
         "invalid line",
         "more than 100 deep: make it flat",
-    ),
-    "an id 900 deep": (
-        b'{"source": "Haus", "id": ' + b"[" * 900 + b"]" * 900 + b"}",
-        "invalid line",
-        "more than 100 deep",
     ),
     "an infinite id": (
         b'{"source": "Haus", "id": 1e999}',

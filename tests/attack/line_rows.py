@@ -9,23 +9,12 @@ TOO_LONG = "tokens and the model takes 40: shorten or split it"
 BYTES = "a line of the input is not valid UTF-8"
 # typed into fairseq-interactive --constraints: a source, and phrases behind tabs
 TYPED: dict[str, tuple[bytes, str]] = {
-    "50 tokens": (b"de3 " * 50, f"has 51 {TOO_LONG}"),
     "41 tokens": (b"de3 " * 40, f"has 41 {TOO_LONG}"),
-    "10,000 tokens": (b"de3 " * 10_000, f"has 10001 {TOO_LONG}"),
     "100,000 tokens": (b"x " * 100_000, f"has 100001 {TOO_LONG}"),
     "a byte of no character": (b"de4 \xff", BYTES),
-    "two of them": (b"\xff\xfe", BYTES),
-    "UTF-16": ("\ufeffde1 de2".encode("utf-16-le"), BYTES),
     "Latin-1": ("Straße".encode("latin-1"), BYTES),
-    "a character cut short": (b"de1 \xc3", BYTES),
-    "three bytes of four": (b"de1 \xf0\x9f\x98 de2", BYTES),
-    "a continuation alone": (b"de1 \x80 de2", BYTES),
     "overlong zero": (b"\xc0\x80", BYTES),
-    "overlong slash": (b"\xe0\x80\xaf", BYTES),
     "half a pair": (b"\xed\xa0\x80", BYTES),
-    "both halves": (b"\xed\xa0\xbd\xed\xb8\x80", BYTES),
-    "beyond Unicode": (b"\xf4\x90\x80\x80", BYTES),
-    "five bytes": (b"\xf8\x88\x80\x80\x80", BYTES),
     "bytes in a phrase": (
         b"de1\ten1\xff",
         "the phrase 'en1\\udcff' contains the piece 'en1\\udcff'",
@@ -46,7 +35,6 @@ TYPED: dict[str, tuple[bytes, str]] = {
         "the phrase '" + "x" * 77 + "...'",
     ),
     "an empty phrase": (b"de5\t\ten1", "has an empty phrase: remove one of the tabs around it"),
-    "two tabs inside": (b"de5\ten1\t\ten2", "has an empty phrase"),
     "a phrase of spaces": (b"de5\t  \ten2", "has an empty phrase"),
     "EOS": (b"de5\ten1 </s>", "contains '</s>', a symbol that no translation holds"),
     "pad": (b"de5\t<pad>", "contains '<pad>'"),
@@ -117,8 +105,6 @@ DEEP = b"[" * 100_000
 OBJECTS: dict[str, tuple[bytes, str]] = {
     "cut short": (b'{"constraints": ["en1"', "is not valid JSON"),
     "no JSON": (b"en1", "is not valid JSON"),
-    "a brace": (b"{", "is not valid JSON"),
-    "single quotes": (b"{'constraints': []}", "is not valid JSON"),
     "deep": (DEEP, "is not valid JSON"),
     "200 deep": (
         b'{"constraints": [' + b"[" * 200 + b"]" * 200 + b"]}",
@@ -130,10 +116,8 @@ OBJECTS: dict[str, tuple[bytes, str]] = {
     ),
     "more behind it": (b"{} {}", "is not valid JSON"),
     "a list": (b'["en1"]', "is not a JSON object"),
-    "a number": (b"3", "is not a JSON object"),
     "null": (b"null", "is not a JSON object"),
     "NaN": (b"NaN", "is not a JSON object"),
-    "a text": (b'"en1"', "is not a JSON object"),
     "an unknown key": (
         b'{"constraint": ["en1"]}',
         "has the unknown key 'constraint': the keys are constraints, any_of, avoid, prefix",

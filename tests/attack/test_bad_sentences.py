@@ -176,13 +176,11 @@ def test_nan_in_some_sentences_costs_no_other_in_generate(tiny, nan, tmp_path, h
 
 
 @drawn(1)
-@pytest.mark.parametrize("what", ["constraints", "too long", "NaN"])
+@pytest.mark.parametrize("what", ["constraints", "NaN"])
 def test_strict_ends_generate_at_the_first_behind_what_came_before(tiny, nan, tmp_path, what):
     flags, model = ["--batch-size", 3], tiny / "model.pt"
     if what == "constraints":
         flags += ["--constraints-file", constraints(tmp_path, BAD_LINES)]
-    elif what == "too long":
-        flags += ["--max-source-positions", 6]
     else:
         model = nan
     free, strict = (

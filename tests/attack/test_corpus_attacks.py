@@ -3,55 +3,20 @@ one line never costs another."""
 
 import datetime
 import decimal
-import json
 import os
 from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
 import pytest
-from corpus_jobs import OneProcess, records
+from corpus_jobs import Echo, OneProcess, records
 from corpus_rows import COMMANDS, OBJECTS, USAGE
 from forked import Done, forked
 from sizes import drawn
 
-from fairseq_ext.core.stats import Stats
 from fairseq_ext.corpus import run
 from fairseq_ext.corpus.__main__ import main
 from fairseq_ext.corpus.job import check_model
-from fairseq_ext.corpus.worker import Result
-
-
-class Echo:
-    """A worker that needs no model: upper case is the translation."""
-
-    def translate(self, shard, sentences):
-        errors = [
-            {
-                "shard": shard.name,
-                "line": s.number + 1,
-                "id": s.id,
-                "kind": s.error[0],
-                "reason": s.error[1],
-            }
-            for s in sentences
-            if s.error
-        ]
-        lines = [
-            json.dumps({"id": s.id, "hypotheses": [] if s.error else [s.source.upper()]}) + "\n"
-            for s in sentences
-        ]
-        return Result(
-            "".join(lines).encode(),
-            errors,
-            Stats(),
-            len(lines),
-            len(lines),
-            0.01,
-            0.01,
-            0.0,
-            "echo",
-        )
 
 
 class Checked(OneProcess):

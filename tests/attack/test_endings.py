@@ -12,17 +12,15 @@ from pathlib import Path
 import pytest
 import ray
 from conftest import BIN
-from corpus_jobs import DEMO, OneProcess, write_text
+from corpus_jobs import DEMO, Echo, OneProcess, write_text
 from fairseq_cli.generate import cli_main as generate_main
 from fairseq_cli.interactive import cli_main as interactive_main
 from forked import Child
 from sizes import drawn
 
 from fairseq_ext.core import exit
-from fairseq_ext.core.stats import Stats
 from fairseq_ext.corpus import run
 from fairseq_ext.corpus.__main__ import main as corpus_main
-from fairseq_ext.corpus.worker import Result
 from fairseq_ext.plugin import compat
 from fairseq_ext.terms.__main__ import main as terms_main
 
@@ -30,15 +28,6 @@ START_UP = Path(compat.__file__).with_name("fairseq_ext_start.py")
 EXT = ["--task", "translation_ext", "--cpu", "--beam", "2", "--max-len-b", "8"]
 CORPUS = ["fairseq_ext.corpus", "translate", "--path", "m", "--data", "d", "--cpu"]
 GLOSSARY = ["fairseq_ext.terms", "expand", "--lang", "en"]
-
-
-class Echo:
-    """A worker that needs no model."""
-
-    def translate(self, shard, sentences):
-        return Result(
-            b"{}\n" * len(sentences), [], Stats(), len(sentences), 1, 0.01, 0.01, 0.0, "echo"
-        )
 
 
 def corpus() -> int:

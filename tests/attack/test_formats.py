@@ -65,6 +65,11 @@ RESULTS = {
         {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "tokens": [-1, 2]}]},
         "a token outside the dictionary's 10 words",
     ),
+    "a list for a word": (
+        2,
+        {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "tokens": [[4]]}]},
+        "a token outside the dictionary's 10 words",
+    ),
     "no words": (
         2,
         {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "tokens": []}]},

@@ -38,10 +38,7 @@ WRONG = {
         ["--lenpen", 50],
         "--lenpen (length penalty) must be -10 to 10, not 50.0",
     ),
-    "lenpen far above": (["--lenpen", 200], "--lenpen (length penalty) must be -10 to 10"),
-    "lenpen below": (["--lenpen", -50], "--lenpen (length penalty) must be -10 to 10"),
     "unkpen nan": (["--unkpen", "nan"], "--unkpen (penalty) must be "),
-    "unkpen inf": (["--unkpen", "inf"], "--unkpen (penalty) must be "),
     "temperature 0": (["--temperature", 0], "--temperature (temperature) must be "),
     "max-len-a nan": (
         ["--max-len-a", "nan"],
@@ -117,9 +114,7 @@ WRONG = {
         ["--num-workers", -1],
         "--num-workers (number of processes) must be 0 to ",
     ),
-    "too many that read": (["--num-workers", 9999], "--num-workers (number of processes) must be "),
     "a huge batch": (["--batch-size", "9" * 300], ", not " + "9" * 77 + "..."),
-    "huge tokens": (["--max-tokens", "9" * 300], ", not " + "9" * 77 + "..."),
     "no multiple": (
         ["--required-batch-size-multiple", 0],
         "--required-batch-size-multiple (number of sentences) must be ",
@@ -131,10 +126,6 @@ WRONG = {
     "no interval": (["--log-interval", 0], "--log-interval (number of batches) must be "),
     "a word for a number": (
         ["--max-tokens-valid", "x"],
-        "a flag, or a setting of the checkpoint, must be a number or a list",
-    ),
-    "signs for a number": (
-        ["--max-tokens-valid", "%s %d"],
         "a flag, or a setting of the checkpoint, must be a number or a list",
     ),
     "no shards": (
@@ -162,7 +153,6 @@ WRONG = {
         ["--distributed-world-size", 0],
         "--distributed-world-size (number of processes) must be ",
     ),
-    "a beam of 300 digits": (["--beam", "9" * 300], ", not " + "9" * 77 + "..."),
     "half an override": (
         ["--model-overrides", "[1"],
         "--model-overrides must be a dictionary of values, not [1",
@@ -419,7 +409,6 @@ DAMAGED = {
         with_settings(decoder_attention_heads=7),
         "no model can be built of {model} (AssertionError: ",
     ),
-    "no width": (with_settings(encoder_embed_dim=0), "no model can be built of {model} ("),
     "layers as text": (with_settings(decoder_layers="x"), "no model can be built of {model} ("),
     "a million layers": (
         with_settings(decoder_layers=10**6),
@@ -452,10 +441,6 @@ DAMAGED = {
     "no truth value": (
         with_settings(decoder_normalize_before={"a": 1}),
         "has decoder_normalize_before={'a': 1}, and a number",
-    ),
-    "layers to keep": (
-        with_settings(encoder_layers_to_keep="0,99"),
-        "no model can be built of {model} (",
     ),
 }
 CHECKPOINTS = {
@@ -663,7 +648,10 @@ def test_what_is_no_checkpoint_gets_one_sentence(files, tmp_path):
     assert "holds a tensor instead of a model" in refused(
         filled(RIGHT, files | {"model": tmp_path / "tensor.pt"})
     )
-    for name, content in (("nul.pt", b"\0" * 4096), ("text.pt", b"x"), ("empty.pt", b"")):
+    cut = files["model"].read_bytes()[:2000]
+    for name, content in (
+        *(("nul.pt", b"\0" * 4096), ("text.pt", b"x"), ("empty.pt", b""), ("cut.pt", cut)),
+    ):
         (tmp_path / name).write_bytes(content)
         said = refused(filled(RIGHT, files | {"model": tmp_path / name}))
         assert (
@@ -786,15 +774,6 @@ def test_missing_data_gets_one_sentence(files, tmp_path):
     (tmp_path / "data" / "dict.en.txt").unlink()
     assert "no dictionary at" in refused(filled(RIGHT, files | {"data": tmp_path / "data"}))
     (tmp_path / "data" / "dict.en.txt").mkdir()
-    for zipped in (True, False):
-        torch.save(
-            {"model": bytearray(10)}, tmp_path / "bytes.pt", _use_new_zipfile_serialization=zipped
-        )
-        content = (tmp_path / "bytes.pt").read_bytes()
-        assert b"bytearray" in content
-        assert "its pickle calls bytearray" in refused(
-            filled(RIGHT, files | {"model": tmp_path / "bytes.pt"})
-        )
     assert "is a folder, and a file is needed" in refused(
         filled(RIGHT, files | {"data": tmp_path / "data"})
     )

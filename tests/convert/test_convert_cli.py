@@ -18,7 +18,7 @@ from sizes import ALL, drawn
 
 pytest.importorskip("transformers", reason="the oracle is not installed")
 
-from hf_models import KINDS, Made, make  # noqa: E402
+from hf_models import Made, make  # noqa: E402
 
 from fairseq_ext.convert.__main__ import main  # noqa: E402
 
@@ -45,9 +45,7 @@ def typed(made: Made) -> list[str]:
 
 
 @drawn(0)  # long
-def test_the_commands_of_its_readme_give_transformers_words_with_required_ones(
-    opus, tmp_path, monkeypatch
-):
+def test_the_commands_of_its_readme_give_transformers_words(opus, tmp_path, monkeypatch):
     text = ["der Verband wird geprüft", ">>fra<< der Verband wird geprüft", "никто не знает почему"]
     expected = []
     for line in text:
@@ -86,19 +84,6 @@ def test_the_commands_of_its_readme_give_transformers_words_with_required_ones(
             name, *flags, "--beam", 1, "--min-len", 0, "--max-len-b", 18, stdin=lines, cwd=opus.out
         )
         assert sentences(done) == expected
-    # required words in two scripts, from a file and typed; the target's pieces are its own model's
-    (tmp_path / "terms.tsv").write_text("Brücke\nмост\nδεν ξέρει\n")
-    done = command(
-        name, *flags, "--constraints-file", tmp_path / "terms.tsv", stdin=lines, cwd=opus.out
-    )
-    for sentence, term in zip(sentences(done), ["Brücke", "мост", "δεν ξέρει"], strict=True):
-        assert f" {term} " in f" {sentence} ".translate(str.maketrans(".,!?", "    "))
-    if not os.environ.get(ALL):
-        return
-    done = command(name, *flags, "--constraints", stdin="der Verband\tмост\tBrücke\n", cwd=opus.out)
-    assert all(term in sentences(done)[0].split() for term in ("мост", "Brücke"))
-    pieces = opus.tokenizer.spm_target.encode("мост", out_type=str)
-    assert f"C-0\t{' '.join(pieces)}" in done.stdout
 
 
 def test_targets_are_scored_as_transformers_scores_them(opus):
@@ -185,52 +170,6 @@ def test_a_target_language_is_named_once_for_text_of_several_sentences(opus, tmp
             and f"C-0\t{' '.join(opus.tokenizer.spm_target.encode('мост', out_type=str))}"
             in done.stdout
         )
-
-
-@pytest.mark.skipif(not os.environ.get(ALL), reason="two commands for each kind: with --all")
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_readmes_command_and_corpus_translate_each_kind_as_python_does(kind, tmp_path):
-    made = make(kind, tmp_path)
-    name, *flags = typed(made)
-    text = ["der Verband wird geprüft", "никто не знает"]
-    # WMT19's few pieces do not write every word
-    terms = ["мост", "der" if kind == "WMT19" else "Brücke"]
-    (tmp_path / "terms.tsv").write_text("".join(f"{term}\n" for term in terms), encoding="utf-8")
-    more = ["--constraints-file", tmp_path / "terms.tsv", "--cpu", "--max-len-b", 30]
-    done = command(name, *flags, *more, stdin="\n".join(text), cwd=made.out)
-    made.source, made.target = (
-        flags[flags.index(f"--{side}-lang") + 1] for side in ("source", "target")
-    )
-    found = made.translator(max_len_b=30).translate(text, constraints=[[term] for term in terms])
-    assert sentences(done) == [nbest[0].text for nbest in found]
-    (tmp_path / "in.txt").write_text("\n".join([*text, ""]), encoding="utf-8")
-    words = [
-        sys.executable,
-        "-m",
-        "fairseq_ext.corpus",
-        "translate",
-        "--data",
-        made.out,
-        "-s",
-        made.source,
-        "-t",
-        made.target,
-    ]
-    words += [
-        "--input",
-        tmp_path / "in.txt",
-        "--output",
-        tmp_path / "lines",
-        "--format",
-        "text",
-        *map(str, more),
-    ]
-    corpus = subprocess.run(words, capture_output=True, text=True)
-    assert corpus.returncode == 0, corpus.stderr
-    assert next((tmp_path / "lines").glob("*.txt")).read_text(
-        encoding="utf-8"
-    ).splitlines() == sentences(done)
-    assert all(term in sentence for term, sentence in zip(terms, sentences(done), strict=True))
 
 
 REFUSED = {

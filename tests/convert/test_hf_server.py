@@ -150,26 +150,6 @@ def test_a_target_of_opus_mt_is_named_by_the_request_or_in_front_of_its_text(
         assert refused.status_code == 400 and refused.json()["error"] == "spa is not supported"
 
 
-@pytest.mark.skipif(not os.environ.get(ALL), reason="more models and servers: --all")
-@pytest.mark.parametrize("kind", ["OPUS-MT, two vocabularies", "WMT19", "BART"])
-def test_models_of_one_pair_give_what_a_translator_does(started, kind, tmp_path):  # noqa: F811
-    made, text = make(kind, tmp_path, 2), lines(8)
-    _, url, said = started("--data", str(made.out), *FLAGS, "-s", made.source, "-t", made.target)
-    assert f"ready: {made.source} to {made.target}, " in said
-    found = httpx.post(
-        f"{url}/v1/translate",
-        json=[{"source": line, "constraints": ["ा"]} for line in text],
-        timeout=120,
-    ).json()
-    expected = translator(made.out, (made.source, made.target)).translate(
-        text, constraints=[["ा"]] * len(text)
-    )
-    assert [each["text"] for each in found] == [each[0].text for each in expected]
-    assert [each["score"] for each in found] == pytest.approx(
-        [each[0].score for each in expected], abs=1e-4
-    )
-
-
 @pytest.mark.skipif(not os.environ.get(ALL), reason="one more model and server: --all")
 def test_a_pair_that_the_command_names_is_the_only_one(started, tmp_path):  # noqa: F811
     made = make("M2M-100", tmp_path, 2)

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import demo_model
 import pytest
-import torch
 from demo_model import ROOT
 from sizes import drawn, part_of
 
@@ -18,7 +17,7 @@ from fairseq_ext.engine.jobs import Answer, GlossaryFile, Job, Partial
 from fairseq_ext.engine.worker import STEPS, load
 from fairseq_ext.kernels.beam import SearchResult
 from fairseq_ext.kernels.library import library
-from fairseq_ext.plugin.calls import Translation, make_pool, pool_without_constraints
+from fairseq_ext.plugin.calls import Translation
 from fairseq_ext.search.compiled import CompiledSearch
 from fairseq_ext.search.interpreted import LoopSearch
 from fairseq_ext.search.scheduler import Request, Searchers
@@ -26,8 +25,6 @@ from fairseq_ext.search.strategies.stop.early import LengthRetry
 
 FLAGS = demo_model.FLAGS | dict(beam=5)
 LINES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()[:24]
-# of a pool: what is compared by itself
-SAME = dict.fromkeys(("net_input", "length", "max_len", "ids", "numbered"))
 PHRASES: list[dict] = [
     {"constraints": ["very"]},
     {"constraints": ["the", "house"]},
@@ -195,28 +192,6 @@ def test_what_comes_to_its_length_limit_is_searched_again_as_offline(monkeypatch
     assert again and again.count(decoding.shorter) * 2 == len(again)  # as often there as here
 
 
-@drawn(1)
-@pytest.mark.parametrize("flags", [{"constraint_end": True}, {"constraint_bonus": 1.0}], ids=str)
-def test_flags_of_constrained_search_give_what_they_give_offline(flags):
-    """Requests come and go while others run, with required phrases and without."""
-    decoding, translator = (
-        load({**FLAGS, "stream_width": 3, **flags}),
-        Translator(**FLAGS, constraints="unordered", **flags),
-    )
-    draw = random.Random(6)
-    jobs = [random_job(draw) for _ in part_of(24, 10)]
-    last, arrived = {}, 0
-    while len(last) < len(jobs):
-        if arrived < len(jobs) and (draw.random() < 0.3 or not decoding.busy):
-            decoding.add(arrived, jobs[arrived])
-            arrived += 1
-        decoding.work()
-        last |= {number: what for number, what in decoding.events if not isinstance(what, Partial)}
-        decoding.events = []
-    for number, each in enumerate(jobs):
-        same_as_alone(translator, each, last[number])
-
-
 def test_phrases_of_live_requests_outlast_others_that_leave_and_start(translator):
     """In the loop (banned phrases), one request leaves while the next one runs; then one starts in
     compiled steps, with phrases too."""
@@ -245,13 +220,15 @@ def test_phrases_of_live_requests_outlast_others_that_leave_and_start(translator
     same_as_alone(translator, long, done[1])
 
 
-@drawn(1)
+@drawn(2)
 @pytest.mark.parametrize(
     "flags",
     [
         {},
         {"schedule": "batch"},
         {"constraints": "ordered"},
+        {"constraint_end": True},
+        {"constraint_bonus": 1.0},
         {"beam": 1},
         {"schedule": "stream", "stream_width": 2},
     ],
@@ -394,43 +371,6 @@ def test_a_request_that_is_given_up_in_a_step_that_then_fails_is_answered_once()
     assert all(isinstance(what, Answer) for _, what in decoding.events)  # each has run again, alone
 
 
-def test_a_certificate_is_given_to_a_request_that_finds_no_one():
-    decoding = load({**FLAGS, "stop": "optimal", "unnormalized": True})
-    (answer,) = answers(decoding, [job(LINES[0])])
-    assert answer.gap == 0.0
-
-
-@drawn(1)
-@pytest.mark.parametrize("method", ["window", "jacobi"])
-def test_parallel_decoding_gives_greedy_translations_and_says_what_is_verified(method):
-    decoding, greedy = (
-        load({**FLAGS, "beam": 1, "decoding": method}),
-        Translator(**FLAGS | {"beam": 1}),
-    )
-    lines = LINES[: len(part_of(len(LINES), 8))]
-    for number, line in enumerate(lines):
-        decoding.add(number, job(line, streams=number % 2 == 0))
-    events = []
-    while decoding.busy:
-        decoding.work()
-        events += decoding.events
-        decoding.events = []
-    for number, (expected,) in enumerate(greedy.translate(lines)):
-        *parts, answer = [what for n, what in events if n == number]
-        assert [h.tokens for h in answer.hypotheses] == [
-            expected.tokens
-        ] and answer.score == pytest.approx(expected.score, abs=1e-4)
-        assert bool(parts) == (number % 2 == 0) and [part.tokens for part in parts] == sorted(
-            {part.tokens for part in parts}
-        )
-        assert all(answer.text.startswith(part.text) for part in parts)
-    decoding.add(0, job(LINES[0], constraints=["the"]))
-    ((_, error),) = decoding.events
-    assert str(error).startswith(
-        "requests with constraints are refused here: "
-    ) and "--decoding" in str(error)
-
-
 def test_arrivals_start_together_after_some_steps(decoding):
     stats, steps = decoding.generator.stats, STEPS
     before = stats.encoder_calls
@@ -448,24 +388,6 @@ def test_arrivals_start_together_after_some_steps(decoding):
         decoding.work()
     assert sorted(number for number, _ in decoding.events) == [0, 1, 2]
     decoding.events = []
-
-
-def test_a_pool_that_is_made_without_the_task_is_the_one_that_the_task_makes():
-    # one that has been given phrases makes pools with constraints, if empty ones
-    translator = Translator(**FLAGS)
-    tokens = [translator.encode(line) for line in LINES[:5]]
-    ours, its = (
-        pool_without_constraints(translator, tokens),
-        make_pool(translator, tokens, [None] * 5),
-    )
-    order = its.ids.tolist()  # fairseq sorts a batch by length
-    assert torch.equal(ours.net_input["src_tokens"][order], its.net_input["src_tokens"])
-    assert (
-        torch.equal(ours.length[order], its.length)
-        and [ours.max_len[i] for i in order] == its.max_len
-    )
-    assert torch.equal(ours.net_input["src_lengths"][order], its.net_input["src_lengths"])
-    assert ours.ids.tolist() == list(range(5)) and {**vars(ours), **SAME} == {**vars(its), **SAME}
 
 
 def test_a_request_of_parallel_decoding_ends_where_it_is_cancelled():

@@ -181,13 +181,6 @@ def test_a_full_queue_says_when_to_try_again(engine, sources):
         engine.max_queue = None
 
 
-def test_phrases_in_a_wrong_form_are_refused_at_once(engine):
-    with pytest.raises(UsageError, match="the request has an empty phrase"):
-        engine.submit("Ja.", constraints=[""])
-    with pytest.raises(UsageError, match="the source is list, and a sentence is a text"):
-        engine.submit(["Ja."])
-
-
 def test_parallel_decoding_streams_what_is_verified_while_it_runs(warm_processes, sources):
     source = " ".join(sources[:6])
     with Engine(**{**FLAGS, "beam": 1}, decoding="window", block_size=4) as engine:
@@ -267,6 +260,8 @@ def test_processes_that_cannot_start_are_reported(monkeypatch):
     [
         ({"constraints": "bandage"}, "constraints is 'bandage': give a list of phrases"),
         ({"constraints": 5}, "constraints is 5: give a list of phrases"),
+        ({"constraints": [""]}, "the request has an empty phrase"),
+        ({"source": ["Ja."]}, "the source is list, and a sentence is a text"),
         ({"constraints": [{1}]}, 'the request has "{1}" for a phrase in "constraints"'),
         ({"any_of": ["bandage"]}, "an entry of any_of is 'bandage': give a list of phrases"),
         ({"avoid": [None]}, 'the request has null for a phrase in "avoid"'),
@@ -289,7 +284,7 @@ def test_processes_that_cannot_start_are_reported(monkeypatch):
 )
 def test_arguments_of_wrong_types_are_refused_at_once(engine, given, said):
     with pytest.raises(UsageError) as raised:
-        engine.submit("Ja.", **given)
+        engine.submit(**{"source": "Ja.", **given})
     assert str(raised.value).startswith(said)
 
 
@@ -318,11 +313,6 @@ def test_texts_may_be_of_a_class_that_the_workers_lack(engine, sources):
 def test_a_line_break_in_a_term_makes_no_other_term(engine):
     found = engine.submit("Der Patient hat einen Port.", terms={"nothing\nPatient": "house"})
     assert found.result(PATIENCE).constraints == []
-
-
-def test_languages_may_be_a_list(engine, sources):
-    found = engine.submit(sources[0], languages=["de", "en"]).result(PATIENCE)
-    assert found.text == engine.submit(sources[0]).result(PATIENCE).text
 
 
 def test_arguments_of_any_type_give_an_answer_or_one_sentence(engine, sources):

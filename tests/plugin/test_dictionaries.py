@@ -4,7 +4,6 @@ import random
 import shutil
 from types import SimpleNamespace
 
-import torch
 from fairseq.data import Dictionary
 from forked import generate
 
@@ -85,18 +84,3 @@ def test_what_differs_is_counted_over_the_ids_that_both_have():
         difference(["<s>", "a", "b"], ["<s>", "b", "a"])
         == "2 of 3 ids have other words, the first 1, 'b' there and 'a' here"
     )
-
-
-def test_a_results_file_remembers_the_dictionary(tiny, tmp_path):
-    """Another order of the words is refused."""
-    shutil.copytree(tiny / "data", tmp_path / "data")
-    shutil.copy(tiny / "model.pt", tmp_path)
-    state = torch.load(tmp_path / "model.pt", weights_only=False)
-    state["cfg"]["model"].data = ""  # nothing says where it was trained
-    torch.save(state, tmp_path / "model.pt")
-    command = [tmp_path / "data", "--path", tmp_path / "model.pt", *FLAGS]
-    command += ["--results-file", tmp_path / "r.jsonl"]
-    assert generate(*command).status == 0
-    shuffled(tmp_path / "data" / "dict.en.txt")
-    done = generate(*command, "--resume")
-    assert done.status == 1 and "differs in the target dictionary (" in done.stderr

@@ -95,12 +95,6 @@ def test_every_flag_of_stock_is_kept_with_its_default():
     assert {f.name: f.default for f in fields(stock)}.items() <= defaults.items()
 
 
-def test_every_flag_has_a_help_text():
-    stock = {f.name for f in fields(TASK_DATACLASS_REGISTRY["translation"])}
-    for f in fields(TASK_DATACLASS_REGISTRY["translation_ext"]):
-        assert f.name in stock or f.metadata["help"]
-
-
 def test_every_flag_of_ours_says_its_default():
     """As argparse shows it: "(default: x)", or "default x: what that is"."""
     parser = ArgumentParser(add_help=False)
@@ -147,11 +141,6 @@ def test_chosen_names_what_is_switched_on(made_up):
             {"trim_below": 0.1},
             {"diversity_rate": 0.5},
             "--diversity-rate replaces beam search, so --prune-trim cannot",
-        ),
-        (
-            {"stop": "patient"},
-            {"match_source_len": True},
-            "--match-source-len replaces beam search",
         ),
         (
             {"patient_steps": 5},

@@ -161,26 +161,6 @@ def test_killed_and_resumed_gives_the_same_file(tiny, tmp_path):
             )
 
 
-def test_lines_of_an_interactive_session_are_numbered_through(tiny, tmp_path):
-    path = tmp_path / "results.jsonl"
-    lines = (tiny / "test.de").read_text()
-    run = [
-        tiny / "data",
-        "--path",
-        tiny / "model.pt",
-        *FLAGS,
-        "--buffer-size",
-        4,
-        "--results-file",
-        path,
-    ]
-    plain = command("fairseq-interactive", *run[:-2], stdin=lines)
-    first = command("fairseq-interactive", *run, stdin=lines)
-    again = command("fairseq-interactive", *run, "--resume", stdin=lines)
-    assert results(first.stdout) == results(plain.stdout) == results(again.stdout)
-    assert sorted(r["id"] for r in records(path)[1:]) == list(range(11))
-
-
 def test_a_file_that_is_there_already_is_refused_without_resume(tiny, tmp_path):
     path = tmp_path / "results.jsonl"
     path.write_text('{"signature": "x"}\n')
@@ -212,15 +192,9 @@ def test_files_that_cannot_be_continued_are_refused(tmp_path):
     for other in (checksum(torch.tensor([5, 7, 2]), None), checksum(tokens, "a constraint"), alike):
         with pytest.raises(UsageError, match="was translated from another source"):
             again.hypotheses(3, other, device)
-    with pytest.raises(UsageError, match="another run is writing to"):
-        opened(path, True)
     again.close()
     with pytest.raises(UsageError, match="is a directory"):
         opened(tmp_path, True)
-    with pytest.raises(
-        UsageError, match=r"of another search, which differs in --beam \(3 there, 4 now\)"
-    ):
-        opened(path, True, {"--beam": "4"})
     path.write_text("no json\n{}\n")
     with pytest.raises(UsageError, match="line 1, is not a line of a results file"):
         opened(path, True)

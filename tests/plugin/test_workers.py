@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import command
 from fairseq.dataclass.configs import GenerationConfig
 from forked import generate_forked, in_fork
 from json_counts import close, untimed
@@ -202,33 +201,9 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_the_command_gives_the_same_lines(tiny, tmp_path):
-    common = [
-        tiny / "data",
-        "--path",
-        tiny / "model.pt",
-        "--user-dir",
-        "fairseq_ext",
-        "--task",
-        "translation_ext",
-    ]
-    common += ["--cpu", "--beam", 3, "--batch-size", 4, "--nbest", 2]
-    alone = command("fairseq-generate", *common)
-    together = generate_forked(*common, "--cpu-workers", 2, "--stats-file", tmp_path / "stats.json")
-
-    def lines(done) -> list[str]:
-        return [
-            line for line in done.stdout.splitlines() if line[:2] in ("S-", "T-", "H-", "D-", "P-")
-        ]
-
-    assert lines(alone) == lines(together) and len(lines(alone)) > 40
-    assert json.loads((tmp_path / "stats.json").read_text())["sentences"] == 11
-
-
 @pytest.mark.parametrize(
     ("flags", "generation", "words"),
     [
-        ({"cpu_workers": 0}, {}, "--cpu-workers (number of processes) must be "),
         ({"cpu_workers": 2, "results_file": "x.jsonl"}, {}, "--results-file"),
     ],
 )

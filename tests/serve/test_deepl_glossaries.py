@@ -113,13 +113,6 @@ def test_one_of_csv(kind, given):
     assert kind.counts(made) == [("EN", "DE", 2)] and kind.entries(made) == OF_CSV
 
 
-def test_wrong_ones(kind):
-    refused(ValueError, kind.create, "", "EN", "DE", {"Hello": "Hallo"})
-    refused(ValueError, kind.create, "none", "EN", "DE", {})
-    said = refused(deepl.DeepLException, kind.create, "x", "EN", "XX", {"Hello": "Hallo"})
-    assert "'target_lang' not supported: XX" in said and kind.all() == []
-
-
 def test_entries_of_all_characters(kind):
     made = kind.create("odd", "EN", "DE", ODD)
     assert kind.entries(made) == ODD == kind.entries(made.glossary_id)
@@ -173,14 +166,6 @@ def test_a_pair_that_it_has_no_dictionary_for(api, kind):
 
 
 # ---- /v2 alone
-
-
-def test_with_the_languages_of_the_glossary(api):
-    made = api.create_glossary("terms", "DE", "EN", {"Patient": "moonlight"})
-    for more in ({}, {"target_lang": "EN-US"}):
-        text = api.translate_text_with_glossary(GERMAN, made, **more).text
-        assert "moonlight" in text.lower()
-    api.delete_glossary(made)
 
 
 def test_the_pairs_of_languages_that_are_listed_are_kept(api):

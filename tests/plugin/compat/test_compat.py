@@ -260,14 +260,6 @@ def test_a_foreign_class_is_named_and_loads_with_the_opt_in(tmp_path, monkeypatc
     assert allowed.stdout.endswith("0.1\n"), allowed.stderr
 
 
-def test_a_checkpoint_that_was_cut_short_is_refused(tmp_path):
-    path = tmp_path / "short.pt"
-    torch.save({"args": None, "model": {"w": torch.ones(1000)}}, path)
-    path.write_bytes(path.read_bytes()[:2000])
-    with pytest.raises(OSError, match="short.pt is not a checkpoint"):
-        checkpoint_utils.load_checkpoint_to_cpu(str(path))
-
-
 def test_a_missing_checkpoint_keeps_fairseqs_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "absent.pt"))

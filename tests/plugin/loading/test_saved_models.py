@@ -18,11 +18,11 @@ from architecture_table import log_lines
 from conftest import command
 from fairseq.models import ARCH_MODEL_REGISTRY
 from models import is_search_of_fairseqs, same, separated, settings
-from saved_models import ENSEMBLES, LONGEST, RECIPES, Loaded, Saved, lines, recipe
+from saved_models import ENSEMBLES, RECIPES, Loaded, Saved, lines, recipe
 from sizes import ALL, drawn, part_of
 from test_cli import EXT, same_lines, sentence
 
-from fairseq_ext import Translator, UsageError
+from fairseq_ext import UsageError
 from fairseq_ext.model.choose import refusal_reason
 from fairseq_ext.search.registry import STRATEGIES
 
@@ -281,20 +281,6 @@ def test_dropout_that_is_kept_on_runs_in_fairseqs_modules(saved):
     ]
     several = {tuple(ours.translate(lines(1, True))[0][0]["tokens"].tolist()) for _ in range(9)}
     assert len(several) > 1
-
-
-def test_the_python_api_equals_stock_on_a_convolutional_model(saved):
-    text = lines(8, False)
-    stock = saved.ready(
-        saved.models(["fconv"], torch.float32), saved.data("fconv"), "translation"
-    ).translate(text)
-    path, data = str(saved.checkpoint("fconv")), saved.data("fconv")
-    translator = Translator(
-        path, data, source_lang="de", target_lang="en", beam=5, max_len_b=LONGEST, cpu=True
-    )
-    for theirs, ours in zip(stock, translator.translate(text), strict=True):
-        assert ours[0].score == pytest.approx(float(theirs[0]["score"]), abs=1e-4)
-        assert len(ours[0].tokens) == len(theirs[0]["tokens"]) - 1
 
 
 # ---- the commands themselves
