@@ -21,7 +21,6 @@ import growth  # noqa: E402
 import harness  # noqa: E402
 import report  # noqa: E402
 import servers  # noqa: E402
-import soak  # noqa: E402
 from equality import check, same_best  # noqa: E402
 from harness import BenchError, Contender, ProcessContender, compare  # noqa: E402
 
@@ -78,12 +77,6 @@ def test_a_speed_up_is_the_median_of_the_rounds_ratios(clock):
     )
     ratio = done.speed_up("ours", "stock")
     assert (ratio.median, ratio.low, ratio.high) == pytest.approx((2, 2, 3))
-
-
-def test_spread_of_known_numbers():
-    spread = harness.Spread.of([5, 1, 2, 4, 3])
-    assert (spread.median, spread.low, spread.high, spread.quartiles) == (3, 1, 5, (2, 4))
-    assert harness.Spread.of([7]).quartiles == (7, 7)
 
 
 @pytest.mark.parametrize(
@@ -163,13 +156,6 @@ def test_an_inexact_contender_shows_bleu_instead(clock):
         "of 2, BLEU 41.50 |"
     ) in table
     assert same_best(pruned, REFERENCE) == 1
-
-
-def test_near_ties_are_listed(clock):
-    tied = [[([4, 6, 2], -0.5001), ([4, 2], -0.9)], REFERENCE[1]]
-    done = race(clock, clock.contender("stock", [1] * 4), clock.contender("ours", [1] * 4, tied))
-    assert not done.refused
-    assert "near-tie of ours: sentence 0, rank 0, scores 1.0e-04 apart" in report.markdown(done)
 
 
 def test_json_holds_machine_signatures_and_raw_times(clock, tmp_path):
@@ -342,15 +328,6 @@ def test_the_cpu_time_of_a_server_is_that_of_its_processes_too():
     process.stdout.readline()
     assert servers.cpu_seconds(process.pid) > 0.1
     process.communicate(b"\n")
-
-
-def test_a_soak_compares_readings_of_which_none_is_in_both_medians():
-    assert soak.parts([1.0, 2.0, 3.0, 4.0, 5.0], 10) == ([1.0, 2.0], [4.0, 5.0])
-    assert soak.parts([1.0, 2.0, 3.0, 4.0, 5.0], 1) == ([1.0], [5.0])
-    assert soak.parts([1.0], 3) == ([], [])
-    kinds = {soak.Traffic.kind_of(None, number) for number in range(len(soak.KINDS))}
-    assert {"large", "vanished", "stream", "put"} < kinds
-    assert all(callable(getattr(soak.Traffic, kind)) for kind in kinds - {"gone"})
 
 
 @drawn(0)  # long

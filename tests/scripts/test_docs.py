@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -129,22 +128,6 @@ def test_a_figure_in_a_sentence_is_seen() -> None:
     assert numbers.measured(free + "| ours is 1.3x as fast | see Section 3.2 |\n") == ["1.3x"]
 
 
-def test_gains_in_metrics_that_are_not_optimised_are_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tables, "ROOT", tmp_path)
-    (tmp_path / "one.md").write_text(
-        "### A text\n\n| search | BLEU | chrF | TER | time |\n| --- | --- | --- | --- | --- |\n"
-        "| beam 5 | 30.00 | 50.00 | 40.00 | 1.0 |\n"
-        "| MBR chrF | 31.00 (+0.10 to +2.00) | 52.00* (+1.0 to +3.0) | 9.00 (-2.00 to -0.1) | 5 |\n"
-        "| MBR BLEU | 31.00* (+0.10 to +2.00) | 9.00 (-2.00 to +0.1) | 42.00 (+1.0 to +3.0) | 9 |\n"
-    )
-    row = tables.other_metrics("one.md").splitlines()[-1]
-    assert row == (
-        "| A text | 1 better, 0 worse of 1 | 0 better, 0 worse of 1 | 1 better, 1 worse of 2 |"
-    )
-
-
 def test_wide_paragraphs_are_wrapped_and_nothing_else() -> None:
     """Code is not divided, and no line begins with what would begin an item."""
     words = " ".join(["word"] * 19)
@@ -208,26 +191,10 @@ def test_a_stale_output_is_seen(tmp_path: Path) -> None:
     assert len(blocks.check_page(page, ROOT, tmp_path)) == 1
 
 
-def test_a_digit_of_a_gain_that_is_changed_by_hand_is_seen() -> None:
-    text = (ROOT / "README.md").read_text()
-    changed = re.sub(r"(?<=\| ours \| \[)\d", lambda m: str((int(m[0]) + 1) % 10), text)
-    assert changed != text and tables.fill(changed) == text
-
-
 def test_a_gain_whose_results_have_other_names_is_named() -> None:
     file = f"{gains.BENCH}/rivals.md"
     with pytest.raises(KeyError, match="'nobody', 'times stock' below 'beam 5, in bulk' in"):
         gains.number(file, gains.BULK, "nobody", gains.STOCK)
-
-
-def test_sections_of_a_results_file_are_left_out_up_to_the_next_one(monkeypatch, tmp_path) -> None:
-    file = tmp_path / "experiments" / "r.md"
-    file.parent.mkdir()
-    file.write_text("# A\n\none\n\n## Of A\n\ntwo\n\n# B\n\nthree\n\n## C\n\nfour\n")
-    monkeypatch.setattr(tables, "ROOT", tmp_path)
-    assert tables.results("experiments/r.md", "without", "A;", "C") == "### B\n\nthree"
-    with pytest.raises(KeyError, match="D of experiments/r.md"):
-        tables.results("experiments/r.md", "without", "D")
 
 
 def test_a_page_that_is_edited_while_its_blocks_run_is_not_cut(tmp_path: Path) -> None:

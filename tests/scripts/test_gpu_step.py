@@ -48,9 +48,10 @@ def test_the_floor_counts_what_a_step_reads(model):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_so_in_one_sentence():
+@pytest.mark.parametrize("script", [gpu, gpu_step])
+def test_without_a_gpu_it_says_so_in_one_sentence(script):
     with pytest.raises(SystemExit, match="there is no GPU here"):
-        gpu_step.main([])
+        script.main([])
 
 
 def test_the_results_file_has_the_parts_of_several_runs(tmp_path):
@@ -77,9 +78,3 @@ FAILED tests/model/test_b.py::test_three[FAILED] - assert 0
     rows = gpu.tested(text).splitlines()[2:]
     assert rows[:2] == ["| `tests/kernels` | 1 | 0 | 1 |", "| `tests/model` | 1 | 1 | 0 |"]
     assert rows[2:] == ["", "- failed: `tests/model/test_b.py::test_three[FAILED]`"]
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_the_command_says_so_in_one_sentence():
-    with pytest.raises(SystemExit, match="there is no GPU here"):
-        gpu.main([])

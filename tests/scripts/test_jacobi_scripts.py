@@ -7,31 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import warm
 from sizes import drawn
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "scripts" / "experiments" / "jacobi"
 sys.path.append(str(HERE))
-
-import by_length  # noqa: E402
-
-
-def test_gains_are_of_the_sentences_of_a_class():
-    short, long = [4, 9, 10, 8, 7, 3], [46, 50, 60, 99, 47]
-    # both kinds mixed; a single line of 30 tokens is no class
-    tokens = [n for pair in zip(short, [*long, 30], strict=True) for n in pair]
-    found = by_length.classes(tokens)
-    assert {name: [tokens[i] for i in places] for name, places in found.items()} == {
-        "1-10": short,
-        "46 and more": long,
-    }
-    method = [n / 2 if n <= 10 else n / 4 for n in tokens]
-    # no spread: the interval is a point
-    assert by_length.gain(tokens, method, found["1-10"]) == pytest.approx((2, 2, 2))
-    middle, low, high = by_length.gain([1.0, 3.0], [1.0, 1.0], by_length.np.arange(2))
-    assert (low, middle, high) == pytest.approx((1, 2, 3))
 
 
 @drawn(0)  # long

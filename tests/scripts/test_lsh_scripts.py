@@ -59,21 +59,6 @@ def share(lines: slice, seconds: float, errors: int) -> dict:
     return found | {"texts": texts, "references": references, "recall": [5, 4.0, 3.0]}
 
 
-def test_shares_of_a_search_become_one():
-    whole = RUNS.together([share(slice(0, None, 2), 2.0, 2), share(slice(1, None, 2), 3.0, 2)])
-    assert whole["rounds"] == [2.0, 3.0] and whole["seconds"] == 5.0 and whole["sentences"] == 40
-    assert (
-        whole["calls"] == 20
-        and whole["parts"]["softmax"] == 3.0
-        and whole["stages"] == {"hash": 0.2, "probe": 0.0}
-    )
-    assert sorted(whole["references"]) == sorted(REFERENCES) and whole["recall"] == {
-        "rows": 10,
-        "at_1": 0.8,
-        "at_k": 0.6,
-    }
-
-
 @pytest.fixture
 def folder(tmp_path):
     """runs.json of three searches, of which two are as good as the references allow: every second
@@ -93,7 +78,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_tables_have_bleu_with_intervals_and_ratios_with_rounds(folder):
+def test_tables_have_bleu_with_intervals_and_ratios_with_rounds_and_figures_are_drawn(folder):
     subprocess.run([warm.python(), str(LSH / "tables.py"), "--out", str(folder)], check=True)
     text = (folder / "tables.md").read_text()
     runs = json.loads((folder / "runs.json").read_text())
@@ -118,8 +103,6 @@ def test_tables_have_bleu_with_intervals_and_ratios_with_rounds(folder):
     )
     assert f"| full | 40 | {bleu['full']:.2f} ±" in text and "| 0.8000 | 0.6000 |" in text
 
-
-def test_figures_are_drawn_from_what_is_there(folder):
     subprocess.run([warm.python(), str(LSH / "figures.py"), "--out", str(folder)], check=True)
     for name in ("figure6", "figure7", "figure8"):
         assert (folder / f"{name}.svg").stat().st_size > 1000
@@ -136,51 +119,10 @@ def per_row(most: int):
     return ours, softmax
 
 
-def test_the_baseline_scores_the_words_with_the_most_collisions_of_each_row(monkeypatch):
-    ours, softmax = per_row(4)
-    seen = []
-    call = RUNS.PerRow.__call__
-
-    def watched(self, decoder, features, *rest):
-        found = call(self, decoder, features, *rest)
-        seen.append((self.hits(features[0]), found.dense().clone()))
-        return found
-
-    monkeypatch.setattr(RUNS.PerRow, "__call__", watched)
-    run(ours, batch([5, 3, 2]))
-    assert seen
-    for hits, dense in seen:
-        listed = dense > -torch.inf
-        assert (listed.sum(1) == 4).all() and listed[:, EOS].all()
-        assert torch.allclose(dense.exp().sum(1), torch.ones(len(dense)))
-        for row, words in zip(hits, listed, strict=True):
-            others = words.clone()
-            others[EOS] = False
-            left = ~words
-            assert row[others].min() >= row[left].max()
-
-
 def test_the_baseline_with_all_words_is_the_full_softmax():
     ours, _ = per_row(10**6)
     full = generators([build("transformer", 2, torch.float32)], {}, beam=3, max_len_b=8).ours
     same(run(full, batch([5, 3, 2])), run(ours, batch([5, 3, 2])), 1e-4)
-
-
-def test_the_grid_has_the_settings_that_the_paper_recommends():
-    labels = RUNS.settings()
-    for K in (8, 16):
-        flags, which = labels[f"lsh K={K} u=3 W=500 T=6000 t=4"]
-        assert (flags["lsh_k"], flags["lsh_u"], flags["lsh_bands"]) == (K, 3, 500)
-        assert which == "many"
-    assert labels["lsh --int8"][0]["int8"] and labels["full --int8"][0]["softmax"] == "full"
-
-
-def test_sentences_are_spread_over_the_text():
-    assert (
-        RUNS.spread(4, 8) == [0, 2, 4, 6]
-        and RUNS.spread(3, 8) == [0, 2, 5]
-        and RUNS.spread(5, 5) == [0, 1, 2, 3, 4]
-    )
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import demo_model
 import pytest
-import sacrebleu
-import torch
 import warm
 from sizes import drawn
 
@@ -17,7 +16,7 @@ HERE = ROOT / "scripts" / "experiments" / "terminology"
 sys.path[:0] = [str(HERE)]
 
 from placement_model import AttentiveModel, SpanTerm, Words, in_step  # noqa: E402
-from placement_scores import Entry, by_hand, entries_of, measured  # noqa: E402
+from placement_scores import Entry  # noqa: E402
 
 from fairseq_ext.translator import Translator  # noqa: E402
 
@@ -26,45 +25,7 @@ MANN, BAU = (
     Entry("Mann", ("gentleman",), ("man", "guy")),
     Entry("Gebäude", ("edifice", "edifices"), ("building", "buildings")),
 )
-FLAGS = {
-    "path": str(DEMO / "checkpoint.pt"),
-    "data": str(DEMO),
-    "source_lang": "de",
-    "target_lang": "en",
-    "cpu": True,
-    "beam": 4,
-}
-FLAGS |= {"bpe": "sentencepiece", "sentencepiece_model": str(DEMO / "spm.model")}
-
-
-def test_a_displaced_word_is_replaced_for_each_mention_in_its_number_with_article_and_capital():
-    text = "A guy and a Man near buildings."
-    assert by_hand(text, [MANN, BAU]) == "A gentleman and a Man near edifices."
-    twice = entries_of("Ein Mann und ein Mann", [MANN, BAU])
-    assert by_hand(text, twice) == "A gentleman and a gentleman near buildings."
-    assert by_hand("A man and a manly building.", [BAU]) == "A man and a manly edifice."
-    assert by_hand("Buildings near a building.", [BAU]) == "Edifices near a building."
-    assert by_hand("A building.", [BAU]) == "An edifice."
-    assert by_hand("A manly woman.", [MANN]) == "A manly woman."
-    assert entries_of("Der Mann im Baugebäude, zwei Männer", [MANN, BAU]) == [MANN]
-    longer = Entry("Mann im Gebäude", ("insider",))
-    assert entries_of("Der Mann im Gebäude", [MANN, BAU, longer]) == [longer]
-    assert entries_of("der mann", [MANN]) == [] and entries_of("der mann", [MANN], False) == [MANN]
-
-
-def test_met_left_and_appended_terms_are_counted():
-    references = [
-        "The gentleman sees an edifice.",
-        "A woman greets the gentleman.",
-        "The gentleman sees a man.",
-    ]
-    outputs = ["A man sees a edifice.", "A woman waves. gentleman.", "The man, the gentleman."]
-    entries = [[MANN, BAU], [MANN], [MANN]]
-    found = measured(outputs, references, entries)
-    # the first output has no gentleman and keeps its man, the second ends as its reference, the
-    # third does not, which has a man itself
-    assert (found.terms, found.met, found.left, found.appended) == (4, 3, 1, 1)
-    assert found.bleu == pytest.approx(sacrebleu.corpus_bleu(outputs, [references]).score)
+FLAGS = demo_model.FLAGS | {"beam": 4}
 
 
 @pytest.fixture(scope="module")
@@ -96,16 +57,6 @@ def test_in_step_without_terms_is_beam_search_and_with_one_writes_it_where_its_s
     assert in_step(attentive, source, terms, 4, words, least=1.1) == in_step(
         attentive, source, [], 4, words
     )
-
-
-def test_forced_decoding_gives_the_scores_of_the_search(model):
-    translator, attentive = model
-    line = "Das Angebot wird morgen geprüft."
-    best = translator.translate([line])[0][0]
-    target = [*map(attentive.target.index, best.tokens), attentive.target.eos()]
-    log_probs, attention = attentive.read(translator.encode(line).tolist(), target)
-    assert log_probs.tolist() == pytest.approx(best.positional_scores, abs=1e-4)
-    assert attention.sum(2) == pytest.approx(torch.ones(attention.shape[:2]).numpy(), abs=1e-4)
 
 
 @drawn(0)  # long
@@ -155,21 +106,6 @@ def test_the_command_compares_the_ways_and_writes_the_tables(tmp_path):
         rows[way]["met"] for way in ("by hand", "fairseq", "free", "align")
     } == {2}
     assert rows["by hand"]["left"] == 0 and rows["no glossary"]["left"] == 2
-    assert (tmp_path / "out" / "outputs" / "two" / "5.by-hand").read_text(
-        encoding="utf-8"
-    ) == "".join(
-        by_hand(line, [entry]) + "\n"
-        for line, entry in zip(
-            (tmp_path / "out" / "outputs" / "two" / "5.no-glossary")
-            .read_text(encoding="utf-8")
-            .splitlines(),
-            [
-                Entry("", ("federation",), ("offer", "quotation")),
-                Entry("", ("ledger",), ("folder", "file")),
-            ],
-            strict=True,
-        )
-    )
     assert (
         found["accuracy"]["terms"] == 2 and found["accuracy"]["found"]["mean of the layers"][0] == 2
     )

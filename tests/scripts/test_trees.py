@@ -61,12 +61,6 @@ def is_tree(words: int, actions: tuple[str, ...]) -> bool:
     return True
 
 
-def test_legal_actions_are_those_of_the_trees_of_two_words():
-    assert followed(2) == {
-        actions for actions in itertools.product(ACTIONS, repeat=6) if is_tree(2, actions)
-    }
-
-
 def test_legal_actions_are_those_of_the_trees_of_three_words():
     # the others are no trees at any number of words
     turns = itertools.product(*[ACTIONS[:2], ACTIONS[2:]] * 5)

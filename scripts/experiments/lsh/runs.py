@@ -242,6 +242,7 @@ def together(shares: list[dict[str, Any]]) -> dict[str, Any]:
         rows, at_1, at_k = (sum(share["recall"][i] for share in shares) for i in range(3))
         out["recall"] = {"rows": rows, "at_1": at_1 / rows, "at_k": at_k / rows}
     out["sentences"] = len(out["texts"])
+    assert out["sentences"] == len(out["references"])
     return out
 
 

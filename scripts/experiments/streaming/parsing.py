@@ -44,6 +44,7 @@ def exact_match(text: Text, outputs: list) -> dict[str, float]:
         wanted = " ".join(reference.split())
         best += found[:1] == [wanted]
         oracle += wanted in found
+    assert best <= oracle <= len(outputs)
     return {"exact match": 100 * best / len(outputs), "oracle": 100 * oracle / len(outputs)}
 
 
