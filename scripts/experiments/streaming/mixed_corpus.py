@@ -58,7 +58,8 @@ def mix(
             "are not parallel"
         )
     made = groups(len(sides[0]), longest, seed, lines)
-    assert lines or sum(made, []) == [*range(len(sides[0]))], "every sentence once, in order"
+    used = [i for group in made for i in group]
+    assert lines or used == [*range(len(sides[0]))], "every sentence once, in order"
     out.parent.mkdir(parents=True, exist_ok=True)
     for language, side in zip(languages, sides, strict=True):
         joined = (" ".join(side[i] for i in group) for group in made)

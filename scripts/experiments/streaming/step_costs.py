@@ -174,9 +174,7 @@ class StepCosts:
         def call(requests: Sequence[Request]) -> None:
             admit(requests)
             for request in requests:
-                self.source[search.sentences[request]] = int(
-                    request.batch.length[request.sentence]
-                )
+                self.source[search.sentences[request]] = int(request.batch.length[request.sentence])
 
         return call
 
