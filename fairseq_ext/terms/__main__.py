@@ -12,6 +12,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from unicodedata import normalize
 
 from fairseq_ext.core.errors import UsageError, counted
@@ -28,8 +29,9 @@ from fairseq_ext.core.words import (
 )
 from fairseq_ext.search.phrases.forms import forms_of_language
 from fairseq_ext.terms import formats
-from fairseq_ext.terms.score import EvaluationSet, compare, score, table
+from fairseq_ext.terms.score import EvaluationSet, score, table
 
+Forms = Callable[[Sequence[str]], Iterable[str]]  # further forms of targets
 READERS: dict[str, Callable[[formats.Files], formats.TestSet]] = {
     "wmt25": formats.read_wmt25,
     "jsonl": formats.read_jsonl,
@@ -110,18 +112,6 @@ def parser() -> ArgumentParser:
         help="how words get their lemmas (default: simplemma)",
     )
     add(
-        "--baseline",
-        metavar="F",
-        help="translations of a second system, for a paired bootstrap (default: none)",
-    )
-    add(
-        "--samples",
-        type=int,
-        default=1000,
-        metavar="N",
-        help="samples of the bootstrap (default: 1000)",
-    )
-    add(
         "--json",
         action="store_true",
         help="print one JSON object instead of a table (default: off)",
@@ -163,8 +153,6 @@ def parser() -> ArgumentParser:
 
 def score_command(args: Namespace) -> None:
     """Print the scores (raises UsageError for files that cannot be used)."""
-    if args.samples < 1:
-        raise UsageError(f"--samples must be 1 or more, not {args.samples}")
     target_lang = args.target_lang
     files = formats.Files(
         args.references,
@@ -188,11 +176,7 @@ def score_command(args: Namespace) -> None:
         f"-{target_lang}"
     )
     test_set = EvaluationSet(sentences, of_source, of_target, description)
-    translations = formats.read_hypotheses(args.hypotheses, "--hypotheses", target_lang)
-    scores = score(test_set, translations)
-    if args.baseline:
-        baseline = formats.read_hypotheses(args.baseline, "--baseline", target_lang)
-        scores["bootstrap"] = compare(test_set, translations, baseline, args.samples)
+    scores = score(test_set, formats.read_hypotheses(args.hypotheses, target_lang))
     print(json.dumps(scores, ensure_ascii=False) if args.json else table(scores))
 
 
@@ -205,9 +189,14 @@ def expand_command(args: Namespace) -> None:
     if args.text:
         texts = [Lines(path, "--text") for path in args.text]
         lines = (each[number] for each in texts for number in range(len(each)))
-        expanded, new = expand(entries, lines, lemmatizer(args.lang, "--lang"), args.min_count)
+        forms = forms_of_text(entries, lines, lemmatizer(args.lang, "--lang"), args.min_count)
     else:
-        expanded, new = with_forms(entries, args.lang)
+        forms = known_forms(args.lang)
+    expanded = [
+        replace(entry, targets=tuple(dict.fromkeys((*entry.targets, *forms(entry.targets)))))
+        for entry in entries
+    ]
+    new = sum(len(a.targets) - len(b.targets) for a, b in zip(expanded, entries, strict=True))
     has_cases = any(entry.case for entry in expanded)
     if has_cases:
         print("source\ttarget\tcase")
@@ -267,31 +256,24 @@ def with_small_initial(text: str) -> str:
     return text[:1].lower() + text[1:]
 
 
-def expand(
-    entries: Sequence[Entry], lines: Iterable[str], lemma: Lemmatizer, least: int = 1
-) -> tuple[list[Entry], int]:
-    """Return the entries with the forms of their targets added, the most frequent first, and the
-    number of new forms.
+def forms_of_text(
+    entries: Sequence[Entry], lines: Iterable[str], lemma: Lemmatizer, least: int
+) -> Forms:
+    """Return a function from targets to their forms in the lines, the most frequent first.
 
     least: occurrences that a form must have.
     """
-    forms = forms_in(lines, (target for entry in entries for target in entry.targets), lemma)
-    out, new = [], 0
-    for entry in entries:
-        counts = sum((forms.get(target, Counter()) for target in entry.targets), Counter[str]())
-        added = [
-            form
-            for form, number in counts.most_common()
-            if number >= least and form not in entry.targets
-        ]
-        out.append(Entry(entry.source, (*entry.targets, *added), entry.line, entry.case))
-        new += len(added)
-    return out, new
+    found = forms_in(lines, (target for entry in entries for target in entry.targets), lemma)
+
+    def forms(targets: Sequence[str]) -> list[str]:
+        counts = sum((found.get(target, Counter()) for target in targets), Counter[str]())
+        return [form for form, number in counts.most_common() if number >= least]
+
+    return forms
 
 
-def with_forms(entries: Sequence[Entry], language: str) -> tuple[list[Entry], int]:
-    """Return the entries with the forms that --glossary-forms auto gives their targets, and the
-    number of new forms.
+def known_forms(language: str) -> Forms:
+    """Return the function from targets to the forms that --glossary-forms auto gives them.
 
     Errors: UsageError for a language that has none.
     """
@@ -301,11 +283,7 @@ def with_forms(entries: Sequence[Entry], language: str) -> tuple[list[Entry], in
             f"there are no forms for the language '{language}' (English, one that simplemma does "
             "not know, or simplemma is not installed: pip install simplemma): add --text"
         )
-    out = []
-    for entry in entries:
-        every = dict.fromkeys((*entry.targets, *(f for t in entry.targets for f in forms(t))))
-        out.append(Entry(entry.source, tuple(every), entry.line))
-    return out, sum(len(a.targets) - len(b.targets) for a, b in zip(out, entries, strict=True))
+    return lambda targets: [form for target in targets for form in forms(target)]
 
 
 if __name__ == "__main__":

@@ -143,13 +143,14 @@ def read_text(files: Files) -> TestSet:
 # Plain text, our results and corpus files, and the task's JSONL submissions.
 
 
-def read_hypotheses(path: str, flag: str, target_lang: str) -> list[str]:
+def read_hypotheses(path: str, target_lang: str) -> list[str]:
     """Read the translations, in the order of the test set.
 
     A name in .jsonl, or a first line that is a JSON object, is JSONL: `--results-file` (sorted by
     its sentence numbers), `python -m fairseq_ext.corpus` (the first of `hypotheses`), or an object
     with the target language's key.
     """
+    flag = "--hypotheses"
     lines = Lines(path, flag)
     if not path.endswith((".jsonl", ".json")) and not (len(lines) and lines[0].startswith('{"')):
         return text_lines(path, flag)

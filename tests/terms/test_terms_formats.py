@@ -131,7 +131,7 @@ def test_files_of_different_lengths_are_refused(tmp_path):
 
 def test_translations_in_text_results_corpus_and_submission(tmp_path):
     def read(path):
-        return formats.read_hypotheses(path, "--hypotheses", "de")
+        return formats.read_hypotheses(path, "de")
 
     assert read(write(tmp_path / "out.txt", "eins\n\nzwei\n")) == ["eins", "", "zwei"]
     results = [

@@ -2,6 +2,8 @@
 
 import functools
 import random
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +18,11 @@ from fairseq_ext.terms.metrics import (
     success_words,
     window_overlap,
 )
-from fairseq_ext.terms.score import EvaluationSet, compare, p_value, score
+from fairseq_ext.terms.score import EvaluationSet, score
+
+sys.path.append(str(Path(__file__).parents[2] / "scripts" / "experiments" / "terminology"))
+
+from bootstrap import compare, p_value  # noqa: E402
 
 lemmas = functools.cache(lemmatizer)  # of a language, read by the first test that needs them
 

@@ -34,6 +34,7 @@ sys.path[:0] = [
 ]
 
 from against_stock import stock_translations  # noqa: E402
+from bootstrap import compare  # noqa: E402
 from extract import MORE_SETS, SETS, extract  # noqa: E402
 from searches import (  # noqa: E402
     command_line,
@@ -51,11 +52,7 @@ from fairseq_ext.terms.cases import Sentence, Term  # noqa: E402
 from fairseq_ext.terms.formats import Files  # noqa: E402
 from fairseq_ext.terms.formats import read_text as read_with_glossary  # noqa: E402
 from fairseq_ext.terms.metrics import success_words  # noqa: E402
-from fairseq_ext.terms.score import (  # noqa: E402
-    EvaluationSet,
-    compare,  # noqa: E402
-    score,
-)
+from fairseq_ext.terms.score import EvaluationSet, score  # noqa: E402
 from fairseq_ext.translator import Translator  # noqa: E402
 
 SOFT = {f"bonus {b}": {"constraint_bonus": b} for b in (1, 2, 4, 8)}
@@ -125,7 +122,7 @@ class Runs:
     def is_proper(self, sentence: Sentence, term: Term) -> bool:
         """Whether the reference has a term, as term success counts."""
         test_set = EvaluationSet([replace(sentence, terms=(term,))], *self.lemmas, "")
-        return success_words(test_set.cases([sentence.reference], ""))[0][0] > 0
+        return success_words(test_set.cases([sentence.reference]))[0][0] > 0
 
     def sentences(self, terms: list[tuple[Term, ...]]) -> list[Sentence]:
         """The test set of these terms."""
