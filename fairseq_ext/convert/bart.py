@@ -56,7 +56,6 @@ def convert_bart(source: HuggingFaceFolder) -> Folder:
         pair | flags,
         {"bpe": "gpt2"} | FILES,
         dictionaries,
-        [],
         pair,
         flags,
         texts,
@@ -162,7 +161,6 @@ def convert_multilingual(
         settings,
         {"bpe": "sentencepiece", "sentencepiece_model": SENTENCEPIECE_FILE},
         {"dict.txt": words},
-        [],
         pair,
         flags | files,
         {

@@ -4,7 +4,6 @@ segmentation, and a README with the command."""
 from __future__ import annotations
 
 import os
-import shutil
 from argparse import Namespace
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,8 +32,8 @@ From Python:
 class Folder:
     """The content of the folder.
 
-    settings: of the task; segmentation: flags, whose files are in `files` or `texts`; pair: the
-    two languages, or an example of two, as flags of the command.
+    settings: of the task; segmentation: flags, whose files are in `texts`; pair: the two
+    languages, or an example of two, as flags of the command.
     """
 
     model: Transformer
@@ -42,7 +41,6 @@ class Folder:
     settings: dict[str, Any]
     segmentation: dict[str, str]
     dictionaries: dict[str, Vocabulary]
-    files: list[Path]
     pair: dict[str, str]
     flags: dict[str, Any] = field(default_factory=dict)  # the task's flags in the command
     texts: dict[str, str | bytes] = field(default_factory=dict)  # content by the file's name
@@ -59,8 +57,6 @@ class Folder:
         )
         for name, text in texts.items():
             Path(out, name).write_bytes(text if isinstance(text, bytes) else text.encode())
-        for path in self.files:
-            shutil.copyfile(path, Path(out, path.name))
         arguments = Namespace(
             **{"task": self.task, **self.settings, **self.segmentation, **self.model.settings}
         )
@@ -90,19 +86,17 @@ class Folder:
         )
         words = sorted({len(own.words) for own in self.dictionaries.values()})
         first = f">>{self.targets[0]}<< " if self.targets else ""
-        codes = (
-            (
-                "\n"
-                f"`--target-lang` may name one of {', '.join(self.targets)}; lines then "
-                "need no `>>xx<<`.\n"
-            )
-            if first
-            else ""
-        )
+        codes = ""
         if "languages.txt" in self.texts:
             codes = (
                 "\n"
                 "languages.txt lists the codes that `--source-lang` and `--target-lang` may name.\n"
+            )
+        elif first:
+            codes = (
+                "\n"
+                f"`--target-lang` may name one of {', '.join(self.targets)}; lines then "
+                "need no `>>xx<<`.\n"
             )
         counts = (
             f"{self.model.settings['arch']}, {' and '.join(f'{count:,}' for count in words)} words"

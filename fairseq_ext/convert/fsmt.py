@@ -52,7 +52,6 @@ def convert(source: HuggingFaceFolder) -> Folder:
         pair,
         segmentation,
         dictionaries,
-        [],
         pair,
         texts={"bpecodes": f"#version: 0.2\n{merges}"},
     )

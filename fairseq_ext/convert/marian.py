@@ -48,8 +48,8 @@ def convert(source: HuggingFaceFolder) -> Folder:
         pair,
         segmentation,
         {f"dict.{code}.txt": own for code, own in zip(languages, words, strict=True)},
-        [source.file(f"{name}.spm") for name in SIDES],
         pair,
+        texts={f"{name}.spm": source.file(f"{name}.spm").read_bytes() for name in SIDES},
         targets=[word[2:-2] for word in filter(LANGUAGE.fullmatch, words[0].words)],
     )
 

@@ -11,7 +11,7 @@ import struct
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import sentencepiece
 
@@ -23,15 +23,11 @@ UNIGRAM, BPE = 1, 2  # TrainerSpec.model_type
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # SentencePiece.type
 SPACE = "\u2581"  # a space in a piece
 # characters that Python and Rust treat as white space
-WHITE_SPACE = [*range(9, 14), 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F]
-WHITE_SPACE += [0x205F, 0x3000]
-
-
-class Normalizer(NamedTuple):
-    """SentencePiece's rewriting of text before the segmentation."""
-
-    charsmap: bytes
-    removes_extra_spaces: bool
+WHITE_SPACE = [
+    code
+    for code in range(0x3001)
+    if chr(code).isspace() and code != ord(" ") and code not in range(0x1C, 0x20)
+]
 
 
 def sentencepiece_model(
@@ -58,7 +54,9 @@ def sentencepiece_model(
     if model.get("byte_fallback"):
         raise tokenizer_error(source, "byte_fallback", True, "models without it can be converted")
     numbers = {piece: number for piece, number in numbers.items() if piece not in added}
-    normalizer = normalizer_of(source, whole.get("normalizer"), whole.get("pre_tokenizer"))
+    charsmap, removes_extra_spaces = normalizer_of(
+        source, whole.get("normalizer"), whole.get("pre_tokenizer")
+    )
     content = b"".join(
         piece(name, 0.0, UNKNOWN if name == "<unk>" else CONTROL)
         for name in ("<unk>", "<s>", "</s>")
@@ -67,9 +65,7 @@ def sentencepiece_model(
         piece(name, scores.get(name, 0.0)) for name in numbers if name not in special
     )
     content += field(2, field(3, UNIGRAM if kind == "Unigram" else BPE))
-    content += field(
-        3, field(2, normalizer.charsmap) + field(4, int(normalizer.removes_extra_spaces))
-    )
+    content += field(3, field(2, charsmap) + field(4, int(removes_extra_spaces)))
     return content, numbers
 
 
@@ -103,8 +99,11 @@ def merge_scores(
     return scores
 
 
-def normalizer_of(source: HuggingFaceFolder, normalizer: Any, pre_tokenizer: Any) -> Normalizer:
-    """Return SentencePiece's equivalent of a normaliser and a pre-tokeniser (raises UsageError)."""
+def normalizer_of(
+    source: HuggingFaceFolder, normalizer: Any, pre_tokenizer: Any
+) -> tuple[bytes, bool]:
+    """Return SentencePiece's equivalent of a normaliser and a pre-tokeniser: its table of
+    characters, and whether extra spaces are removed (raises UsageError)."""
     charsmap, removes = b"", False
     for each in steps(normalizer, "normalizers"):
         if each.get("type") == "Precompiled":
@@ -128,7 +127,7 @@ def normalizer_of(source: HuggingFaceFolder, normalizer: Any, pre_tokenizer: Any
             )
     if not is_split:
         raise tokenizer_error(source, "pre_tokenizer", pre_tokenizer, "Metaspace can be converted")
-    return Normalizer(charsmap, removes)
+    return charsmap, removes
 
 
 def steps(given: Any, name: str) -> list[dict[str, Any]]:
@@ -199,14 +198,12 @@ def first_field(content: bytes, wanted: int) -> bytes:
 
     def number() -> int:
         nonlocal at
-        found, shift = 0, 0
-        while True:
-            byte = content[at]
-            at += 1
+        found = shift = 0
+        while (byte := content[at]) > 127:
             found |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return found
+            at, shift = at + 1, shift + 7
+        at += 1
+        return found | byte << shift
 
     while at < len(content):
         key = number()

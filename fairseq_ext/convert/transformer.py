@@ -96,9 +96,8 @@ def transformer(
     weights["encoder.embed_tokens.weight"] = (
         weights["decoder.embed_tokens.weight"] if joined else words[0].reorder(sides[0])
     )
-    same_table = output is sides[1]
     weights["decoder.output_projection.weight"] = (
-        weights["decoder.embed_tokens.weight"] if same_table else words[1].reorder(output)
+        weights["decoder.embed_tokens.weight"] if tied else words[1].reorder(output)
     )
     for side in SIDES:
         weights[f"{side}.version"] = torch.tensor([3.0])
@@ -141,13 +140,9 @@ def settings_of(source: HuggingFaceFolder, kind: ModelFamily, joined: bool) -> d
     )
     for side, place in zip(SIDES, ("source", "target"), strict=True):
         out |= {
-            f"{side}_{ours}": source.number(f"{side}_{theirs}") for ours, theirs in names.items()
-        }
-        out |= {
+            **{f"{side}_{ours}": source.number(f"{side}_{name}") for ours, name in names.items()},
             f"{side}_embed_dim": source.number("d_model"),
             f"{side}_normalize_before": kind.pre_norm,
-        }
-        out |= {
             f"{side}_learned_pos": kind.positions != "sinusoidal",
             f"max_{place}_positions": source.number("max_position_embeddings"),
         }
@@ -230,14 +225,12 @@ def check(
         )
     for name, shape in needed.items():
         if name not in weights or weights[name].shape != shape:
-            there = (
-                f"has the weight {name} in size {tuple(weights[name].shape)}, and its settings say"
-                if name in weights
-                else ""
-            )
+            there = f"lacks the weight {name} of size"
+            if name in weights:
+                size = tuple(weights[name].shape)
+                there = f"has the weight {name} in size {size}, and its settings say"
             raise UsageError(
-                f"{source.folder} {there or f'lacks the weight {name} of size'} {shape}: copy all "
-                "files of one model into it"
+                f"{source.folder} {there} {shape}: copy all files of one model into it"
             )
 
 

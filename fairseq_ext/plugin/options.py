@@ -44,10 +44,9 @@ from fairseq_ext.search.protocols import SearchSpec
 from fairseq_ext.search.registry import (
     POINTS,
     PRUNERS,
-    STRATEGIES,
     Part,
     changed,
-    choice,
+    chosen,
     constrained,
     declared,
     features,
@@ -258,7 +257,7 @@ def signature(options: Options, backend: str) -> str:
     flags, generation, written = options.flags, options.generation, declared("written")
     parts = [f"fairseq_ext:{VERSION}"]
     for point in POINTS:
-        strategy = STRATEGIES[point][choice(flags, point)]
+        strategy = chosen(flags, point)
         settings = [strategy.name] + [
             f"{name}={value}"
             for name, value in changed(flags, strategy).items()

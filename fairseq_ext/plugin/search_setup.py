@@ -28,12 +28,11 @@ from fairseq_ext.search.protocols import SearchSetup, Strategies
 from fairseq_ext.search.registry import (
     DEFAULT,
     OUTSIDE,
-    PRUNERS,
-    STRATEGIES,
     Strategy,
-    changed,
     choice,
+    chosen,
     refills,
+    strategies_in_use,
 )
 from fairseq_ext.search.strategies.stop.early import LengthRetry
 
@@ -47,11 +46,6 @@ def build(strategy: Strategy, flags: Any, context: Context) -> Any:
     return made
 
 
-def chosen_at(point: str, flags: Any) -> Strategy:
-    """Return the strategy that the flags name at an extension point."""
-    return STRATEGIES[point][choice(flags, point)]
-
-
 def setup_of(
     flags: Any, context: Context, decoder: Regroupable, processors: LogitsProcessors
 ) -> SearchSetup:
@@ -59,8 +53,7 @@ def setup_of(
 
     Errors: UsageError for a decoder that cannot.
     """
-    named = [chosen_at(point, flags) for point in ("select", "stop", "schedule", "softmax")]
-    named += [s for s in PRUNERS.values() if changed(flags, s)]
+    named = [each for each in strategies_in_use(flags) if each.point != "decoding"]
     built = [build(strategy, flags, context) for strategy in named]
     select, stop, schedule, softmax, *prune = built
     strategies = Strategies(
@@ -125,7 +118,7 @@ def driver_of(
     terms are placed.
     """
     flags = options.flags
-    make = build(chosen_at("decoding", flags), flags, context)
+    make = build(chosen(flags, "decoding"), flags, context)
     strategies = [choice(flags, point) for point in ("select", "stop", "decoding")]
 
     def search_with_phrases(of: SearchSetup) -> Any:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from fairseq_ext.core.errors import UsageError
@@ -63,19 +62,34 @@ ENGINE = {
 }
 CORPUS = {"print_alignment": "has no place in the records of a corpus run"}
 
-STOCK_SEARCHES = {
-    "diversity_rate": ("--diversity-rate", -1.0),
-    "match_source_len": ("--match-source-len", False),
-}
+# fairseq's: when they are on, by its configuration, what they need and what they deny. The first
+# two replace fairseq's beam search by another search of its own.
+OPTIONS: tuple[tuple[str, Callable[[Any], bool], tuple[str, ...], tuple[str, ...]], ...] = (
+    ("--diversity-rate", lambda given: given.diversity_rate != -1.0, (), ("search loop",)),
+    ("--match-source-len", lambda given: given.match_source_len, (), ("search loop",)),
+    ("--unkpen below 0", lambda given: given.unkpen < 0, (), ("scores of at most 0",)),
+    (
+        "--lm-path",
+        lambda given: given.lm_path is not None,
+        (),
+        ("scores of at most 0", "softmax's own order", "several tokens a call"),
+    ),
+    ("--retain-dropout", lambda given: given.retain_dropout, (), ("repeatable calls",)),
+    (
+        "--print-alignment",
+        lambda given: given.print_alignment is not None,
+        ("attention", "source sentence"),
+        (),
+    ),
+    ("--beam above 1", lambda given: given.beam > 1, (), ("greedy",)),
+    ("--nbest above 1", lambda given: given.nbest > 1, (), ("greedy",)),
+)
 
 
 def stock_search(generation: Any) -> str | None:
     """Return the stock flag that replaces fairseq's beam search by another search of its own, if
     one is set."""
-    for name, (flag, off) in STOCK_SEARCHES.items():
-        if vars(generation)[name] != off:
-            return flag
-    return None
+    return next((flag for flag, is_on, *_ in OPTIONS[:2] if is_on(generation)), None)
 
 
 def refuse_stock_search(flag: str, generation: Any) -> None:
@@ -87,75 +101,27 @@ def refuse_stock_search(flag: str, generation: Any) -> None:
         raise UsageError(sentence)
 
 
-@dataclass(frozen=True)
-class Option(Part):
-    """A flag that needs or denies something while it is on."""
-
-    on: Callable[[Any, Any], bool] = lambda flags, generation: True  # (ours, GenerationConfig)
-
-
-def stock(name: str, off: Any = False) -> Callable[[Any, Any], bool]:
-    """Return a function that says whether a stock flag is on."""
-    return lambda flags, generation: vars(generation)[name] not in (off, None)
-
-
-OPTIONS = (  # fairseq's
-    *(
-        Option(flag, on=stock(name, off), denies=frozenset({"search loop"}))
-        for name, (flag, off) in STOCK_SEARCHES.items()
-    ),
-    Option(
-        "--unkpen below 0",
-        on=lambda flags, generation: generation.unkpen < 0,
-        denies=frozenset({"scores of at most 0"}),
-    ),
-    Option(
-        "--lm-path",
-        on=stock("lm_path", None),
-        denies=frozenset({"scores of at most 0", "softmax's own order", "several tokens a call"}),
-    ),
-    Option("--retain-dropout", on=stock("retain_dropout"), denies=frozenset({"repeatable calls"})),
-    Option(
-        "--print-alignment",
-        on=stock("print_alignment", None),
-        needs=frozenset({"attention", "source sentence"}),
-    ),
-    Option(
-        "--beam above 1",
-        on=lambda flags, generation: generation.beam > 1,
-        denies=frozenset({"greedy"}),
-    ),
-    Option(
-        "--nbest above 1",
-        on=lambda flags, generation: generation.nbest > 1,
-        denies=frozenset({"greedy"}),
-    ),
-)
-
-
-def options() -> list[Option]:
-    """Return fairseq's options, and those of our flags that declare needs or denials."""
-    own = []
+def options(flags: Any, generation: Any) -> dict[Part, bool]:
+    """Return fairseq's options, and those of our flags that declare needs or denials; whether they
+    are on."""
+    found = {
+        Part(flag, frozenset(needs), frozenset(denies)): is_on(generation)
+        for flag, is_on, needs, denies in OPTIONS
+    }
     for name, field in all_fields().items():
-        sides = {key: of_values(field, key) for key in ("needs", "denies")}
-        for value in dict.fromkeys([*sides["needs"], *sides["denies"]]):
+        sides = [of_values(field, key) for key in ("needs", "denies")]
+        for value in dict.fromkeys([*sides[0], *sides[1]]):
+            given = vars(flags)[name]
+            is_on = is_given(flags, field) if value is None else str(given) == value
             flag = typed(name) if value is None else f"{typed(name)} {value}"
-            both = {key: frozenset(side.get(value, ())) for key, side in sides.items()}
-            own.append(Option(flag, on=is_on(field, value), **both))
-    return [*OPTIONS, *own]
+            found[Part(flag, *(frozenset(side.get(value, ())) for side in sides))] = is_on
+    return found
 
 
 def of_values(field: dataclasses.Field, key: str) -> dict[str | None, tuple[str, ...]]:
     """Return what a flag needs or denies, by its value; None: every value but the default."""
     found = field.metadata.get(key, ())
     return found if isinstance(found, dict) else {None: found} if found else {}
-
-
-def is_on(field: dataclasses.Field, value: str | None) -> Callable[[Any, Any], bool]:
-    """Return a function that says whether a flag has this value; None: any but the default."""
-    if value is None:
-        return lambda flags, generation: is_given(flags, field)
-    return lambda flags, generation: str(vars(flags)[field.name]) == value
 
 
 def select_flag(flags: Any, generation: Any) -> str:
@@ -176,15 +142,11 @@ def parts(flags: Any, generation: Any) -> list[Part]:
     # of this project
     for s in named:
         if s.name == DEFAULT.get(s.point) and (given_flags := changed(flags, s)):
-            found.append(
-                Part(
-                    typed(next(iter(given_flags))),
-                    needs=frozenset({"search loop", "beam"}),
-                )
-            )
+            needs = frozenset({"search loop", "beam"})
+            found.append(Part(typed(next(iter(given_flags))), needs))
     if (given := constraint_flag(flags, generation)) is not None:
         found.append(Part(given, denies=frozenset({"no constraints"})))
-    return found + [option for option in options() if option.on(flags, generation)]
+    return found + [option for option, is_on in options(flags, generation).items() if is_on]
 
 
 def refuse_reference(flags: Any, own: type) -> None:
@@ -194,10 +156,8 @@ def refuse_reference(flags: Any, own: type) -> None:
     """
     load_strategies()
     named = [s.flag for s in non_default_strategies(flags)]
-    defaults = {
-        field.name: field.default for field in dataclasses.fields(own) if field.name != "_name"
-    }
-    named += [typed(name) for name, default in defaults.items() if vars(flags)[name] != default]
+    fields = [field for field in dataclasses.fields(own) if field.name != "_name"]
+    named += [typed(f.name) for f in fields if vars(flags)[f.name] != f.default]
     if named:
         given = "--score-reference scores given translations"
         raise UsageError(f"{given}, so {named[0]} has nothing to do: leave one of the two out")
@@ -231,12 +191,11 @@ def refuse_values(flags: Any, generation: Any) -> None:
     for name, (least, most, meaning) in (RANGES | declared("range")).items():
         value = (vars(flags) | vars(generation))[name]
         if value is not None and not least <= value <= most:
-            bounds = (
-                f"{short(least)} or more"
-                if most == math.inf
-                else f"{short(least)} to {short(most)}"
-            )
-            bounds = "a finite number" if (least, most) == FINITE else bounds
+            bounds = f"{short(least)} to {short(most)}"
+            if most == math.inf:
+                bounds = f"{short(least)} or more"
+            elif (least, most) == FINITE:
+                bounds = "a finite number"
             raise UsageError(f"{typed(name)} ({meaning}) must be {bounds}, not {value}")
     for name in all_fields():
         value = vars(flags)[name]

@@ -191,14 +191,9 @@ def load_own() -> None:
         importlib.import_module(f"{__package__}.{file}")
     for folder in FOLDERS:
         package = importlib.import_module(f"{__package__}.{folder}")
-        names = [
-            m.name
-            for m in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
-            if not m.ispkg
-        ]
-        for name in names:
-            if not name.rpartition(".")[2].startswith("_"):
-                importlib.import_module(name)
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.ispkg and not module.name.rpartition(".")[2].startswith("_"):
+                importlib.import_module(module.name)
 
 
 def load_strategies() -> None:
@@ -232,9 +227,8 @@ def load_outside(file: Path) -> None:
 def all_strategies() -> list[Strategy]:
     """Return all registered strategies, fairseq's own first at each point, pruners last."""
     load_strategies()
-    return [STRATEGIES[point][name] for point in POINTS for name in names_of(point)] + list(
-        PRUNERS.values()
-    )
+    named = [STRATEGIES[point][name] for point in POINTS for name in names_of(point)]
+    return [*named, *PRUNERS.values()]
 
 
 def names_of(point: str) -> list[str]:
@@ -247,22 +241,26 @@ def choice(flags: Any, point: str) -> str:
     return str(vars(flags)[point] or DEFAULT[point])
 
 
+def chosen(flags: Any, point: str) -> Strategy:
+    """Return the strategy that the flags choose at an extension point."""
+    return STRATEGIES[point][choice(flags, point)]
+
+
 def refills(flags: Any) -> bool:
     """Return whether the schedule of the flags starts sentences while others are live."""
-    return STRATEGIES["schedule"][choice(flags, "schedule")].refills
+    return chosen(flags, "schedule").refills
 
 
 def samples(flags: Any) -> bool:
     """Return whether the select strategy of the flags samples, by the numbers of sentences."""
-    return STRATEGIES["select"][choice(flags, "select")].samples
+    return chosen(flags, "select").samples
 
 
 def strategies_in_use(flags: Any) -> list[Strategy]:
     """Return the strategy of every extension point, fairseq's own included, and the pruners that
     their flags switch on."""
-    return [STRATEGIES[point][choice(flags, point)] for point in POINTS] + [
-        s for s in PRUNERS.values() if changed(flags, s)
-    ]
+    pruners = [s for s in PRUNERS.values() if changed(flags, s)]
+    return [chosen(flags, point) for point in POINTS] + pruners
 
 
 def non_default_strategies(flags: Any) -> list[Strategy]:
@@ -302,8 +300,7 @@ def typed(name: str) -> str:
 
 def all_fields() -> dict[str, dataclasses.Field]:
     """Return the flags of all strategies and features, by name."""
-    kinds = [s.flags for s in all_strategies()] + [f.flags for f in features()]
-    return fields_of(kinds)
+    return fields_of([*(s.flags for s in all_strategies()), *(f.flags for f in features())])
 
 
 def is_given(flags: Any, field: dataclasses.Field) -> bool:

@@ -91,10 +91,9 @@ def fails(compute):
 
 @pytest.fixture(autouse=True)
 def plain_linears(monkeypatch):
-    """As on a GPU: no compiled step, no packed weights; and caches that begin small, so
+    """As on a GPU: no compiled step; and caches that begin small, so
     that they are outgrown."""
     monkeypatch.setattr(weights, "library", lambda: None)
-    monkeypatch.setattr(weights.Linear, "packs", False)
     monkeypatch.setattr(graphs, "FIRST_POSITIONS", 1)
 
 

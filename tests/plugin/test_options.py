@@ -325,7 +325,7 @@ def test_every_strategy_lies_in_the_file_of_its_name():
 
 def test_every_capability_is_needed_and_denied():
     """A sentence that no pair can reach is a promise without a test."""
-    everything = [*registry.all_strategies(), *checks.options()]
+    everything = [*registry.all_strategies(), *checks.options(flags(), GenerationConfig())]
     needed, denied = (
         {c for s in everything for c in kind(s)} for kind in (lambda s: s.needs, lambda s: s.denies)
     )

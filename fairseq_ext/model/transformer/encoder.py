@@ -20,16 +20,15 @@ from torch import Tensor
 from fairseq_ext.model.transformer.cache import KeyValues
 from fairseq_ext.model.transformer.supported import (
     unsupported_attention,
-    unsupported_linear,
     unsupported_module,
-    unsupported_norm,
+    unsupported_part,
 )
 from fairseq_ext.model.transformer.weights import (
     EncoderLayer,
-    Norm,
     Weights,
     attend,
     compiled_layers,
+    norm_or_none,
     read_encoder_layer,
     read_positions,
 )
@@ -46,12 +45,10 @@ class FastEncoder:
         self.pad = encoder.padding_idx
         self.scale = float(encoder.embed_scale)
         self.positions, self.grow_positions = read_positions(encoder)
-        self.embedding_norm = (
-            None if encoder.layernorm_embedding is None else Norm(encoder.layernorm_embedding)
-        )
+        self.embedding_norm = norm_or_none(encoder.layernorm_embedding)
         self.layers = [EncoderLayer(**read_encoder_layer(layer, int8)) for layer in encoder.layers]
         self.pre_norm = encoder.layers[0].normalize_before
-        self.final_norm = None if encoder.layer_norm is None else Norm(encoder.layer_norm)
+        self.final_norm = norm_or_none(encoder.layer_norm)
         self.heads = encoder.layers[0].self_attn.num_heads
         self.compiled = compiled_layers(
             self.layers,
@@ -103,14 +100,7 @@ class FastEncoder:
             )
             x = layer.self_out(attend(query, key, value, mask)).add_(x)
             x = x if self.pre_norm else layer.self_norm(x)
-            y = layer.ffn_norm(x) if self.pre_norm else x
-            y = (
-                layer.ffn_in.relu(y)
-                if layer.activation is None
-                else layer.activation(layer.ffn_in(y))
-            )
-            x = layer.ffn_out(y).add_(x)
-            x = x if self.pre_norm else layer.ffn_norm(x)
+            x = layer.feed_forward(x, self.pre_norm)
         return x if self.final_norm is None else self.final_norm(x)
 
     def embed(self, tokens: Tensor, padding: Tensor | None) -> Tensor:
@@ -138,13 +128,10 @@ def fast_encoder(model: Any, int8: bool = False) -> FastEncoder | None:
         type(encoder) not in (TransformerEncoder, TransformerEncoderBase)
         or unsupported_module(encoder)
         or not len(encoder.layers)
+        or encoder.quant_noise is not None
+        or unsupported_part([], [encoder.layernorm_embedding, encoder.layer_norm])
+        or any(unsupported_encoder_layer(layer, encoder) for layer in encoder.layers)
     ):
-        return None
-    if encoder.quant_noise is not None or unsupported_norm(
-        [encoder.layernorm_embedding, encoder.layer_norm]
-    ):
-        return None
-    if any(unsupported_encoder_layer(layer, encoder) for layer in encoder.layers):
         return None
     return FastEncoder(encoder, int8)
 
@@ -159,8 +146,9 @@ def unsupported_encoder_layer(layer: Any, encoder: Any) -> bool:
         or unsupported_attention(
             layer.self_attn, first.self_attn.num_heads, encoder.embed_tokens.embedding_dim
         )
-        or unsupported_linear([layer.fc1, layer.fc2])
-        or unsupported_norm([layer.self_attn_layer_norm, layer.final_layer_norm])
+        or unsupported_part(
+            [layer.fc1, layer.fc2], [layer.self_attn_layer_norm, layer.final_layer_norm]
+        )
     )
 
 

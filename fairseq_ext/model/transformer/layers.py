@@ -72,11 +72,7 @@ def decode(
             y = attend(query, key, value, cache.source_mask)
             x = layer.cross_out(gather_rows(y, place, b)).add_(x)
         x = x if pre else layer.cross_norm(x)
-        # feed-forward
-        y = layer.ffn_norm(x) if pre else x
-        y = layer.ffn_in.relu(y) if layer.activation is None else layer.activation(layer.ffn_in(y))
-        x = layer.ffn_out(y).add_(x)
-        x = x if pre else layer.ffn_norm(x)
+        x = layer.feed_forward(x, pre)
     x = x if weights.final_norm is None else weights.final_norm(x)
     return x if weights.project_out is None else weights.project_out(x), queries
 

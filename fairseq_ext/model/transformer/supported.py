@@ -64,6 +64,11 @@ def first(reasons: Iterable[str | None]) -> str | None:
     return next(filter(None, reasons), None)
 
 
+def first_true(checks: dict[str, Any]) -> str | None:
+    """Return the first reason that holds; None if none does."""
+    return first(reason for reason, holds in checks.items() if holds)
+
+
 def unsupported(model: Any) -> str | None:
     """Return the reason why the backend does not support this model; None if it does."""
     decoder: Any = getattr(model, "decoder", None)
@@ -72,31 +77,23 @@ def unsupported(model: Any) -> str | None:
     own_softmax = type(decoder).get_normalized_probs is not FairseqDecoder.get_normalized_probs
     if own_softmax or not has_plain_softmax(model):
         return f"{type(model).__name__} has its own computation of probabilities"
-    checks = [
-        (
-            decoder.adaptive_softmax is not None or decoder.output_projection is None,
-            "its decoder has an adaptive softmax",
+    checks = {
+        "its decoder has an adaptive softmax": decoder.adaptive_softmax is not None
+        or decoder.output_projection is None,
+        "its decoder attends to source and target in one (--cross-self-attention)": (
+            decoder.cross_self_attention
         ),
-        (
-            decoder.cross_self_attention,
-            "its decoder attends to source and target in one (--cross-self-attention)",
+        "its embeddings have quantisation noise": getattr(decoder, "quant_noise", None),
+        "its decoder has no layers": not len(decoder.layers),
+        "its dropout stays on (--retain-dropout)": any(
+            getattr(m, "apply_during_inference", False) for m in model.modules()
         ),
-        (
-            getattr(decoder, "quant_noise", None) is not None,
-            "its embeddings have quantisation noise",
-        ),
-        (not len(decoder.layers), "its decoder has no layers"),
-        (
-            any(getattr(m, "apply_during_inference", False) for m in model.modules()),
-            "its dropout stays on (--retain-dropout)",
-        ),
-    ]
+    }
     maps = [decoder.output_projection, decoder.project_in_dim, decoder.project_out_dim]
     return (
-        first(text for bad, text in checks if bad)
+        first_true(checks)
         or unsupported_module(decoder)
-        or unsupported_linear(maps)
-        or unsupported_norm([decoder.layernorm_embedding, decoder.layer_norm])
+        or unsupported_part(maps, [decoder.layernorm_embedding, decoder.layer_norm])
         or first(unsupported_layer(layer, decoder) for layer in decoder.layers)
     )
 
@@ -109,75 +106,65 @@ def unsupported_layer(layer: Any, decoder: Any) -> str | None:
         return "its decoder has no cross-attention"
     lowest, attentions = decoder.layers[0], (layer.self_attn, layer.encoder_attn)
     scaled = [layer.attn_ln, layer.c_attn, layer.ffn_layernorm, layer.w_resid]
-    checks = [
-        (
-            any(part is not None for part in scaled),
-            "its layers are scaled as in NormFormer (--scale-attn, -fc, -heads or -resids)",
+    checks = {
+        "its layers are scaled as in NormFormer (--scale-attn, -fc, -heads or -resids)": any(
+            part is not None for part in scaled
         ),
-        (
-            layer.normalize_before != lowest.normalize_before,
-            "its layers differ in where they normalise",
+        "its layers differ in where they normalise": (
+            layer.normalize_before != lowest.normalize_before
         ),
-    ]
+    }
     heads = lowest.self_attn.num_heads
     norms = [layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm]
     return (
-        first(text for bad, text in checks if bad)
+        first_true(checks)
         or first(unsupported_attention(each, heads, decoder.embed_dim) for each in attentions)
-        or unsupported_linear([layer.fc1, layer.fc2])
-        or unsupported_norm(norms)
+        or unsupported_part([layer.fc1, layer.fc2], norms)
     )
 
 
 def unsupported_module(stack: Any) -> str | None:
     """Return why an encoder or decoder may compute more than its layers; None if it does not."""
-    checks = [
-        (
-            type(stack.embed_tokens) is not nn.Embedding,
-            f"its embedding is a {type(stack.embed_tokens).__name__}",
-        ),
-        (
-            any(m._forward_hooks or m._forward_pre_hooks for m in stack.modules()),
-            "hooks are set on its modules",
-        ),
-        (
-            type(stack.embed_positions)
+    embedding, positions = type(stack.embed_tokens), type(stack.embed_positions)
+    return first_true(
+        {
+            f"its embedding is a {embedding.__name__}": embedding is not nn.Embedding,
+            "hooks are set on its modules": any(
+                m._forward_hooks or m._forward_pre_hooks for m in stack.modules()
+            ),
+            f"its positions are a {positions.__name__}": positions
             not in (type(None), LearnedPositionalEmbedding, SinusoidalPositionalEmbedding),
-            f"its positions are a {type(stack.embed_positions).__name__}",
-        ),
-    ]
-    return first(text for bad, text in checks if bad)
+        }
+    )
 
 
 def unsupported_attention(attention: Any, heads: int, d: int) -> str | None:
     """Return why an attention is not fairseq's own with this many heads and features."""
     if type(attention) is not MultiheadAttention:
         return f"one of its attentions is a {type(attention).__name__}"
-    checks = [
-        (
-            attention.bias_k is not None or attention.add_zero_attn,
-            "its attention has additional keys",
-        ),
-        (attention.use_xformers, "its attention is xFormers'"),
-        (attention.num_heads != heads, "its attentions differ in heads"),
-        (attention.q_proj.weight.size(0) != d, "heads have been pruned from its attention"),
-    ]
-    return first(text for bad, text in checks if bad) or unsupported_linear(
-        [attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj]
+    checks = {
+        "its attention has additional keys": attention.bias_k is not None
+        or attention.add_zero_attn,
+        "its attention is xFormers'": attention.use_xformers,
+        "its attentions differ in heads": attention.num_heads != heads,
+        "heads have been pruned from its attention": attention.q_proj.weight.size(0) != d,
+    }
+    maps = [attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj]
+    return first_true(checks) or unsupported_part(maps, [])
+
+
+def unsupported_part(maps: list, norms: list) -> str | None:
+    """Return why one of these modules (None is skipped) is not a linear layer with plain weights,
+    or not a plain layer normalisation."""
+    return first(
+        f"one of its {what} is a {type(module).__name__}"
+        for what, modules, plain in (
+            ("linear layers", maps, (nn.Linear,)),
+            ("normalisations", norms, NORMS),
+        )
+        for module in modules
+        if module is not None and type(module) not in plain
     )
-
-
-def unsupported_linear(modules: list) -> str | None:
-    """Return why one of these modules (None is skipped) is not a linear layer
-    with plain weights."""
-    odd = next((m for m in modules if m is not None and type(m) is not nn.Linear), None)
-    return None if odd is None else f"one of its linear layers is a {type(odd).__name__}"
-
-
-def unsupported_norm(modules: list) -> str | None:
-    """Return why one of these modules (None is skipped) is not a plain layer normalisation."""
-    odd = next((m for m in modules if m is not None and type(m) not in NORMS), None)
-    return None if odd is None else f"one of its normalisations is a {type(odd).__name__}"
 
 
 # ---- The output layer, for a softmax that scores only a part of the vocabulary

@@ -59,6 +59,16 @@ class EncoderLayer:
             self.activation, "other"
         )
 
+    def feed_forward(self, x: Tensor, pre_norm: bool) -> Tensor:
+        """Return x (rows, d) after the feed-forward part."""
+        y = self.ffn_norm(x) if pre_norm else x
+        if self.activation is None:
+            y = self.ffn_in(y, "relu")
+        else:
+            y = self.activation(self.ffn_in(y))
+        x = self.ffn_out(y).add_(x)
+        return x if pre_norm else self.ffn_norm(x)
+
     @property
     def linears(self) -> dict[str, Linear]:
         """Return the linear maps that the compiled library applies, by name."""
@@ -120,10 +130,8 @@ def read_weights(decoder: TransformerDecoderBase, int8: bool = False) -> Weights
     layers = [read_layer(layer, int8) for layer in decoder.layers]
     positions, grow = read_positions(decoder)
     heads, pre_norm = decoder.layers[0].self_attn.num_heads, decoder.layers[0].normalize_before
-    final_norm = None if decoder.layer_norm is None else Norm(decoder.layer_norm)
-    embedding_norm = (
-        None if decoder.layernorm_embedding is None else Norm(decoder.layernorm_embedding)
-    )
+    final_norm = norm_or_none(decoder.layer_norm)
+    embedding_norm = norm_or_none(decoder.layernorm_embedding)
     compiled = compiled_layers(layers, decoder.embed_dim, heads, pre_norm, final_norm)
     return Weights(
         embedding=decoder.embed_tokens.weight.detach(),
@@ -239,30 +247,15 @@ def read_positions(stack: Any) -> tuple[Tensor | None, Callable[[int], Tensor] |
 
 # ---- Linear maps, layer normalisation, attention
 #
-# On a CPU in float32 the weights of a linear map are packed. That is 2-3x faster than `F.linear`
-# if MKL does not support the processor, and the activation is computed in the same pass. The
-# compiled library (kernels/transformer.py) packs them, or oneDNN without a compiler. In all other
-# cases a linear map is `F.linear`.
+# On a CPU in float32 the compiled library (kernels/transformer.py) packs the weights of a linear
+# map. That is 2-3x faster than `F.linear` if MKL does not support the processor, and the activation
+# is computed in the same pass. In all other cases a linear map is `F.linear`.
 #
 # Shapes: S sentences, H heads, Q queries of a sentence, P positions, h features a head, d = H x h.
 
 
-PACK_ROWS_HINT = 64  # rows for which oneDNN chooses the layout: the same for all numbers but 1
 # with at least this many (sentence, head) pairs, two `bmm` beat the fused attention on a CPU
 MANY_HEADS = 32
-
-
-def has_packed_linear() -> bool:
-    """Return whether this build of torch can multiply by packed weights on the CPU."""
-    if not (torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled):
-        return False
-    try:
-        packed = torch.ops.mkldnn._reorder_linear_weight(torch.eye(16), 2)
-        x = torch.ones(2, 16)
-        plain = torch.ops.mkldnn._linear_pointwise.default(x, packed, None, "relu", [], "")
-        return torch.equal(plain, x)
-    except (AttributeError, RuntimeError):
-        return False
 
 
 class Linear:
@@ -271,8 +264,6 @@ class Linear:
     int8: the compiled map rounds its weights to 8 bits. Weights are packed at their first use.
     is_copy: no other code needs `weight`, so it is dropped then.
     """
-
-    packs: bool | None = None  # whether oneDNN can pack weights; checked once a process
 
     def __init__(
         self, weight: Tensor, bias: Tensor | None = None, int8: bool = False, is_copy: bool = False
@@ -283,23 +274,14 @@ class Linear:
         self.int8, self.is_copy = int8, is_copy
         on_cpu = weight.device.type == "cpu" and weight.dtype == torch.float32
         self.is_compiled = on_cpu and library() is not None
-        if Linear.packs is None and on_cpu and not self.is_compiled:
-            Linear.packs = has_packed_linear()
-        self.uses_onednn = on_cpu and not self.is_compiled and bool(Linear.packs)
-        self.packed: Any = None
+        self.packed: PackedLinear | None = None
 
-    def pack(self) -> Any:
-        """Return the packed weights: a compiled map (`PackedLinear`), or a tensor
-        in oneDNN's layout."""
+    def pack(self) -> PackedLinear:
+        """Return the compiled map."""
         if self.packed is None:
-            if self.is_compiled:
-                self.packed = PackedLinear(self.weight, self.bias, 8 if self.int8 else 32)
-                if self.is_copy:
-                    del self.weight
-            else:
-                self.packed = torch.ops.mkldnn._reorder_linear_weight(
-                    self.weight.contiguous(), PACK_ROWS_HINT
-                )
+            self.packed = PackedLinear(self.weight, self.bias, 8 if self.int8 else 32)
+            if self.is_copy:
+                del self.weight
         return self.packed
 
     def release_(self) -> None:
@@ -308,28 +290,12 @@ class Linear:
             self.pack()
             self.__dict__.pop("weight", None)
 
-    def apply(self, x: Tensor, activation: str) -> Tensor:
-        """Return the map's result with an activation (none or relu), using packed weights."""
+    def __call__(self, x: Tensor, activation: str = "none") -> Tensor:
+        """Return the map's result with an activation: none or relu."""
         if self.is_compiled:
             return self.pack()(x, activation)
-        return torch.ops.mkldnn._linear_pointwise.default(
-            x, self.pack(), self.bias, activation, [], ""
-        )
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return (
-            self.apply(x, "none")
-            if self.uses_onednn or self.is_compiled
-            else F.linear(x, self.weight, self.bias)
-        )
-
-    def relu(self, x: Tensor) -> Tensor:
-        """Return ReLU of the map."""
-        return (
-            self.apply(x, "relu")
-            if self.uses_onednn or self.is_compiled
-            else F.linear(x, self.weight, self.bias).relu_()
-        )
+        out = F.linear(x, self.weight, self.bias)
+        return out.relu_() if activation == "relu" else out
 
 
 class Norm:
@@ -345,6 +311,11 @@ class Norm:
 
     def __call__(self, x: Tensor) -> Tensor:
         return torch.layer_norm(x, *self.arguments)
+
+
+def norm_or_none(module: nn.LayerNorm | None) -> Norm | None:
+    """Return a normalisation, if there is one."""
+    return None if module is None else Norm(module)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:

@@ -59,24 +59,13 @@ def check_(state: Any) -> None:
     ):
         if state.get(name) is not None and not isinstance(state[name], kinds):
             raise checkpoint_error(f'has {type(state[name]).__name__} in the place of "{name}"')
-    groups = state.get("cfg")
-    holder = (
-        state["args"]
-        if state.get("args") is not None
-        else None
-        if groups is None
-        else groups.get("model")
-    )
+    holder = holder_of(state)
     settings = plain(holder)
     for name, value in settings.items():
-        most = next((most for ending, most in MAX_VALUES.items() if name.endswith(ending)), None)
-        if (
-            most is not None
-            and isinstance(value, int)
-            and not 0 <= value <= most
-            and (name, value) != UNLIMITED
-        ):
-            raise checkpoint_error(f"has {name}={value}, and 0 to {most} are allowed")
+        most = max((most for end, most in MAX_VALUES.items() if name.endswith(end)), default=0)
+        if most and isinstance(value, int) and not 0 <= value <= most:
+            if (name, value) != UNLIMITED:
+                raise checkpoint_error(f"has {name}={value}, and 0 to {most} are allowed")
         if (
             name.endswith(NUMBERS)
             and not isinstance(value, (int, float))
@@ -86,10 +75,7 @@ def check_(state: Any) -> None:
                 f"has {name}={cut(repr(value))}, and a number or a truth value is needed"
             )
         if name in FILES and value:
-            if isinstance(holder, Namespace):
-                setattr(holder, name, None)
-            else:
-                holder[name] = None  # type: ignore[index]
+            (vars(holder) if isinstance(holder, Namespace) else holder)[name] = None
     refuse_oversize(settings, 16 * sum(weight.numel() for weight in weights.values()))
 
 
@@ -124,6 +110,15 @@ def unbuilt(paths: Any, error: Exception) -> UsageError:
         f"no model can be built of {', '.join(paths)} ({type(error).__name__}: {why}): "
         "it is damaged, or of another version of fairseq; name one that fairseq 0.12 has saved"
     )
+
+
+def holder_of(state: Mapping[str, Any]) -> Any:
+    """Return the settings of a checkpoint's model, in whichever form they are saved; None for
+    none."""
+    if state.get("args") is not None:
+        return state["args"]
+    groups = state.get("cfg")
+    return None if groups is None else groups.get("model")
 
 
 def plain(settings: Any) -> dict[str, Any]:
@@ -207,28 +202,21 @@ CHOICES = ("criterion", "optimizer", "lr_scheduler")
 @functools.cache
 def known_settings() -> frozenset[str]:
     """Return every setting of fairseq's own that a checkpoint of a plain Transformer may hold."""
-    from fairseq.models.transformer import TransformerModel, base_architecture
+    from fairseq.models.transformer import TransformerModel
 
+    registries = [TASK_REGISTRY, *(each["registry"] for each in REGISTRIES.values())]
     known = set(OTHER_RELEASES)
-    parsers = [options.get_training_parser()]
-    entries = [TransformerModel]
-    for registry in (TASK_REGISTRY, *(each["registry"] for each in REGISTRIES.values())):
-        entries += list(registry.values())
-    for entry in entries:
+    for entry in (TransformerModel, *(entry for each in registries for entry in each.values())):
         parser = ArgumentParser(add_help=False, conflict_handler="resolve")
         if hasattr(entry, "add_args"):
             entry.add_args(parser)
         elif hasattr(entry, "__dataclass"):
             gen_parser_from_dataclass(parser, getattr(entry, "__dataclass")())  # noqa: B009
-        parsers.append(parser)
-    for parser in parsers:
         known |= {action.dest for action in parser._actions}
-    sizes = Namespace()
-    base_architecture(sizes)
-    default = options.parse_args_and_arch(
+    of_transformer = options.parse_args_and_arch(
         options.get_training_parser(), ["--arch", "transformer", "--task", "translation", "data"]
     )
-    return frozenset(known | set(vars(sizes)) | set(vars(default)))
+    return frozenset(known | set(vars(of_transformer)))
 
 
 def not_plain_reason(settings: Mapping[str, Any]) -> str | None:
@@ -251,14 +239,7 @@ def build_as_plain_(state: dict[str, Any]) -> None:
 
     Errors: UsageError with the reason, if it is not registered and something else.
     """
-    groups = state.get("cfg")
-    holder = (
-        state.get("args")
-        if state.get("args") is not None
-        else None
-        if groups is None
-        else groups.get("model")
-    )
+    holder = holder_of(state)
     settings = plain(holder)
     name = settings.get("arch") or settings.get("_name")
     if not name or name in ARCH_MODEL_REGISTRY or name in MODEL_REGISTRY:
@@ -273,22 +254,17 @@ def build_as_plain_(state: dict[str, Any]) -> None:
             f"the checkpoint's architecture {name} is not registered here, and {reason}: "
             "name its --user-dir"
         )
-    sizes = (
-        f"{settings['encoder_layers']} + {settings['decoder_layers']} layers of width "
-        f"{settings['decoder_embed_dim']}"
-    )
     logger.info(
         "the checkpoint's architecture %s is not registered here: built as a plain Transformer, "
-        "%s, by its settings",
+        "%s + %s layers of width %s, by its settings",
         name,
-        sizes,
+        *map(settings.get, ("encoder_layers", "decoder_layers", "decoder_embed_dim")),
     )
     if isinstance(holder, Namespace):
         rename_(holder, settings)
     else:  # saved as a dictionary: fairseq takes a namespace of its architectures
-        state["cfg"]["model"] = Namespace(
-            **settings | {"arch": "transformer", "_name": "transformer"}
-        )
+        names = {"arch": "transformer", "_name": "transformer"}
+        state["cfg"]["model"] = Namespace(**settings | names)
 
 
 def rename_(holder: Namespace, settings: Mapping[str, Any]) -> None:

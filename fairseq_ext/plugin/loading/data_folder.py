@@ -70,18 +70,13 @@ def known_dictionaries(
     words = getattr(kept, "symbols", kept)
     if isinstance(words, (list, tuple)) and all(isinstance(word, str) for word in words):
         yield "that in the state of its task", words
-    strategies_in_use = os.path.join(data, f"dict.{language}.txt")
-    for folder in (
-        os.path.dirname(os.path.abspath(checkpoint)) if checkpoint else None,
-        trained_on,
-    ):
+    in_use = os.path.join(data, f"dict.{language}.txt")
+    for folder in (checkpoint and os.path.dirname(os.path.abspath(checkpoint)), trained_on):
         path = os.path.join(folder, f"dict.{language}.txt") if folder else ""
         if (
             language
             and os.path.isfile(path)
-            and not (
-                os.path.exists(strategies_in_use) and os.path.samefile(path, strategies_in_use)
-            )
+            and not (os.path.exists(in_use) and os.path.samefile(path, in_use))
         ):
             try:
                 yield path, Dictionary.load(path).symbols
@@ -126,12 +121,8 @@ def segmentation_files(folder: str) -> list[str]:
     """Return the names of a folder's SentencePiece models and lists of BPE merges; of equal files
     the first."""
     out: list[str] = []
-    for name in sorted(
-        name
-        for name in os.listdir(folder)
-        if name.endswith((SUFFIX, *CODE_SUFFIXES)) or name in CODES
-    ):
-        if not any(
+    for name in sorted(os.listdir(folder)):
+        if (name.endswith((SUFFIX, *CODE_SUFFIXES)) or name in CODES) and not any(
             filecmp.cmp(os.path.join(folder, name), os.path.join(folder, other), shallow=False)
             for other in out
         ):
@@ -236,21 +227,16 @@ class SegmentationCheck:
             return
         kind, segmented = self.kind, any(MARK[self.kind] in line for line in text)
         words = (word for line in text for word in line.split())
-        if (
-            not segmented
-            and kind == "subword-nmt"
-            and self.has_word is not None
-            and all(map(self.has_word, words))
-        ):
-            return
+        if not segmented and kind == "subword-nmt" and self.has_word:
+            if all(map(self.has_word, words)):
+                return
         self.kind = None
         if not segmented:
-            mark, flags = MARK[kind], advice(kind, self.folder)
             logger.warning(
                 "the words of the dictionary are pieces (%s), and the input is not "
                 "segmented: add %s",
-                mark,
-                flags,
+                MARK[kind],
+                advice(kind, self.folder),
             )
 
 
@@ -263,13 +249,9 @@ def advice(kind: str, folder: str) -> str:
         if flag_of(name) == FLAG[kind]
     ]
     file = files[0] if len(files) == 1 else "FILE"
-    bpe = (
-        "sentencepiece"
-        if kind == "sentencepiece"
-        else kind_of_codes(files[0])
-        if files
-        else "subword_nmt"
-    )
+    bpe = "sentencepiece" if kind == "sentencepiece" else "subword_nmt"
+    if files and kind != "sentencepiece":
+        bpe = kind_of_codes(files[0])
     return f"--bpe {bpe} --{FLAG[kind].replace('_', '-')} {file}"
 
 
@@ -289,12 +271,10 @@ def warn_segmented_output(dictionary: Dictionary, folder: str) -> None:
     """Warn if translations of a binarised data set are printed as pieces."""
     kind = kind_of(dictionary, None)
     if kind is not None:
-        way = "--remove-bpe sentencepiece" if kind == "sentencepiece" else "--remove-bpe"
-        mark, flags = MARK[kind], advice(kind, folder)
         logger.warning(
             "the words of the dictionary are pieces (%s), and translations stay segmented: "
-            "add %s, or %s",
-            mark,
-            way,
-            flags,
+            "add --remove-bpe%s, or %s",
+            MARK[kind],
+            " sentencepiece" * (kind == "sentencepiece"),
+            advice(kind, folder),
         )

@@ -51,6 +51,7 @@ FILES = (
     "source_dict",
     "target_dict",
 )
+SHARED = ("fixed_dictionary", "lang_dict")  # those that all languages share
 MULTILINGUAL_TASK = "translation_multi_simple_epoch_ext"
 # flags of languages in the checkpoints of multilingual tasks
 LANGUAGES = {
@@ -158,16 +159,13 @@ def find_model(folder: str, given: Mapping[str, Any], any_pair: bool = False) ->
         flags.get("source_lang") and flags.get("target_lang")
     ):
         pair = flags.get("source_lang"), flags.get("target_lang")
+        known = listed_languages(found)
         if "fixed_dictionary" not in found:
             pair = language_pair(folder, first, *pair)
-        elif any_pair and pair == (None, None) and len(known := listed_languages(found)) > 1:
+        elif any_pair and pair == (None, None) and len(known) > 1:
             pair = known[0], known[1]
         else:
-            there = (
-                f", each one of {cut(', '.join(known))}"
-                if (known := listed_languages(found))
-                else ""
-            )
+            there = f", each one of {cut(', '.join(known))}" if known else ""
             raise UsageError(
                 f"{folder} has one dictionary for all languages: add --source-lang and "
                 f"--target-lang{there}"
@@ -175,11 +173,7 @@ def find_model(folder: str, given: Mapping[str, Any], any_pair: bool = False) ->
         flags["source_lang"], flags["target_lang"] = pair
     found |= segmentation_flags(folder, flags, task)
     whole = {**found, **flags, "path": path, "data": folder}
-    said = [
-        f"{name}={value}"
-        for name, value in whole.items()
-        if name in found or name.endswith("_lang")
-    ]
+    said = [f"{n}={value}" for n, value in whole.items() if n in found or n.endswith("_lang")]
     logger.info("%s: %s", folder, ", ".join(said))
     return whole
 
@@ -190,10 +184,7 @@ def shared_files(folder: str, settings: dict[str, Any], known: Mapping[str, Any]
     was trained with one. known: flags that are given or found."""
     if known["task"] != MULTILINGUAL_TASK:
         return {}
-    saved = {
-        name: os.path.basename(settings.get(name) or "")
-        for name in ("fixed_dictionary", "lang_dict")
-    }
+    saved = {name: os.path.basename(settings.get(name) or "") for name in SHARED}
     out = {}
     if not languages_of(folder) and not any(
         known.get(name) for name in ("fixed_dictionary", "source_dict", "target_dict")
@@ -262,17 +253,13 @@ def add_model(parse: ArgumentParser, needed: bool = True) -> None:
 def flags_of(args: Any, others: list[str], any_pair: bool = False) -> dict[str, Any]:
     """Return keywords of `Translator` and `Engine`: for the model that these flags name, and for
     its decoding, by the other flags. any_pair, errors: see `find_model`."""
-    pair = {
-        name: value
-        for name in ("source_lang", "target_lang")
-        if (value := vars(args)[name]) is not None
-    }
-    flags = as_keywords(others) | pair
-    return (
-        find_model(args.data, flags, any_pair)
-        if args.path is None
-        else {"path": args.path, "data": args.data and folder_named(args.data), **flags}
-    )
+    flags = as_keywords(others)
+    for name in ("source_lang", "target_lang"):
+        if vars(args)[name] is not None:
+            flags[name] = vars(args)[name]
+    if args.path is None:
+        return find_model(args.data, flags, any_pair)
+    return {"path": args.path, "data": args.data and folder_named(args.data), **flags}
 
 
 def configuration(arguments: list[str]) -> Any:
