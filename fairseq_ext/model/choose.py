@@ -79,16 +79,13 @@ def make_decoder(
             "the transformer backend failed its self-check, fairseq's own modules run instead: %s",
             reason,
         )
-    if int8:
-        raise UsageError(
-            "--int8 needs the transformer backend, which cannot run this model, because "
-            f"{reason}: leave it out"
+    if int8 or backend == "transformer":
+        what, way = (
+            ("--int8 needs the transformer backend, which", "leave it out")
+            if int8
+            else ("--decoder-backend transformer", "use auto or fairseq")
         )
-    if backend == "transformer":
-        raise UsageError(
-            f"--decoder-backend transformer cannot run this model, because {reason}: "
-            "use auto or fairseq"
-        )
+        raise UsageError(f"{what} cannot run this model, because {reason}: {way}")
     logger.info("decoder backend: fairseq, because %s", reason)
     return FairseqBackend(models, need_attention), reason
 
@@ -148,51 +145,57 @@ def int8_unsupported_reason(decoder: TransformerBackend) -> str | None:
 
 # folders of fairseq.models
 SPEECH = ("speech_to_text", "speech_to_speech", "text_to_speech", "wav2vec", "hubert")
-# task, kind of model, and why it cannot run it
-REFUSED = (
+# task, kind of model, whether the task runs no other kind (else: any but it), and what is said of
+# those that it cannot run
+KINDS = (
     (
         object,
         FairseqNATModel,
+        False,
         "refines whole sentences and has no next token to search for: use stock's "
         "--task translation_lev",
     ),
     (
         TranslationTask,
         FairseqLanguageModel,
+        False,
         "is a language model and reads no source sentence: use --task language_modeling_ext",
     ),
     (
         TranslationTask,
         FairseqMultiModel,
+        False,
         "holds one model for each pair of languages: use --task multilingual_translation_ext",
     ),
     (
         TranslationTask,
         TransformerFromPretrainedXLMModel,
+        False,
         "reads dictionaries of another kind: use stock's --task translation_from_pretrained_xlm",
     ),
-)
-# task, the only kind of model that it can run, and what is said of others
-NEEDED = (
     (
         SpeechToTextTask,
         FairseqEncoderDecoderModel,
+        True,
         "labels all frames at once (CTC) and has no next token to search for: use fairseq's "
         "examples/speech_recognition",
     ),
     (
         (LanguageModelingTask, MultilingualLanguageModelingTask),
         FairseqLanguageModel,
+        True,
         "is not a language model: use --task translation_ext",
     ),
     (
         MultilingualTranslationTask,
         FairseqMultiModel,
+        True,
         "is one model and not one for each pair: use --task translation_ext",
     ),
     (
         TranslationTask,
         FairseqEncoderDecoderModel,
+        True,
         "has no decoder and so generates no text: use an encoder-decoder",
     ),
 )
@@ -216,9 +219,8 @@ def refusal_reason(architecture: str, task: Any) -> str | None:
         )
     return first(
         why
-        for rows, is_refused in ((REFUSED, True), (NEEDED, False))
-        for tasks, kinds, why in rows
-        if isinstance(task, tasks) and issubclass(kind, kinds) is is_refused
+        for tasks, kinds, is_only, why in KINDS
+        if isinstance(task, tasks) and issubclass(kind, kinds) is not is_only
     )
 
 

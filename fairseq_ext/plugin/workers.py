@@ -152,9 +152,8 @@ class CpuWorkers:
             for message in channel.receive():
                 before = self.stats.copy()
                 try:
-                    hypotheses = convert_values(
-                        self.decode(*pickle.loads(message)), Tensor, to_array
-                    )
+                    found = self.decode(*pickle.loads(message))
+                    hypotheses = convert_values(found, Tensor, Tensor.numpy)
                     answer = pickle.dumps((hypotheses, self.stats.since(before)))
                 except Exception as error:  # passed to the command, which raises it
                     answer = pickle.dumps(
@@ -188,12 +187,9 @@ class CpuWorkers:
             for answer in answers:  # before any is counted: parts of the batch may be decoded again
                 if isinstance(answer, BaseException):
                     raise answer
-            for index, answer in zip(shares, answers, strict=True):
-                hypotheses = convert_values(answer[0], np.ndarray, torch.from_numpy)
-                stats = answer[1]
+            for i, (hypotheses, stats) in enumerate(answers):
                 self.stats.add(stats)
-                for place, found in zip(index, hypotheses, strict=True):
-                    out[place] = found
+                out[i :: self.count] = convert_values(hypotheses, np.ndarray, torch.from_numpy)
         except SentenceError:  # workers continue
             raise
         except BaseException:
@@ -249,8 +245,3 @@ class CpuWorkers:
         if self.pool is not None:
             self.pool.end(grace=0.0)
         self.pool, self.workers = None, []
-
-
-def to_array(tensor: Tensor) -> np.ndarray:
-    """Return a tensor as an array, which is pickled faster."""
-    return tensor.numpy()
