@@ -1,4 +1,4 @@
-"""The demo's model, as a Translator's keywords."""
+"""The demo's model, as a Translator's keywords and as flags of a command."""
 
 from pathlib import Path
 
@@ -13,3 +13,7 @@ FLAGS = dict(
     sentencepiece_model=str(MODEL / "spm.model"),
     cpu=True,
 )
+# behind the data directory; with our task
+STOCK = ("--path", MODEL / "checkpoint.pt", "-s", "de", "-t", "en", "--cpu")
+STOCK += ("--bpe", "sentencepiece", "--sentencepiece-model", MODEL / "spm.model")
+OURS = (*STOCK, "--task", "translation_ext")

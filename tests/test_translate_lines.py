@@ -11,7 +11,7 @@ from pathlib import Path
 
 import forked
 import pytest
-from demo_model import MODEL
+from demo_model import MODEL, STOCK
 from serving import FLAGS
 from sizes import part_of
 
@@ -62,18 +62,8 @@ def translate(
 
 def stock(lines: list[str]) -> list[str]:
     """fairseq-interactive's translations."""
-    segmentation = (
-        "--bpe",
-        "sentencepiece",
-        "--sentencepiece-model",
-        MODEL / "spm.model",
-        "--max-tokens",
-        4000,
-        "--buffer-size",
-        10,
-    )
-    model = (MODEL, "--path", MODEL / "checkpoint.pt", "-s", "de", "-t", "en", "--cpu", "--beam", 4)
-    said = forked.interactive_forked("\n".join(lines) + "\n", *model, *segmentation).stdout
+    how = (MODEL, *STOCK, "--beam", 4, "--max-tokens", 4000, "--buffer-size", 10)
+    said = forked.interactive_forked("\n".join(lines) + "\n", *how).stdout
     return [line.split("\t")[2] for line in said.splitlines() if line.startswith("D-")]
 
 

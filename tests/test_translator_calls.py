@@ -135,16 +135,6 @@ def test_iterating_gives_the_same_in_order_and_reads_no_further_than_its_buffer(
     assert texts(ours.translate_iter(lines, 2, buffer=8)) == texts(ours.translate(lines, 2))
 
 
-def test_a_string_in_the_place_of_lines_is_refused(translator):
-    """Its characters would be translated one by one."""
-    for call in (translator.translate, lambda lines: next(translator.translate_iter(lines))):
-        with pytest.raises(
-            UsageError,
-            match="lines is one string, and a list is needed: put it into a list",
-        ):
-            call("de1 de2")
-
-
 def test_iterating_takes_constraints_line_by_line(tiny, tmp_path, translator):
     lines = [line or "de1" for line in made_up(10, seed=2)]
     wanted = [[f"en{i}"] if i % 3 else [] for i in range(10)]

@@ -26,45 +26,6 @@ def has(phrase: str, text: str) -> bool:
     return re.search(rf"(?<!\S){phrase}(?!\S)", text) is not None
 
 
-def test_constraints_avoid_and_prefixes_need_no_flags(translator):
-    plain = translator.translate(LINES)
-    before = translator.stats.sentences
-    found = translator.translate(
-        LINES,
-        constraints=[["en3", "en5 en6"], [], [["en7", "en8 en9"]], ["en1", "en1"]],
-        avoid=["en2"],
-        prefixes=[None, "", "en4 en4", None],
-    )
-    for nbest in found[:1] + found[2:]:
-        assert len(nbest) == 2 and not any(has("en2", h.text) for h in nbest)
-    assert all(has("en3", h.text) and has("en5 en6", h.text) for h in found[0])
-    assert all(
-        h.text.startswith("en4 en4") and (has("en7", h.text) or has("en8 en9", h.text))
-        for h in found[2]
-    )
-    assert all(h.text.split().count("en1") >= 2 for h in found[3])
-    assert translator.stats.sentences == before + len(LINES)
-    # a prefix is one of them
-    assert translator.stats.as_dict()["constraints"] == {"given": 6, "met": 6, "unmet": []}
-    assert "select:dba" in translator.signature
-    # a line without any is translated as before, in such a call and after it
-    assert translator.translate(LINES) == plain
-    again = translator.translate(LINES, constraints=[["en3"], [], [], []])
-    assert [[h.text for h in nbest] for nbest in again[1:]] == [
-        [h.text for h in nbest] for nbest in plain[1:]
-    ]
-
-
-def test_flags_of_phrases_need_no_others(tiny, translator):
-    """Phrases come with the call, so a flag that applies to them requires their search; a line
-    without any is translated as before."""
-    ours = make(tiny, constraint_bonus=1000.0)
-    assert "select:bonus" in ours.signature
-    found = ours.translate(LINES, constraints=[["en3"], [], [], ["en5"]])
-    assert has("en3", found[0][0].text) and has("en5", found[3][0].text)
-    assert [h.text for h in found[2]] == [h.text for h in translator.translate(LINES)[2]]
-
-
 def test_an_empty_line_has_an_empty_translation_which_lacks_its_constraints(tiny):
     found = make(tiny).translate(["", "de4"], constraints=[["en3"], []], prefixes=["en4", None])
     reason = "the line is empty"
@@ -79,14 +40,6 @@ def test_an_empty_line_has_an_empty_translation_which_lacks_its_constraints(tiny
         "met": 1,
         "unmet": [[0, "en3", reason]],
     }
-
-
-def test_avoid_can_be_given_for_each_line(translator):
-    words = [nbest[0].tokens[:1] for nbest in translator.translate(LINES)]
-    found = translator.translate(LINES, avoid=words)
-    assert not any(
-        w in h.tokens for ws, nbest in zip(words, found, strict=True) for w in ws for h in nbest
-    )
 
 
 def test_hypotheses_that_cannot_meet_their_constraints_are_flagged_also_when_read_again(
@@ -128,25 +81,6 @@ def test_first_constraints_next_to_a_results_file_are_refused(tiny, tmp_path):
     assert len(translator.translate(LINES)) == len(LINES)  # and nothing is broken
 
 
-def test_they_add_to_those_of_the_flags(tiny, tmp_path):
-    (tmp_path / "g.tsv").write_text("de3\ten9\n")
-    both = make(tiny, glossary=str(tmp_path / "g.tsv")).translate(
-        LINES, constraints=[["en8"], [], ["en7"], []]
-    )
-    assert (
-        has("en8", both[0][0].text) and has("en9", both[0][0].text) and has("en7", both[2][0].text)
-    )
-    with_flags = make(tiny, glossary=str(tmp_path / "g.tsv")).translate(LINES)
-    assert has("en9", with_flags[0][0].text)
-
-
-def test_ordered_when_made_so(tiny):
-    ordered = make(tiny, constraints="ordered")
-    for first, second in (("en5", "en7"), ("en7", "en5")):
-        tokens = ordered.translate(LINES[:1], constraints=[[first, second]])[0][0].tokens
-        assert tokens.index(first) < len(tokens) - 1 - tokens[::-1].index(second)
-
-
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -159,15 +93,12 @@ def test_ordered_when_made_so(tiny):
         ),
         ({"constraints": [[], [], [" "], []]}, "line 3 has an empty phrase"),
         ({"avoid": ["</s>"]}, "in line 1, the phrase '</s>'"),
-        ({"constraints": ["en1", [], [], []]}, "constraints of line 1 is 'en1': give a list"),
-        ({"constraints": [[None], [], [], []]}, "a constraint of line 1 is None: give a list"),
         (
             {"constraints": [["en1", ["en2", 3]], [], [], []]},
             "a constraint of line 1 has 3 for a phrase",
         ),
         ({"constraints": [[], [[]], [], []]}, "a constraint of line 2 is an empty list"),
         ({"avoid": [[], [7], [], []]}, "avoid of line 2 has 7 for a phrase"),
-        ({"prefixes": [None, 5, None, None]}, "prefixes of line 2 has 5 for a phrase"),
     ],
 )
 def test_bad_arguments_are_named(translator, arguments, message):

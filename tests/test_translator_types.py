@@ -42,6 +42,8 @@ ARGUMENTS = {
     [
         ("translate", {"lines": None}, "lines is None, and a list is needed"),
         ("translate", {"lines": 5}, "lines is 5, and a list is needed"),
+        # its characters would be translated one by one
+        ("translate", {"lines": "de1"}, "lines is one string, and a list is needed: put it into a"),
         ("translate", {"lines": iter(LINES)}, "lines is a list_iterator, which can be read only"),
         ("translate", {"lines": {"de1", "de2"}}, "and a list is needed"),
         ("translate", {"lines": torch.tensor(5)}, "lines is tensor(5), and a list is needed"),
@@ -76,6 +78,7 @@ ARGUMENTS = {
         ("translate", {"nbest": 99 * ["x"]}, "...: give a whole number of hypotheses"),
         ("translate", {"prefixes": [np.ones(2), None]}, "prefixes of line 1 has array([1., 1.]) "),
         ("translate_iter", {"lines": None}, "lines is None, and a list is needed"),
+        ("translate_iter", {"lines": "de1"}, "lines is one string, and a list is needed: put it"),
         ("translate_iter", {"constraints": 5}, "constraints is 5, and a list is needed"),
         ("translate_iter", {"avoid": [["en3"], ["en4"]]}, "avoid has ['en3']: give text"),
         ("translate_iter", {"buffer": "9"}, "buffer is '9': give the number"),

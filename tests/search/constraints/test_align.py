@@ -4,12 +4,13 @@ the report says what is there."""
 import gc
 import json
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
+import demo_model
 import models
 import pytest
 import torch
+from demo_model import MODEL, OURS, ROOT
 from demo_text import raw_demo
 from fairseq.sequence_scorer import SequenceScorer
 from forked import generate, interactive
@@ -38,22 +39,12 @@ from fairseq_ext.search.phrases.letter_case import fitted
 from fairseq_ext.search.phrases.places import agreeing, edited, edits, fitting
 from fairseq_ext.search.phrases.sentence import SentenceConstraints, SourceTerm
 
-ROOT = Path(__file__).resolve().parents[3]
-MODEL = ROOT / "checkpoints" / "demo"
-SEGMENTED = {"bpe": "sentencepiece", "sentencepiece_model": str(MODEL / "spm.model")}
 SOURCES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()
 SOURCES = SOURCES[: len(part_of(60, 26))]
 
 
 def translator(**flags) -> Translator:
-    return Translator(
-        str(MODEL / "checkpoint.pt"),
-        str(MODEL),
-        source_lang="de",
-        target_lang="en",
-        cpu=True,
-        **SEGMENTED | flags,
-    )
+    return Translator(**demo_model.FLAGS, **flags)
 
 
 @pytest.fixture(scope="module")
@@ -530,27 +521,6 @@ def test_a_german_compound_is_replaced_wholly(tmp_path, beam):
         assert found[0].text == draft[0].text.replace(displaced, term)
 
 
-def test_scores_are_the_models_for_the_final_text(tmp_path):
-    glossary = tmp_path / "terms.tsv"
-    glossary.write_text("Angebot\tmoonlight\n", encoding="utf-8")
-    source = "Das Angebot wird morgen geprüft."
-    placing = translator(beam=4, nbest=3, glossary=str(glossary))
-    for hypothesis in placing.translate([source])[0]:
-        assert "moonlight" in hypothesis.text
-        scored = placing.score([source], [hypothesis.text])[0]
-        assert hypothesis.tokens == scored.tokens
-        assert hypothesis.score == pytest.approx(scored.score, abs=1e-4)
-
-
-def test_sentences_without_a_term_and_terms_that_the_draft_has_change_nothing(drafts, tmp_path):
-    glossary = tmp_path / "terms.tsv"
-    word = max(drafts[0].strip(".?!").split(), key=len).strip(",")
-    first = max(SOURCES[0].strip(".?!").split(), key=len).strip(",")
-    glossary.write_text(f"{first}\t{word}\nNirgendwo\tnowhere\n", encoding="utf-8")
-    placing = translator(beam=4, glossary=str(glossary))
-    assert [hypotheses[0].text for hypotheses in placing.translate(SOURCES[:20])] == drafts[:20]
-
-
 def test_a_term_that_no_word_translates_costs_no_word_of_the_draft(tmp_path, monkeypatch):
     """It is inserted, or searched for; the other term stands in the place of its word."""
     (tmp_path / "terms.tsv").write_text("Ordner\tletter\nÄrztin\tmoonlight\n", encoding="utf-8")
@@ -621,23 +591,8 @@ def test_the_end_of_a_run_says_what_became_of_the_terms(tmp_path, monkeypatch):
     (tmp_path / "in.de").write_text(
         "Das Angebot wird morgen geprüft.\nDer Ordner ist neu.\n", encoding="utf-8"
     )
-    given = [
-        MODEL,
-        "--path",
-        MODEL / "checkpoint.pt",
-        "-s",
-        "de",
-        "-t",
-        "en",
-        "--cpu",
-        "--bpe",
-        "sentencepiece",
-        "--sentencepiece-model",
-        MODEL / "spm.model",
-        "--task",
-        "translation_ext",
-        "--input",
-        tmp_path / "in.de",
+    given = [MODEL, *OURS, "--input", tmp_path / "in.de"]
+    given += [
         "--glossary",
         tmp_path / "terms.tsv",
         "--stats-file",
@@ -675,23 +630,8 @@ def test_through_the_command_next_to_streams_banned_and_other_required_words(tmp
     (tmp_path / "in.de").write_text(
         "Das Angebot wird morgen geprüft.\nDer Ordner ist neu.\n\nZwei Ordner.\n", encoding="utf-8"
     )
-    given = [
-        MODEL,
-        "--path",
-        MODEL / "checkpoint.pt",
-        "-s",
-        "de",
-        "-t",
-        "en",
-        "--cpu",
-        "--bpe",
-        "sentencepiece",
-        "--sentencepiece-model",
-        MODEL / "spm.model",
-        "--task",
-        "translation_ext",
-        "--input",
-        tmp_path / "in.de",
+    given = [MODEL, *OURS, "--input", tmp_path / "in.de"]
+    given += [
         "--buffer-size",
         "4",
     ]
@@ -741,9 +681,7 @@ def test_what_is_forced_at_the_start_stays_and_what_is_banned_does_not_arise(tmp
 def forcing(tmp_path_factory):
     """Runs fairseq-generate with --prefix-size on the first sentences of the demo."""
     folder = raw_demo(tmp_path_factory.mktemp("raw"), 16)
-    where = [folder, "--path", MODEL / "checkpoint.pt", "--dataset-impl", "raw", "--cpu"]
-    where += ["-s", "de", "-t", "en", "--task", "translation_ext", "--bpe", "sentencepiece"]
-    where += ["--sentencepiece-model", MODEL / "spm.model"]
+    where = [folder, *OURS, "--dataset-impl", "raw"]
 
     def run(size: int, *flags) -> dict[str, str]:
         """Its lines by their names, such as D-3."""

@@ -1,27 +1,28 @@
-"""Allowed outputs through the commands, the Python API, an engine and the server: every output is
-in its set, whatever else is switched on, or the pair is refused in one sentence."""
+"""Allowed outputs through the commands, the Python API and the server: every output
+is in its set, whatever else is switched on, or the pair is refused in one sentence."""
 
 import json
 import random
 import re
-from functools import partial
 from pathlib import Path
 
 import demo_model
 import pytest
-import test_cli
 from demo_model import MODEL, ROOT
-from forked import command
+from search.constraints.test_constraints_cli import (
+    generate,
+    hypotheses,
+    interactive,
+    times,
+    write,
+)
 from sizes import drawn
-from test_cli import EXT, lines
+from test_cli import EXT
 
 from fairseq_ext import Translator, UsageError
 from fairseq_ext.allowed import main
 from fairseq_ext.search.compiled import CompiledSearch
 
-generate, interactive = (
-    partial(run, run=command) for run in (test_cli.generate, test_cli.interactive)
-)
 DEMO = demo_model.FLAGS | dict(beam=4, nbest=2)
 SET = [
     "en1",
@@ -37,11 +38,6 @@ LINES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitli
 SENTENCES = 11  # of the tiny corpus
 
 
-def write(path, strings) -> str:
-    path.write_text("".join(each + "\n" for each in strings), encoding="utf-8")
-    return str(path)
-
-
 @pytest.fixture(scope="module")
 def file(tmp_path_factory) -> str:
     return write(tmp_path_factory.mktemp("allowed") / "set.txt", SET)
@@ -52,34 +48,11 @@ def translator() -> Translator:
     return Translator(**DEMO)
 
 
-def outputs(done) -> dict[int, list[str]]:
-    """The text of every H- line, by sentence."""
-    out: dict[int, list[str]] = {}
-    for line in lines(done):
-        if line[0].startswith("H-"):
-            out.setdefault(int(line[0][2:]), []).append(line[2])
-    return out
-
-
-def times(phrase: str, text: str) -> int:
-    """How often a phrase stands in a text, word by word."""
-    return len(re.findall(rf"(?<!\S){re.escape(phrase)}(?!\S)", text))
-
-
 # ---- with everything else
 
 SETTINGS = [
     (),
-    ("--beam", 1),
-    ("--beam", 20, "--nbest", 20),
-    ("--schedule", "stream", "--stream-width", 3),
-    ("--stop", "optimal"),
-    ("--stop", "optimal", "--prune-bound", "--unnormalized"),
     ("--stop", "first"),
-    ("--stop", "ranked"),
-    ("--stop", "shrink"),
-    ("--prune-threshold", 2.0),
-    ("--prune-children", 1),
     ("--sampling", "--beam", 3, "--nbest", 3),
     ("--sampling", "--sampling-topk", 2, "--beam", 2, "--nbest", 2),
     ("--diverse-beam-groups", 2, "--beam", 4),
@@ -88,16 +61,10 @@ SETTINGS = [
     ("--softmax", "lsh", "--lsh-k", 4, "--lsh-u", 2, "--lsh-top", 3, "--lsh-share", "sentence"),
     ("--softmax", "top", "--shortlist-top", 3),
     ("--softmax", "screened"),
-    ("--int8",),
-    ("--temperature", 0.5),
-    ("--no-repeat-ngram-size", 3),
-    ("--max-len-b", 3),
-    ("--min-len", 3),
     ("--mbr", "chrf"),
     ("--cpu-workers", 2),
     ("--select", "dba"),
     ("--select", "gbs"),
-    ("--prefix-size", 0),
     ("--unkpen", 2),
 ]
 
@@ -106,7 +73,7 @@ SETTINGS = [
 @pytest.mark.parametrize("more", SETTINGS, ids=lambda more: " ".join(map(str, more)) or "alone")
 def test_every_output_is_in_the_set(tiny, file, more):
     done = generate(tiny, *EXT, "--allowed-file", file, *more)
-    found = outputs(done)
+    found = hypotheses(done)
     assert sorted(found) == list(range(SENTENCES))
     for each in found.values():
         assert each and set(each) <= set(SET)
@@ -116,7 +83,7 @@ def test_every_output_is_in_the_set(tiny, file, more):
 def test_an_ensemble_keeps_to_the_set(tiny, file):
     both = f"{tiny / 'model.pt'}:{tiny / 'model.pt'}"
     done = generate(tiny, *EXT, "--allowed-file", file, model=both)
-    assert all(set(each) <= set(SET) for each in outputs(done).values())
+    assert all(set(each) <= set(SET) for each in hypotheses(done).values())
 
 
 @pytest.mark.parametrize(
@@ -159,7 +126,7 @@ def test_required_and_banned_phrases_choose_among_the_set(tiny, file, tmp_path):
         *("--allowed-file", file, "--constraints-file", required, "--avoid-file", banned),
         *("--beam", 8, "--nbest", 8),
     )
-    found = outputs(done)
+    found = hypotheses(done)
     for number, line in enumerate(phrases):
         wanted = [each for each in line.split("\t") if each]
         expected = {
@@ -184,7 +151,7 @@ def test_a_sentence_without_an_output_is_an_error_of_its_own(tiny, file, tmp_pat
         stdin=texts,
         check=False,
     )
-    found = outputs(done)
+    found = hypotheses(done)
     errors = dict(re.findall(r"^E-(\d+)\t(.*)$", done.stderr, re.MULTILINE))
     assert sorted(errors) == ["1", "3", "4"]
     assert "en30" in errors["1"] and "together" in errors["3"]
@@ -196,7 +163,7 @@ def test_a_sentence_without_an_output_is_an_error_of_its_own(tiny, file, tmp_pat
 def test_strings_that_cannot_be_written_are_left_out_in_one_line(tiny, tmp_path):
     path = write(tmp_path / "set.txt", ["", "en1", "ship en2", "en1", "  ", "en2 ", "boat"])
     done = interactive(tiny, *EXT, "--allowed-file", path, stdin="de1\nde2\n")
-    assert set(sum(outputs(done).values(), [])) <= {"en1", "en2"}
+    assert set(sum(hypotheses(done).values(), [])) <= {"en1", "en2"}
     said = [line for line in done.stderr.splitlines() if "left out" in line]
     assert len(said) == 1 and "2 strings of 4" in said[0] and "'ship en2'" in said[0]
     path = write(tmp_path / "none.txt", ["ship", ""])
@@ -213,7 +180,7 @@ def test_a_set_of_each_line(tiny, file, tmp_path, kind):
     rows[4] = ""
     path = write(tmp_path / "sets", rows)
     done = generate(tiny, *EXT, "--allowed-file-per-line", path, "--allowed-file", file)
-    for number, texts in outputs(done).items():
+    for number, texts in hypotheses(done).items():
         assert set(texts) <= set(sets[number] or SET)
     path = write(tmp_path / "short", rows[:-1])
     done = generate(tiny, *EXT, "--allowed-file-per-line", path, check=False)
@@ -226,7 +193,7 @@ def test_a_prefix_of_the_data_set_counts_as_a_part_of_the_output(tiny, tmp_path)
     strings += [" ".join([*each[:1], "en1", "en2"]) for each in references]
     path = write(tmp_path / "set.txt", strings)
     done = generate(tiny, *EXT, "--allowed-file", path, "--prefix-size", 1)
-    for number, texts in outputs(done).items():
+    for number, texts in hypotheses(done).items():
         assert set(texts) <= set(strings)
         assert all(text.split()[:1] == references[number][:1] for text in texts)
 
@@ -237,7 +204,7 @@ def test_a_prefix_of_the_data_set_counts_as_a_part_of_the_output(tiny, tmp_path)
 def test_a_regular_expression(tiny):
     pattern = r"(en[1-3] ){2,3}en(7|8)+"
     done = generate(tiny, *EXT, "--allowed-regex", pattern)
-    found = sum(outputs(done).values(), [])
+    found = sum(hypotheses(done).values(), [])
     assert found and all(re.fullmatch(pattern, text) for text in found)
     for wrong in ("(en1", r"(en1)\1", "xx"):
         done = generate(tiny, *EXT, "--allowed-regex", wrong, check=False)
@@ -251,7 +218,7 @@ def test_an_automaton_of_words(tiny, tmp_path):
         "arcs": [["a", "en1 en2", "b"], ["a", "en1", "b"], ["b", "en3", "b"], ["b", "en4", "c"]],
     }
     path = write(tmp_path / "a.json", [json.dumps(given)])
-    found = sum(outputs(generate(tiny, *EXT, "--allowed-automaton", path)).values(), [])
+    found = sum(hypotheses(generate(tiny, *EXT, "--allowed-automaton", path)).values(), [])
     assert found and all(re.fullmatch(r"en1( en2)?( en3)* en4", text) for text in found)
     for wrong in (
         "[]",
@@ -262,12 +229,6 @@ def test_an_automaton_of_words(tiny, tmp_path):
         path = write(tmp_path / "wrong.json", [wrong])
         done = generate(tiny, *EXT, "--allowed-automaton", path, check=False)
         assert "wrong.json" in done.stderr and "Traceback" not in done.stderr
-
-
-def test_patterns_over_pieces_of_words(translator):
-    pattern = r"(The|A) [a-z]{3,9} (is|was) (red|blue)\."
-    (found,) = Translator(**DEMO, allowed_regex=pattern).translate(["Das Haus war rot."])
-    assert found and all(re.fullmatch(pattern, h.text) for h in found)
 
 
 @drawn(1)
@@ -284,7 +245,7 @@ def test_any_segmentation_allows_the_same_texts_and_scores_no_less(seed):
     assert free[0].score >= canonical[0].score - 1e-4
 
 
-# ---- from Python, an engine, the server and a corpus
+# ---- from Python and the server
 
 
 def test_calls_of_a_translator(translator):
@@ -309,23 +270,6 @@ def test_calls_of_a_translator(translator):
     )
     assert "no allowed output has the required phrase 'port'" in str(failed)
     assert good[0].text == strings[1]
-
-
-def test_requests_of_an_engine(engine):
-    sources = ["Das Haus war rot und sehr alt.", "Mein Bruder hat gestern lange angerufen."] * 3
-    sets = [["The house was red.", "Yes."], ["My brother called.", "No."], None] * 2
-    futures = [
-        engine.submit(source, allowed=given) for source, given in zip(sources, sets, strict=True)
-    ]
-    bad = engine.submit(sources[0], allowed=["Yes."], constraints=["house"])
-    both = engine.submit(sources[0], allowed=["Yes.", "No house."], constraints=["house"])
-    for future, given in zip(futures, sets, strict=True):
-        text = future.result(100).hypotheses[0].text
-        assert given is None or text in given
-    assert both.result(100).hypotheses[0].text == "No house."
-    assert both.result().constraints[0].met
-    with pytest.raises(UsageError, match="no allowed output has the required phrase 'house'"):
-        bad.result(100)
 
 
 def test_a_record_of_the_server(client):

@@ -46,14 +46,6 @@ def test_banned_is_what_would_finish_a_phrase(sentences, wished):
         )
 
 
-def test_overlapping_phrases_are_all_blocked():
-    table = build_banned([[(1, 2, 3, 4), (2, 3, 1), (3, 2)]], V, CPU)
-    state = table.start[:1]
-    for token in (1, 2, 3):
-        state = table.advance(state, torch.tensor([token]))
-    assert banned_now(table, state) == [{4, 1, 2}]
-
-
 def test_equal_lists_share_an_automaton_and_empty_ones_ban_nothing():
     table = build_banned([[(1, 2), (3,)], [], [(3,), (1, 2)]], V, CPU)
     assert table.start[0] == table.start[2] != table.start[1]

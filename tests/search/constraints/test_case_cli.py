@@ -6,12 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+from demo_model import OURS
 from demo_text import raw_demo
 from forked import generate, interactive_forked
 from sizes import drawn
 
-ROOT = Path(__file__).resolve().parents[3]
-MODEL = ROOT / "checkpoints" / "demo"
 LINES = 6
 NBEST = 3
 
@@ -25,29 +24,8 @@ def demo(tmp_path_factory) -> Path:
 def translations(demo: Path, *flags) -> tuple[dict[int, list[str]], dict]:
     """Texts of the n-best lists by sentence, and the statistics of the constraints."""
     stats = demo / "stats.json"
-    where = [
-        demo,
-        "--path",
-        MODEL / "checkpoint.pt",
-        "--dataset-impl",
-        "raw",
-        "--cpu",
-        "--source-lang",
-        "de",
-        "--target-lang",
-        "en",
-    ]
-    how = [
-        "--bpe",
-        "sentencepiece",
-        "--sentencepiece-model",
-        MODEL / "spm.model",
-        "--task",
-        "translation_ext",
-        "--beam",
-        4,
-    ]
-    status, out, log = generate(*where, *how, "--nbest", NBEST, "--stats-file", stats, *flags)
+    where = [demo, *OURS, "--dataset-impl", "raw", "--beam", 4]
+    status, out, log = generate(*where, "--nbest", NBEST, "--stats-file", stats, *flags)
     assert status == 0, log
     found: dict[int, list[str]] = {}
     for number, text in re.findall(r"^D-(\d+)\t\S+\t(.*)$", out, re.MULTILINE):
@@ -109,26 +87,7 @@ def test_where_a_phrase_counts(demo, tmp_path, mode):
     """The model says "offers" by itself: that has "offer" where a suffix may follow,
     and lacks it as a word."""
     line = "Zwei Angebote werden morgen geprüft.\n"
-    where = [
-        demo,
-        "--path",
-        MODEL / "checkpoint.pt",
-        "--cpu",
-        "--source-lang",
-        "de",
-        "--target-lang",
-        "en",
-    ]
-    how = [
-        "--bpe",
-        "sentencepiece",
-        "--sentencepiece-model",
-        MODEL / "spm.model",
-        "--task",
-        "translation_ext",
-        "--beam",
-        4,
-    ]
+    where = [demo, *OURS, "--beam", 4]
     given = [
         "--constraints-file",
         written(tmp_path, "constraints", ["offer"]),
@@ -137,7 +96,7 @@ def test_where_a_phrase_counts(demo, tmp_path, mode):
     ]
     free, found = (
         re.search(
-            r"^D-0\t\S+\t(.*)$", interactive_forked(line, *where, *how, *flags).stdout, re.MULTILINE
+            r"^D-0\t\S+\t(.*)$", interactive_forked(line, *where, *flags).stdout, re.MULTILINE
         )[1]
         for flags in ((), given)
     )

@@ -84,21 +84,6 @@ def test_of_alternatives_the_one_that_ends_first_counts():
     )
 
 
-@pytest.mark.parametrize(
-    ("wanted", "hypothesis", "answer"),
-    [
-        ([[1], [2]], [1, 2], [True, True]),
-        ([[2], [1]], [1, 2], [True, False]),
-        ([[1, 2], [2, 3]], [1, 2, 3], [True, False]),
-        ([[1, 2], [2, 3]], [1, 2, 2, 3], [True, True]),
-        ([[4], [1]], [1, 2], [False, False]),
-        ([[1], [1]], [1, 1], [True, True]),
-    ],
-)
-def test_ordered_constraints_come_one_behind_the_other(wanted, hypothesis, answer):
-    assert met(hypothesis, plain(*wanted), ordered=True) == answer
-
-
 def places(tokens, alternatives):
     return [
         (i, i + len(p))

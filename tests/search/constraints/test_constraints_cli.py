@@ -98,53 +98,12 @@ def test_generate_with_a_file_of_tabs(tiny, tmp_path):
     }
 
 
-@drawn(1)
-@pytest.mark.parametrize("select", ["gbs", "cbs"])
-def test_the_baselines_take_the_same_file(tiny, tmp_path, select):
-    file = write(tmp_path / "c.tsv", PHRASES)
-    check(hypotheses(generate(tiny, *EXT, "--select", select, "--constraints-file", file)), WISHES)
-
-
 JSONL = [
     {"constraints": [["en5", "en7"], "en3"]},
     {"any_of": [["en4", "en2 en9"]], "avoid": ["en7"]},
     {"prefix": "en1 en2"},
     *[{}] * (SENTENCES - 3),
 ]
-
-
-def test_generate_with_jsonl(tiny, tmp_path):
-    file = write(tmp_path / "c.jsonl", [json.dumps(entry) if entry else "" for entry in JSONL])
-    found = hypotheses(generate(tiny, *EXT, "--constraints-file", file, "--nbest", 3))
-    assert all(times("en5 en7", text) and times("en3", text) for text in found[0])
-    assert all(
-        (times("en4", text) or times("en2 en9", text)) and not times("en7", text)
-        for text in found[1]
-    )
-    assert all(text.startswith("en1 en2") for text in found[2])
-
-
-def test_interactive_with_files_equals_generate(tiny, tmp_path):
-    source = (tiny / "test.de").read_text()
-    file = write(tmp_path / "c.tsv", PHRASES)
-    in_bulk = hypotheses(generate(tiny, *EXT, "--constraints-file", file))
-    done = interactive(
-        tiny, *EXT, "--constraints-file", file, "--buffer-size", 4, "--batch-size", 4, stdin=source
-    )
-    assert hypotheses(done) == in_bulk
-    assert constraint_lines(done) == {i: phrases for i, phrases in enumerate(WISHES) if phrases}
-    (tmp_path / "c.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in JSONL[:3]))
-    found = hypotheses(
-        interactive(
-            tiny, *EXT, "--constraints-file", tmp_path / "c.jsonl", stdin="de1 de2\nde3\nde4 de5\n"
-        )
-    )
-    assert (
-        times("en5 en7", found[0][0])
-        and times("en3", found[0][0])
-        and not times("en7", found[1][0])
-    )
-    assert found[2][0].startswith("en1 en2")
 
 
 def test_typed_phrases_are_ordered_as_in_stock_by_default(tiny):
@@ -173,36 +132,6 @@ def test_typed_phrases_and_a_file_add_up(tiny, tmp_path):
         stdin="de1\ten5\nde2\ten6 en7\n",
     )
     check(hypotheses(done), [["en5", "en9"], ["en6 en7"]])
-
-
-def test_avoid_file_holds_for_every_sentence(tiny, tmp_path):
-    common = {
-        word
-        for nbest in hypotheses(test_cli.generate(tiny)).values()
-        for word in nbest[0].split()
-        if word.startswith("en")
-    }
-    file = write(tmp_path / "banned", [*sorted(common)[:3], "", "en1 en2"])
-    found = hypotheses(generate(tiny, *EXT, "--avoid-file", file, "--nbest", 4))
-    for nbest in found.values():
-        assert not any(
-            times(phrase, text) for phrase in [*sorted(common)[:3], "en1 en2"] for text in nbest
-        )
-
-
-def test_glossary_terms_apply_where_the_source_has_them(tiny, tmp_path):
-    file = write(tmp_path / "g.tsv", ["de1 de2\ten20 en21", "de3\ten22|en23", "de2\ten24"])
-    stats = tmp_path / "stats.json"
-    text = "de1 de2 de5\nde5 de3\nde6\nde2 de1\n"
-    found = hypotheses(
-        interactive(tiny, *EXT, "--glossary", file, "--stats-file", stats, stdin=text)
-    )
-    assert (
-        times("en20 en21", found[0][0])
-        and times("en22", found[1][0]) + times("en23", found[1][0])
-        and times("en24", found[3][0])
-    )
-    assert json.loads(stats.read_text())["constraints"] == {"given": 3, "met": 3, "unmet": []}
 
 
 def test_glossary_report_says_what_fired_and_where_the_form_stands(tiny, tmp_path):
@@ -313,28 +242,6 @@ def test_what_cannot_be_met_is_reported_and_the_rest_goes_on(tiny, tmp_path):
 
 # ---- bad input: one sentence, and earlier output is kept
 
-BAD = {  # tests/attack has the others
-    "an unknown word": (
-        "en1 nosuchword",
-        "contains the piece 'nosuchword', which the target dictionary lacks",
-    ),
-    "not JSON": ('{"constraints": ["en1"', "is not valid JSON"),
-}
-
-
-@drawn(1)
-@pytest.mark.parametrize("what", BAD)
-def test_a_bad_line_of_a_file_ends_a_strict_session_by_number_behind_what_came_before(
-    tiny, tmp_path, what
-):
-    bad, message = BAD[what]
-    file = write(tmp_path / ("c.jsonl" if bad.startswith("{") else "c.tsv"), ["", "", bad])
-    flags = ("--strict", "--constraints-file", file, "--buffer-size", 3, "--batch-size", 3)
-    done = interactive(tiny, *EXT, *flags, stdin="de1\nde2\nde3\nde4\n", check=False)
-    said = sentence(done)
-    assert message in said and "line 3 of " in said
-    assert sorted(hypotheses(done)) == [0, 1]
-
 
 @drawn(1)
 @pytest.mark.parametrize("buffer", [3, 4, 11])
@@ -436,15 +343,6 @@ def test_constraints_next_to_a_search_that_knows_none_are_refused(tiny, tmp_path
     )
     assert "--select topk takes no constraints" in said
     assert len(hypotheses(generate(tiny, *EXT, "--select", "topk"))) == SENTENCES
-
-
-@drawn(1)
-@pytest.mark.parametrize("flag", ["--constraints-file", "--avoid-file", "--glossary"])
-def test_a_missing_file_is_named(tiny, flag):
-    assert re.match(
-        rf"error: {flag}: cannot read absent",
-        sentence(generate(tiny, *EXT, flag, "absent", check=False)),
-    )
 
 
 def test_a_stock_search_of_another_kind_is_refused(tiny, tmp_path):

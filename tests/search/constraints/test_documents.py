@@ -4,8 +4,10 @@ is what the document keeps."""
 import itertools
 import shutil
 
+import demo_model
 import pytest
 import sentencepiece
+from demo_model import OURS
 from demo_text import DEMO
 from forked import generate, interactive
 from sizes import drawn, part_of
@@ -26,18 +28,7 @@ KEPT = {
     "blank": ["castle", "castle", None, "castles", "", "locks", "lock"],
     "named": ["castle", "lock", None, "locks", "", "castles", "lock"],
 }
-MODEL = {
-    "path": DEMO / "checkpoint.pt",
-    "bpe": "sentencepiece",
-    "sentencepiece_model": DEMO / "spm.model",
-    "source_lang": "de",
-}
-MODEL |= {"target_lang": "en", "task": "translation_ext", "glossary_match": "lemma", "cpu": True}
-FLAGS = [
-    word
-    for name, value in MODEL.items()
-    for word in (f"--{name.replace('_', '-')}", value)[: 2 - (value is True)]
-]
+FLAGS = (*OURS, "--glossary-match", "lemma")
 
 
 def glossary(folder, forms: str):
@@ -81,7 +72,9 @@ def expected(folder) -> dict[str, list[str]]:
     """
     translate = {}
     for forms in ("lock|locks|castle|castles", "lock|locks", "castle|castles"):
-        made = Translator(data=DEMO, **MODEL, glossary=glossary(folder, forms))
+        made = Translator(
+            **demo_model.FLAGS, glossary_match="lemma", glossary=glossary(folder, forms)
+        )
         translate[forms] = dict(
             zip(TEXT, [best[0].text for best in made.translate(TEXT)], strict=True)
         )
@@ -134,8 +127,8 @@ def test_lines_keep_what_the_first_line_of_their_document_has_however_they_are_b
 
 def test_documents_in_python_over_several_calls_and_with_bad_lines(folder, expected):
     made = Translator(
-        data=DEMO,
-        **MODEL,
+        **demo_model.FLAGS,
+        glossary_match="lemma",
         glossary=folder / "lock.locks.castle.castles.tsv",
         glossary_documents="blank",
     )

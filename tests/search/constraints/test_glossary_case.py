@@ -3,13 +3,12 @@ labels, and a sentence has them as running text."""
 
 import json
 import re
-from pathlib import Path
 
 import pytest
+from demo_model import MODEL, OURS
 from forked import interactive
 from sizes import drawn
 
-MODEL = Path(__file__).resolve().parents[3] / "checkpoints" / "demo"
 SOURCES = {
     "Das Angebot wird morgen geprüft.": "The offer is checked tomorrow.",
     "Angebote werden geprüft.": "Quotes are checked.",
@@ -25,9 +24,7 @@ def translate(tmp_path):
     def run(glossary: str, *flags) -> tuple[list[str], list[dict]]:
         (tmp_path / "terms.tsv").write_text(glossary, encoding="utf-8")
         status, out, log = interactive(
-            *(MODEL, "--path", MODEL / "checkpoint.pt", "-s", "de", "-t", "en", "--cpu"),
-            *("--bpe", "sentencepiece", "--sentencepiece-model", MODEL / "spm.model"),
-            *("--task", "translation_ext", "--input", tmp_path / "in.de", "--buffer-size", 3),
+            *(MODEL, *OURS, "--input", tmp_path / "in.de", "--buffer-size", 3),
             *("--beam", 4, "--glossary", tmp_path / "terms.tsv"),
             *("--glossary-report", tmp_path / "report.jsonl", *flags),
         )

@@ -3,12 +3,10 @@ its place: through the command on the demo model."""
 
 import json
 import re
-from pathlib import Path
 
 import pytest
+from demo_model import MODEL, OURS
 from forked import interactive
-
-MODEL = Path(__file__).resolve().parents[3] / "checkpoints" / "demo"
 
 
 @pytest.fixture(scope="module")
@@ -20,9 +18,7 @@ def translate(tmp_path_factory):
     def run(glossary: str, lines: list[str], *flags) -> tuple[list[str], list[dict], dict, str]:
         (folder / "terms.tsv").write_text(glossary, encoding="utf-8")
         status, out, log = interactive(
-            *(MODEL, "--path", MODEL / "checkpoint.pt", "-s", "de", "-t", "en", "--cpu"),
-            *("--bpe", "sentencepiece", "--sentencepiece-model", MODEL / "spm.model"),
-            *("--task", "translation_ext", "--beam", 4, "--buffer-size", 9),
+            *(MODEL, *OURS, "--beam", 4, "--buffer-size", 9),
             *("--glossary", folder / "terms.tsv", "--stats-file", folder / "stats.json"),
             *("--glossary-report", folder / "report.jsonl", *flags),
             stdin="".join(f"{line}\n" for line in lines).encode(),

@@ -6,12 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+from demo_model import STOCK
 from demo_text import raw_demo
 from forked import generate_forked
 from sizes import drawn
 
-ROOT = Path(__file__).resolve().parents[3]
-MODEL = ROOT / "checkpoints" / "demo"
 LINES = 9
 
 
@@ -23,32 +22,8 @@ def demo(tmp_path_factory) -> Path:
 
 def best(demo: Path, task: str, *flags: object) -> dict[int, tuple[str, float]]:
     """Text and score of each sentence's best hypothesis."""
-    where = [
-        demo,
-        "--path",
-        MODEL / "checkpoint.pt",
-        "--dataset-impl",
-        "raw",
-        "--cpu",
-        "--source-lang",
-        "de",
-        "--target-lang",
-        "en",
-    ]
-    how = [
-        "--bpe",
-        "sentencepiece",
-        "--sentencepiece-model",
-        MODEL / "spm.model",
-        "--beam",
-        10,
-        "--task",
-        task,
-        *flags,
-    ]
-    found = re.findall(
-        r"^D-(\d+)\t(\S+)\t(.*)$", generate_forked(*where, *how).stdout, re.MULTILINE
-    )
+    how = [*STOCK, "--dataset-impl", "raw", "--beam", 10, "--task", task, *flags]
+    found = re.findall(r"^D-(\d+)\t(\S+)\t(.*)$", generate_forked(demo, *how).stdout, re.MULTILINE)
     assert len(found) == LINES
     return {int(number): (text, float(score)) for number, score, text in found}
 

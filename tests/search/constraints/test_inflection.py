@@ -3,9 +3,9 @@ German here: its words are English, and its pieces write German terms."""
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
+from demo_model import FLAGS, MODEL
 from sizes import drawn
 
 from fairseq_ext import Translator
@@ -14,8 +14,6 @@ from fairseq_ext.search.constraints.inflection import DOUBTFUL_MARGIN, WRITTEN_M
 from fairseq_ext.search.constraints.term_writer import TermWriter, other_spans
 from fairseq_ext.search.constraints.word_alignment import Mention, WordAlignment
 from fairseq_ext.search.phrases.sentence import SentenceConstraints, SourceTerm
-
-MODEL = Path(__file__).resolve().parents[3] / "checkpoints" / "demo"
 
 
 @pytest.fixture(scope="module")
@@ -33,19 +31,9 @@ def folder(tmp_path_factory):
 )
 def test_a_term_is_there_in_one_of_its_forms(folder, forms, number):
     report = folder / f"{forms}.jsonl"
-    translator = Translator(
-        str(MODEL / "checkpoint.pt"),
-        str(folder),
-        source_lang="en",
-        target_lang="de",
-        cpu=True,
-        beam=2,
-        bpe="sentencepiece",
-        sentencepiece_model=str(MODEL / "spm.model"),
-        glossary=str(folder / "terms.tsv"),
-        glossary_forms=forms,
-        glossary_report=str(report),
-    )
+    flags = FLAGS | {"data": str(folder), "source_lang": "en", "target_lang": "de", "beam": 2}
+    flags |= {"glossary": str(folder / "terms.tsv"), "glossary_forms": forms}
+    translator = Translator(**flags, glossary_report=str(report))
     text = translator.translate(["Der Ordner ist neu."])[0][0].text
     (term,) = json.loads(report.read_text(encoding="utf-8"))["terms"]
     assert term["forms"] == number and term["placed_by"] == "aligned"

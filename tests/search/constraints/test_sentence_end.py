@@ -125,16 +125,6 @@ def test_a_sentence_that_cannot_meet_its_phrases_is_not_held_up():
     assert decode(random_table(5, possible=5), ("AB", "BA"), 50, 3, 1)
 
 
-def test_a_sentence_without_phrases_is_searched_as_ever():
-    table = random_table(7, possible=5)
-    plug = DBA(8, EOS, VOCABULARY)
-    (free,) = search(
-        [table], 8, stop_plug("count", 8), 6, nbest=8, select=plug, constraints=[required()]
-    ).lists
-    got = decode(table, (), 8, 6, 1)
-    assert [h.score for h in free] == list(got.values())
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_the_library_agrees(monkeypatch, seed):
     monkeypatch.setattr(TableDecoder, "dtype", torch.float32)

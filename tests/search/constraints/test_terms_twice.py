@@ -5,19 +5,16 @@ command and from Python."""
 import json
 import random
 import re
-from pathlib import Path
 
 import pytest
 import torch
+from demo_model import FLAGS, MODEL, OURS, ROOT
 from fairseq.checkpoint_utils import load_model_ensemble_and_task
 from forked import interactive
 from sizes import covering, drawn, part_of
 
 from fairseq_ext import Translator
 
-ROOT = Path(__file__).resolve().parents[3]
-MODEL = ROOT / "checkpoints" / "demo"
-FLAGS = ["-s", "de", "-t", "en", "--bpe", "sentencepiece", "--task", "translation_ext", "--cpu"]
 SOURCES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()
 SOURCES = SOURCES[: len(part_of(30, 15))]
 TERMS = (ROOT / "data" / "demo" / "nouns.tsv").read_text(encoding="utf-8").splitlines()
@@ -25,10 +22,9 @@ TERMS = (ROOT / "data" / "demo" / "nouns.tsv").read_text(encoding="utf-8").split
 
 def translated(lines: list[str], *flags) -> tuple[dict[int, list[str]], str]:
     """The texts of each line, best first, and what the command says."""
-    files = ["--path", MODEL / "checkpoint.pt", "--sentencepiece-model", MODEL / "spm.model"]
     how = ["--beam", 4, "--buffer-size", 30, "--max-tokens", 2000]
     text = "".join(f"{line}\n" for line in lines)
-    done = interactive(MODEL, *files, *FLAGS, *how, *flags, stdin=text)
+    done = interactive(MODEL, *OURS, *how, *flags, stdin=text)
     assert done.status == 0, done.stderr[-2000:]
     found: dict[int, list[str]] = {}
     for number, text in re.findall(r"^D-(\d+)\t\S+\t(.*)$", done.stdout, re.MULTILINE):
@@ -92,39 +88,22 @@ def test_terms_that_the_draft_has_in_another_order_are_searched_for(tmp_path):
 
 @covering(1)
 @pytest.mark.parametrize("target", ["quotation", "quotation|federation"])
-@pytest.mark.parametrize("entry", ["typed", "file", "python"])
+@pytest.mark.parametrize("entry", ["typed", "python"])
 def test_a_phrase_that_is_a_term_is_required_once_and_stands_where_the_term_does(
     tmp_path, entry, target
 ):
-    glossary, file = tmp_path / "terms.tsv", tmp_path / "phrases.tsv"
+    glossary = tmp_path / "terms.tsv"
     glossary.write_text(f"Angebot\t{target}\n", encoding="utf-8")
     line, phrase = "Das Angebot wird morgen geprüft.", "quotation"
     ((alone,),) = translated([line], "--glossary", glossary)[0].values()
     assert alone == "The quotation is checked tomorrow."
     if entry == "python":
-        made = Translator(
-            str(MODEL / "checkpoint.pt"),
-            str(MODEL),
-            source_lang="de",
-            target_lang="en",
-            cpu=True,
-            beam=4,
-            bpe="sentencepiece",
-            sentencepiece_model=str(MODEL / "spm.model"),
-            glossary=str(glossary),
-        )
+        made = Translator(**FLAGS, beam=4, glossary=str(glossary))
         assert made.translate([line], constraints=[[phrase]])[0][0].text == alone
         twice = made.translate([line], constraints=[[phrase, phrase]])[0][0].text
         assert twice.count(phrase) == 2, "who asks for it twice has it twice"
         return
-    given = [line]
-    flags = ["--constraints", "--glossary", glossary]
-    if entry == "typed":
-        given = [f"{line}\t{phrase}"]
-    else:
-        file.write_text(f"{phrase}\n", encoding="utf-8")
-        flags = ["--constraints-file", file, "--glossary", glossary]
-    found, out = translated(given, *flags)
+    found, out = translated([f"{line}\t{phrase}"], "--constraints", "--glossary", glossary)
     assert found == {0: [alone]} and len(re.findall("^C-0\t", out, re.MULTILINE)) == 1
 
 

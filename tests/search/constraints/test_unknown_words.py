@@ -5,8 +5,9 @@ import json
 import re
 
 import pytest
+from demo_model import MODEL
 from sizes import drawn
-from test_terms_twice import MODEL, translated
+from test_terms_twice import translated
 
 from fairseq_ext import Translator
 
