@@ -1,5 +1,5 @@
 """The data of a decoding step: top-k in blocks, log-probabilities of a vocabulary or a
-shortlist, ragged beams."""
+shortlist, finished lists."""
 
 import pytest
 import torch
@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sizes import examples
 
-from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.finished import Finished, FinishedStep
 from fairseq_ext.search.log_probs import LogProbs, blockwise_topk
 
@@ -85,48 +84,7 @@ def test_only_leaves_one_word_to_a_row_at_its_own_probability():
         assert torch.equal(log_probs.dense(), expected)
 
 
-# ---- beams: three sentences (4, 7 and 8 of the pool) with 2, 1 and 3 rows
-
-
-def ragged() -> Beam:
-    counts = torch.tensor([2, 1, 3])
-    tokens = torch.tensor([[2, 10], [2, 11], [2, 20], [2, 30], [2, 31], [2, 32]])
-    return Beam(
-        [4, 7, 8], 3, counts, tokens, -torch.arange(6.0)[:, None], {"name": tokens[:, 1] + 100}
-    )
-
-
-def test_ragged_rows_know_their_sentence():
-    beam = ragged()
-    assert beam.sentence_of_row().tolist() == [0, 0, 1, 2, 2, 2]
-    assert beam.first_row().tolist() == [0, 2, 3]
-    assert beam.live_index().tolist() == [4, 7, 8]
-
-
-def test_by_sentence_fills_up_where_rows_are_missing():
-    beam = ragged()
-    assert beam.by_sentence(beam.tokens[:, 1], -1).tolist() == [
-        [10, 11, -1],
-        [20, -1, -1],
-        [30, 31, 32],
-    ]
-    assert beam.by_sentence(beam.last_score()[:, None], -INF)[1].tolist() == [[-2], [-INF], [-INF]]
-
-
-def test_by_sentence_of_equal_widths():
-    beam = Beam([0, 1], 2, None, torch.tensor([[2, 3], [2, 4], [2, 5], [2, 6]]), torch.zeros(4, 1))
-    assert beam.by_sentence(beam.tokens[:, 1], -1).tolist() == [[3, 4], [5, 6]]
-    assert beam.first_row().tolist() == [0, 2]
-
-
-def test_select_moves_everything_with_the_row_and_extend_leaves_the_old_beam():
-    beam = ragged()
-    after = beam.select(torch.tensor([5, 3, 0]), [8, 4], 2, torch.tensor([2, 1]))
-    after.extend_(torch.tensor([7, 8, 9]), torch.tensor([-9.0, -9.5, -8.0]))
-    assert after.tokens.tolist() == [[2, 32, 7], [2, 30, 8], [2, 10, 9]]
-    assert after.score.tolist() == [[-5, -9], [-3, -9.5], [0, -8]]
-    assert after.aux["name"].tolist() == [132, 130, 110]
-    assert after.step == 2 and beam.step == 1
+# ---- finished lists
 
 
 def test_finished_lists_are_sorted_by_score_and_equal_scores_keep_their_order():

@@ -23,7 +23,6 @@ from table_model import called_through
 
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.protocols import Prune, Softmax
-from fairseq_ext.search.strategies.schedule import Stream
 
 MIXED = [3, 1, 7, 0, 12, 5]
 LOOSE = {"lstm": 1e-5, "fconv": 1e-5}  # fairseq's attention of these masks in float32
@@ -138,16 +137,6 @@ def test_rows_of_one_sentence_are_neighbours_and_best_first(prune):
 
 
 # ---- sentences that start late, words that are not scored
-
-
-@drawn(10)
-@pytest.mark.parametrize("at_once", [1, 2, 4])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_starting_sentences_in_groups_changes_nothing(architecture, at_once):
-    generator = ours(architecture)
-    expected = run(generator, batch(MIXED))
-    generator.strategies.schedule = Stream(at_once, 0.0, level=True, rows=None)
-    same(expected, run(generator, batch(MIXED)), LOOSE.get(architecture, 1e-9))
 
 
 class Shortlist(Softmax):

@@ -1,4 +1,4 @@
-"""--mbr: expected utilities against brute force over pairs, by every command, and refusals."""
+"""--mbr: expected utilities against brute force over pairs, by the commands, and refusals."""
 
 import json
 import math
@@ -11,18 +11,15 @@ import forked
 import numpy as np
 import pytest
 import torch
-from demo_text import DEMO
 from models import batch, build, dictionary, generators, run
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sizes import drawn
 from test_cli import EXT, generate, interactive, sentence
 
-from fairseq_ext import Translator, UsageError
-from fairseq_ext.engine.engine import Engine
+from fairseq_ext import UsageError
 from fairseq_ext.plugin.tasks import Flags
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.mbr import BayesRisk, sacrebleu_utility, utility_of
-from fairseq_ext.serve.records import Record, answer_json
 
 TEXTS = [
     "a dog runs over the grass .",
@@ -254,7 +251,7 @@ def test_pruning_drops_the_hopeless_and_keeps_the_best(monkeypatch):
     assert sum(c * r for c, r in requested) < 20 * 64 / 2 and requested[0] == (20, 8)
 
 
-# ---- by every entry point
+# ---- by a generator and the commands
 
 
 def tokens_alike(candidates, references, source):
@@ -298,50 +295,6 @@ def test_a_generator_answers_with_the_best_on_average(flags):
         assert sorted(map(str, (h["tokens"].tolist() for h in found))) == sorted(
             map(str, (h["tokens"].tolist() for h in nbest))
         )
-
-
-DOORS = dict(
-    source_lang="de",
-    target_lang="en",
-    bpe="sentencepiece",
-    sentencepiece_model=str(DEMO / "spm.model"),
-    beam=6,
-    cpu=True,
-)
-LINES = ["Das Angebot wird morgen geprüft."]
-
-
-def test_doors_agree(warm_processes):
-    flags = {"sampling": True, "sampling_epsilon": 0.02, "seed": 3}
-    given = DOORS | flags | {"mbr": "chrf"}
-    answers = Translator(str(DEMO / "checkpoint.pt"), str(DEMO), **given).translate(LINES, nbest=6)[
-        0
-    ]
-    texts = [
-        h.text
-        for h in Translator(str(DEMO / "checkpoint.pt"), str(DEMO), **(DOORS | flags)).translate(
-            LINES, nbest=6
-        )[0]
-    ]
-    brute = {
-        h: sum(METRICS["chrf"].sentence_score(h, [r]).score for r in texts) / len(texts)
-        for h in texts
-    }
-    assert [h.utility for h in answers] == pytest.approx(
-        sorted((brute[text] for text in texts), reverse=True), abs=1e-4
-    )
-    engine = Engine(str(DEMO / "checkpoint.pt"), str(DEMO), **given)
-    try:
-        answer = engine.submit(LINES[0], nbest=2).result()
-        assert [(h.text, h.score, h.utility) for h in answer.hypotheses] == [
-            (h.text, h.score, h.utility) for h in answers[:2]
-        ]
-        assert (
-            answer_json(Record({"source": LINES[0]}), answer)["nbest"][0]["utility"]
-            == answers[0].utility
-        )
-    finally:
-        engine.close()
 
 
 def test_commands_print_utilities_and_keep_scores_and_phrases(tiny, tmp_path):

@@ -1,11 +1,9 @@
-"""Parallel decoding through the commands: the same lines as --beam 1, draft files, statistics,
-one-sentence errors."""
+"""Parallel decoding through the commands: draft files, statistics, one-sentence errors."""
 
 import json
 import math
 from pathlib import Path
 
-import conftest
 import pytest
 from forked import command
 
@@ -21,54 +19,6 @@ def hypotheses(output: str) -> dict[int, tuple[float, str]]:
 def same(a: dict, b: dict) -> None:
     assert a and {n: text for n, (_, text) in a.items()} == {n: text for n, (_, text) in b.items()}
     assert all(math.isclose(a[n][0], b[n][0], abs_tol=1e-4) for n in a)
-
-
-def generate(tiny, *flags, run=command) -> str:
-    return run(
-        "fairseq-generate",
-        tiny / "data",
-        "--path",
-        tiny / "model.pt",
-        "--cpu",
-        "--max-len-b",
-        15,
-        *flags,
-    ).stdout
-
-
-@pytest.fixture(scope="module")
-def greedy(tiny) -> dict:
-    """What stock gives."""
-    return hypotheses(generate(tiny, "--beam", 1, run=conftest.command))
-
-
-def test_the_earlier_output_makes_one_call_a_batch(tiny, greedy, tmp_path):
-    old, stats = tmp_path / "old.txt", tmp_path / "stats.json"
-    old.write_text("".join(greedy[n][1] + "\n" for n in sorted(greedy)))
-    flags = [
-        "--decoding",
-        "window",
-        "--draft-file",
-        old,
-        "--draft-cost",
-        0,
-        "--max-tokens",
-        30,
-        "--stats-file",
-        stats,
-    ]
-    same(greedy, hypotheses(generate(tiny, *OURS, *flags)))
-    found = json.loads(stats.read_text())
-    assert found["decoder_calls"] == found["encoder_calls"]
-    assert set(found["parallel"]) == {
-        "calls",
-        "tokens",
-        "tokens_per_call",
-        "drafts_offered",
-        "drafts_taken",
-    }
-    assert found["parallel"]["tokens"] == found["target_tokens"]
-    assert "decoding:window,draft_file=" in found["signature"]
 
 
 def test_draft_files_follow_the_lines_of_an_interactive_session(tiny, tmp_path):

@@ -125,49 +125,6 @@ def test_overlaps_and_broken_matches(constraints, tokens, met):
     assert (row.count >= row.table.need).flatten().tolist() == met
 
 
-@pytest.mark.parametrize(
-    "constraints, tokens, met, bank",
-    [
-        (one([1, 2, 3], [2, 4]), [1, 2, 4], False, 2),
-        (one([1, 2, 3], [2, 4]), [1, 2, 4, 1, 2, 3], True, 5),
-        (one([1, 2], [2, 3]), [1, 2, 3], True, 4),
-        (one([1, 2], [1]), [1, 9], False, 1),
-        (one([1, 2], [1]), [1, 9, 1], False, 2),
-        (one([1, 2], [1]), [1, 2], True, 3),
-        (one([1, 1], [1, 1]), [1, 1, 1], False, 3),
-        (one([1, 1], [1, 1]), [1, 1, 1, 1], True, 4),
-        # copies are disjoint: "1 2 1" and "2 1"
-        (one([1, 2, 1], [1, 2, 1]), [1, 2, 1, 2, 1], False, 4),
-        ([((1, 2, 3, 4), (5, 6))], [1, 2, 3], False, 1),  # one token lacks, of two
-        ([((1, 2, 3, 4), (5, 6))], [1, 2, 9], False, 0),
-        ([((1, 2),), ((1, 2), (3,))], [1, 2], True, 3),
-        ([((1,), (2,)), ((1,), (2,))], [1, 2], True, 2),
-        ([], [1, 2], True, 0),
-    ],
-)
-def test_met_and_bank(constraints, tokens, met, bank):
-    row = Automata(constraints)
-    for token in tokens:
-        row.read(token)
-    assert (row.met(), row.bank()) == (met, bank)
-
-
-def test_ordered_phrases_come_one_behind_the_other_and_stay_met():
-    row = Automata(one([1, 2], [3]), ordered=True)
-    banks = []
-    for token in [3, 1, 9, 1, 2, 9, 3]:
-        row.read(token)
-        banks.append(row.bank())
-    assert banks == [0, 1, 0, 1, 2, 2, 3]
-
-
-def test_ordered_copies_are_two_constraints():
-    row = Automata(one([1], [2], [1]), ordered=True)
-    for token, met in [(1, False), (1, False), (2, False), (1, True)]:
-        row.read(token)
-        assert row.met() == met
-
-
 # ---- brute force on random strings over tiny alphabets
 
 letters = st.integers(1, 3)

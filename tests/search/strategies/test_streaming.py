@@ -154,24 +154,6 @@ def test_alignments_are_those_of_the_whole_batch(backend, order):
             torch.testing.assert_close(b["attention"], a["attention"], rtol=0, atol=1e-9)
 
 
-@covering(1)
-@pytest.mark.parametrize("order", ["shortest", "fifo"])
-@pytest.mark.parametrize(
-    "limit",
-    [{"width": 4}, {"width": 9, "threshold": 0.9}, {"stream_rows": 11, "threshold": 0.8}],
-    ids=str,
-)
-def test_single_precision_agrees_within_rounding(order, limit):
-    """The compiled step, whose groups lie in slots of one KV cache."""
-    for seed, variable in ((3, {}), (4, PRUNED), (5, PRUNED | {"stop": "ranked"})):
-        model, sample = build("transformer", seed, torch.float32), batch(LENGTHS + LENGTHS, seed)
-        fixed = generators([model], variable, beam=4, max_len_b=12).ours
-        streamed = generators(
-            [model], variable | stream(stream_order=order, **limit), beam=4, max_len_b=12
-        ).ours
-        same(run(fixed, sample), run(streamed, sample), 1e-4)
-
-
 @drawn(1)
 @pytest.mark.parametrize("order", ["shortest", "fifo"])
 def test_single_precision_agrees_but_for_near_ties(order):
@@ -223,21 +205,6 @@ def test_a_difference_that_is_no_near_tie_fails():
     for got in wrong:
         with pytest.raises(AssertionError):
             near_ties(expected, got)
-
-
-def test_single_precision_ensembles_agree_within_rounding():
-    models = [build("transformer", 1, torch.float32), build("transformer-tied", 2, torch.float32)]
-    sample = batch(LENGTHS, 5)
-    for variable in ({}, PRUNED):
-        expected = run(generators(models, variable, beam=4, max_len_b=12).ours, sample)
-        for rows in (None, 7):
-            streamed = generators(
-                models,
-                variable | stream(5, 1 / 2, stream_order="fifo", stream_rows=rows),
-                beam=4,
-                max_len_b=12,
-            ).ours
-            same(expected, run(streamed, sample), 1e-4)
 
 
 # ---- which sentences are decoded

@@ -4,9 +4,7 @@ import math
 import random
 
 import pytest
-from models import batch, run, same
 from sizes import drawn
-from streams import LENGTHS, ours, stream
 from table_model import EOS, lattice, random_table, search, stop_plug, words
 
 from fairseq_ext.search.strategies.prune import PruneThreshold
@@ -103,20 +101,3 @@ def test_the_finishing_rule_lets_better_ones_push_a_finished_one_off():
     counted = search([table], 2, stop_plug("count", 2), 5, nbest=2).lists[0]
     assert {words(h.tokens) for h in ranked} == {"a c e", "a c f"}
     assert "b" in {words(h.tokens) for h in counted}
-
-
-def test_no_limit_on_width_and_children_gives_the_fixed_search():
-    sample = batch(LENGTHS, 1)
-    for k in (1, 3, 5):
-        expected = run(ours(beam=k), sample)
-        same(
-            expected,
-            run(ours(beam=k, prune_threshold=math.inf, prune_children=k, **stream(4)), sample),
-        )
-
-
-def test_delta_of_zero_is_greedy():
-    sample = batch(LENGTHS, 2)
-    greedy = run(ours(beam=1), sample)
-    thin = run(ours(beam=5, prune_threshold=0.0), sample)
-    assert [n[0]["tokens"].tolist() for n in thin] == [n[0]["tokens"].tolist() for n in greedy]

@@ -114,15 +114,6 @@ def test_a_bonus_of_nothing_is_plain_beam_search():
         assert [h.score for h in a] == [h.score for h in b]
 
 
-def test_a_sentence_does_not_depend_on_those_next_to_it():
-    tables = [random_table(i) for i in range(4)]
-    constraints = [wanted("ab", "c"), wanted(), wanted("d|aa"), wanted("bbb", "a")]
-    together = found(tables, constraints, 4, 1.5, [5, 7, 3, 8])
-    for i, max_len in enumerate([5, 7, 3, 8]):
-        (alone,) = found([tables[i]], [constraints[i]], 4, 1.5, max_len)
-        assert [h.tokens.tolist() for h in alone] == [h.tokens.tolist() for h in together[i]]
-
-
 def test_banned_phrases_stay_banned_and_a_large_bonus_meets_what_is_allowed():
     (nbest,) = found([random_table(3)], [wanted("ab", "c", banned=("ca",))], 6, 30.0)
     best = words(nbest[0].tokens).replace(" ", "")

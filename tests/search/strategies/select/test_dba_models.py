@@ -79,26 +79,6 @@ def test_mixed_batches(architecture, seed):
     assert record == {"given": 2 * 9, "met": 2 * 9, "unmet": []}
 
 
-def test_constraints_that_do_not_fit_are_reported_and_the_batch_goes_on():
-    generator, sample = ours(4, max_len_b=5), batch([4, 3, 2])
-    constraints = [wanted([7], [8, 9]), wanted([7, 8, 9], [10, 11], [12]), wanted()]
-    got = run(generator, constrained(sample, constraints))
-    assert all(all(met(row, constraints[0], False)) for row in tokens(got[0]))
-    same(run(ours(4, select="topk", max_len_b=5), alone(sample, 2)), got[2:])
-    best = met(tokens(got[1])[0], constraints[1], False)
-    assert (
-        any(best)
-        and not all(best)
-        and sum(best) == max(sum(met(row, constraints[1], False)) for row in tokens(got[1]))
-    )
-    record = generator.stats.as_dict()["constraints"]
-    assert record["given"] == 5 and record["met"] == 2 + sum(best)
-    reason = "the constraints take 6 tokens and the sentence may have 5"
-    assert record["unmet"] == [
-        [1, text, reason] for text, ok in zip(constraints[1].text, best, strict=True) if not ok
-    ]
-
-
 def test_a_constraint_that_the_banned_phrases_leave_no_room_for_is_reported():
     """Every word but w5 is banned, and the constraint wants w6: a dead end at the first step."""
     words = range(3, len(dictionary()))  # <unk> too
@@ -130,14 +110,6 @@ def test_no_limit_is_too_tight(select, limit):
         assert nbest and all(row[-1] == EOS and len(row) <= limit + 1 for row in tokens(nbest))
         if sum(len(p[0]) for p in c.any_of) <= limit:
             assert all(all(met(row, c, False)) for row in tokens(nbest))
-
-
-def test_the_empty_source_and_other_stock_flags():
-    constraints = [wanted([7, 8]), wanted([9]), wanted()]
-    flags = dict(min_len=4, unkpen=1.0, no_repeat_ngram_size=3, lenpen=0.6, max_len_b=12)
-    got = run(ours(5, **flags), constrained(batch([4, 2, 0]), constraints))
-    for nbest, c in zip(got, constraints, strict=True):
-        assert all(all(met(row, c, False)) and len(row) > 4 for row in tokens(nbest))
 
 
 # ---- fairseq's own search

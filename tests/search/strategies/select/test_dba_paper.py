@@ -10,11 +10,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
 from search.phrases.test_phrases import Plain
 from search.strategies.select.test_dba import VOCABULARY, random_constraints, wanted
 from sizes import drawn
-from table_model import EOS, TableDecoder, random_table, search, stop_plug, words
+from table_model import EOS, random_table, search, stop_plug, words
 
 from fairseq_ext.search.strategies.prune import PruneFinished
 from fairseq_ext.search.strategies.select.dba import DBA
@@ -196,22 +195,3 @@ def test_more_banks_than_slots_begin_in_the_highest_bank(k):
     constraints = wanted(*"abcdab"[:6])
     (got,) = ours([random_table(3)], [constraints], k, math.inf, partial(DBA, even=False))
     assert got
-
-
-@drawn(5)
-@pytest.mark.parametrize("seed", range(15))
-def test_compiled_selection_has_the_papers_candidates(seed, monkeypatch):
-    """kernels/banks.cpp gives the loop's answers, in float32."""
-    monkeypatch.setattr(TableDecoder, "dtype", torch.float32)
-    draw = random.Random(seed)
-    tables = [random_table(100 * seed + i, ending=0.4) for i in range(4)]
-    constraints = [random_constraints(draw, MAX_LEN - 1, "abc") for _ in tables]
-    k = draw.randint(1, 8)
-
-    class Loop(DBA):
-        may_compile = False
-
-    both = [
-        ours(tables, constraints, k, math.inf, partial(kind, even=False)) for kind in (DBA, Loop)
-    ]
-    assert both[0] == both[1]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from models import alone, batch, build, dictionary, generators, run, same
+from models import batch, build, dictionary, generators, run
 from sizes import covering, drawn
 
 from fairseq_ext import UsageError
@@ -24,7 +24,6 @@ from fairseq_ext.search.strategies.softmax.lsh import LSH
 
 WORDS = 600
 LENGTHS = [6, 4, 3, 1, 0]
-EVERYTHING = [{"lsh_hits": 0}, {"lsh_top": 10**6}, {"lsh_top": WORDS + 4}]
 
 
 def plug(
@@ -112,22 +111,6 @@ def test_lists_are_those_of_equations_3_9_and_10(way, share, t, bias):
     assert listed(softmax, x) == (each if share == "sentence" else [set().union(*each)] * 5)
 
 
-def test_lists_shrink_with_t_and_grow_with_T_and_W():
-    x = states(5)
-
-    def sizes(settings):
-        return [len(listed(plug(**setting), x)[0]) for setting in settings]
-
-    by_t, by_T = (
-        sizes([{"t": t} for t in (0, 1, 2, 4, 8, 31)]),
-        sizes([{"t": 4, "T": T} for T in (0, 10, 100, 400)]),
-    )
-    by_W = sizes([{"t": 3, "W": W} for W in (3, 10, 30, 100)])
-    assert by_t == sorted(by_t, reverse=True) and by_t[0] == 400 and by_t[-1] == 2
-    assert by_T == sorted(by_T) and by_T[-1] == 400
-    assert by_W == sorted(by_W) and by_W[0] < by_W[-1]
-
-
 def test_an_empty_candidate_list_leaves_eos_and_unk(way):
     log_probs = scored(plug(31), states(2))
     dense = log_probs.dense()
@@ -157,48 +140,6 @@ def test_same_seed_same_index():
 
 
 # ---- on models
-
-
-@covering(1)
-@pytest.mark.parametrize(
-    "generation",
-    [{}, {"beam": 1}, {"beam": 4, "unkpen": -1.0, "min_len": 3}, {"temperature": 2.0}],
-    ids=str,
-)
-@pytest.mark.parametrize("flags", EVERYTHING, ids=str)
-def test_every_word_on_the_list_equals_the_full_softmax(flags, generation):
-    for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-5)):
-        models = [build("transformer", dtype=dtype, words=WORDS)]
-        pair = generators(
-            models, {"softmax": "lsh"} | flags, words=WORDS, max_len_b=12, **generation
-        )
-        sample = batch(LENGTHS, words=WORDS)
-        same(run(pair.stock, sample), run(pair.ours, sample), tolerance)
-
-
-@pytest.mark.parametrize("backend", ["transformer", "fairseq"])
-def test_a_batch_with_lists_by_sentence_equals_each_sentence_alone(backend):
-    flags = {
-        "softmax": "lsh",
-        "lsh_k": 4,
-        "lsh_u": 2,
-        "lsh_bands": 20,
-        "lsh_hits": 4,
-        "lsh_top": 20,
-        "lsh_share": "sentence",
-    }
-    ours = generators(
-        [build("transformer", words=WORDS)],
-        flags | {"decoder_backend": backend},
-        words=WORDS,
-        beam=4,
-        max_len_b=12,
-    ).ours
-    sample = batch(LENGTHS, words=WORDS)
-    together = run(ours, sample)
-    for i in range(len(LENGTHS)):
-        same(run(ours, alone(sample, i)), together[i : i + 1])
-    assert 20 <= ours.stats.as_dict()["softmax"]["vocab_mean"] < WORDS / 2
 
 
 def test_hypotheses_hold_listed_words_only():

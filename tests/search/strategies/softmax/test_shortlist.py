@@ -42,17 +42,6 @@ def test_the_most_frequent_words_with_ties_in_the_dictionarys_order():
     assert most_frequent([1, 1], 9, ()).tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("models", MODELS, ids="+".join)
-def test_every_word_equals_the_full_softmax(models, table):
-    for flags in (
-        {"softmax": "top", "shortlist_top": 10**6},
-        {"softmax": "lexical", "shortlist_top": WORDS + 4, "shortlist_file": table},
-    ):
-        pair = ours(flags, models)
-        sample = batch(LENGTHS, words=WORDS)
-        same(run(pair.stock, sample), run(pair.ours, sample))
-
-
 @covering(1)
 @pytest.mark.parametrize("models", MODELS, ids="+".join)
 @pytest.mark.parametrize("generation", [{}, {"beam": 20}, {"unkpen": 2.0}, {"min_len": 4}], ids=str)

@@ -239,25 +239,6 @@ def test_ties_are_pruned():
 # ---- a batch is its sentences, one at a time
 
 
-@pytest.mark.parametrize("name", ["reward 0.0", "reward 1.2", "lenpen 1.0"])
-@pytest.mark.parametrize("prune", [False, True])
-def test_a_sentence_stops_in_a_batch_as_it_does_alone(name, prune):
-    together = optimal(4, RULES[name], prune=prune, nbest=2)
-    assert len(set(together.step)) > 3
-    for i in range(0, len(TABLES), 3):
-        alone = optimal(
-            4,
-            RULES[name],
-            prune=prune,
-            nbest=2,
-            tables=[TABLES[i]],
-            max_len=LIMITS[i],
-            source=SOURCE[i],
-        )
-        assert (alone.step[0], alone.rows[0]) == (together.step[i], together.rows[i])
-        agree([(tuple(h.tokens.tolist()), h.score) for h in alone.lists[0]], together.lists[i])
-
-
 # ---- certificates
 
 
