@@ -3,7 +3,6 @@ flag] < LINES > TRANSLATIONS`"""
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import os
@@ -18,6 +17,7 @@ import numpy as np
 
 from fairseq_ext.core import command_line
 from fairseq_ext.core.errors import LONE_SURROGATE, UsageError
+from fairseq_ext.core.files import sha256
 from fairseq_ext.kernels.beam import STEPS, CompiledBatch, CompiledSentence, SearchResult
 from fairseq_ext.kernels.image import Image, save
 from fairseq_ext.kernels.library import build, library, loaded, new, pointer, private_folder
@@ -285,7 +285,7 @@ def place(arguments: list[str]) -> Path:
     key = json.dumps(
         [values, os.path.exists("/dev/nvidiactl"), os.environ.get("CUDA_VISIBLE_DEVICES")]
     )
-    return private_folder() / f"model-{hashlib.sha256(key.encode()).hexdigest()[:32]}"
+    return private_folder() / f"model-{sha256([key.encode()])[:32]}"
 
 
 def find(arguments: list[str]) -> SavedModel | None:

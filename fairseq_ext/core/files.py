@@ -17,7 +17,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 import numpy as np
 
@@ -106,6 +106,16 @@ class Lines:
     def where(self, number: int) -> str:
         """Return a line's place, for messages."""
         return f"line {number + 1} of {self.path}"
+
+    def refuse_number(self, sentences: int, hint: str = "", has: str = "the input has") -> NoReturn:
+        """Raise UsageError for a file without a line for each sentence.
+
+        hint: the end of the remedy; has: what has the sentences.
+        """
+        raise UsageError(
+            f"{self.flag} {self.path} has {counted(len(self), 'line')} and {has} "
+            f"{counted(sentences, 'sentence')}: write one line for each{hint}"
+        )
 
     def for_each(self, act: Callable[[str, str], None]) -> None:
         """Call act(line, where) for every line that is not blank.
@@ -289,7 +299,7 @@ def verify_digest(text: bytes) -> dict[str, Any]:
 
 def content_digest(record: dict[str, Any]) -> str:
     """Return half of the SHA-256 of a record's content."""
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:32]
+    return sha256([json.dumps(record, sort_keys=True).encode()])[:32]
 
 
 # ---- The cache
@@ -359,13 +369,21 @@ DIGEST_BLOCK = 1 << 20  # bytes
 SHOWN = 32  # hexadecimal digits
 
 
+def sha256(parts: Iterable[Any]) -> str:
+    """Return the SHA-256, in hexadecimal, of bytes (or dense arrays of NumPy) one after another.
+
+    Every digest of a file that this package writes is one of these.
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
+
+
 def sha256_of(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 of a file's content, in hexadecimal. Errors: OSError."""
-    digest = hashlib.sha256()
     with open(path, "rb") as file:
-        while block := file.read(DIGEST_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+        return sha256(iter(lambda: file.read(DIGEST_BLOCK), b""))
 
 
 def fingerprint(path: str | os.PathLike[str]) -> str:
@@ -378,5 +396,5 @@ def fingerprint(path: str | os.PathLike[str]) -> str:
 
 def fingerprint_of_dictionary(dictionary: Any) -> str:
     """Return the number of words of fairseq's dictionary and the digest of the words, in order."""
-    digest = hashlib.sha256("\n".join(dictionary.symbols).encode("utf-8", "surrogatepass"))
-    return f"{len(dictionary)} words, {digest.hexdigest()[:SHOWN]}"
+    words = "\n".join(dictionary.symbols).encode("utf-8", "surrogatepass")
+    return f"{len(dictionary)} words, {sha256([words])[:SHOWN]}"

@@ -87,10 +87,6 @@ def absolute(value: Any) -> Any:
 
 
 FORMAT = {"format": "fairseq_ext corpus manifest", "version": 1}
-REQUIRED_KEYS = {  # further keys of a file's entry and their types, by its state
-    "done": {"bytes": int, "sha256": str, "lines": int, "counts": dict, "signatures": list},
-    "unreadable": {"line": int, "reason": str},
-}
 OUTPUT_FLAGS = ("glossary_report",)  # flags that name a file that the run writes
 
 
@@ -157,30 +153,6 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     return found
 
 
-def check(found: dict[str, Any]) -> None:
-    """Raise ValueError if an object is not a manifest."""
-    if {name: found.get(name) for name in FORMAT} != FORMAT:
-        raise ValueError("it is of another format or version")
-    arguments, signature, shards = (
-        found.get(name) for name in ("arguments", "signature", "shards")
-    )
-    if not (
-        isinstance(arguments, dict) and isinstance(signature, str) and isinstance(shards, dict)
-    ):
-        raise ValueError("it lacks what a manifest has")
-    finished = [
-        each["done"] for each in shards.values() if isinstance(each, dict) and "done" in each
-    ]
-    for entry in [*shards.values(), *finished]:
-        if not isinstance(entry, dict) or not all(
-            isinstance(entry.get(name), str) for name in ("state", "input")
-        ):
-            raise ValueError("it has a file without state and input")
-        counts = REQUIRED_KEYS.get(entry["state"], {})
-        if not all(type(entry.get(name)) is kind for name, kind in counts.items()):
-            raise ValueError("it has a finished file without its counts")
-
-
 class Manifest:
     """The manifest of a folder, read if it is there."""
 
@@ -193,7 +165,8 @@ class Manifest:
         if self.path.exists():
             try:
                 found = verify_digest(self.path.read_bytes())
-                check(found)
+                if {name: found.get(name) for name in FORMAT} != FORMAT:
+                    raise ValueError("it is of another format or version")
                 self.arguments = found["arguments"]
                 self.signature = found["signature"]
                 self.shards = found["shards"]

@@ -12,26 +12,29 @@ process is killed, the next run sees which lines are missing, and no line is wri
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.files import PART, remove_unfinished, replace, verify_digest, with_digest
+from fairseq_ext.core.files import (
+    PART,
+    remove_unfinished,
+    replace,
+    sha256,
+    sha256_of,
+    verify_digest,
+    with_digest,
+)
 from fairseq_ext.core.stats import Section
 from fairseq_ext.corpus.shards import Shard
 from fairseq_ext.corpus.worker import Result
 
-if TYPE_CHECKING:
-    pass
-
 VERSION = 1  # of a part's first line
-COPY = 1 << 20  # bytes
 
 
 class OutputFolder:
@@ -84,14 +87,12 @@ class OutputFolder:
         the manifest."""
         manifest = self.folder / "manifest.json"
         try:
-            shards = verify_digest(manifest.read_bytes()).get("shards")
-        except (OSError, ValueError):  # the files that it named are replaced one by one
-            shards = None
-        for entry in shards.values() if isinstance(shards, dict) else ():
-            output = entry.get("output") if isinstance(entry, dict) else None
-            if isinstance(output, str) and (path := self.folder / output).resolve().is_relative_to(
-                self.folder.resolve()
-            ):
+            shards = verify_digest(manifest.read_bytes())["shards"]
+        except (OSError, ValueError, KeyError):  # the files that it named are replaced one by one
+            shards = {}
+        for entry in shards.values():
+            path = self.folder / entry.get("output", "manifest.json")
+            if path.resolve().is_relative_to(self.folder.resolve()):
                 path.unlink(missing_ok=True)
         for left in os.scandir(self.parts):
             if left.is_dir(follow_symlinks=False):
@@ -129,7 +130,7 @@ class OutputFolder:
             "translated": result.translated,
             "signature": result.signature,
         }
-        head |= {"version": VERSION, "payload": hashlib.sha256(result.payload).hexdigest()}
+        head |= {"version": VERSION, "payload": sha256([result.payload])}
         folder = self.parts_of(shard)
         folder.mkdir(parents=True, exist_ok=True)
         replace(
@@ -189,20 +190,15 @@ class OutputFolder:
         ends = [0, *(end for _, end in ranges)]
         if ends != [*(start for start, _ in ranges), lines]:
             raise damaged_error(self.parts_of(shard), "its parts leave gaps or overlap")
-        digest = hashlib.sha256()
 
         def chunks() -> Iterable[bytes]:
             for start, end in ranges:
                 path = self.parts_of(shard) / f"{start}-{end}"
                 with open(path, "rb") as part:
-                    recorded = verify_digest(part.readline()).get("payload")
-                    part_digest = hashlib.sha256()
-                    while block := part.read(COPY):
-                        digest.update(block)
-                        part_digest.update(block)
-                        yield block
-                if part_digest.hexdigest() != recorded:
+                    head, payload = verify_digest(part.readline()), part.read()
+                if sha256([payload]) != head.get("payload"):
                     raise damaged_error(path, "its content is not what was written")
+                yield payload
 
         counts, errors = self.summary(shard)
         path = self.path(shard)
@@ -211,7 +207,7 @@ class OutputFolder:
         counts |= {
             "output": path.relative_to(self.folder).as_posix(),
             "bytes": path.stat().st_size,
-            "sha256": digest.hexdigest(),
+            "sha256": sha256_of(path),
         }
         return {"state": "done", **counts}, errors
 

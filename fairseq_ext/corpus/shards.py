@@ -22,6 +22,7 @@ from fairseq_ext.core.errors import LONE_SURROGATE, UsageError, counted, cut
 from fairseq_ext.core.files import Lines
 from fairseq_ext.search.constraints.lines import (
     KEYS,
+    NO_CONSTRAINTS,
     fields_of,
     is_json,
     json_object,
@@ -252,11 +253,8 @@ class ShardReader:
         if unit:
             yield unit
         if self.constraint_lines is not None and len(self.constraint_lines) != self.number:
-            raise UsageError(
-                f"--constraints-file {self.constraint_lines.path} has "
-                f"{counted(len(self.constraint_lines), 'line')} and {self.shard.path} has "
-                f"{counted(self.number, 'sentence')}: write one line for each, an empty one for "
-                "no constraints"
+            self.constraint_lines.refuse_number(
+                self.number, NO_CONSTRAINTS, f"{self.shard.path} has"
             )
 
     def raw_lines(self) -> Iterator[Any]:

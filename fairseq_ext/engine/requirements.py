@@ -3,7 +3,6 @@ translation."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tempfile
 import unicodedata
@@ -14,6 +13,7 @@ from pathlib import Path
 from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.files import sha256
 from fairseq_ext.core.glossary import Languages
 from fairseq_ext.core.words import starts_of, words_of
 from fairseq_ext.engine.jobs import Constraint, GlossaryFile, Job, Span
@@ -108,7 +108,7 @@ class Requirements:
             # as JSON, in which no term is a header, and none goes on in another line
             rows = [{"source": source, "target": target} for source, target in job.terms]
             text = "".join(json.dumps(row) + "\n" for row in rows).encode()
-            digest = hashlib.sha256(text).hexdigest()
+            digest = sha256([text])
             if (digest, self.languages) not in self.glossaries:
                 with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
                     file.write(text)
@@ -240,7 +240,7 @@ def digest_of(file: GlossaryFile) -> tuple[str, int]:
         raise UsageError(
             "a glossary of the request has been deleted: put it again, or leave it out"
         ) from None
-    return hashlib.sha256(content).hexdigest(), len(content)
+    return sha256([content]), len(content)
 
 
 def pop_term(terms: list[Term], alternatives: tuple[Phrase, ...], case: str) -> Term:

@@ -7,7 +7,6 @@ a folder that only this user can write, and its digest is verified first."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_ext.core.files import replace
+from fairseq_ext.core.files import replace, sha256
 from fairseq_ext.kernels.library import declarations
 
 LINE = 64  # alignment of blocks in bytes; the file begins with LINE digits of its digest
@@ -63,10 +62,7 @@ def save(
         for block in blocks.values()
         for part in (block.data, bytes(up(block.size) - block.size))
     ]
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    replace(path, [digest.hexdigest().encode(), *parts])
+    replace(path, [sha256(parts).encode(), *parts])
 
 
 class Image:
@@ -74,7 +70,7 @@ class Image:
 
     def __init__(self, path: Path):
         data = np.memmap(path, np.uint8, "c")
-        if hashlib.sha256(data[LINE:].data).hexdigest().encode() != data[:LINE].tobytes():
+        if sha256([data[LINE:]]).encode() != data[:LINE].tobytes():
             raise ValueError("its content is not what was written")
         end = 2 * LINE + int.from_bytes(data[LINE : 2 * LINE].tobytes(), "little")
         self.about = json.loads(data[2 * LINE : end].tobytes())

@@ -19,7 +19,6 @@ import contextlib
 import ctypes
 import fcntl
 import functools
-import hashlib
 import importlib.util
 import logging
 import os
@@ -36,7 +35,7 @@ from typing import Any
 
 from fairseq_ext.core import command_line
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.files import cache_folder, replace, untrusted_reason
+from fairseq_ext.core.files import cache_folder, replace, sha256, untrusted_reason
 from fairseq_ext.kernels.compiling import (
     ABI,
     FLAGS,
@@ -136,7 +135,7 @@ def file_name(stem: str, files: Sequence[Path], flags: Sequence[str], command: l
     sources = (path.read_text(encoding="utf-8") for path in [*files, *HEADERS])
     machine = processor() if "-march=native" in flags else platform.machine()
     parts = (*sources, shlex.join(command), version_of(*command), *flags, machine)
-    return f"{stem}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.so"
+    return f"{stem}-{sha256([repr(parts).encode()])[:16]}.so"
 
 
 def private_folder() -> Path:
@@ -316,7 +315,7 @@ def declarations() -> Any:
 
     text = ABI.read_text("utf-8")
     found: dict[str, Any] = {}
-    key = hashlib.sha256(f"{_cffi_backend.__version__} {text}".encode()).hexdigest()[:16]
+    key = sha256([f"{_cffi_backend.__version__} {text}".encode()])[:16]
     try:
         file = private_folder() / f"abi-{key}.py"
         if not is_trusted(file):

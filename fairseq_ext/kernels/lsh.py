@@ -36,8 +36,6 @@ class CompiledLookup:
         dimensions = index.dimensions.t().contiguous()
         (K, P), V = dimensions.shape, index.V
         W = P // index.u
-        if W > torch.iinfo(torch.int16).max:
-            raise ValueError("the index has more bands than 16 bits can count")
         B = (index.offsets.numel() - 1) // W
         self.struct = new(
             "Index",

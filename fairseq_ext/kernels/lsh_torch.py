@@ -29,10 +29,6 @@ def bits_of(K: int) -> int:
 def draw_dimensions(D: int, K: int, u: int, W: int, seed: int) -> Tensor:
     """Return the first K elements (P, K) of P = u x W random permutations of D dimensions; Eq. 5
     uses only these."""
-    if not 2 <= K <= D:
-        raise ValueError(f"K = {K} of {D} dimensions: use 2 to {D}")
-    if u < 1 or u * bits_of(K) > 30:
-        raise ValueError(f"u = {u} codes of {bits_of(K)} bits do not fit into 30 bits")
     generator = torch.Generator().manual_seed(seed)
     places = torch.rand(u * W, D, generator=generator).argsort(dim=1, stable=True)[:, :K]
     return places.t().contiguous().t()  # the memory layout that wta_hash reads

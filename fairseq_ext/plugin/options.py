@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, make_dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ from fairseq.utils import split_paths
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_ext.core import __version__
-from fairseq_ext.core.files import SHOWN, refuse_shared
+from fairseq_ext.core.files import SHOWN, refuse_shared, sha256
 from fairseq_ext.core.glossary import Languages
 from fairseq_ext.plugin.flags_dataclass import flags_dataclass
 from fairseq_ext.plugin.loading.settings import (
@@ -307,15 +306,16 @@ def signature_versions(generation: Any, models: list) -> str:
 def fingerprint_of_weights(models: Iterable[torch.nn.Module]) -> str:
     """Return the number of weights of all models and the digest of all values, in their own
     precision."""
-    digest, count = hashlib.sha256(), 0
-    for model in models:
-        for name, weight in model.named_parameters():
-            digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode())
-            digest.update(
-                weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
-            )
-            count += weight.numel()
-    return f"{count} weights, {digest.hexdigest()[:SHOWN]}"
+    named = [each for model in models for each in model.named_parameters()]
+    digest = sha256(
+        part
+        for name, weight in named
+        for part in (
+            f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode(),
+            weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy(),
+        )
+    )
+    return f"{sum(weight.numel() for _, weight in named)} weights, {digest[:SHOWN]}"
 
 
 def short_name_of_weights(models: Iterable[torch.nn.Module], sampled: int = 1024) -> str:
@@ -325,20 +325,15 @@ def short_name_of_weights(models: Iterable[torch.nn.Module], sampled: int = 1024
     sampled: the number of values of a weight, evenly spread, so that a model of any size takes
     milliseconds.
     """
-    digest = hashlib.sha256()
-    for model in models:
-        for name, weight in model.named_parameters():
-            digest.update(f"{name} {tuple(weight.shape)}\n".encode())
-            values = weight.detach().reshape(-1)
-            digest.update(
-                values[:: max(1, values.numel() // sampled)]
-                .float()
-                .cpu()
-                .contiguous()
-                .numpy()
-                .tobytes()
-            )
-    return digest.hexdigest()[:8]
+
+    def parts() -> Iterator[Any]:
+        for model in models:
+            for name, weight in model.named_parameters():
+                yield f"{name} {tuple(weight.shape)}\n".encode()
+                values = weight.detach().reshape(-1)[:: max(1, weight.numel() // sampled)]
+                yield values.float().cpu().contiguous().numpy()
+
+    return sha256(parts())[:8]
 
 
 # ---- The files that a command writes: each must differ from its inputs and its other outputs

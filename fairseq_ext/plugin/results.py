@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import gc
-import hashlib
 import json
 import logging
 import os
@@ -19,7 +18,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from fairseq_ext.core.errors import UsageError, counted
-from fairseq_ext.core.files import is_stream, replace, verify_digest, with_digest
+from fairseq_ext.core.files import is_stream, replace, sha256, verify_digest, with_digest
 from fairseq_ext.core.stats import Stats
 
 # ---- `--results-file` and `--resume`
@@ -240,13 +239,13 @@ def format_value(value: str | None) -> str:
 
 def checksum(*given: Any) -> str:
     """Return a checksum of tensors of tokens, and of the `repr` of other values."""
-    parts = [
+    parts = (
         x.cpu().numpy().tobytes()
         if isinstance(x, Tensor)
         else repr(x).encode("utf-8", "surrogatepass")
         for x in given
-    ]
-    return hashlib.sha256(b"|".join(parts)).hexdigest()[:16]
+    )
+    return sha256([b"|".join(parts)])[:16]
 
 
 # ---- One line of a results file

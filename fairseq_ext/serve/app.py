@@ -11,7 +11,6 @@ translated.
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from base64 import b64decode
 from collections.abc import AsyncIterator, Sequence
@@ -31,6 +30,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.files import sha256
 from fairseq_ext.core.glossary import READERS, Languages, LineErrors, read
 from fairseq_ext.engine.jobs import Answer, GlossaryFile
 from fairseq_ext.serve import Settings, records
@@ -337,7 +337,7 @@ class GlossaryRoutes:
             file.flush()
             probe = {
                 "source": "",
-                "glossaries": [GlossaryFile(file.name, hashlib.sha256(body).hexdigest())],
+                "glossaries": [GlossaryFile(file.name, sha256([body]))],
             }
             (answer,) = await self.service.answered(request, [probe], pair)
             if isinstance(answer, UsageError):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import hashlib
 import io
 import json
 import re
@@ -27,7 +26,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from fairseq_ext.core.errors import UsageError, cut
-from fairseq_ext.core.files import replace
+from fairseq_ext.core.files import replace, sha256
 from fairseq_ext.core.glossary import checked
 from fairseq_ext.engine.jobs import GlossaryFile
 from fairseq_ext.serve.glossaries import Missing
@@ -173,7 +172,7 @@ class DeepLGlossaries:
                 source_lang=pair[0],
                 target_lang=pair[1],
                 entry_count=len(entries),
-                digest=hashlib.sha256(content).hexdigest(),
+                digest=sha256([content]),
             )
             if (old := glossary.find(pair)) is None:
                 glossary.dictionaries.append(found)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import re
 import time
 from pathlib import Path
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.files import replace
+from fairseq_ext.core.files import replace, sha256
 from fairseq_ext.engine.jobs import GlossaryFile
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -56,7 +55,7 @@ class Glossaries:
             found = path.stat()
             key = (found.st_ino, found.st_size, found.st_mtime_ns)
             if name not in self.digests or self.digests[name][0] != key:
-                self.digests[name] = (key, hashlib.sha256(path.read_bytes()).hexdigest())
+                self.digests[name] = (key, sha256([path.read_bytes()]))
         except OSError:
             raise Missing(
                 f"there is no glossary '{name}': put it first (PUT /v1/glossaries/{name})"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import hmac
 import ipaddress
 import json
@@ -28,7 +27,7 @@ from starlette.requests import ClientDisconnect
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.files import Lines
+from fairseq_ext.core.files import Lines, sha256
 from fairseq_ext.serve import Settings
 
 SCHEMES = ("bearer", "deepl-auth-key")  # of the header Authorization
@@ -78,7 +77,7 @@ class Keys:
 
 def digest(key: str | None) -> str:
     """Return the SHA-256 of a key."""
-    return hashlib.sha256((key or "").encode("utf-8", "surrogatepass")).hexdigest()
+    return sha256([(key or "").encode("utf-8", "surrogatepass")])
 
 
 def read_hashes(path: str) -> list[str]:

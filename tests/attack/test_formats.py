@@ -149,34 +149,6 @@ MANIFEST = {
 MANIFESTS = {
     "another format": ({"format": "x"}, "it is of another format or version"),
     "another version": ({"version": 2}, "it is of another format or version"),
-    "no arguments": ({"arguments": []}, "it lacks what a manifest has"),
-    "no signature": ({"signature": None}, "it lacks what a manifest has"),
-    "a list of files": ({"shards": [DONE]}, "it lacks what a manifest has"),
-    "a file as text": ({"shards": {"in": "done"}}, "it has a file without state and input"),
-    "a file without state": (
-        {"shards": {"in": {"input": "x"}}},
-        "it has a file without state and input",
-    ),
-    "a file without input": (
-        {"shards": {"in": {**DONE, "input": 3}}},
-        "it has a file without state and input",
-    ),
-    "lines as text": (
-        {"shards": {"in": {**DONE, "lines": "2"}}},
-        "it has a finished file without its counts",
-    ),
-    "no counts": (
-        {"shards": {"in": {**DONE, "counts": None}}},
-        "it has a finished file without its counts",
-    ),
-    "no digest": (
-        {"shards": {"in": {**DONE, "sha256": 0}}},
-        "it has a finished file without its counts",
-    ),
-    "no reason": (
-        {"shards": {"in": {"state": "unreadable", "input": "x", "line": 1}}},
-        "it has a finished file without its counts",
-    ),
 }
 
 

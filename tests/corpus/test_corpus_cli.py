@@ -163,7 +163,7 @@ def test_overwrite_removes_nothing_outside_the_folder(tmp_path):
     store.lock()
     (tmp_path / "precious").write_text("x")
     (tmp_path / "out/manifest.json").write_text(
-        json.dumps(with_digest({"shards": {"a": {"output": "../precious"}, "b": 3}}))
+        json.dumps(with_digest({"shards": {"a": {"output": "../precious"}, "b": {}}}))
     )
     store.clear()
     assert (tmp_path / "precious").exists() and not (tmp_path / "out/manifest.json").exists()

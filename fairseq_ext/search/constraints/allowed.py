@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fairseq_ext.core.errors import UsageError, counted
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import Lines, fingerprint_of_dictionary
 from fairseq_ext.search.constraints.allowed_strings import (
     automaton_of_json,
@@ -164,12 +164,7 @@ class AllowedOutputs:
         """Raise UsageError unless --allowed-file-per-line, if it is given, has as many lines as
         there are sentences."""
         if self.lines is not None and len(self.lines) != sentences:
-            raise UsageError(
-                f"--allowed-file-per-line {self.lines.path} has "
-                f"{counted(len(self.lines), 'line')} and the input has "
-                f"{counted(sentences, 'sentence')}: write one line for each, an empty one for no "
-                "outputs of its own"
-            )
+            self.lines.refuse_number(sentences, ", an empty one for no outputs of its own")
 
     def first_line(self) -> Sequence[str]:
         """Return the first line of the file that is not blank, if there is one."""
@@ -211,11 +206,7 @@ class AllowedOutputs:
         if self.lines is None:
             return self.common
         if number >= len(self.lines):
-            raise UsageError(
-                f"--allowed-file-per-line {self.lines.path} has "
-                f"{counted(len(self.lines), 'line')} and the input has at least "
-                f"{counted(number + 1, 'sentence')}: write one line for each"
-            )
+            self.lines.refuse_number(number + 1, has="the input has at least")
         line, where = self.lines[number], self.lines.where(number)
         if not line.strip():
             return self.common

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq_ext.core.errors import UsageError, counted
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import Lines
 from fairseq_ext.core.words import lemmatizer, words_of
 
@@ -78,10 +78,7 @@ class Documents:
     def check_size(self, sentences: int) -> None:
         """Raise UsageError unless a file of documents has as many lines as there are sentences."""
         if self.names is not None and len(self.names) != sentences:
-            raise UsageError(
-                f"{FLAG} {self.names.path} has {counted(len(self.names), 'line')} and the input "
-                f"has {counted(sentences, 'sentence')}: write one line for each"
-            )
+            self.names.refuse_number(sentences)
 
     def begin(self, first: int) -> None:
         """Begin a part; drop the data of documents that are complete."""

@@ -36,6 +36,7 @@ from fairseq_ext.search.phrases.sentence import (
 )
 
 KEYS = ("constraints", "any_of", "avoid", "prefix", "allowed")
+NO_CONSTRAINTS = ", an empty one for no constraints"  # how such a line is written
 DEEPEST = 100  # nested lists and objects; Python's own limit depends on the caller
 TOO_DEEP = f"has lists and objects nested more than {DEEPEST} deep: make it flat"
 

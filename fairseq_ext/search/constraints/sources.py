@@ -10,12 +10,12 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_ext.core.errors import UsageError, counted
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import Lines
 from fairseq_ext.core.words import is_word, words_of
 from fairseq_ext.search.constraints.allowed import AllowedFlags, AllowedOutputs
 from fairseq_ext.search.constraints.glossary import Glossary, GlossaryOptions, Required, is_label
-from fairseq_ext.search.constraints.lines import is_json, parse_json, parse_tabs
+from fairseq_ext.search.constraints.lines import NO_CONSTRAINTS, is_json, parse_json, parse_tabs
 from fairseq_ext.search.constraints.source_text import SourceText, neighbours
 from fairseq_ext.search.phrases.pieces import Boundaries
 from fairseq_ext.search.phrases.places import banned_in_texts
@@ -156,11 +156,7 @@ class ConstraintSource:
         """Raise UsageError unless the constraints file, if there is one, has as many lines as there
         are sentences."""
         if self.lines is not None and len(self.lines) != sentences:
-            raise UsageError(
-                f"--constraints-file {self.lines.path} has {counted(len(self.lines), 'line')} and "
-                f"the input has {counted(sentences, 'sentence')}: write one line for each, an "
-                "empty one for no constraints"
-            )
+            self.lines.refuse_number(sentences, NO_CONSTRAINTS)
         if self.allowed is not None:
             self.allowed.check_size(sentences)
 
@@ -200,11 +196,7 @@ class ConstraintSource:
         found = self.common
         if self.lines is not None:
             if number >= len(self.lines):
-                raise UsageError(
-                    f"--constraints-file {self.lines.path} has {counted(len(self.lines), 'line')} "
-                    f"and the input has at least {counted(number + 1, 'sentence')}: write one line "
-                    "for each, an empty one for no constraints"
-                )
+                self.lines.refuse_number(number + 1, NO_CONSTRAINTS, "the input has at least")
             found = self.of_line(self.lines[number], self.lines.where(number))
         return found
 

@@ -13,7 +13,6 @@ Compiled twin: kernels/allowed.hpp.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import tempfile
@@ -26,7 +25,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.files import atomic_write
+from fairseq_ext.core.files import atomic_write, sha256
 from fairseq_ext.kernels.allowed import CompiledAutomata
 
 MAGIC = b"fairseq_ext allowed outputs 1\n"  # start of a file
@@ -112,10 +111,7 @@ class TokenAutomaton:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of its arrays, in hexadecimal digits."""
-        found = hashlib.sha256()
-        for name in FIELDS:
-            found.update(np.ascontiguousarray(getattr(self, name)).data)
-        return found.hexdigest()
+        return sha256(np.ascontiguousarray(getattr(self, name)) for name in FIELDS)
 
     def next_state(self, state: int, token: int) -> int:
         """Return the state after a token, -1 if the token is not allowed."""

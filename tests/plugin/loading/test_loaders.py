@@ -162,24 +162,14 @@ SHARD = Shard("in.txt", "in")
 
 
 @FUZZ
-@given(HARMS, st.floats(0, 1), PATHS, JSON, st.booleans())
-def test_a_manifest_that_was_damaged_or_made_by_another_program(
-    tmp_path, harms, end, path, value, is_sealed
-):
+@given(HARMS, st.floats(0, 1))
+def test_a_manifest_that_was_damaged(tmp_path, harms, end):
     written = Manifest(tmp_path / "nowhere")
     written.path = tmp_path / "manifest.json"
     for name, value_of in MANIFEST.items():
         setattr(written, name, value_of)
     written.write()
-    found = json.loads(written.path.read_bytes())
-    if is_sealed:
-        del found["sha256"]
-        changed = replaced(found, path, value)
-        written.path.write_text(
-            json.dumps(with_digest(changed if isinstance(changed, dict) else {}))
-        )
-    else:
-        written.path.write_bytes(harmed(written.path.read_bytes(), harms, end))
+    written.path.write_bytes(harmed(written.path.read_bytes(), harms, end))
     try:
         Manifest(tmp_path).reconcile({"--beam": 5}, [SHARD], {"in": "9 bytes"})
     except UsageError as error:
