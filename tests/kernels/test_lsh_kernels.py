@@ -109,16 +109,6 @@ def test_dimensions_are_drawn_without_repetition_and_by_seed():
     assert not torch.equal(drawn, lsh_torch.draw_dimensions(12, 5, 3, 50, seed=4))
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [(12, 1, 3, 5, 1), (12, 13, 3, 5, 1), (64, 16, 8, 5, 1)],
-    ids=["K of one", "K above D", "31 bits"],
-)
-def test_wrong_parameters_are_named(arguments):
-    with pytest.raises(ValueError):
-        lsh_torch.draw_dimensions(*arguments)
-
-
 @pytest.mark.parametrize("K, u", [(4, 2), (64, 3)], ids=["4 bits", "18 bits"])
 def test_each_code_has_the_words_of_its_band(twins, device, K, u):
     words, _, _ = case(D=80)
