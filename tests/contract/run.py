@@ -77,14 +77,13 @@ def offered(row: Row, entry: str) -> bool:
 
 
 def part(rows: dict[str, Row], entry: str) -> list[Row]:
-    """A third of the rows, of which each comes at two entry points or more, and those that
-    three or fewer have."""
-    place = list(ENTRIES).index(entry)
-    return [
-        row
-        for i, row in enumerate(rows.values())
-        if (i + place) % 3 == 0 or len(row.get("entries", ENTRIES)) <= 3
-    ]
+    """A third of an entry point's rows; each row comes at one entry point or more."""
+    found = []
+    for i, row in enumerate(rows.values()):
+        entries = row.get("entries", [*ENTRIES])
+        if entry in entries and (i + entries.index(entry)) % min(3, len(entries)) == 0:
+            found.append(row)
+    return found
 
 
 def expected(answer: Row, entry: str) -> Row:
