@@ -31,7 +31,6 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts" / "bench")]
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY  # noqa: E402
-from fairseq_ext.search.strategies.softmax._lsh_index import Parameters  # noqa: E402
 from models import batch, generators, run, task  # noqa: E402
 from models import on_device as batch_on_device  # noqa: E402
 from softmax import BEST, one_sentence, states  # noqa: E402
@@ -115,9 +114,7 @@ def layer(V, d, dtype, rows_list):
         strategy.kernels_for = real if name == WAYS[0] else lambda weight: lsh_torch
         try:
             both[name] = LSH(
-                Parameters(16, 3, 100, 1, "direct"),
-                2,
-                None,
+                *(16, 3, 100, 2),  # K, u, W, t
                 layers=[(on, None)],
                 base=torch.arange(min(6000, V // 2), device=there),
                 temperature=1.0,
