@@ -2,12 +2,15 @@
 place, and links stay."""
 
 import errno
+import fcntl
 import os
 import resource
 import signal
 import stat
 import subprocess
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import warm
@@ -184,3 +187,54 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path):
             second.write(b"second")
         first.write(b"first")
     assert target.read_bytes() == b"first" and sorted(tmp_path.iterdir()) == [other, target]
+
+
+@pytest.mark.xfail(strict=True)
+def test_several_threads_replace_one_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+    target = tmp_path / "a.txt"
+
+    def write(number: int) -> None:
+        replace(target, [b"%d" % number])
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(write, range(2000)))
+    assert target.read_bytes().isdigit() and only(tmp_path) == ["a.txt"]
+
+
+@pytest.mark.xfail(strict=True)
+def test_a_file_that_another_takes_for_one_of_a_killed_process_is_made_again(tmp_path, monkeypatch):
+    """The other finds it before it is locked, and removes it a moment later."""
+    target, lock = tmp_path / "a.txt", fcntl.flock
+    monkeypatch.setattr(os, "fsync", lambda handle: time.sleep(0.3))
+    others = []
+
+    def remove(path, file):
+        path.unlink()
+        file.close()
+
+    def late(handle, operation):
+        if not others:
+            (path,) = tmp_path.glob(".*.part")
+            others.append(open(path, "rb"))
+            lock(others[0], fcntl.LOCK_EX)
+            threading.Timer(0.2, remove, [path, others[0]]).start()
+        lock(handle, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    replace(target, [NEW])
+    assert others and target.read_bytes() == NEW and only(tmp_path) == ["a.txt"]
+
+
+@pytest.mark.xfail(strict=True)
+def test_a_written_file_is_locked_until_it_has_its_name(tmp_path, monkeypatch):
+    rename, found = os.replace, []
+
+    def renamed(part, target):
+        with open(part, "rb") as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        found.append(rename(part, target))
+
+    monkeypatch.setattr(os, "replace", renamed)
+    replace(tmp_path / "a.txt", [NEW])
+    assert found == [None]

@@ -1,0 +1,96 @@
+"""What a server keeps on disk: two that write at once, and a disk without room."""
+
+import contextlib
+import resource
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from serving import JSON, TSV
+
+DICTIONARY = {"source_lang": "de", "target_lang": "en", "entries_format": "tsv"}
+TERMS = {**DICTIONARY, "entries": "Port\tport"}
+MANY = "".join(f"Wort{i}\tword\n" for i in range(2000))
+ROOM = 4096  # bytes a file may have on the full disk
+
+
+@contextlib.contextmanager
+def full_disk():
+    """A disk without room for a file of more than ROOM bytes."""
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, old[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+
+
+def refused(response, field: str = "error") -> None:
+    """Hold that it says in one sentence that the disk is full."""
+    assert response.status_code == 507, response.text
+    (found,) = response.json().items()
+    assert found[0] == field and "disk" in found[1] and "/" not in found[1]
+
+
+def upload(client, route: str, content: bytes, languages=("de", "de")):
+    names = ("source_lang", "target_lang") if route.startswith("/v2") else ("source", "target")
+    data = dict(zip(names, languages, strict=True))
+    return client.post(route, files={"file": ("a.txt", content)}, data=data)
+
+
+def files(folder) -> dict:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.xfail(strict=True)
+def test_one_glossary_is_replaced_by_several_at_once(client, settings):
+    def put(number: int):
+        return client.put("/v1/glossaries/shared", content=f"a\t{number % 7}\n", headers=TSV)
+
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(put, range(400)))
+    assert {response.status_code for response in found} <= {200, 201}
+    assert client.get("/v1/glossaries/shared").text in {f"a\t{i}\n" for i in range(7)}
+    client.delete("/v1/glossaries/shared", headers=TSV)
+    assert not list(settings.glossary_folder.glob(".*"))
+
+
+@pytest.mark.xfail(strict=True)
+def test_a_glossary_without_room(client, settings):
+    assert client.put("/v1/glossaries/a", content="a\tb\n", headers=TSV).is_success
+    before = files(settings.glossary_folder)
+    with full_disk():
+        refused(client.put("/v1/glossaries/a", content=MANY, headers=TSV))
+        refused(client.put("/v1/glossaries/a?file=a.tsv", content=MANY, headers=TSV))
+        body = {"name": "a.tsv", "content": MANY}
+        refused(client.post("/v1/terms", json=body, headers=JSON))
+    assert files(settings.glossary_folder) == before
+    assert client.put("/v1/glossaries/a", content=MANY, headers=TSV).is_success
+    client.delete("/v1/glossaries/a", headers=TSV)
+
+
+@pytest.mark.xfail(strict=True)
+def test_a_glossary_of_deepl_s_api_without_room(client, settings):
+    made = client.post("/v2/glossaries", json={"name": "a", **TERMS}).json()["glossary_id"]
+    before = files(settings.glossary_folder)
+    folders = list(settings.glossary_folder.rglob("*"))
+    many = {**DICTIONARY, "entries": MANY}
+    with full_disk():
+        refused(client.post("/v2/glossaries", json={"name": "b", **many}), "message")
+        changed = client.put(f"/v3/glossaries/{made}/dictionaries", json=many)
+        refused(changed, "message")
+    assert files(settings.glossary_folder) == before
+    assert list(settings.glossary_folder.rglob("*")) == folders
+    assert client.put(f"/v3/glossaries/{made}/dictionaries", json=many).is_success
+    client.delete(f"/v2/glossaries/{made}")
+
+
+@pytest.mark.xfail(strict=True)
+@pytest.mark.parametrize("route", ["/translate_file", "/v2/document"])
+def test_an_upload_without_room(client, tmp_path, monkeypatch, route):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    field = "message" if route.startswith("/v2") else "error"
+    content = b"Port.\n" * 2000
+    with full_disk():
+        refused(upload(client, route, content), field)
+    assert not files(tmp_path)
+    assert upload(client, route, content).is_success
