@@ -160,26 +160,27 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
     if target.is_dir() or os.fspath(path).endswith(os.sep):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    handle, part = new_part(target)
+    part = new_part(target)
     try:
-        with os.fdopen(handle, "wb") as out:
+        with part as out:
             yield out
             out.flush()
-            os.fchmod(
-                out.fileno(),
-                stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~umask(),
-            )
+            try:
+                mode = stat.S_IMODE(target.stat().st_mode)
+            except FileNotFoundError:
+                mode = 0o666 & ~umask()
+            os.fchmod(out.fileno(), mode)
             os.fsync(out.fileno())
-        os.replace(part, target)
+            os.replace(part.name, target)  # while it is locked
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(part)
+            os.unlink(part.name)
         raise
     sync_folder(target.parent)
 
 
-def new_part(target: Path) -> tuple[int, str]:
-    """Create a locked file in the folder of the target; return an open handle and its path.
+def new_part(target: Path) -> IO[bytes]:
+    """Create a locked file in the folder of the target, and open it.
 
     Files of killed processes are removed: they are not locked.
     """
@@ -189,12 +190,14 @@ def new_part(target: Path) -> tuple[int, str]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.unlink(old)
     while True:
-        handle, part = tempfile.mkstemp(dir=target.parent, prefix=prefix, suffix=PART)
+        part = tempfile.NamedTemporaryFile(
+            dir=target.parent, prefix=prefix, suffix=PART, delete=False
+        )
         with contextlib.suppress(OSError):  # some network disks have no locks
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(handle).st_nlink:
-            return handle, part
-        os.close(handle)  # another process removed it before it was locked
+            fcntl.flock(part, fcntl.LOCK_EX)  # after the other that is about to remove it
+        if os.fstat(part.fileno()).st_nlink:
+            return part
+        part.close()
 
 
 def replace(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> None:

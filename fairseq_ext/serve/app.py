@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI, HTTPException, Request, Response
-from fastapi.concurrency import run_in_threadpool
+from fastapi.concurrency import contextmanager_in_threadpool, run_in_threadpool
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi_offline import FastAPIOffline
@@ -30,9 +30,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.files import sha256
 from fairseq_ext.core.glossary import READERS, Languages, LineErrors, read
-from fairseq_ext.engine.jobs import Answer, GlossaryFile
+from fairseq_ext.engine.jobs import Answer
 from fairseq_ext.serve import Settings, records
 from fairseq_ext.serve.bodies import (
     checked,
@@ -316,7 +315,7 @@ class GlossaryRoutes:
         """
         self.service.check(request.headers)
         pair, kept = self.service.pair_of(request), self.glossaries(request)
-        kept.path(name)
+        path = kept.path(name)
         body = await read_body(request, self.service.settings)
         if given := urlencoded(request.scope["query_string"], "the query").get("file"):
             found = await run_in_threadpool(self.read_file, file_name(given), body, pair)
@@ -329,22 +328,16 @@ class GlossaryRoutes:
                 for source, target in found["terms"].items()
             ).encode()
             body = (b"source\ttarget\tcase\n" if cases else b"") + body
-        kept.folder.mkdir(parents=True, exist_ok=True)
-        # subtle: in this folder, which workers on other machines see as well; one of them knows
+        is_new = not path.exists()
+        # subtle: in its folder, which workers on other machines see as well; one of them knows
         # what the model can write
-        with tempfile.NamedTemporaryFile(dir=kept.folder, prefix=".", suffix=".tsv") as file:
-            file.write(body)
-            file.flush()
-            probe = {
-                "source": "",
-                "glossaries": [GlossaryFile(file.name, sha256([body]))],
-            }
+        async with contextmanager_in_threadpool(kept.written(name, body)) as file:
+            probe = {"source": "", "glossaries": [file]}
             (answer,) = await self.service.answered(request, [probe], pair)
             if isinstance(answer, UsageError):
                 raise UsageError(
-                    str(answer).replace(file.name, f"glossary '{name}'").replace("--glossary: ", "")
+                    str(answer).replace(file.path, f"glossary '{name}'").replace("--glossary: ", "")
                 )
-        is_new = await run_in_threadpool(kept.write, name, body)
         return JSONResponse({"name": name, "bytes": len(body)}, 201 if is_new else 200)
 
     async def get(self, name: str, request: Request) -> Response:

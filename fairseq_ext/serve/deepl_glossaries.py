@@ -26,7 +26,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from fairseq_ext.core.errors import UsageError, cut
-from fairseq_ext.core.files import replace, sha256
+from fairseq_ext.core.files import atomic_write, sha256
 from fairseq_ext.core.glossary import checked
 from fairseq_ext.engine.jobs import GlossaryFile
 from fairseq_ext.serve.glossaries import Missing
@@ -139,7 +139,11 @@ class DeepLGlossaries:
         made = Glossary(
             glossary_id=str(uuid.uuid4()), name=name, creation_time=now, dictionaries=[]
         )
-        return self.write(made, dictionaries)
+        try:
+            return self.write(made, dictionaries)
+        except OSError:
+            shutil.rmtree(self.path(made.glossary_id), ignore_errors=True)
+            raise
 
     def change(
         self,
@@ -161,24 +165,29 @@ class DeepLGlossaries:
             return self.write(glossary, dictionaries)
 
     def write(self, glossary: Glossary, dictionaries: Mapping[Pair, Entries]) -> Glossary:
-        """Write a glossary and these dictionaries of it."""
+        """Write a glossary and these dictionaries of it: all files, or where one fails none."""
         folder = self.path(glossary.glossary_id)
         folder.mkdir(parents=True, exist_ok=True)
-        for pair, entries in dictionaries.items():
-            content = b"".join(engine_lines(entries))
-            replace(folder / f"{'-'.join(pair)}.tsv", [tsv(entries).encode()])
-            replace(folder / f"{'-'.join(pair)}.jsonl", [content])
-            found = Dictionary(
-                source_lang=pair[0],
-                target_lang=pair[1],
-                entry_count=len(entries),
-                digest=sha256([content]),
-            )
-            if (old := glossary.find(pair)) is None:
-                glossary.dictionaries.append(found)
-            else:
-                glossary.dictionaries[glossary.dictionaries.index(old)] = found
-        replace(folder / "glossary.json", [glossary.model_dump_json().encode()])
+        known = {each.pair: each for each in glossary.dictionaries}
+        with contextlib.ExitStack() as files:
+
+            def write(name: str, content: bytes) -> None:
+                out = files.enter_context(atomic_write(folder / name))
+                out.write(content)
+                out.flush()
+
+            for pair, entries in dictionaries.items():
+                name, content = "-".join(pair), b"".join(engine_lines(entries))
+                write(f"{name}.tsv", tsv(entries).encode())
+                write(f"{name}.jsonl", content)
+                known[pair] = Dictionary(
+                    source_lang=pair[0],
+                    target_lang=pair[1],
+                    entry_count=len(entries),
+                    digest=sha256([content]),
+                )
+            glossary.dictionaries = [*known.values()]
+            write("glossary.json", glossary.model_dump_json().encode())
         return glossary
 
     def delete(self, identifier: str) -> None:

@@ -123,9 +123,13 @@ class Documents:
             self.folder = tempfile.TemporaryDirectory(prefix="fairseq_ext-documents-")
         folder = Path(tempfile.mkdtemp(dir=self.folder.name))
         made = Document(owner, folder, name, uuid.uuid4().hex, secrets.token_hex(32))
-        for path in (made.input, made.output):
-            path.parent.mkdir()
-        made.input.write_bytes(content)
+        try:
+            for path in (made.input, made.output):
+                path.parent.mkdir()
+            made.input.write_bytes(content)
+        except OSError:
+            self.delete(made)
+            raise
         self.documents[made.id] = made
         return made
 
@@ -147,26 +151,27 @@ class Documents:
         shutil.rmtree(document.folder, ignore_errors=True)
 
     def start(self, document: Document, pair: Pair, glossaries: Sequence[GlossaryFile]) -> None:
-        """Translate a document in a task of its own; one of the same language is copied."""
+        """Translate a document in a task of its own; one of the same language stays as it is."""
         document.task = asyncio.ensure_future(self.run(document, pair, glossaries))
 
     async def run(self, document: Document, pair: Pair, glossaries: Sequence[GlossaryFile]) -> None:
         """Translate a document; an error becomes its message."""
+        document.message = "the translation was interrupted"
         try:
             if pair[0] == pair[1]:
-                shutil.copyfile(document.input, document.output)
+                document.input.rename(document.output)
             else:
                 async with self.places:
                     await self.translate(document, pair, glossaries)
             document.status = "done"
         except HTTPException as error:
-            document.status, document.message = "error", str(error.detail)
+            document.message = str(error.detail)
         except (UsageError, RuntimeError, OSError) as error:
-            said = str(error).replace(str(document.input), document.name)
-            document.status, document.message = "error", said
+            said = getattr(error, "strerror", None) or str(error)
+            document.message = said.replace(str(document.input), document.name)
         finally:
-            if document.status not in ("done", "error"):
-                document.status, document.message = "error", "the translation was interrupted"
+            if document.status != "done":
+                document.status = "error"
             asyncio.get_running_loop().call_later(KEEP_SECONDS, self.delete, document)
 
     async def translate(

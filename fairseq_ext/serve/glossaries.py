@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.files import replace, sha256
+from fairseq_ext.core.files import atomic_write, sha256
 from fairseq_ext.engine.jobs import GlossaryFile
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -24,7 +25,7 @@ class Glossaries:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        for left in folder.glob(".*.tsv"):  # of a PUT that was killed
+        for left in folder.glob(".*.tsv*"):  # of a PUT that was killed
             with contextlib.suppress(OSError):
                 if time.time() - left.stat().st_mtime > STALE:
                     left.unlink()
@@ -66,14 +67,15 @@ class Glossaries:
         """Return the content of a glossary (raises Missing)."""
         return Path(self.file(name).path).read_bytes()
 
-    def write(self, name: str, content: bytes) -> bool:
-        """Keep a glossary under a name. Return whether there was none of that name. Errors:
+    @contextlib.contextmanager
+    def written(self, name: str, content: bytes) -> Iterator[GlossaryFile]:
+        """Write a glossary, which has its name when the block ends without an error. Errors:
         OSError."""
-        path = self.path(name)
-        is_new = not path.exists()
         self.folder.mkdir(parents=True, exist_ok=True)
-        replace(path, [content])
-        return is_new
+        with atomic_write(self.path(name)) as out:
+            out.write(content)
+            out.flush()
+            yield GlossaryFile(out.name, sha256([content]))
 
     def delete(self, name: str) -> None:
         """Forget a glossary (raises Missing)."""

@@ -20,6 +20,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from fairseq_ext.core.errors import UsageError, cut
+from fairseq_ext.core.exit import DISK_FULL_ERRNOS
 from fairseq_ext.engine.callbacks import THREADS, Threads, when_done
 from fairseq_ext.engine.jobs import Answer, Partial
 from fairseq_ext.engine.text import TextRequest
@@ -402,6 +403,7 @@ REFUSED = (
     Disconnected,
     ClientDisconnect,
     RuntimeError,
+    OSError,
 )
 DEEPL = ("/v2", "/v3")  # how the paths of DeepL's API begin
 CLIENT_CLOSED = 499  # the status that proxies log where the client has disconnected
@@ -417,6 +419,7 @@ ERRORS = {
         429: "the queue is full; Retry-After says when to send the request again",
         503: "no model is loaded, or the server is closing",
         504: "the deadline has passed",
+        507: "the server's disk is full",
     }.items()
 }
 
@@ -432,6 +435,11 @@ def refusal(error: Exception, path: str) -> Response:
         status, sentence = 404 if isinstance(error, Missing) else 400, str(error)
     elif isinstance(error, Busy):
         status, sentence, headers = 429, str(error), {"Retry-After": f"{error.retry_after:.0f}"}
+    elif isinstance(error, OSError):
+        if error.errno not in DISK_FULL_ERRNOS:
+            raise error
+        status = 507
+        sentence = f"the server's disk is full ({error.strerror}): ask its operator to free space"
     else:
         status, sentence = 503 if isinstance(error, Closed) else 500, str(error)
     field = "message" if path.startswith(DEEPL) else "error"

@@ -110,12 +110,18 @@ def main(argv: list[str] | None = None) -> int:
         refuse_shared([("OUT", args.output)], [("IN", args.input)])
         pattern(tuple(args.protect), False)  # before the model is loaded
         translator, left = Translator(**flags_of(args, others)), list[tuple[str, str]]()
-        found = translate(
-            args.input,
-            args.output,
-            through_translator(translator, args.protect, left),
-            max_unpacked=args.max_unpacked,
-        )
+        try:
+            found = translate(
+                args.input,
+                args.output,
+                through_translator(translator, args.protect, left),
+                max_unpacked=args.max_unpacked,
+            )
+        except OSError as error:
+            raise UsageError(
+                f"cannot write {args.output} ({error.strerror or error}): name a file in a folder "
+                "that can be written"
+            ) from None
     except UsageError as error:
         report(type(error), error, error.__traceback__)
         from fairseq_ext.text.archives import WrongArchive

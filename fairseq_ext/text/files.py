@@ -54,7 +54,7 @@ def translate(
 
     name: of the source, for messages (default: its path); max_unpacked: bytes to which the text of
     an archive may unpack. Errors: UsageError for one that cannot be read, and for one that is not
-    what its ending says.
+    what its ending says; OSError for a target that cannot be written.
     """
     ending, name = Path(source).suffix.lower(), name or source
     if ending not in ENDINGS:
@@ -66,24 +66,18 @@ def translate(
         raise UsageError(
             f"cannot read {name} ({error.strerror}): name a file that exists and is readable"
         ) from None
-    try:
-        with atomic_write(target) as out:
-            if ending in PARTS:
-                return translate_archive(source, out, ending, translate_text, name, max_unpacked)
-            format = TEXTS[ending]
-            text, encoding = decoded(content, format, name)
-            if format == "po":
-                catalogue(text, encoding, out, translate_text)
-            else:
-                out.write(encoding.bom)
-                for part in translate_text(text, format):
-                    out.write(encoding.encode(part))
-                    out.flush()  # where it is a pipe
-    except OSError as error:
-        raise UsageError(
-            f"cannot write {target} ({error.strerror or error}): name a file in a folder "
-            "that can be written"
-        ) from None
+    with atomic_write(target) as out:
+        if ending in PARTS:
+            return translate_archive(source, out, ending, translate_text, name, max_unpacked)
+        format = TEXTS[ending]
+        text, encoding = decoded(content, format, name)
+        if format == "po":
+            catalogue(text, encoding, out, translate_text)
+        else:
+            out.write(encoding.bom)
+            for part in translate_text(text, format):
+                out.write(encoding.encode(part))
+                out.flush()  # where it is a pipe
     return Report()
 
 

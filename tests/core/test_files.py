@@ -189,7 +189,6 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path):
     assert target.read_bytes() == b"first" and sorted(tmp_path.iterdir()) == [other, target]
 
 
-@pytest.mark.xfail(strict=True)
 def test_several_threads_replace_one_file(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda handle: None)
     target = tmp_path / "a.txt"
@@ -202,7 +201,6 @@ def test_several_threads_replace_one_file(tmp_path, monkeypatch):
     assert target.read_bytes().isdigit() and only(tmp_path) == ["a.txt"]
 
 
-@pytest.mark.xfail(strict=True)
 def test_a_file_that_another_takes_for_one_of_a_killed_process_is_made_again(tmp_path, monkeypatch):
     """The other finds it before it is locked, and removes it a moment later."""
     target, lock = tmp_path / "a.txt", fcntl.flock
@@ -226,7 +224,6 @@ def test_a_file_that_another_takes_for_one_of_a_killed_process_is_made_again(tmp
     assert others and target.read_bytes() == NEW and only(tmp_path) == ["a.txt"]
 
 
-@pytest.mark.xfail(strict=True)
 def test_a_written_file_is_locked_until_it_has_its_name(tmp_path, monkeypatch):
     rename, found = os.replace, []
 
