@@ -2,9 +2,11 @@
 addresses: each is answered, and none with status 500 or a traceback."""
 
 import hashlib
+import io
 import json
 import logging
 import random
+import zipfile
 from urllib.parse import quote_from_bytes, unquote, urlsplit
 
 import httpx
@@ -286,6 +288,51 @@ def test_damaged_forms(quiet, seed):
         answered(sent(quiet, route, bytes(body), kind), (route, kind, bytes(body)))
         urlencoded = bytes(body).replace(b"\r\n", random_.choice([b"&", b"=", b"%", b"%u12"]))
         answered(quiet.post(route, content=urlencoded, headers=FORM), urlencoded)
+
+
+ENCODINGS = (
+    *("undefined", "punycode", "idna", "rot13", "hex", "zlib", "unicode_escape", "mbcs", "charmap"),
+    *("xmlcharrefreplace", "strict", "surrogateescape", "utf-8-sig", "utf-7", "aliases", "x" * 99),
+)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_file_declares_an_encoding_that_is_none(quiet, encoding):
+    for name, text in (
+        ("a.html", f'<meta charset="{encoding}"><p>ä\xff</p>'),
+        ("a.xml", f'<?xml version="1.0" encoding="{encoding}"?><p>ä\xff</p>'),
+        ("a.xlf", f'<?xml version="1.0" encoding="{encoding}"?><xliff><p>ä\xff</p></xliff>'),
+        ("a.po", f'msgid ""\nmsgstr "Content-Type: text/plain; charset={encoding}\\n"\n\xff'),
+    ):
+        for pair in ((b"de", b"en"), (b"auto", b"en")):
+            body = uploaded(name.encode(), text.encode("latin-1"), pair)
+            answered(sent(quiet, "/translate_file", body), (name, encoding))
+
+
+ENDLESS = pytest.param("9" * 5000, marks=pytest.mark.xfail(strict=True))
+
+
+@pytest.mark.parametrize("digits", ["x", "-5", "1e9", ENDLESS, "\u0663"])
+def test_a_file_has_a_word_or_an_endless_number_in_place_of_a_number(engine, settings, digits):
+    office = "urn:oasis:names:tc:opendocument:xmlns"
+    content = (
+        f'<o:document-content xmlns:o="{office}:office:1.0" xmlns:t="{office}:text:1.0"><o:body>'
+        f'<o:text><t:p>Ein<t:s t:c="{digits}"/>Port</t:p></o:text></o:body></o:document-content>'
+    )
+    odt = io.BytesIO()
+    with zipfile.ZipFile(odt, "w") as archive:
+        archive.writestr("mimetype", "application/vnd.oasis.opendocument.text")
+        archive.writestr("content.xml", content)
+    forms = f'msgid ""\nmsgstr "Plural-Forms: nplurals={digits}; plural=0;\\n"\n\n'
+    plural = 'msgid "Port"\nmsgid_plural "Ports"\nmsgstr[%s] ""\n'
+    for name, content in (
+        ("a.odt", odt.getvalue()),
+        ("a.po", (forms + plural % "0").encode()),
+        ("b.po", (forms + plural % digits).encode()),
+    ):
+        body = uploaded(name.encode(), content, (b"de", b"en"))
+        with listening(engine, settings) as client:
+            answered(sent(client, "/translate_file", body), (name, digits))
 
 
 # ---- Addresses
