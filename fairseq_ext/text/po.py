@@ -22,11 +22,11 @@ from fairseq_ext.text.segments import of_atoms
 LINE = regex.compile(r"[^\n]*\n|[^\n]+")
 KEYWORD = regex.compile(
     r"[ \t]*(?P<old>#~\|?[ \t]*)?"
-    r"(?:(?P<key>domain|msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)[ \t]*)?"
+    r"(?:(?P<key>domain|msgctxt|msgid_plural|msgid|msgstr(?:\[\d\d?\])?)[ \t]*)?"
     r'(?:"(?P<text>(?:[^"\\\r\n]|\\.)*)"[ \t]*)*\r?\n?'
 )
 ESCAPE = regex.compile(r"\\(?:[0-7]{1,3}|x[\da-fA-F]{1,2}|.)")
-FORMS = regex.compile(r"nplurals\s*=\s*(\d+)")
+FORMS = regex.compile(r"nplurals\s*=\s*(\d)\b")  # no language has ten
 NAMED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 WRITTEN = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 

@@ -309,10 +309,7 @@ def test_a_file_declares_an_encoding_that_is_none(quiet, encoding):
             answered(sent(quiet, "/translate_file", body), (name, encoding))
 
 
-ENDLESS = pytest.param("9" * 5000, marks=pytest.mark.xfail(strict=True))
-
-
-@pytest.mark.parametrize("digits", ["x", "-5", "1e9", ENDLESS, "\u0663"])
+@pytest.mark.parametrize("digits", ["x", "-5", "1e9", "9" * 5000, "9" * 9, "\u0663"])
 def test_a_file_has_a_word_or_an_endless_number_in_place_of_a_number(engine, settings, digits):
     office = "urn:oasis:names:tc:opendocument:xmlns"
     content = (
