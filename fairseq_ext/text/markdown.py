@@ -36,8 +36,10 @@ KEPT_LINE = regex.compile(
 CELL = regex.compile(
     r"\|[ \t]*|(?:[^\\|`]|\\.?|(?P<ticks>`++).*?(?<!`)(?P=ticks)(?!`)|`++)+?(?=[ \t]*(?:\||$))"
 )
-# below the heading of a table; the parser knows none with other numbers of columns in the two
-DELIMITERS = regex.compile(r"(?m)^(?=.*\|)[ \t>|:]*-[ \t|:-]*\r?$")
+# the heading of a table and what is below it
+HEADING = regex.compile(r"(?m)(?:^|\G).*\n(?=.*\|)[ \t>|:]*-[ \t|:-]*\r?$")
+# the parser fails at tables with empty rows; without these signs they are paragraphs
+TABLE_SIGN = regex.compile(rb"(?m)\||^[ \t>]*\K-(?=[ \t]+\|[ \t|:-]*\r?$)")
 # in front of the text of a line: of a note, a footnote, a definition
 LEAD = regex.compile(
     r"[ \t]*(?:\[\^[^\]\n]+\]:|\[!\w+\][-+]?|:{3,}[ \t]*[\w-]+(?=[ \t\[])|:(?=[ \t])|"
@@ -92,9 +94,9 @@ class Document:
         attributes: bool = False,
     ):
         self.text, self.ends, self.protect, self.attributes = text, ends, protect, attributes
-        self.content = text.encode()
         self.content = NOTE.sub(
-            lambda note: b"-   ".ljust(len(note[0]), b"x")[: len(note[0])], self.content
+            lambda note: b"-   ".ljust(len(note[0]), b"x")[: len(note[0])],
+            TABLE_SIGN.sub(b",", text.encode()),
         )
         if (front := FRONT_END.match(self.content)) and b"\n---" not in front[0]:
             at = front.start(1)  # the parser knows one end of front matter
@@ -114,7 +116,6 @@ class Document:
             kind = node.type
             if kind in (
                 "inline",
-                "pipe_table",
                 "html_block",
                 "minus_metadata",
                 "plus_metadata",
@@ -153,7 +154,7 @@ class Document:
             at, block = end, self.text[start:end]
             if kind == "html_block":
                 yield from self.html(start, end, inside)
-            elif kind in ("inline", "pipe_table"):
+            elif kind == "inline":
                 yield from self.inline(start, end, inside)
             elif (kind == "link_title") != self.attributes:
                 yield block
@@ -174,7 +175,7 @@ class Document:
             yield from [part] if number % 2 else read(part, self.ends, self.protect)
 
     def inline(self, start: int, end: int, inside: Sequence[Span]) -> Iterator[Item]:
-        """Yield the items of a paragraph, a heading or a table."""
+        """Yield the items of a paragraph, a heading or a table, which is a paragraph here."""
         for a, b, is_kept in pieces(self.text, start, end, inside):
             has_titles = self.attributes and HAS_TITLES.search(self.text, a, b)
             if not has_titles and (is_kept or self.attributes or self.text[a:b].isspace()):
@@ -251,7 +252,7 @@ def pieces(
     """Yield a block cut at the lines that are kept, and where it is long for the inline parser:
     (start, end, whether it is kept)."""
     begins = {a: b for a, b in inside}
-    is_table = "|" in text[start:end] and DELIMITERS.search(text, start, end) is not None
+    table = HEADING.search(text, start, end)
     at = first = start
     while at < end:
         line_end = text.find("\n", at, end)
@@ -260,7 +261,7 @@ def pieces(
         line = text[body:line_end]
         kept = KEPT_LINE.fullmatch(line.rstrip("\r\n")) is not None
         is_bounded = line.strip()[:1] == line.strip()[-1:] == "|" and line.count("|") > 2
-        if not kept and (is_bounded or (is_table and "|" in line)):
+        if not kept and (is_bounded or (table and at >= table.start() and "|" in line)):
             yield from bounded(text, first, at)
             yield at, body, True
             first = body

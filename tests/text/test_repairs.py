@@ -13,7 +13,7 @@ from lxml import etree
 from office_files import FIELD, ODT, archive, docx
 from test_making import shuffled
 from texts import xliff
-from through import done, marked, through, without_marks
+from through import capitals, done, marked, through, without_marks
 
 from fairseq_ext.text.fields import Piece, W, fields
 from fairseq_ext.text.files import translate
@@ -75,6 +75,33 @@ def test_protected_text_takes_no_part_of_an_entity(protect):
     assert not any(re.search(r"&\w*$|^\w*;", raw) for raw in atoms)
 
 
+TABLE = "| wert | zahl |\n| --- | --- |\n"
+EMPTY_ROWS = [
+    f"{TABLE}| a b | c d |\n|  |  |\n\ntext danach\n",
+    "6. geben sie **werte** ein.\n\n    | wert | zahl |\n    | --- | --- |\n"
+    "    | **ab** | c d. e f. |\n    |  |  |\n\n7. text **da** nach\n\nnoch ein satz\n",
+    f"{TABLE}| |\n||\n|||\n\n> | wort | satz |\n> |-|-|\n> |\t|\t|\n\n- ein wort\n",
+]
+
+
+@pytest.mark.parametrize("text", EMPTY_ROWS)
+def test_text_around_empty_rows_is_translated(text):
+    assert "".join(through(capitals)(text, "markdown")) == text.upper()
+
+
+PARTS = [
+    ("a | b\n- | -\nc d | e f\n\nrest\n", ["a", "b", "c d", "e f", "rest"]),
+    (f"ein satz | hier\n{TABLE}| a | b |\n", ["ein satz | hier", "wert", "zahl", "a", "b"]),
+    (f"> text | hier\n>\n> {TABLE}| a | b\n", ["text | hier", "wert", "zahl", "a", "b"]),
+]
+
+
+@pytest.mark.parametrize(("text", "plain"), PARTS)
+def test_rows_and_text_around_them(text, plain):
+    seen: list[str] = []
+    assert "".join(through(str, seen)(text, "markdown")) == text and seen == plain
+
+
 RUN = "<w:r><w:t>{}</w:t></w:r>"
 NUMBER = FIELD.format(code="PAGE", result=RUN.format(3))
 # of each paragraph, what is read and the parts of it that are not
@@ -116,7 +143,8 @@ def test_spaces_of_an_odt_stay(many, tmp_path):
 
 
 def table(seed: int) -> str:
-    """Return a table of Markdown, some with too many cells or without pipes around them."""
+    """Return a table of Markdown and text behind it; some have too many cells, empty rows, or no
+    pipes around them, or are in quotes and lists."""
     draw, number = random.Random(seed), itertools.count(seed * 100)
     pieces = ("Hund", "Ein Satz. Noch einer.", "\\|", "&#124;", "<br>", "**fett**", "[Wort](a.md)")
     code = ("{}/", "{};", "{}|", "{}<*Name*>", "{} {{a}}", "{}$", "{}\\|", "{}_*")
@@ -128,21 +156,31 @@ def table(seed: int) -> str:
     width = draw.randint(2, 4)
     rows = [["Kopf"] * width, [draw.choice(["--", ":-:"])] * (width - draw.randint(0, 1))]
     rows += [[cell() for _ in range(width + draw.randint(-1, 1))] for _ in range(4)]
+    rows.append(["Schluss"] * width)
+    for _ in range(draw.randint(0, 2)):
+        rows.insert(draw.randint(2, len(rows)), [draw.choice(["", " "])] * width)
     way = draw.choice(["| {} |", "|{}|", "{}"])
-    lead = draw.choice(["", "> ", "Text.\n\n"])
-    between = "\n" + lead * (lead == "> ")
-    return lead + between.join(way.format(" | ".join(row)) for row in rows) + "\n"
+    lead, rest = draw.choice(
+        [("", ""), ("> ", "> "), ("Text.\n\n", ""), ("- ", "  "), ("6. Text.\n\n    ", "    ")]
+    )
+    lines = f"\n{rest}".join(way.format(" | ".join(row)) for row in rows)
+    return f"{lead}{lines}\n\n{rest}Der Rest.\n\nDas Ende.\n"
 
 
 def test_generated_tables():
     """Whatever a translation says, each row has its cells and each code span is there."""
     for seed in range(200):
         text = table(seed)
+        # else it is a heading, or a paragraph, and a paragraph below
+        is_table = re.search(r"\|[ :]*-|-[ :]*\|", text) is not None
         for change, known in ((str, True), (marked, True), (marked, False)):
-            out = "".join(through(change, known=known)(text, "markdown"))
+            seen: list[str] = []
+            out = "".join(through(change, seen, known)(text, "markdown"))
             assert without_marks(out) == text, seed
+            assert seen[-2:] == ["Der Rest.", "Das Ende."], seed
+            assert not is_table or " ".join(seen).count("Schluss") == text.count("Schluss"), seed
         out = "".join(shuffled(random.Random(seed))(text, "markdown"))
-        for pattern in ("`[^`]*`", r"(?m)^.*(?<!\\)\|.*$"):
+        for pattern in ("`[^`]*`", r"(?m)^.*(?<!\\)\|.*$")[: 1 + is_table]:
             there = [re.findall(pattern, each) for each in (text, out)]
             cells = [[row.count("|") - row.count("\\|") for row in rows] for rows in there]
             assert cells[0] == cells[1], (seed, out)
