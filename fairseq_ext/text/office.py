@@ -25,11 +25,13 @@ A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 M = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
 O_TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
 # the same in files of the standard's strict form (ISO/IEC 29500)
-STRICT = {
-    b"http://purl.oclc.org/ooxml/wordprocessingml/main": W[1:-1].encode(),
-    b"http://purl.oclc.org/ooxml/drawingml/main": A[1:-1].encode(),
-    b"http://purl.oclc.org/ooxml/officeDocument/math": M[1:-1].encode(),
-}
+STRICT = [
+    (
+        usual.replace(b"schemas.openxmlformats.org", b"purl.oclc.org/ooxml").replace(b"/2006", b""),
+        usual,
+    )
+    for usual in (space[1:-1].encode() for space in (W, A, M))
+]
 LO = "{urn:org:documentfoundation:names:experimental:office:xmlns:loext:1.0}"
 SPACE = "{http://www.w3.org/XML/1998/namespace}space"
 
@@ -40,7 +42,7 @@ def names(space: str, words: str) -> frozenset[str]:
 
 
 PARAGRAPHS = {W + "p", A + "p", O_TEXT + "p", O_TEXT + "h"}
-RUNS = {W + "r": W + "rPr", A + "r": A + "rPr"}
+RUNS = {W + "r", A + "r"}  # the formatting of each is its child of this name and Pr
 TEXTS = {W + "t", A + "t"}
 # what holds runs, or text, and stands around them
 AROUND = (
@@ -49,12 +51,8 @@ AROUND = (
     | names(LO, "content-control")
 )
 LAST = A + "endParaRPr"  # of a paragraph, at its end
-FIXED = names(W, "pPr") | names(A, "pPr endParaRPr")
-PROPERTIES = names(W, "sdtPr sdtEndPr smartTagPr customXmlPr fldData rPr")
-BREAKS = names(W, "br cr") | names(A, "br") | names(O_TEXT, "line-break")
-TABS = names(W, "tab ptab") | names(O_TEXT, "tab")
+PROPERTIES = names(W, "pPr sdtPr sdtEndPr smartTagPr customXmlPr fldData rPr") | {A + "pPr"}
 CHARACTERS = {W + "noBreakHyphen": "\u2011", W + "softHyphen": "\u00ad", O_TEXT + "s": " "}
-# read as a word
 WORDS = (
     names(W, "sym ruby pgNum")
     | names(M, "oMath oMathPara")
@@ -65,6 +63,13 @@ WORDS = (
         "chapter title author-name user-defined variable-get variable-set text-input expression "
         "file-name subject user-field-get database-display placeholder note-ref",
     )
+)
+# of paragraphs.py; all others are "o"
+KINDS = (
+    dict.fromkeys(WORDS, "f")
+    | dict.fromkeys(CHARACTERS, "n")
+    | dict.fromkeys(names(W, "tab ptab") | {O_TEXT + "tab"}, "t")
+    | dict.fromkeys(names(W, "br cr") | {A + "br", O_TEXT + "line-break"}, "b")
 )
 UNREAD = names(W, "del moveFrom") | names(O_TEXT, "tracked-changes")  # deleted: stays as it is
 DELETED = names(W, "del moveFrom") | names(O_TEXT, "deletion")
@@ -82,26 +87,21 @@ class Part:
     """
 
     def __init__(self, content: bytes):
-        self.strict = [pair for pair in STRICT.items() if pair[0] in content]
+        self.strict = [pair for pair in STRICT if pair[0] in content]
         if any(usual in content for _, usual in self.strict):
             raise UsageError("it is of the standard's strict form and of the other one")
         for own, usual in self.strict:
             content = content.replace(own, usual)
-        parser = etree.XMLParser(
-            resolve_entities=False, no_network=True, load_dtd=False, remove_blank_text=False
-        )
         try:
-            self.root = etree.fromstring(content, parser)
+            root = etree.fromstring(content, etree.XMLParser(resolve_entities=False))
         except etree.XMLSyntaxError as error:
             raise UsageError(f"it is not well-formed ({cut(str(error.msg))})") from None
-        self.tree = self.root.getroottree()
-        deleted = {each for old in self.root.iter(*UNREAD) for each in old.iter(*PARAGRAPHS)}
-        found = [
-            Paragraph(each) for each in checked(self.root.iter(*PARAGRAPHS)) if each not in deleted
-        ]
-        self.paragraphs = [each for each in found if each.has_text]
+        self.tree = root.getroottree()
+        deleted = {each for old in root.iter(*UNREAD) for each in old.iter(*PARAGRAPHS)}
+        found = [Paragraph(each) for each in checked(root.iter(*PARAGRAPHS)) if each not in deleted]
+        self.paragraphs = [each for each in found if each.text]
         # kinds of text in it that are not translated
-        deletions = ["deletions"] if next(self.root.iter(*DELETED), None) is not None else []
+        deletions = ["deletions"] if next(root.iter(*DELETED), None) is not None else []
         self.untranslated = [*deletions, *(name for each in found for name in sorted(each.unread))]
 
     def text(self) -> str:
@@ -111,18 +111,17 @@ class Part:
     def write(self, text: str) -> int:
         """Write the translation of `text()`. Return the number of paragraphs that could not be
         written and stay as they were."""
-        if not self.paragraphs:
-            return 0
-        found = text.removeprefix("<p>").removesuffix("</p>").split("</p><p>")
+        found = regex.findall("(?s)<p>(.*?)</p>", text)
         return sum(not each.write(new) for each, new in zip(self.paragraphs, found, strict=True))
 
     def content(self) -> bytes:
         """Return the part."""
+        form = self.tree.docinfo
         made = etree.tostring(
             self.tree,
             xml_declaration=True,
-            encoding=self.tree.docinfo.encoding or "UTF-8",
-            standalone=self.tree.docinfo.standalone,
+            encoding=form.encoding or "UTF-8",
+            standalone=form.standalone,
         )
         for own, usual in self.strict:
             made = made.replace(usual, own)
@@ -136,7 +135,6 @@ class Paragraph:
         self.element = element
         self.is_mixed = element.tag.startswith(O_TEXT)
         self.pieces = list(fields(list(self.read(element))))
-        self.has_text = any(each.text.strip() for each in self.pieces if each.kind == "text")
         # names of elements whose text is not read
         self.unread = {
             etree.QName(node).localname
@@ -157,14 +155,15 @@ class Paragraph:
                 self.forms.setdefault(piece.form, piece.run)
         self.usual = max(counts, key=counts.__getitem__, default="")
         self.table: list[Piece | str] = []
-        self.text = "".join(self.marked()) if self.has_text else ""
+        has_text = any(each.text.strip() for each in self.pieces if each.kind == "text")
+        self.text = "".join(self.marked()) if has_text else ""
 
     def read(self, element: Any) -> Iterator[Piece]:
         """Yield the pieces of an element's content."""
         if self.is_mixed and element.text:
             yield Piece("text", element.text)
         for child in element:
-            if child.tag in FIXED or child.tag in PROPERTIES:
+            if child.tag in PROPERTIES or child.tag == LAST:
                 pass
             elif child.tag in RUNS:
                 yield from self.read_run(child)
@@ -182,7 +181,7 @@ class Paragraph:
     def read_run(self, run: Any) -> Iterator[Piece]:
         """Yield the pieces of a run."""
         for child in run:
-            if child.tag == RUNS[run.tag]:
+            if child.tag == run.tag + "Pr":
                 continue
             if child.tag in TEXTS:
                 if child.text:
@@ -214,8 +213,7 @@ class Paragraph:
             elif piece.kind == "text":
                 yield escape(piece.text)
             elif piece.kind:
-                number = shown(piece) if piece.kind == "f" else ""
-                yield f'<{piece.kind} i="{len(self.table)}"' + (f' t="{number}"' if number else "")
+                yield f'<{piece.kind} i="{len(self.table)}"{shown(piece)}'
                 yield {"r": ">", "n": f">{escape(piece.text)}</n>"}.get(piece.kind, "/>")
                 self.table.append(piece)
 
@@ -231,11 +229,8 @@ class Paragraph:
         optional = {i for i, mark in enumerate(self.table) if getattr(mark, "kind", "") == "n"}
         if sorted([*seen, *optional.difference(seen)]) != [*range(len(self.table))]:
             return False
-        made = self.content(new, self.usual)
-        fixed = [child for child in self.element if child.tag in FIXED]
-        self.element[:], self.element.text = [], None
-        fill(self.element, [clean(each) for each in fixed if each.tag != LAST])
-        fill(self.element, [*made, *(each for each in fixed if each.tag == LAST)])
+        last = self.element.findall(LAST)
+        fill(self.element, [*self.content(new, self.usual), *last])
         return True
 
     def content(self, new: Any, form: str) -> list[Any]:
@@ -257,7 +252,7 @@ class Paragraph:
         if not text or self.is_mixed:
             return [text] if text else []
         like = self.forms[form]
-        element = etree.Element(W + "t" if like.tag == W + "r" else A + "t")
+        element = etree.Element(like.tag[:-1] + "t")
         element.text = text
         if like.tag == W + "r":
             element.set(SPACE, "preserve")
@@ -266,10 +261,8 @@ class Paragraph:
     def around(self, mark: Piece, inside: list[Any]) -> list[Any]:
         """Return the element of a mark with this content, or the nodes of a field around it."""
         if mark.end:
-            return [*nodes(mark), *inside, *(node for part in mark.end for node in nodes(part))]
+            return [*nodes(mark), *inside, *nodes(mark.end[0])]
         element = mark.nodes[0]
-        element[:] = [child for child in element if child.tag in PROPERTIES]
-        element.text = None
         fill(element, inside)
         return [clean(element)]
 
@@ -283,13 +276,15 @@ def nodes(piece: Piece) -> list[Any]:
 def run_of(node: Any, like: Any) -> Any:
     """Return a run of a node, with the formatting of another run."""
     run = etree.Element(like.tag, nsmap=like.nsmap)
-    run.extend(clean(copy.deepcopy(each)) for each in like.findall(RUNS[like.tag])[:1])
+    run.extend(clean(copy.deepcopy(each)) for each in like.findall(like.tag + "Pr")[:1])
     run.append(clean(node))
     return run
 
 
 def shown(piece: Piece) -> str:
-    """Return the number that a field shows; "" where it shows something else."""
+    """Return the number that a field shows, as an attribute; "" where it shows something else."""
+    if piece.kind != "f":
+        return ""
     nodes = [node for part in [piece, *piece.parts] for node in part.nodes]
     text = "".join(
         each.text or ""
@@ -297,7 +292,7 @@ def shown(piece: Piece) -> str:
         for each in node.iter(etree.Element)
         if each.tag in TEXTS or each.tag in WORDS
     ).strip()
-    return text if text.isascii() and text.isdigit() and len(text) < 7 else ""
+    return f' t="{text}"' if regex.fullmatch("[0-9]{1,6}", text) else ""
 
 
 def clean(node: Any) -> Any:
@@ -307,14 +302,17 @@ def clean(node: Any) -> Any:
 
 
 def fill(element: Any, content: list[Any]) -> None:
-    """Put texts and nodes behind what is in an element."""
+    """Put texts and nodes, a node between two texts, behind an element's properties, in place of
+    all else in it."""
+    element[:] = [clean(each) for each in element if each.tag in PROPERTIES]
+    element.text = None
     for each in content:
         if not isinstance(each, str):
             element.append(each)
         elif len(element):
-            element[-1].tail = (element[-1].tail or "") + each
+            element[-1].tail = each
         else:
-            element.text = (element.text or "") + each
+            element.text = each
 
 
 def has_runs(element: Any) -> bool:
@@ -324,21 +322,20 @@ def has_runs(element: Any) -> bool:
 
 def piece_of(child: Any) -> Piece:
     """Return the piece of an element that is no text."""
-    if child.tag in BREAKS and child.get(W + "type") in (None, "textWrapping"):
-        return Piece("b", nodes=[child])
-    if child.tag in TABS or child.tag in BREAKS:  # of a page or a column
-        return Piece("t", nodes=[child])
-    if child.tag in CHARACTERS:
-        return Piece("n", CHARACTERS[child.tag], nodes=[child])
-    return Piece("f" if child.tag in WORDS else "o", nodes=[child])
+    kind = KINDS.get(child.tag, "o")
+    if kind == "b" and child.get(W + "type") not in (None, "textWrapping"):
+        kind = "t"  # of a page or a column
+    return Piece(kind, CHARACTERS.get(child.tag, ""), [child])
 
 
 def form_of(run: Any) -> str:
     """Return a run's formatting, to be compared."""
-    properties = run.find(RUNS[run.tag])
-    if properties is None:
-        properties = etree.Element("none")
-    attributes = [pair for pair in sorted(properties.items()) if pair[0] not in NO_MATTER]
-    inside = [each for each in properties if each.tag not in NO_MATTER]
-    shown = [etree.tostring(each, method="c14n", with_tail=False) for each in inside]
-    return repr((run.tag, attributes, shown))
+    found = []
+    for properties in run.iterfind(run.tag + "Pr"):
+        found = [pair for pair in sorted(properties.items()) if pair[0] not in NO_MATTER]
+        found += [
+            etree.tostring(each, method="c14n", with_tail=False)
+            for each in properties
+            if each.tag not in NO_MATTER
+        ]
+    return repr(found)
