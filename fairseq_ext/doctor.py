@@ -10,9 +10,6 @@ them, so `python fairseq_ext/doctor.py` also runs if many packages are missing.
 """
 
 import argparse
-import importlib
-import importlib.metadata
-import importlib.util
 import logging
 import os
 import re
@@ -22,6 +19,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Sequence
+from importlib import import_module, metadata, util
 from pathlib import Path
 from typing import NamedTuple
 
@@ -80,12 +78,15 @@ def probe(code: str) -> str:
     return done.stdout.strip().rpartition("\n")[2]
 
 
-def installed(distribution: str, module: str) -> Callable[[], str]:
-    """Return a check that a package is installed and can be imported; it returns the version."""
+def installed(distribution: str, module: str = "") -> Callable[[], str]:
+    """Return a check that a package is installed and can be imported; it returns the version.
+
+    module: where its name is not the distribution's.
+    """
 
     def check() -> str:
-        version = importlib.metadata.version(distribution)
-        importlib.import_module(module)
+        version = metadata.version(distribution)
+        import_module(module or distribution.replace("-", "_"))
         return version
 
     return check
@@ -94,7 +95,7 @@ def installed(distribution: str, module: str) -> Callable[[], str]:
 def torch_and_devices() -> str:
     import torch
 
-    version = importlib.metadata.version("torch")
+    version = metadata.version("torch")
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST_TORCH:
         raise Failed(version)
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
@@ -108,22 +109,20 @@ def start_up_hook() -> str:
 
 
 def fairseq() -> str:
-    version = importlib.metadata.version("fairseq")
+    version = metadata.version("fairseq")
     if version != FAIRSEQ:
         raise Failed(version)
-    importlib.import_module("fairseq.sequence_generator")
+    import_module("fairseq.sequence_generator")
     return version
 
 
 def cupy() -> str:
-    cp = importlib.import_module("cupy")  # its distribution's name depends on the CUDA release
+    cp = import_module("cupy")  # its distribution's name depends on the CUDA release
     return f"{cp.__version__}, {cp.cuda.runtime.getDeviceCount()} CUDA devices"
 
 
 def cluster() -> str:
-    versions = ", ".join(
-        f"{name} {importlib.metadata.version(name)}" for name in ("ray", "pyarrow")
-    )
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("ray", "pyarrow"))
     try:
         probe(CLUSTER_PROBE)
     except Failed as failed:
@@ -133,13 +132,13 @@ def cluster() -> str:
 
 def compiled_step() -> str:
     # raises UsageError for an unknown set of instructions
-    importlib.import_module("fairseq_ext.kernels.library").level()
+    import_module("fairseq_ext.kernels.library").level()
     return probe("from fairseq_ext.kernels.library import build; print(build())")
 
 
 def tiny_decode() -> str:
     """Check that the generator of translation_ext returns the same as fairseq's."""
-    tiny = importlib.import_module("fairseq_ext.plugin.compat.tiny_decode")
+    tiny = import_module("fairseq_ext.plugin.compat.tiny_decode")
     ours, theirs = tiny.decode_with_both_generators()
     if ours != theirs:
         raise Failed(f"{ours} instead of fairseq's {theirs}")
@@ -161,7 +160,7 @@ ITEMS = [
     Item("Python", lambda: f"{sys.version.split()[0]} at {sys.executable}"),
     Item("torch", torch_and_devices, remedy=f"install torch 2.6 or newer, or {SET_UP}"),
     Item("hydra", installed("hydra-core", "hydra")),
-    Item("omegaconf", installed("omegaconf", "omegaconf")),
+    Item("omegaconf", installed("omegaconf")),
     Item(
         "start-up hook",
         start_up_hook,
@@ -170,14 +169,11 @@ ITEMS = [
         f"{sysconfig.get_path('purelib')}",
     ),
     Item("fairseq", fairseq, remedy=f"{INSTALL_FAIRSEQ}, or {SET_UP}"),
-    *(
-        Item(name, installed(name, name.replace("-", "_")))
-        for name in ("sentencepiece", "subword-nmt", "sacrebleu")
-    ),
+    *(Item(name, installed(name)) for name in ("sentencepiece", "subword-nmt", "sacrebleu")),
     *(
         Item(
             name,
-            {"CuPy": cupy, "Ray": cluster}.get(name) or installed(name, name),
+            {"CuPy": cupy, "Ray": cluster}.get(name) or installed(name),
             False,
             f"only {needs} it: pip install 'fairseq_ext[{extra}]' (--force-reinstall if broken)",
         )
@@ -206,7 +202,7 @@ def examine(item: Item) -> bool:
         return True
     except Failed as failed:
         found = str(failed)
-    except importlib.metadata.PackageNotFoundError:
+    except metadata.PackageNotFoundError:
         found = "not installed"
     except (Exception, SystemExit) as error:
         # a broken installation may raise any error
@@ -221,7 +217,7 @@ def install_fairseq() -> str:
     """Install fairseq without its dependencies, whose versions do not support current Python, and
     without its compiled parts, which plugin/compat/uncompiled.py replaces: fairseq's setup.py
     leaves them out when documentation is built. Return the reason of a failure, else ""."""
-    if importlib.util.find_spec("pip") is not None:
+    if util.find_spec("pip") is not None:
         name, words = "pip", [sys.executable, "-m", "pip", "install", "--no-cache-dir"]
     elif (uv := shutil.which("uv")) is not None:
         name = "uv pip"

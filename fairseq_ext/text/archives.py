@@ -55,8 +55,8 @@ OLE = b"\xd0\xcf\x11\xe0"
 PACKAGE = "EncryptedPackage".encode("utf-16-le")
 # where archives name the parts that are encrypted in them (OpenDocument 1.3, part 2; OCF 3.3)
 MANIFESTS = {
-    "META-INF/manifest.xml": r"<(?:\w+:)?encryption-data\b",
-    "META-INF/encryption.xml": r"(?i)\bURI\s*=\s*[\"'][^\"'<>]*\.(?:xhtml|html|htm|ncx)[\"']",
+    "META-INF/manifest.xml": rb"<(?:\w+:)?encryption-data\b",
+    "META-INF/encryption.xml": rb"(?i)\bURI\s*=\s*[\"'][^\"'<>]*\.(?:xhtml|html|htm|ncx)[\"']",
 }
 
 
@@ -100,20 +100,20 @@ def translate_archive(
             format = next(
                 (kind for known, kind in PARTS[ending] if regex.fullmatch(known, part)), ""
             )
-            with reading(name):
-                content = unpacked(old, info, limit, name) if format else b""
-            limit -= len(content)
-            made = content
-            try:
-                if format:
+            content = made = b""
+            if format:
+                with reading(name):
+                    content = made = unpacked(old, info, limit, name)
+                limit -= len(content)
+                try:
                     made = translated(content, format, part, translate_text, report)
-            except UsageError as error:
-                report.parts.append((part, str(error)))
+                except UsageError as error:
+                    report.parts.append((part, str(error)))
             if made != content:
                 new.writestr(info, made, info.compress_type)
-                continue
-            with reading(name):
-                copied(old, new, info)
+            else:
+                with reading(name):
+                    copied(old, new, info)
     report.kinds = list(dict.fromkeys(report.kinds))
     return report
 
@@ -147,26 +147,24 @@ def fault(source: Path, ending: str) -> str:
 
 def check_encryption(old: zipfile.ZipFile, limit: int, name: str) -> None:
     """Refuse an archive that names encrypted parts with text (raises RuntimeError)."""
-    for manifest, pattern in MANIFESTS.items():
-        if manifest in old.namelist():
-            content = unpacked(old, old.getinfo(manifest), limit, name)
-            if regex.search(pattern, content.decode("utf-8", "replace")):
-                raise RuntimeError
+    for info in old.infolist():
+        pattern = MANIFESTS.get(info.filename)
+        if pattern and regex.search(pattern, unpacked(old, info, limit, name)):
+            raise RuntimeError
 
 
 def unpacked(old: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int, name: str) -> bytes:
     """Return a part, read in pieces up to the limit."""
-    pieces, size = [], 0
+    content = bytearray()
     with old.open(info) as part:
         while piece := part.read(AT_ONCE):
-            size += len(piece)
-            if size > limit:
+            content += piece
+            if len(content) > limit:
                 raise WrongArchive(
                     f"the text of {name} unpacks to more than is allowed: raise --max-unpacked, or "
                     "divide the file"
                 )
-            pieces.append(piece)
-    return b"".join(pieces)
+    return bytes(content)
 
 
 def copied(old: zipfile.ZipFile, new: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
@@ -177,13 +175,12 @@ def copied(old: zipfile.ZipFile, new: zipfile.ZipFile, info: zipfile.ZipInfo) ->
     made = copy.copy(info)
     made.flag_bits &= ~0x08  # the sizes stand in front of the data
     into: Any = new
-    made.header_offset = into.fp.tell()
+    made.header_offset = into.start_dir
     into.fp.write(made.FileHeader(info.file_size > zipfile.ZIP64_LIMIT))
     with old.open(packed) as part:
         shutil.copyfileobj(part, into.fp)
     into.filelist.append(made)
-    into.NameToInfo[made.filename] = made
-    into.start_dir, into._didModify = into.fp.tell(), True
+    into.start_dir = into.fp.tell()
 
 
 def translated(
