@@ -167,20 +167,19 @@ def unpacked(old: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int, name: str)
     return bytes(content)
 
 
-def copied(old: zipfile.ZipFile, new: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
+def copied(old: zipfile.ZipFile, new: Any, info: zipfile.ZipInfo) -> None:
     """Copy a part as it is packed."""
     packed: Any = copy.copy(info)  # as if it were stored without being packed
     packed.compress_type, packed.CRC = zipfile.ZIP_STORED, None
     packed.file_size = info.compress_size
     made = copy.copy(info)
     made.flag_bits &= ~0x08  # the sizes stand in front of the data
-    into: Any = new
-    made.header_offset = into.start_dir
-    into.fp.write(made.FileHeader(info.file_size > zipfile.ZIP64_LIMIT))
+    made.header_offset = new.start_dir
+    new.fp.write(made.FileHeader(info.file_size > zipfile.ZIP64_LIMIT))
     with old.open(packed) as part:
-        shutil.copyfileobj(part, into.fp)
-    into.filelist.append(made)
-    into.start_dir = into.fp.tell()
+        shutil.copyfileobj(part, new.fp)
+    new.filelist.append(made)
+    new.start_dir = new.fp.tell()
 
 
 def translated(

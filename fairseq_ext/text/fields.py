@@ -16,7 +16,8 @@ LINKED = regex.compile(r"\s*HYPERLINK\b")  # a field whose result is text
 class Piece:
     """A piece of a paragraph's content.
 
-    kind: of paragraphs.py, or "text"; nodes: what stands there; run: in which it stands.
+    kind: of paragraphs.py, "/r" for the end of an r, or "text"; nodes: what stands there; run: in
+    which it stands.
     """
 
     kind: str
@@ -24,7 +25,6 @@ class Piece:
     nodes: list[Any] = field(default_factory=list)
     run: Any = None
     form: str = ""  # of text: its formatting
-    close: bool = False
     parts: list[Piece] = field(default_factory=list)  # of a field, what it is made of
     end: list[Piece] = field(default_factory=list)  # of a field around text, what is behind it
 
@@ -54,7 +54,7 @@ def fields(pieces: list[Piece]) -> Iterator[Piece]:
         if LINKED.match(code) and middle is not None and not is_nested:
             yield Piece("r", parts=inside[: middle + 1], end=inside[-1:])
             yield from inside[middle + 1 : -1]
-            yield Piece("r", close=True)
+            yield Piece("/r")
         elif is_flat:
             yield Piece("f", parts=inside)
         else:
@@ -77,7 +77,9 @@ def field_ends(pieces: list[Piece]) -> dict[int, int]:
     for place, piece in enumerate(pieces):
         kind = state(piece)
         if piece.kind == "r":
-            around.pop() if piece.close else around.append(place)
+            around.append(place)
+        elif piece.kind == "/r":
+            around.pop()
         elif kind == "begin":
             begun.append((place, around[-1]))
         elif kind == "end" and begun:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
 import regex
@@ -140,7 +141,7 @@ class Paragraph:
             etree.QName(node).localname
             for piece in self.pieces
             for node in piece.nodes
-            if piece.kind == "o" and isinstance(node.tag, str) and node.tag not in DELETED
+            if piece.kind == "o" and node.tag not in DELETED
             for text in node.iter(*TEXTS)
             if next(text.iterancestors(*PARAGRAPHS), None) is element
         }
@@ -148,7 +149,7 @@ class Paragraph:
         self.forms: dict[str, Any] = {}
         depth = 0
         for piece in self.pieces:
-            depth += 0 if piece.kind != "r" else -1 if piece.close else 1
+            depth += (piece.kind == "r") - (piece.kind == "/r")
             if piece.kind == "text" and not self.is_mixed:
                 piece.form = form_of(piece.run)
                 counts[piece.form] += 0 if depth else len(piece.text)  # a link has its own
@@ -172,7 +173,7 @@ class Paragraph:
             elif child.tag in AROUND and (self.is_mixed or has_runs(child)):
                 yield Piece("r", nodes=[child])
                 yield from self.read(child)
-                yield Piece("r", close=True)
+                yield Piece("/r")
             else:
                 yield piece_of(child)
             if self.is_mixed and child.tail:
@@ -181,8 +182,6 @@ class Paragraph:
     def read_run(self, run: Any) -> Iterator[Piece]:
         """Yield the pieces of a run."""
         for child in run:
-            if child.tag == run.tag + "Pr":
-                continue
             if child.tag in TEXTS:
                 if child.text:
                     yield Piece("text", child.text, [child], run)
@@ -192,30 +191,29 @@ class Paragraph:
                     yield Piece("o", nodes=[alone], run=run)
                     if inner.tail:
                         yield Piece("text", inner.tail, run=run)
-            else:
+            elif child.tag != run.tag + "Pr":
                 piece = piece_of(child)
                 piece.run = run
                 yield piece
 
     def marked(self) -> Iterator[str]:
         """Yield the text with its marks; they are numbered by `table`."""
-        open_form = ""
-        for piece in [*self.pieces, Piece("")]:
-            form = "" if piece.form == self.usual else piece.form
-            if open_form and form != open_form:
-                yield "</r>"
-            if form and form != open_form:
+        for form, pieces in groupby(self.pieces, lambda piece: piece.form):
+            is_own = form not in ("", self.usual)
+            if is_own:
                 yield f'<r i="{len(self.table)}">'
                 self.table.append(form)
-            open_form = form
-            if piece.close:
+            for piece in pieces:
+                if piece.kind == "/r":
+                    yield "</r>"
+                elif piece.kind == "text":
+                    yield escape(piece.text)
+                else:
+                    yield f'<{piece.kind} i="{len(self.table)}"{shown(piece)}'
+                    yield {"r": ">", "n": f">{escape(piece.text)}</n>"}.get(piece.kind, "/>")
+                    self.table.append(piece)
+            if is_own:
                 yield "</r>"
-            elif piece.kind == "text":
-                yield escape(piece.text)
-            elif piece.kind:
-                yield f'<{piece.kind} i="{len(self.table)}"{shown(piece)}'
-                yield {"r": ">", "n": f">{escape(piece.text)}</n>"}.get(piece.kind, "/>")
-                self.table.append(piece)
 
     def write(self, text: str) -> bool:
         """Write a translation; whether it could be written: each mark once, and nested."""
@@ -286,12 +284,7 @@ def shown(piece: Piece) -> str:
     if piece.kind != "f":
         return ""
     nodes = [node for part in [piece, *piece.parts] for node in part.nodes]
-    text = "".join(
-        each.text or ""
-        for node in nodes
-        for each in node.iter(etree.Element)
-        if each.tag in TEXTS or each.tag in WORDS
-    ).strip()
+    text = "".join(each.text or "" for node in nodes for each in node.iter(*TEXTS, *WORDS)).strip()
     return f' t="{text}"' if regex.fullmatch("[0-9]{1,6}", text) else ""
 
 
