@@ -348,9 +348,10 @@ def new(kind: str, /, *values: Any, **fields: Any) -> Any:
 
 class Library:
     """The functions of abi.h in a compiled library (`functions`); those that run out of memory
-    raise MemoryError."""
+    raise MemoryError. file: where it lies."""
 
     def __init__(self, file: Path):
+        self.file = file
         self.functions = declarations().dlopen(str(file))
 
     def __getattr__(self, name: str) -> Any:

@@ -274,16 +274,16 @@ def join_sources(a: Any, b: Any) -> Any:
         states, mask = (joined([a[i], b[i]], 1, 0, fill) for i, fill in ((0, 0.0), (3, 1.0)))
         hidden, cell = (torch.cat([a[i], b[i]], dim=1) for i in (1, 2))  # (layers, S, d)
         return states, hidden, cell, mask  # (source, S, ...)
-    both = [x["encoder_out"][0] for x in (a, b)]  # (source, S, d)
+    outputs = [x["encoder_out"][0] for x in (a, b)]  # (source, S, d)
     masks = [
         each["encoder_padding_mask"][0]
         if each["encoder_padding_mask"]
         else x.new_zeros(x.size(1), x.size(0), dtype=torch.bool)
-        for each, x in zip((a, b), both, strict=True)
+        for each, x in zip((a, b), outputs, strict=True)
     ]
     nothing: dict[str, list] = {name: [] for name in a}
     return nothing | {
-        "encoder_out": [joined(both, 1, 0)],
+        "encoder_out": [joined(outputs, 1, 0)],
         "encoder_padding_mask": [joined(masks, 0, 1, 1.0)],
     }
 
@@ -294,7 +294,7 @@ def join_attention(buffers: list[Any], times: list[int]) -> dict[str, Tensor | N
     times: for each group, the number of repetitions of its cache entries.
     """
 
-    def both(name: str, padded: int, fill: float = 0.0) -> Tensor:
+    def joined_field(name: str, padded: int, fill: float = 0.0) -> Tensor:
         parts = []
         for buffer, n in zip(buffers, times, strict=True):
             x, key = buffer.get(name), buffer["prev_key"]  # (n, H, length, h)
@@ -304,9 +304,9 @@ def join_attention(buffers: list[Any], times: list[int]) -> dict[str, Tensor | N
         return joined(parts, 0, padded, fill)
 
     return {
-        "prev_key": both("prev_key", 2),
-        "prev_value": both("prev_value", 2),
-        "prev_key_padding_mask": both("prev_key_padding_mask", 1, 1.0),
+        "prev_key": joined_field("prev_key", 2),
+        "prev_value": joined_field("prev_value", 2),
+        "prev_key_padding_mask": joined_field("prev_key_padding_mask", 1, 1.0),
     }
 
 
@@ -315,8 +315,8 @@ def join_lstm(decoder: LSTMDecoder, a: tuple[State, Any], b: tuple[State, Any]) 
     joined: dict[str, Tensor | None] = {}
     parts = [lstm_state(decoder, state, source) for state, source in (a, b)]
     for name, dim in (("prev_hiddens", 1), ("prev_cells", 1), ("input_feed", 0)):
-        both = [part[name] for part in parts]
-        joined[name] = None if both[0] is None else torch.cat(both, dim=dim)  # type: ignore
+        fields = [part[name] for part in parts]
+        joined[name] = None if fields[0] is None else torch.cat(fields, dim=dim)  # type: ignore
     out: State = {}
     decoder.set_incremental_state(out, "cached_state", joined)
     return out

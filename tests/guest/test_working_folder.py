@@ -31,7 +31,7 @@ def compiling(tmp_path) -> dict[str, str]:
     compiler = tmp_path / "c++"
     compiler.write_text(
         "#!/bin/sh\n"
-        f'for word; do [ "$last" = -o ] && cp {library()._name} "$word"; last=$word; done; true\n'
+        f'for word; do [ "$last" = -o ] && cp {library().file} "$word"; last=$word; done; true\n'
     )
     compiler.chmod(0o700)
     return {"CXX": str(compiler), "XDG_CACHE_HOME": str(tmp_path / "cache")}
