@@ -63,7 +63,7 @@ def probe(code: str) -> str:
     last line that it printed."""
     done = subprocess.run(
         child.python("-c", code),
-        cwd=os.path.abspath(os.sep),
+        cwd="/",
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -101,9 +101,9 @@ class Part:
         deleted = {each for old in root.iter(*UNREAD) for each in old.iter(*PARAGRAPHS)}
         found = [Paragraph(each) for each in checked(root.iter(*PARAGRAPHS)) if each not in deleted]
         self.paragraphs = [each for each in found if each.text]
-        # kinds of text in it that are not translated
-        deletions = ["deletions"] if next(root.iter(*DELETED), None) is not None else []
-        self.untranslated = [*deletions, *(name for each in found for name in sorted(each.unread))]
+        # kinds of text in it that are not translated, each as often as it is there
+        self.untranslated = ["deletions" for _ in root.iter(*DELETED)]
+        self.untranslated += [name for each in found for name in sorted(each.unread)]
 
     def text(self) -> str:
         """Return the paragraphs as one text."""
