@@ -247,7 +247,7 @@ def test_the_limits_as_they_are_typed(started):  # noqa: F811
         "--allowed-hosts",
         "mt.example, b.example",
         "--read-timeout",
-        "0.5",
+        "3",
         "--keep-alive",
         "1",
         "--max-connections",
