@@ -12,9 +12,7 @@ them, so `python fairseq_ext/doctor.py` also runs if many packages are missing.
 import argparse
 import logging
 import os
-import re
 import shutil
-import signal
 import subprocess
 import sys
 import sysconfig
@@ -33,9 +31,7 @@ from fairseq_ext.core.exit import exit_process  # noqa: E402
 from fairseq_ext.plugin.compat import patches  # noqa: E402
 
 HOOK_PROBE = "import sys; 'fairseq_ext_start' in sys.modules or sys.exit('not active')"
-CLUSTER_PROBE = "import gc; gc.disable(); import pyarrow, ray; import os; os._exit(0)"
 FAIRSEQ = "0.12.2"
-OLDEST_TORCH = (2, 6)
 LONGEST = 300  # seconds that a check in its own process may take
 COMPAT = PACKAGE / "plugin" / "compat"
 INSTALL_FAIRSEQ = "python -m fairseq_ext.doctor --install-fairseq"
@@ -71,10 +67,8 @@ def probe(code: str) -> str:
         timeout=LONGEST,
         check=False,
     )
-    if done.returncode < 0:
-        raise Failed(signal.Signals(-done.returncode).name)
     if done.returncode:
-        raise Failed((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1])
+        raise Failed([f"exit code {done.returncode}", *done.stderr.strip().splitlines()][-1])
     return done.stdout.strip().rpartition("\n")[2]
 
 
@@ -95,12 +89,11 @@ def installed(distribution: str, module: str = "") -> Callable[[], str]:
 def torch_and_devices() -> str:
     import torch
 
-    version = metadata.version("torch")
-    if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST_TORCH:
-        raise Failed(version)
+    if torch.__version__ < patches.checkpoints.SAFE_TORCH:
+        raise Failed(torch.__version__)
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     devices = ", ".join(names) or "no CUDA device"
-    return f"{version}, {torch.get_num_threads()} CPU threads, {devices}"
+    return f"{torch.__version__}, {torch.get_num_threads()} CPU threads, {devices}"
 
 
 def start_up_hook() -> str:
@@ -119,15 +112,6 @@ def fairseq() -> str:
 def cupy() -> str:
     cp = import_module("cupy")  # its distribution's name depends on the CUDA release
     return f"{cp.__version__}, {cp.cuda.runtime.getDeviceCount()} CUDA devices"
-
-
-def cluster() -> str:
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("ray", "pyarrow"))
-    try:
-        probe(CLUSTER_PROBE)
-    except Failed as failed:
-        raise Failed(f"{versions}: {failed}") from None
-    return versions
 
 
 def compiled_step() -> str:
@@ -154,7 +138,8 @@ OPTIONAL = (  # package, its extra, what needs it
     ("fastapi", "serve", "servers need"),
     ("uvicorn", "serve", "servers need"),
     ("CuPy", "gpu", "the CUDA kernels, on a GPU machine, need"),
-    ("Ray", "cluster", "fairseq_ext.corpus needs"),
+    ("ray", "cluster", "fairseq_ext.corpus needs"),
+    ("pyarrow", "cluster", "fairseq_ext.corpus needs"),
 )
 ITEMS = [
     Item("Python", lambda: f"{sys.version.split()[0]} at {sys.executable}"),
@@ -173,7 +158,7 @@ ITEMS = [
     *(
         Item(
             name,
-            {"CuPy": cupy, "Ray": cluster}.get(name) or installed(name),
+            cupy if name == "CuPy" else installed(name),
             False,
             f"only {needs} it: pip install 'fairseq_ext[{extra}]' (--force-reinstall if broken)",
         )
@@ -213,32 +198,25 @@ def examine(item: Item) -> bool:
     return mark == "note"
 
 
-def install_fairseq() -> str:
+def install_fairseq() -> None:
     """Install fairseq without its dependencies, whose versions do not support current Python, and
     without its compiled parts, which plugin/compat/uncompiled.py replaces: fairseq's setup.py
-    leaves them out when documentation is built. Return the reason of a failure, else ""."""
-    if util.find_spec("pip") is not None:
-        name, words = "pip", [sys.executable, "-m", "pip", "install", "--no-cache-dir"]
-    elif (uv := shutil.which("uv")) is not None:
-        name = "uv pip"
-        words = [uv, "pip", "install", "--python", sys.executable, "--no-cache"]
-    else:
-        return (
-            f"the environment of {sys.executable} has no pip, and uv is not on the PATH: install "
-            f"one of them ({sys.executable} -m ensurepip), and run this again"
+    leaves them out when documentation is built. Exit with a sentence where that fails."""
+    pip = [sys.executable, "-m", "pip", "install", "--no-cache-dir"]
+    if util.find_spec("pip") is None:
+        pip = ["uv", "pip", "install", "--python", sys.executable, "--no-cache"]
+        if shutil.which("uv") is None:
+            sys.exit(
+                f"error: the environment of {sys.executable} has no pip, and uv is not on the "
+                f"PATH: install one of them ({sys.executable} -m ensurepip), and run this again"
+            )
+    command = [*pip, "--no-deps", "--no-binary", "fairseq", f"fairseq=={FAIRSEQ}"]
+    print(*command, flush=True)
+    if subprocess.run(command, env={**os.environ, "READTHEDOCS": "1"}, check=False).returncode:
+        sys.exit(
+            "error: fairseq could not be installed (the message is above): mend that and run this "
+            "again"
         )
-    print(
-        f"{name} install --no-deps fairseq=={FAIRSEQ}, without its dependencies' old versions and "
-        "its compiled parts",
-        flush=True,
-    )
-    words += ["--no-deps", "--no-binary", "fairseq", f"fairseq=={FAIRSEQ}"]
-    done = subprocess.run(words, env={**os.environ, "READTHEDOCS": "1"}, check=False)
-    return (
-        f"{name} could not install fairseq (its message is above): mend that and run this again"
-        if done.returncode
-        else ""
-    )
 
 
 def main(given: Sequence[str] = ()) -> int:
@@ -247,9 +225,8 @@ def main(given: Sequence[str] = ()) -> int:
         "python -m fairseq_ext.doctor", description="Says what is missing, with a remedy for each."
     )
     parser.add_argument("--install-fairseq", action="store_true", help="install fairseq first")
-    if parser.parse_args(given).install_fairseq and (problem := install_fairseq()):
-        print(f"error: {problem}", file=sys.stderr)
-        return 1
+    if parser.parse_args(given).install_fairseq:
+        install_fairseq()
     logging.disable(logging.INFO)  # fairseq's notes on packages that are not used here
     failed = [examine(item) for item in ITEMS].count(False)
     for patch in patches.in_force:

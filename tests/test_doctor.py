@@ -11,6 +11,8 @@ import venv
 from pathlib import Path
 
 import pytest
+import torch
+from torch.torch_version import TorchVersion
 
 from fairseq_ext import doctor
 from fairseq_ext.core import command_line
@@ -116,7 +118,7 @@ def test_in_an_environment_of_uv_fairseq_is_installed_by_uv(without_pip, tmp_pat
         "fairseq==0.12.2\n"
     )
     assert done.returncode == 1 and done.stderr == (
-        "error: uv pip could not install fairseq (its message is above): mend that and run this "
+        "error: fairseq could not be installed (the message is above): mend that and run this "
         "again\n"
     )
 
@@ -174,20 +176,9 @@ def test_a_dead_start_up_hook_is_noticed_and_its_remedy_is_a_command(monkeypatch
     assert started.returncode == 0
 
 
-def test_a_cluster_that_cannot_be_imported_is_noted(monkeypatch, capsys):
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.0")
-    monkeypatch.setattr(doctor, "CLUSTER_PROBE", "raise ImportError('libarrow.so: no such file')")
-    monkeypatch.setattr(doctor, "ITEMS", [doctor.Item("Ray", doctor.cluster, required=False)])
-    assert doctor.main() == 0
-    assert (
-        "note  Ray: ray 1.0, pyarrow 1.0: ImportError: libarrow.so: no such file\n"
-        in capsys.readouterr().out
-    )
-
-
 @pytest.mark.parametrize("version", ["2.13.0+cpu", "2.10.0a0+git1", "2.5.1", "1.13"])
 def test_an_old_torch_fails_and_a_newer_one_does_not(version, monkeypatch, capsys):
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    monkeypatch.setattr(torch, "__version__", TorchVersion(version))
     good = doctor.examine(doctor.Item("torch", doctor.torch_and_devices))
     assert good == version.startswith(("2.13", "2.10"))
     assert f"torch: {version}" in capsys.readouterr().out
@@ -206,6 +197,7 @@ def test_where_the_packages_of_the_extras_are_missing_each_extra_is_named(
         "fastapi",
         "uvicorn",
         "ray",
+        "pyarrow",
     }
     version = importlib.metadata.version
 

@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, Any
 
 import regex
@@ -41,6 +40,7 @@ NOT_TRANSLATED = (
     (r"ppt/comments/.+\.xml", "comments of slides"),
 )
 DAMAGED = (
+    NotImplementedError,  # a way to pack
     zipfile.BadZipFile,
     zlib.error,
     lzma.LZMAError,
@@ -49,10 +49,6 @@ DAMAGED = (
     OverflowError,
     ValueError,
 )
-OLE = b"\xd0\xcf\x11\xe0"
-# in an OLE file, the name of an office file with a password ([MS-OFFCRYPTO], 2.3.4.4); another is
-# of a program before 2007
-PACKAGE = "EncryptedPackage".encode("utf-16-le")
 # where archives name the parts that are encrypted in them (OpenDocument 1.3, part 2; OCF 3.3)
 MANIFESTS = {
     "META-INF/manifest.xml": rb"<(?:\w+:)?encryption-data\b",
@@ -90,7 +86,11 @@ def translate_archive(
     try:
         old = zipfile.ZipFile(source)
     except DAMAGED:
-        raise WrongArchive(f"{name} {fault(Path(source), ending)}") from None
+        # one with a password, or of a program before 2007, is of another kind
+        raise WrongArchive(
+            f"{name} must be an archive without a password, as its ending says: save it again as "
+            f"{ending[1:]} with its program"
+        ) from None
     with old, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new:
         with reading(name):
             check_encryption(old, limit, name)
@@ -123,26 +123,15 @@ def reading(name: str) -> Iterator[None]:
     """Read an archive in this context (raises WrongArchive where it is wrong)."""
     try:
         yield
-    except NotImplementedError:
+    except UsageError:
+        raise
+    except DAMAGED:
         raise WrongArchive(
-            f"{name} is packed in a way that is not read: save it again with its program"
+            f"{name} is damaged, or packed in a way that is not read: save it again with its "
+            "program"
         ) from None
     except RuntimeError:
         raise WrongArchive(f"{name} needs a password: save it without") from None
-    except DAMAGED as error:
-        if isinstance(error, UsageError):
-            raise
-        raise WrongArchive(f"{name} is damaged: save it again") from None
-
-
-def fault(source: Path, ending: str) -> str:
-    """Return what is wrong with a file that is no archive."""
-    content = source.read_bytes()
-    if not content.startswith(OLE):
-        return "must be an archive, as its ending says: save it again"
-    if PACKAGE in content:
-        return "needs a password: save it without"
-    return f"is of an older form than its ending says: save it as {ending[1:]} with its program"
 
 
 def check_encryption(old: zipfile.ZipFile, limit: int, name: str) -> None:

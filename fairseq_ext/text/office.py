@@ -25,14 +25,9 @@ from fairseq_ext.text.stopping import checked
 A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 M = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
 O_TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
-# the same in files of the standard's strict form (ISO/IEC 29500)
-STRICT = [
-    (
-        usual.replace(b"schemas.openxmlformats.org", b"purl.oclc.org/ooxml").replace(b"/2006", b""),
-        usual,
-    )
-    for usual in (space[1:-1].encode() for space in (W, A, M))
-]
+# the same in files of the standard's strict form (ISO/IEC 29500), and those above
+STRICT = regex.compile(rb"http://purl\.oclc\.org/ooxml/(\w+)/(main|math)")
+USUAL = regex.compile(rb"http://schemas\.openxmlformats\.org/(\w+)/2006/(main|math)")
 LO = "{urn:org:documentfoundation:names:experimental:office:xmlns:loext:1.0}"
 SPACE = "{http://www.w3.org/XML/1998/namespace}space"
 
@@ -88,11 +83,10 @@ class Part:
     """
 
     def __init__(self, content: bytes):
-        self.strict = [pair for pair in STRICT if pair[0] in content]
-        if any(usual in content for _, usual in self.strict):
+        self.is_strict = bool(STRICT.search(content))
+        if self.is_strict and USUAL.search(content):
             raise UsageError("it is of the standard's strict form and of the other one")
-        for own, usual in self.strict:
-            content = content.replace(own, usual)
+        content = STRICT.sub(rb"http://schemas.openxmlformats.org/\1/2006/\2", content)
         try:
             root = etree.fromstring(content, etree.XMLParser(resolve_entities=False))
         except etree.XMLSyntaxError as error:
@@ -124,9 +118,8 @@ class Part:
             encoding=form.encoding or "UTF-8",
             standalone=form.standalone,
         )
-        for own, usual in self.strict:
-            made = made.replace(usual, own)
-        return made
+        strict = rb"http://purl.oclc.org/ooxml/\1/\2"
+        return USUAL.sub(strict, made) if self.is_strict else made
 
 
 class Paragraph:

@@ -267,7 +267,8 @@ def test_a_file_is_translated_and_fetched(client, lines):
         ({"files": {"file": ("a.exe", b"x")}}, "Invalid request: file format not supported"),
         (
             {"files": {"file": ("a.docx", b"x")}},
-            "a.docx must be an archive, as its ending says: save it again",
+            "a.docx must be an archive without a password, as its ending says: save it again as "
+            "docx with its program",
         ),
         (
             {"files": {"file": ("a.odt", encrypted.getvalue())}},

@@ -90,7 +90,7 @@ def test_texts_of_other_files(tmp_path):
     ("name", "content", "message"),
     [
         ("a.pdf", b"x", "is none of the files that are read: .docx, .epub"),
-        ("a.docx", b"x", "must be an archive, as its ending says: save it again"),
+        ("a.docx", b"x", "must be an archive without a password, as its ending says: save it"),
         ("a.txt", b"\xff", "is not valid UTF-8 (byte 1): save it as UTF-8"),
         ("a.xlf", b"<a>", "line 1 of"),
         ("a.po", b"x y", "must be a po file"),
