@@ -73,7 +73,7 @@ typedef struct Reader {
     Norm embedding_norm;                 // of the sum of both
 } Reader;
 
-// ---- Search (beam.cpp, banks.cpp)
+// ---- Search (beam.cpp)
 
 // Required phrases: N sentences in the tables, V vocabulary, G constraints, M states of their automata with E arcs, W next tokens of a state
 typedef struct Phrases {
@@ -87,29 +87,6 @@ typedef struct Phrases {
     const bool* continues_word;             // (V,); or null
     int64_t G, W, ordered;
 } Phrases;
-
-// The n rows of S sentences
-typedef struct Rows {
-    float* log_probs;     // (n, V) of the next word; EOS becomes impossible where constraints are unmet
-    const float* score;   // (n,) of the rows
-    const int64_t *state, *count;  // (n, G)
-    const int64_t* first;          // (S + 1,) each sentence's first row
-    const int64_t* sentence;       // (S,) its number in the tables
-    const int64_t* steps_left;     // (S,) tokens that may still come before EOS
-    const int64_t* slots;          // (S,) rows that the banks share
-    const bool *no_deadline, *infeasible;  // (S,) as in BankRows
-    int64_t S, V, eos, competing;
-    int64_t per_sentence, per_row, num_candidates;  // continuations considered of all rows, and of each row; candidates returned
-    int64_t even;
-} Rows;
-
-// Their candidates
-typedef struct BankChoice {
-    int64_t *row, *token, *group;  // (S, out)
-    int64_t* most;                 // (S,) largest number of rows
-    float* score;
-    int64_t *state, *count;  // (S, out, G)
-} BankChoice;
 
 // Allowed outputs: M states of all automata, E arcs
 typedef struct Automata {
@@ -294,9 +271,6 @@ typedef struct Previous {
 } Previous;
 
 // ---- Functions
-
-// banks.cpp
-int64_t select_by_banks(const Phrases* phrases, const Rows* rows, const BankChoice* found);
 
 // beam.cpp
 int64_t search_sentences(Batch* batch, int64_t most, const Reader* reader, Step* step);

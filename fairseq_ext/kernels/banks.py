@@ -1,5 +1,4 @@
-"""The selection of search/strategies/select/dba.py, its definition, on the CPU in float32
-(`banks.cpp`)."""
+"""Required phrases as the compiled search reads them, and constants that both searches share."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.library import address, loaded, new, pointer
+from fairseq_ext.kernels.library import address, new
 
 INT64_FIELDS = (
     "first",
@@ -26,32 +25,6 @@ INT64_FIELDS = (
     "size",
     "total",
 )
-
-
-@dataclass
-class BankRows:
-    """The n rows of S sentences, and the settings of the selection.
-
-    V vocabulary, G constraints.
-    """
-
-    log_probs: Tensor  # (n, V) log-probabilities; the column of EOS is changed
-    score: Tensor  # (n,) cumulative scores
-    state: Tensor  # (n, G)
-    count: Tensor  # (n, G)
-    first: Tensor  # (S + 1,) each sentence's first row
-    sentence: Tensor  # (S,) numbers in the table of phrases
-    steps_left: Tensor  # (S,) tokens that may still come before EOS
-    no_deadline: Tensor  # (S,) bool: the deadline for constraints does not apply
-    infeasible: Tensor  # (S,) bool
-    slots: Tensor  # (S,) rows that the banks share
-    # rows for the best continuations of a sentence with phrases in addition, whatever their bank
-    competing: int
-    eos: int
-    per_sentence: int  # continuations considered of all rows
-    per_row: int  # continuations considered of each row
-    num_candidates: int  # returned
-    even: int  # division of slots: 1 a bank in turn
 
 
 def phrases_struct(
@@ -73,37 +46,6 @@ def phrases_struct(
         W,
         int(ordered),
     )
-
-
-def select_by_banks(phrases: Any, rows: BankRows) -> tuple[Tensor, ...]:
-    """Return row, token, bank and score (S, num_candidates), state and count (S, num_candidates, G)
-    of the candidates of each sentence, in the order of DBA.order, and the largest number of rows
-    (S,) of each."""
-    S, out = rows.sentence.numel(), rows.num_candidates
-    longs = (rows.state, rows.count, rows.first, rows.sentence, rows.steps_left, rows.slots)
-    given = new(
-        "Rows",
-        *(address(part, torch.float32) for part in (rows.log_probs, rows.score)),
-        *(address(part, torch.long) for part in longs),
-        *(address(part, torch.bool) for part in (rows.no_deadline, rows.infeasible)),
-        S,
-        rows.log_probs.size(1),
-        rows.eos,
-        rows.competing,
-        rows.per_sentence,
-        rows.per_row,
-        out,
-        rows.even,
-    )
-    row, token, bank = torch.empty(3, S, out, dtype=torch.long)
-    score = rows.log_probs.new_empty(S, out)
-    state, count = (
-        torch.empty(S, out, t.size(1), dtype=torch.long) for t in (rows.state, rows.count)
-    )
-    most = torch.empty(S, dtype=torch.long)
-    found = new("BankChoice", *map(pointer, (row, token, bank, most, score, state, count)))
-    loaded().select_by_banks(phrases, given, found)
-    return row, token, bank, score, state, count, most
 
 
 def finished_needed(competes: bool) -> int:

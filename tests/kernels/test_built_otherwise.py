@@ -28,7 +28,6 @@ RANDOM = [  # of beam, transformer and parallel
     "search/test_constrained.py",
     "search/test_nan.py",
     "search/parallel/test_one_sentence.py",
-    "search/strategies/select/test_banks.py",
 ]
 
 

@@ -55,7 +55,6 @@ TESTS = (
     "search/test_beam_alone.py",
     "search/test_constrained.py",
     "search/parallel/test_one_sentence.py",
-    "search/strategies/select/test_banks.py",
     "search/strategies/softmax/test_screened.py",
 )
 needs_all = pytest.mark.skipif(not os.environ.get(sizes.ALL), reason="with --all")

@@ -64,24 +64,6 @@ def index_of() -> Any:
     return lsh_torch.build_index(weight, 4, 2, 6, 1)
 
 
-def bank_rows(**wrong: Any) -> banks.BankRows:
-    states = torch.zeros(1, 1, dtype=torch.long)
-    right = dict(
-        log_probs=X[:1],
-        score=X[0, :1],
-        state=states,
-        count=states,
-        first=torch.tensor([0, 1]),
-        sentence=LONGS[:1],
-        steps_left=LONGS[:1],
-        no_deadline=FLAGS[:1],
-        infeasible=FLAGS[:1],
-        **dict.fromkeys(("eos", "k", "per_sentence", "per_row", "num_candidates"), 1),
-        even=True,
-    )
-    return banks.BankRows(**{**right, **wrong})
-
-
 def norm_of(weight: torch.Tensor) -> Any:
     return SimpleNamespace(arguments=((8,), weight, torch.zeros(8), 1e-5))
 
@@ -130,8 +112,6 @@ WRONG: dict[str, Callable[[], object]] = {
     "encode_: layout": lambda: stack().encode_(torch.zeros(8, 6).t(), LONGS[:2]),
     "cache: layout": lambda: cache_fields(torch.zeros(1, 2, 1, 1, 4, 3).transpose(4, 5)),
     "cache: type": lambda: cache_fields(torch.zeros(1, 2, 1, 1, 4, 3, dtype=torch.double)),
-    "banks: type": lambda: banks.select_by_banks(new("Phrases"), bank_rows(log_probs=X.double())),
-    "banks: flags": lambda: banks.select_by_banks(new("Phrases"), bank_rows(no_deadline=LONGS)),
     "phrases: type": lambda: banks.phrases_struct(
         [torch.zeros(1, 1, dtype=torch.int32)] * len(banks.INT64_FIELDS), LONGS, FLAGS, False
     ),
@@ -215,25 +195,6 @@ def search_sentences(at: Given) -> object:
     return loaded().search_sentences(many, 1, at.reader(), at.step())
 
 
-def select_by_banks(at: Given) -> object:
-    zeros = at.numbers(0, 0)
-    phrases = at("Phrases", G=0, W=0, total=zeros)
-    rows = at(
-        "Rows",
-        first=zeros,
-        sentence=zeros,
-        steps_left=zeros,
-        slots=at.numbers(4 * HUGE),
-        no_deadline=zeros,
-        infeasible=zeros,
-        S=1,
-        V=1,
-        per_sentence=4 * HUGE,
-        num_candidates=1,
-    )
-    return loaded().select_by_banks(phrases, rows, at("BankChoice"))
-
-
 def wta_hash(at: Given) -> object:
     return loaded().wta_hash(NULL, 1, 1, NULL, 1, 4 * HUGE, 1, 1, NULL)
 
@@ -261,7 +222,6 @@ def screen(at: Given) -> object:
         encode,
         decode,
         search_sentences,
-        select_by_banks,
         wta_hash,
         find_words,
         shortlist_log_probs,

@@ -9,11 +9,14 @@ import random
 import pytest
 import torch
 from models import alone, batch, build, dictionary, forced, generators, run, same
+from search.phrases.test_segmentations import BOUNDARIES_12, MODES, SEARCHED, required
+from search.phrases.test_segmentations import CASES as CASE_MODES
 from sizes import covering, drawn, part_of
 
 from fairseq_ext.kernels.library import library
 from fairseq_ext.search.compiled import supports_phrases
 from fairseq_ext.search.interpreted import LoopSearch
+from fairseq_ext.search.phrases.pieces import Boundaries
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints, met
 from fairseq_ext.search.strategies.decoding.beam import beam_search
 
@@ -71,6 +74,7 @@ def both(
     wanted: list[int] | None = None,
     in_order: bool = True,
     counted: tuple = COUNTS,
+    boundaries: Boundaries | None = None,
 ) -> bool:
     """Whether the driver has searched without the loop; its hypotheses and its counts must be the
     loop's, and their order if it is compared."""
@@ -83,7 +87,7 @@ def both(
     once = getattr(ours.driver, "search", ours.driver)  # not what LengthRetry searches again
     for search in (once, functools.partial(beam_search, ours.setup)):
         pool, answers, before = make_pool(ours, sample), [], ours.stats.copy()
-        pool.to_decode = wanted
+        pool.to_decode, pool.boundaries = wanted, boundaries
         search(
             pool,
             lambda sentence, hypotheses, answers=answers: answers.append((sentence, hypotheses)),
@@ -136,6 +140,37 @@ def test_random_batches_give_the_loops_bits(monkeypatch):
         sample = batch([draw.randint(1, 12) for _ in range(draw.choice([1, 2, 5, 9]))], seed=case)
         constraints = [phrases(draw, 4) for _ in range(sample["nsentences"])]
         assert both(ours, {**sample, "sentence_constraints": constraints}, monkeypatch)
+
+
+@drawn(6)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("seed", range(12))
+def test_phrases_as_words_in_any_segmentation_and_case(seed, mode, monkeypatch):
+    draw = random.Random(seed)
+    strategy = {"select": "dba", "dba_allocation": draw.choice(["even", "even", "paper"])}
+    ours = generators(
+        [build("transformer", seed, dtype=torch.float32, words=SEARCHED + 2, eos=0.5)],
+        strategy,
+        words=SEARCHED + 2,
+        beam=draw.choice([2, 5, 8]),
+        max_len_b=12,
+        constraints=draw.choice(["ordered", "unordered"]),
+    ).ours
+    sample = batch([9, 5, 3, 1], words=SEARCHED + 2)
+    texts = ["ab", "a ab", "ab a", "a"]
+    given = [
+        [required(draw.choice(texts), draw.choice(CASE_MODES)) for _ in range(n)]
+        for n in (2, 3, 1, 2)
+    ]
+    sample["sentence_constraints"] = [
+        SentenceConstraints(
+            tuple(each.any_of[0] for each in parts),
+            tuple(each.text[0] for each in parts),
+            cased=tuple(each.cased[0] for each in parts),
+        )
+        for parts in given
+    ]
+    assert both(ours, sample, monkeypatch, boundaries=BOUNDARIES_12[mode])
 
 
 @covering(1)

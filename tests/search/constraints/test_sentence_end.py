@@ -4,16 +4,14 @@ the end of a sentence, and the command.
 Words of these tests: A B are words, d is a digit, . ends a sentence, ' closes a quotation.
 """
 
-import random
 from itertools import product
 
 import pytest
 import torch
 from fairseq.data import Dictionary
-from search.strategies.select.test_banks import Both
 from search.strategies.select.test_dba import VOCABULARY
 from sizes import covering
-from table_model import EOS, FIRST_WORD, TableDecoder, random_table, search, stop_plug
+from table_model import EOS, FIRST_WORD, random_table, search, stop_plug
 
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.phrases.sentence_ends import EndTokens, SentenceEnds, end_tokens
@@ -123,16 +121,6 @@ def test_an_end_inside_a_phrase_is_none():
 
 def test_a_sentence_that_cannot_meet_its_phrases_is_not_held_up():
     assert decode(random_table(5, possible=5), ("AB", "BA"), 50, 3, 1)
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_the_library_agrees(monkeypatch, seed):
-    monkeypatch.setattr(TableDecoder, "dtype", torch.float32)
-    draw = random.Random(seed)
-    phrases = tuple(
-        "".join(draw.choice("AB.") for _ in range(draw.randint(1, 2))) for _ in range(2)
-    )
-    decode(random_table(seed, possible=5), phrases, draw.randint(2, 8), 9, draw.randint(1, 2), Both)
 
 
 def test_soft_phrases_do_not_hold_up_the_end_and_do_not_follow_it():

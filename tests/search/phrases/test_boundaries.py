@@ -14,10 +14,9 @@ import torch
 from fairseq.data import Dictionary
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from search.strategies.select.test_banks import Both
 from search.strategies.select.test_dba import VOCABULARY
 from sizes import covering, examples
-from table_model import BOS, EOS, FIRST_WORD, TableDecoder, random_table, search, stop_plug
+from table_model import BOS, EOS, FIRST_WORD, random_table, search, stop_plug
 
 from fairseq_ext.search.constraints.banned import BannedCompiler, build_banned
 from fairseq_ext.search.phrases.phrase_table import build_table
@@ -225,9 +224,8 @@ def in_time(sequence, constraints, mode: str, max_len: int) -> bool:
 
 @pytest.mark.parametrize("k", [1, 4])
 @pytest.mark.parametrize("seed", range(8))
-def test_bos_ends_no_required_word(monkeypatch, seed, k):
+def test_bos_ends_no_required_word(seed, k):
     """Text leaves it out, so that A, BOS, b reads Ab."""
-    monkeypatch.setattr(TableDecoder, "dtype", torch.float32)
     others = random_table(seed)
     found = decode(
         lambda prefix: [math.log(0.7), *(p + math.log(0.3) for p in others(prefix)[1:])],
@@ -235,7 +233,6 @@ def test_bos_ends_no_required_word(monkeypatch, seed, k):
         k,
         8,
         "word",
-        Both,
     )
     assert any(BOS in sequence for sequence in found)
     assert all(

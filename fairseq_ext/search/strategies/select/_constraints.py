@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.banks import INT64_FIELDS, BankRows, Banks, phrases_struct
+from fairseq_ext.kernels.banks import INT64_FIELDS, Banks, phrases_struct
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.constraints.banned import BannedCompiler, BannedTable, build_banned
 from fairseq_ext.search.constraints.sentence_end import EndRule
@@ -32,19 +32,6 @@ class Tables:
     banks: int  # of the sentence with the most constraint tokens
     most_words: int  # required words of the sentence with the most
     ends: EndRule | None = None  # --constraint-end
-    struct: Any = None  # cache of `compiled_phrases`
-
-    def compiled_phrases(self) -> Any:
-        """Return the phrases as the compiled library reads them."""
-        if self.struct is None:
-            t = self.phrases
-            self.struct = phrases_struct(
-                [getattr(t, name) for name in INT64_FIELDS],
-                t.root_after_token,
-                t.continues_word,
-                t.ordered,
-            )
-        return self.struct
 
     def compiled_banks(self, slots: Tensor) -> Banks | None:
         """Return the required phrases as the compiled search reads them, None if there are other
@@ -53,45 +40,17 @@ class Tables:
             return None
         phrases, infeasible = self.phrases, self.infeasible.tolist()
         return Banks(
-            self.compiled_phrases(),
+            phrases_struct(
+                [getattr(phrases, name) for name in INT64_FIELDS],
+                phrases.root_after_token,
+                phrases.continues_word,
+                phrases.ordered,
+            ),
             phrases.start,
             infeasible,
             phrases.total.tolist(),
             slots.tolist(),
             self,
-        )
-
-    def bank_rows(
-        self,
-        beam: Beam,
-        log_probs: Tensor,
-        done: int | Tensor,
-        steps_left: Tensor,
-        width: int,
-        slots: Tensor,
-        **settings: int,
-    ) -> BankRows:
-        """Return the input of `select_by_banks` for the rows of a beam, as they are after `done`
-        tokens. width: largest number of rows of a sentence; slots (N,), settings: as in BankRows.
-        """
-        live, state, count = beam.live_index(), beam.aux["state"], beam.aux["count"]
-        infeasible = self.infeasible[live]
-        best = min(2 * width, beam.width * log_probs.size(1) - 1)
-        of_row = settings["per_row"] + state.size(1) * self.phrases.proposed.size(1)
-        return BankRows(
-            log_probs,
-            beam.last_score().contiguous(),
-            state.contiguous(),
-            count.contiguous(),
-            beam.bounds(),
-            live,
-            steps_left,
-            infeasible | (done < self.forced[live]),
-            infeasible,
-            slots[live],
-            per_sentence=best,
-            num_candidates=min(2 * width, best + beam.width * of_row + 1),
-            **settings,
         )
 
     def state_after(

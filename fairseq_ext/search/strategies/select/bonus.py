@@ -43,7 +43,6 @@ class Bonus(DBA):
     """The select strategy; its row state is that of DBA."""
 
     soft = True
-    may_compile = False
 
     def __init__(self, bonus: float, *arguments, **more):
         super().__init__(*arguments, **more)

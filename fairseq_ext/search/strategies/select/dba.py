@@ -53,7 +53,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.banks import Banks, select_by_banks
+from fairseq_ext.kernels.banks import Banks
 from fairseq_ext.kernels.beam import Selection, StrategyRules
 from fairseq_ext.search.beam import Beam, numbers, upload
 from fairseq_ext.search.candidates import (
@@ -98,7 +98,6 @@ class DBA(Select):
     """
 
     per_row = 3  # continuations of each row among the candidates, at least; the paper: 1
-    may_compile = True  # kernels/banks.cpp may select
 
     def __init__(
         self,
@@ -182,26 +181,11 @@ class DBA(Select):
         phrases = beam.cached_for_live("phrases", lambda: table.phrases.for_sentences(live))
         steps_left = max_len - done  # (S,) tokens that may follow before EOS
         proposed = self.forbid_(beam, log_probs, table, steps_left)
-        may_compile = self.may_compile and self.children is None
-        if may_compile and (dense := log_probs.dense_for_library()) is not None:
-            rows = table.bank_rows(
-                beam,
-                dense,
-                done,
-                steps_left,
-                self.width(table),
-                self.k + self.more * table.phrases.words,
-                competing=self.competing,
-                eos=self.eos,
-                per_row=self.per_row,
-                even=self.even,
-            )
-            found: tuple[Any, ...] = select_by_banks(table.compiled_phrases(), rows)
-        else:
-            free = infeasible & (steps_left <= 0)
-            exempt = infeasible | (done < forced)
-            found = self.chosen(beam, log_probs, table, phrases, steps_left, free, exempt)
-        row, token, bank, score, state, count, slots = found
+        free = infeasible & (steps_left <= 0)
+        exempt = infeasible | (done < forced)
+        row, token, bank, score, state, count, slots = self.chosen(
+            beam, log_probs, table, phrases, steps_left, free, exempt
+        )
         after = table.state_after(beam, row, token, proposed)
         return Candidates(
             row,

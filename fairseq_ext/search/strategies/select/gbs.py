@@ -46,7 +46,6 @@ class GridBeam(DBA):
     """A fixed number of slots for every bank; a sentence has as many rows as its banks can fill."""
 
     variable = True
-    may_compile = False
 
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
         found = super().__call__(beam, log_probs, pool)
