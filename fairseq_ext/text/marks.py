@@ -20,6 +20,7 @@ from itertools import accumulate
 
 import regex
 
+from fairseq_ext.search.phrases.places import Span
 from fairseq_ext.text.atoms import (
     CLOSES,
     CLOSING,
@@ -37,6 +38,7 @@ from fairseq_ext.text.atoms import (
     is_word,
 )
 from fairseq_ext.text.matched_units import MatchedUnits, Pairs
+from fairseq_ext.text.stopping import checked
 from fairseq_ext.text.units import UNKNOWN, Source, Written, flat, is_hollow
 
 QUOTES = regex.compile(r"[\"\p{Pi}\p{Pf}「」『』]")
@@ -79,6 +81,7 @@ class Projection:
         self.words, self.unit, self.signs = matched.words, matched.unit, matched.signs
         # of each unit, the character at which its source unit starts
         self.source = [None if unit is None else source.units[unit][0] for unit in self.unit]
+        self.orders = dict[Span, tuple[list[Span], int]]()  # of `order`
 
     def rendered(self) -> str:
         """Return the translation with the marks."""
@@ -190,9 +193,10 @@ class Projection:
     def tokens(self, marks: list[Mark], first: int, behind: int) -> Iterator[int | Written]:
         """Yield the units [first, behind) of the translation, and these marks between them."""
         ranges = self.ranges(marks, first, behind)
+        limits = Limits(marks, ranges, first, behind)
         places = [
-            ranges.get(i) or (self.place(mark, first, behind, marks, ranges),) * 2
-            for i, mark in enumerate(marks)
+            ranges.get(i) or (self.place(mark, first, behind, limits),) * 2
+            for i, mark in enumerate(checked(marks))
         ]
         order = sorted(range(len(marks)), key=lambda i: (places[i][0], places[i][1] > places[i][0]))
         at = first
@@ -220,16 +224,21 @@ class Projection:
         taken: set[int] = set()
         found: dict[int, tuple[int, int]] = {}
         wordy = [i for i, mark in enumerate(marks) if mark.half or mark.start < mark.end]
-        for i in sorted(wordy, key=lambda i: (not marks[i].half, marks[i].start - marks[i].end)):
+        known, _ = self.order(first, behind)
+        order = sorted(wordy, key=lambda i: (not marks[i].half, marks[i].start - marks[i].end))
+        for i in checked(order):
             mark, best, total, low = marks[i], 0, 0, first
             if mark.name == SHOWN:
                 if (word := self.number(mark, first, behind, taken)) is not None:
                     found[i] = word, word + 1
                     taken.add(word)
                 continue
-            votes = [
-                -10_000 if word in taken else self.vote(word, mark) for word in range(first, behind)
-            ]
+            words = range(first, behind)
+            if not mark.half:  # all others count against it
+                low, high = (bisect.bisect_left(known, (at, 0)) for at in (mark.start, mark.end))
+                inside = [word for _, word in known[low:high]]
+                words = range(min(inside), max(inside) + 1) if inside else range(0)
+            votes = [-10_000 if word in taken else self.vote(word, mark) for word in words]
             if mark.half:  # from a word to the end, or from the beginning to a word
                 sums = list(
                     accumulate(votes if mark.half == CLOSING else reversed(votes), initial=0)
@@ -240,7 +249,7 @@ class Projection:
                 )
                 taken |= set(range(*found[i]))
                 continue
-            for word, vote in enumerate(votes, first):
+            for word, vote in zip(words, votes, strict=True):
                 if total <= 0:
                     total, low = 0, word
                 total += vote
@@ -255,10 +264,11 @@ class Projection:
                 and mark.name != SHOWN
                 and LETTER.search(self.segment.plain[mark.start : mark.end])
             ):
-                at = self.place(mark, first, behind, marks, found)
-                if (near := self.nearest(at, first, behind, taken, found)) is not None:
-                    found[i] = self.words_of_same_unit(near, first, behind, taken)
-                    taken |= set(range(*found[i]))
+                at = self.place(mark, first, behind, Limits(marks, found, first, behind))
+                if (near := self.nearest(at, first, behind, taken, found)) is None:
+                    break
+                found[i] = self.words_of_same_unit(near, first, behind, taken)
+                taken |= set(range(*found[i]))
         return found
 
     def words_of_same_unit(
@@ -287,7 +297,7 @@ class Projection:
         words = [each for each in range(first, behind) if is_word(self.text[self.words[each][0]])]
         edges = dict[int, int]()  # of ranges
         for i, (low, high) in found.items():
-            inside = [each for each in words if low <= each < high]
+            inside = words[bisect.bisect_left(words, low) : bisect.bisect_left(words, high)]
             edges.update({each: i for each in inside[:1] + inside[-1:] if len(inside) > 1})
         free = [each for each in words if each not in taken] or list(edges)
         near = min(free, key=lambda word: abs(2 * word + 1 - 2 * at), default=None)
@@ -334,45 +344,36 @@ class Projection:
                 high += 1
         return low, high
 
-    def place(
-        self,
-        mark: Mark,
-        first: int,
-        behind: int,
-        marks: list[Mark],
-        ranges: dict[int, tuple[int, int]],
-    ) -> int:
+    def order(self, first: int, behind: int) -> tuple[list[Span], int]:
+        """Return, of the units [first, behind), those with a source, sorted: (source, unit); and
+        where the last word ends."""
+        if (found := self.orders.get((first, behind))) is None:
+            units = range(first, behind)
+            known = sorted((at, unit) for unit in units if (at := self.source[unit]) is not None)
+            words = (unit for unit in reversed(units) if is_word(self.text[self.words[unit][0]]))
+            found = self.orders[first, behind] = known, next(words, first - 1) + 1
+        return found
+
+    def place(self, mark: Mark, first: int, behind: int, limits: Limits) -> int:
         """Return the word before which something without words goes."""
         plain = self.segment.plain
-        wordy = [word for word in range(first, behind) if is_word(self.text[self.words[word][0]])]
-        known = [
-            (source, word)
-            for word in range(first, behind)
-            if (source := self.source[word]) is not None
-        ]
+        known, last = self.order(first, behind)
         if mark.name == LEADS:
             here = [word for source, word in known if source <= mark.start < source + 40]
             return max(here, key=lambda word: self.source[word] or 0, default=first)
-        before = max((each for each in known if each[0] < mark.start), default=None)
-        after = min((each for each in known if each[0] >= mark.start), default=None)
-        if not wordy or not any(map(is_word, plain[: mark.start])):
-            place = first if before is None else before[1] + 1
+        following = bisect.bisect_left(known, (mark.start, 0))
+        if last == first or not WORDY.search(plain[: mark.start]):
+            place = known[following - 1][1] + 1 if following else first
         elif mark.start >= len(plain):
             place = behind
-        elif not any(map(is_word, plain[mark.start :])) or before is after is None:
-            place = self.behind_marks(wordy[-1] + 1, behind, mark.start)
-        elif before is not None:
-            place = self.behind_marks(before[1] + 1, behind, mark.start, before[0])
+        elif not known or not WORDY.search(plain, mark.start):
+            place = self.behind_marks(last, behind, mark.start)
+        elif following:
+            source, word = known[following - 1]
+            place = self.behind_marks(word + 1, behind, mark.start, source)
         else:
-            place = after[1]  # type: ignore[index]
-        # not inside of these; outside of half a tag is one side alone
-        for i, (low, high) in ranges.items():
-            if marks[i].half:
-                place = max(place, high) if marks[i].half == CLOSING else min(place, low)
-        return next(
-            (high for i, (low, high) in ranges.items() if low < place < high and not marks[i].half),
-            place,
-        )
+            place = known[0][1]
+        return limits.kept(place)
 
     def behind_marks(self, place: int, behind: int, start: int, source: int | None = None) -> int:
         """Return a place with as much punctuation before it as stands before it in the source,
@@ -390,3 +391,24 @@ class Projection:
                 break
             place, count = place + 1, count - 1
         return place
+
+
+class Limits:
+    """Where nothing without words goes: inside of the ranges of marks, and outside of half a tag on
+    its inner side."""
+
+    def __init__(self, marks: list[Mark], ranges: dict[int, Span], first: int, behind: int):
+        self.low, self.high = first, behind
+        self.inner = dict[int, int]()  # places inside of a range, each with its end
+        for i, (low, high) in ranges.items():
+            if marks[i].half == CLOSING:
+                self.low = max(self.low, high)
+            elif marks[i].half:
+                self.high = min(self.high, low)
+            else:
+                self.inner |= dict.fromkeys(range(low + 1, high), high)
+
+    def kept(self, place: int) -> int:
+        """Return a place, or the next one that is allowed."""
+        place = min(max(place, self.low), self.high)
+        return self.inner.get(place, place)

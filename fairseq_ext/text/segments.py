@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import regex
 
@@ -223,8 +223,8 @@ def balanced(atoms: list[Atom]) -> list[Atom]:
         atom.kind in (OPENING, CLOSING) and place not in matched for place, atom in enumerate(atoms)
     ]
     return [
-        Atom(POINT, atom.raw, name=atom.kind) if is_lone else atom
-        for atom, is_lone in zip(atoms, lone, strict=True)
+        Atom(POINT, atom.raw, name=atom.kind if number <= DEEPEST else "") if is_lone else atom
+        for atom, is_lone, number in zip(atoms, lone, accumulate(lone), strict=True)
     ]
 
 

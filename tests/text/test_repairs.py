@@ -5,17 +5,15 @@ import io
 import itertools
 import random
 import re
-import time
+import sys
 import zipfile
 
 import pytest
-from lxml import etree
 from office_files import FIELD, ODT, archive, docx
 from test_making import shuffled
 from texts import xliff
 from through import capitals, done, marked, through, without_marks
 
-from fairseq_ext.text.fields import Piece, W, fields
 from fairseq_ext.text.files import translate
 from fairseq_ext.text.formats import passes
 from fairseq_ext.text.splitter import splitter
@@ -194,13 +192,68 @@ def test_tags_in_1500_tags(format):
     assert without_marks("".join(through(marked)(text, format))) == text
 
 
-def test_fields_and_tags_take_time_by_their_number():
-    begin = etree.Element(W + "fldChar", {W + "fldCharType": "begin"})
+BEGIN, CODE, SEPARATE, END = (
+    "<w:r><w:fldChar w:fldCharType='begin'/></w:r>",
+    "<w:r><w:instrText>HYPERLINK x</w:instrText></w:r>",
+    "<w:r><w:fldChar w:fldCharType='separate'/></w:r>",
+    "<w:r><w:fldChar w:fldCharType='end'/></w:r>",
+)
+# of each ending, what is repeated in front of a sentence, and behind it
+REPEATED = {
+    ".docx": [
+        *((BEGIN, ""), (BEGIN, END), (BEGIN + CODE + SEPARATE, END)),
+        *((f"</w:p><w:p>{RUN.format('a')}", ""), (RUN.format("a</w:t><w:br/><w:t>"), "")),
+    ],
+    ".xlf": [
+        ("<g>", "</g>"),
+        ("<g>a </g>", ""),
+        ("<x/>a ", ""),
+        ("<x/>", ""),
+        ("<sub>a", "</sub>"),
+    ],
+    ".html": [
+        *(("<i>a</i>b", ""), ("<i>a</b>", ""), ("<!-- -->a", ""), ("<br>a", "")),
+        *(("<a href=x>a.", "</a>"), ("<b>a. </b>", "")),
+    ],
+    ".md": [("a  \n", ""), ("`a`b ", ""), ("*a* ", ""), ("|a|b|\n", "")],
+    ".srt": [("<i>a</i> ", ""), ("{\\an8}a", ""), ("<i>a", "</i>")],
+}
+FILES = {
+    ".docx": docx,
+    ".xlf": lambda text: xliff([text]).encode(),
+    ".srt": lambda text: f"{CUE}{text}".encode(),
+}
 
-    def time_of(count: int) -> float:
-        start = time.process_time()
-        list(fields([Piece("o", nodes=[begin])] * count))
-        "".join(through()(xliff(["<g>" * count + "a" + "</g>" * count]), "xliff"))
-        return time.process_time() - start
 
-    assert min(time_of(8000) for _ in range(3)) < 8 * min(time_of(2000) for _ in range(3))
+@pytest.mark.parametrize(
+    ("ending", "before", "behind"),
+    [(ending, *each) for ending, rows in REPEATED.items() for each in rows],
+)
+def test_the_steps_of_a_file_grow_as_its_length(ending, before, behind, tmp_path):
+    """By the lines of Python that run."""
+    way = through(marked)
+
+    def steps(count: int) -> int:
+        lines = itertools.count()
+
+        def trace(*_):
+            next(lines)
+            return trace
+
+        text = before * count + (RUN.format("Ein Hund") if ending == ".docx" else "Ein Hund")
+        text += behind * count
+        (tmp_path / f"a{ending}").write_bytes(FILES.get(ending, str.encode)(text))
+        sys.settrace(trace)
+        try:
+            translate(str(tmp_path / f"a{ending}"), str(tmp_path / f"b{ending}"), way)
+        finally:
+            sys.settrace(None)
+        return next(lines)
+
+    steps(1)
+    assert steps(600) < 2.3 * steps(300)
+
+
+@pytest.mark.parametrize("text", ["<i>a</b>", "</i>a", "<i>a. ", "a.</b> b"])
+def test_1500_tags_that_are_not_nested(text):
+    assert without_marks("".join(through(marked)(text * 1500, "html"))) == text * 1500
