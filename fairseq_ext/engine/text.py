@@ -159,7 +159,8 @@ class TextRequest:
 
         def call() -> None:
             try:
-                method(slot, what)
+                with until(lambda: self.is_over):
+                    method(slot, what)
             except BaseException as error:
                 self.finish(error)
 
@@ -234,13 +235,15 @@ class TextRequest:
 class ThroughEngine:
     """A translator of texts by an engine's `submit`, until another thread calls `stop`.
 
-    of_format: returns the passes of a format; moved: time of the last answer, by time.monotonic().
+    of_format: returns the passes of a format; moved: time of the last answer, by time.monotonic();
+    characters, total: that have been submitted, and of the whole file, where it is known.
     """
 
     def __init__(self, submit: Callable[..., Future[Answer]], of_format: Callable[..., list[Pass]]):
         self.submit = submit
         self.of_format = partial(of_format, numbers=itertools.count())
         self.moved = time.monotonic()
+        self.characters = self.total = 0
         self.running: Future[Answer] | None = None
         self.stopped = False
 
@@ -259,6 +262,7 @@ class ThroughEngine:
     def submitted(self, source: str, **request: Any) -> Future[Answer]:
         """Return a segment's future; its end sets `moved`."""
         future = self.submit(source, **request)
+        self.characters += len(source)
         when_done(future, lambda _: setattr(self, "moved", time.monotonic()))
         return future
 

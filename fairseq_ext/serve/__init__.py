@@ -57,6 +57,7 @@ class Settings:
     # that they close first
     keep_alive: int = 75
     max_unpacked: int = MAX_UNPACKED  # bytes of the text of a file that is an archive
+    max_segments: int = 50_000  # sentences of a file
 
     @property
     def hosts(self) -> tuple[str, ...] | None:

@@ -38,6 +38,7 @@ NUMBERS = (  # flags with a number, whose default is that of Settings: name, uni
         "BYTES",
         "most bytes to which the text of a docx, pptx, odt or epub may unpack",
     ),
+    ("max_segments", "N", "most sentences of a file"),
     ("grace", "SECONDS", "for open requests at SIGTERM"),
 )
 EXIT_CODES = (

@@ -255,12 +255,12 @@ class GlossaryRoutes:
         )(self.delete)
 
     def glossaries(self, request: Request) -> Glossaries:
-        """Return the glossaries of the request's pair."""
-        return self.service.glossaries(self.service.pair_of(request))
+        """Return the glossaries of the request's key and pair."""
+        service = self.service
+        return service.glossaries(service.owner(request.headers), service.pair_of(request))
 
     async def names(self, request: Request) -> Any:
         """Return the names of the stored glossaries."""
-        self.service.check(request.headers)
         return {"glossaries": self.glossaries(request).names()}
 
     async def terms(self, request: Request) -> Any:
@@ -313,8 +313,7 @@ class GlossaryRoutes:
         It replaces the one of this name. With the query `?file=NAME` the body is a file of another
         form, as the name ends.
         """
-        self.service.check(request.headers)
-        pair, kept = self.service.pair_of(request), self.glossaries(request)
+        kept, pair = self.glossaries(request), self.service.pair_of(request)
         path = kept.path(name)
         body = await read_body(request, self.service.settings)
         if given := urlencoded(request.scope["query_string"], "the query").get("file"):
@@ -342,7 +341,6 @@ class GlossaryRoutes:
 
     async def get(self, name: str, request: Request) -> Response:
         """Return a glossary as it was put."""
-        self.service.check(request.headers)
         return Response(
             self.glossaries(request).read(name),
             media_type="text/tab-separated-values; charset=utf-8",
@@ -350,7 +348,6 @@ class GlossaryRoutes:
 
     async def delete(self, name: str, request: Request) -> Response:
         """Forget a glossary."""
-        self.service.check(request.headers)
         self.glossaries(request).delete(name)
         return Response(status_code=204)
 

@@ -9,7 +9,6 @@ owner. Unknown fields are ignored, as DeepL does.
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -63,7 +62,6 @@ from fairseq_ext.serve.deepl_requests import (
 )
 from fairseq_ext.serve.deepl_texts import Tagged
 from fairseq_ext.serve.documents import Documents
-from fairseq_ext.serve.guard import digest
 from fairseq_ext.serve.libretranslate import READ, candidates
 from fairseq_ext.serve.models import Pair
 from fairseq_ext.serve.service import ERRORS, Service
@@ -129,15 +127,12 @@ class DeepL:
     def owner(self, request: Request) -> str:
         """Return the owner of a request's glossaries and documents; raise HTTPException 403 without
         a key that the server knows."""
-        keys = self.service.keys
-        key = keys.of_headers(request.headers)
-        if not keys.admit(key):
+        try:
+            return self.service.owner(request.headers)
+        except HTTPException:
             raise HTTPException(
                 403, "this server does not know the key: send Authorization: DeepL-Auth-Key KEY"
-            )
-        if keys.hashes is None:
-            return "all"
-        return digest(key)[:32]
+            ) from None
 
     def glossaries(self, owner: str) -> DeepLGlossaries:
         """Return the glossaries of an owner."""
@@ -283,7 +278,7 @@ class DeepL:
             text = ""
             if not what.source_lang:
                 limits = READ, name, self.service.settings.max_unpacked
-                text = await asyncio.to_thread(beginning, str(document.input), *limits)
+                text = await self.service.within(beginning, str(document.input), *limits)
             pair, _ = await self.pair_of(text, what.source_lang, what.target_lang)
         except BaseException as error:
             self.documents.delete(document)

@@ -11,8 +11,8 @@ import shutil
 import tempfile
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,9 +21,10 @@ from typing import Any
 from fastapi import HTTPException
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.engine.jobs import Answer, GlossaryFile
+from fairseq_ext.engine.jobs import GlossaryFile
 from fairseq_ext.engine.text import ThroughEngine
 from fairseq_ext.engine.tickets import Busy
+from fairseq_ext.serve import Settings
 from fairseq_ext.serve.models import Model, Pair
 from fairseq_ext.serve.service import Service
 from fairseq_ext.text.archives import Report
@@ -34,8 +35,8 @@ from fairseq_ext.text.stopping import until
 
 logger = logging.getLogger("fairseq_ext")
 KEEP_SECONDS = 3600.0  # seconds for which a translated file can be fetched
-AT_ONCE = 2  # files that are translated at once; their segments share the engine's queue
-MOST = 100  # files of one owner
+# files of one owner, and those that are translated at once: their segments share the engine's queue
+MOST, AT_ONCE = 100, 2
 
 
 @contextlib.asynccontextmanager
@@ -45,9 +46,8 @@ async def translating(
     """Translate one file into another: the work, which ends with this context, and what its
     texts go through. request: keywords of `submit` for every segment."""
     engine = ThroughEngine(partial(model.submit, **request), partial(service.passes, model=model))
-    more = given.name, service.settings.max_unpacked
     job = asyncio.ensure_future(
-        asyncio.to_thread(stoppable, engine, str(given), str(target), engine, *more)
+        asyncio.to_thread(stoppable, engine, service.settings, given, target)
     )
     try:
         yield job, engine
@@ -58,18 +58,35 @@ async def translating(
             job.exception()  # it has been read: asyncio logs it otherwise
 
 
-def stoppable(engine: ThroughEngine, *args: Any) -> Report:
-    """Translate a file (args: of `translate`); the reading ends where the engine is stopped."""
+def stoppable(engine: ThroughEngine, settings: Settings, given: Path, target: Path) -> Report:
+    """Translate a file whose segments are counted before; its reading ends where the engine is
+    stopped. Errors: those of `translate`, HTTPException 413 for too many segments."""
+    segments = 0
+
+    def count(text: str, format: str) -> Iterator[str]:
+        nonlocal segments
+        for item in passes(format, plain_ends)[-1](text):
+            if not isinstance(item, str):
+                segments += 1
+                engine.total += len(item.plain)
+            if segments > settings.max_segments:
+                said = f"the file has more than {settings.max_segments} sentences: divide it"
+                raise HTTPException(413, said)
+        yield text
+
     with until(lambda: engine.stopped):
-        return translate(*args)
+        for through in (count, engine):
+            report = translate(str(given), str(target), through, given.name, settings.max_unpacked)
+            engine.moved = time.monotonic()
+    return report
 
 
 @dataclass
 class Document:
     """A file that is translated.
 
-    status: "queued", "translating", "done" or "error", with its message; characters, total: that
-    have been translated, and of the whole file, as far as they are known.
+    status: "queued", "translating", "done" or "error", with its message; since: when its
+    translation began, by time.monotonic(); engine: what its texts go through.
     """
 
     owner: str
@@ -79,9 +96,8 @@ class Document:
     key: str
     status: str = "queued"
     message: str = ""
-    characters: int = 0
-    total: int = 0
-    since: float = 0.0  # when its translation began, by time.monotonic()
+    since: float = 0.0
+    engine: ThroughEngine | None = None
     task: asyncio.Task[None] | None = None
 
     @property
@@ -93,12 +109,17 @@ class Document:
         return self.folder / "made" / self.name
 
     @property
+    def characters(self) -> int:
+        """Characters that have been sent to the model."""
+        return 0 if self.engine is None else self.engine.characters
+
+    @property
     def seconds_left(self) -> float | None:
         """Seconds until it is done, where that can be said."""
-        if self.status != "translating" or not 0 < self.characters:
+        if self.status != "translating" or self.engine is None or not self.characters:
             return None
         spent = time.monotonic() - self.since
-        return spent * max(0, self.total - self.characters) / self.characters
+        return spent * max(0, self.engine.total - self.characters) / self.characters
 
 
 class Documents:
@@ -108,7 +129,8 @@ class Documents:
         self.service = service
         self.documents: dict[str, Document] = {}
         self.folder: tempfile.TemporaryDirectory | None = None
-        self.places = asyncio.Semaphore(AT_ONCE)
+        # of each owner
+        self.places = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(AT_ONCE))
 
     def new(self, owner: str, name: str, content: bytes) -> Document:
         """Add a document whose translation is not started; raise HTTPException 429 if its owner has
@@ -161,7 +183,7 @@ class Documents:
             if pair[0] == pair[1]:
                 document.input.rename(document.output)
             else:
-                async with self.places:
+                async with self.places[document.owner]:
                     await self.translate(document, pair, glossaries)
             document.status = "done"
         except HTTPException as error:
@@ -180,24 +202,14 @@ class Documents:
         """Translate a document as long as something is done within each deadline; raises
         HTTPException 504, and what the engine does. Where the engine's queue is full, it waits."""
         deadline = self.service.settings.deadline
-        document.total = await asyncio.to_thread(
-            characters, document.input, document.output, self.service.settings.max_unpacked
-        )
         async with self.service.models.using(pair, without_client) as model:
-
-            def submit(source: str, **request: Any) -> Future[Answer]:
-                future = model.submit(source, **request)
-                document.characters += len(source)
-                return future
-
-            counted = Model(submit, model.description)
             document.status, document.since = "translating", time.monotonic()
             while True:
-                document.characters = 0
                 work = translating(
-                    self.service, counted, document.input, document.output, glossaries=glossaries
+                    self.service, model, document.input, document.output, glossaries=glossaries
                 )
                 async with work as (job, engine):
+                    document.engine = engine
                     while not job.done():
                         left = engine.moved + deadline - time.monotonic()
                         if left <= 0:
@@ -210,21 +222,6 @@ class Documents:
                     except Busy as error:
                         again = error.retry_after
                 await asyncio.sleep(again)
-
-
-def characters(given: Path, target: Path, max_unpacked: int) -> int:
-    """Return the number of characters of a file's segments; target: a file that may be written.
-    max_unpacked and errors: see `translate`."""
-    found = 0
-
-    def count(text: str, format: str) -> Iterator[str]:
-        nonlocal found
-        for item in passes(format, plain_ends)[-1](text):
-            found += 0 if isinstance(item, str) else len(item.plain)
-        yield text
-
-    translate(str(given), str(target), count, given.name, max_unpacked)
-    return found
 
 
 async def without_client() -> None:

@@ -58,14 +58,15 @@ class Glossaries:
             if name not in self.digests or self.digests[name][0] != key:
                 self.digests[name] = (key, sha256([path.read_bytes()]))
         except OSError:
-            raise Missing(
-                f"there is no glossary '{name}': put it first (PUT /v1/glossaries/{name})"
-            ) from None
+            raise self.missing(name) from None
         return GlossaryFile(str(path), self.digests[name][1])
 
     def read(self, name: str) -> bytes:
         """Return the content of a glossary (raises Missing)."""
-        return Path(self.file(name).path).read_bytes()
+        try:
+            return self.path(name).read_bytes()
+        except OSError:
+            raise self.missing(name) from None
 
     @contextlib.contextmanager
     def written(self, name: str, content: bytes) -> Iterator[GlossaryFile]:
@@ -82,4 +83,8 @@ class Glossaries:
         try:
             self.path(name).unlink()
         except FileNotFoundError:
-            raise Missing(f"there is no glossary '{name}'") from None
+            raise self.missing(name) from None
+
+    def missing(self, name: str) -> Missing:
+        """Return the error for a name that no glossary has."""
+        return Missing(f"there is no glossary '{name}': put it first (PUT /v1/glossaries/{name})")

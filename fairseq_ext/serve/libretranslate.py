@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import tempfile
 import time
@@ -276,7 +275,7 @@ class LibreTranslate:
             given = Path(work) / name
             given.write_bytes(await what.file.read())
             text = (
-                await asyncio.to_thread(
+                await service.within(
                     beginning, str(given), READ, name, service.settings.max_unpacked
                 )
                 if what.source == "auto"

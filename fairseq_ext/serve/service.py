@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mappi
 from concurrent.futures import Future
 from functools import partial
 from itertools import chain, islice
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -28,15 +28,15 @@ from fairseq_ext.engine.tickets import Busy, Closed, WorkerDied
 from fairseq_ext.serve import Settings, default_folder, records
 from fairseq_ext.serve.bodies import apart, urlencoded
 from fairseq_ext.serve.glossaries import Glossaries, Missing
-from fairseq_ext.serve.guard import Keys, read_body
+from fairseq_ext.serve.guard import Keys, digest, read_body
 from fairseq_ext.serve.metrics import Metrics
 from fairseq_ext.serve.models import SOON, Model, Models, Pair
 from fairseq_ext.serve.records import is_one_sentence
-from fairseq_ext.text.atoms import Item
 from fairseq_ext.text.formats import Pass, passes
 from fairseq_ext.text.splitter import splitter
 from fairseq_ext.text.stopping import Stopped, until
 
+T = TypeVar("T")
 LONG = 5000  # characters
 BRIEF = 0.02  # seconds in which no client hangs up: whether it has takes 0.06 ms to find out
 
@@ -64,12 +64,18 @@ class Service:
         self.models, self.settings = models, settings
         self.keys = Keys(settings.api_keys)
         self.metrics = Metrics(models)
-        self.glossaries_of: dict[Pair, Glossaries] = {}
+        self.glossaries_of: dict[tuple[str, Pair], Glossaries] = {}
         self.closing = False
 
     def check(self, headers: Mapping[str, str]) -> None:
         """Raise HTTPException 401 or 403 for a missing or wrong key."""
         self.keys.check(headers)
+
+    def owner(self, headers: Mapping[str, str]) -> str:
+        """Return the owner of a request's glossaries and documents: the one of its key, or "all"
+        without keys. Errors: those of `check`."""
+        self.check(headers)
+        return "all" if self.keys.hashes is None else digest(self.keys.of_headers(headers))[:32]
 
     def pairs(self) -> list[Pair]:
         """Return the served pairs of languages (HTTPException 503 if there are none)."""
@@ -102,21 +108,22 @@ class Service:
             )
         return known[0]
 
-    def glossaries(self, pair: Pair) -> Glossaries:
-        """Return the glossaries of a pair of languages."""
-        if pair not in self.glossaries_of:
-            folder, name = self.settings.glossary_folder, "-".join(pair)
-            self.glossaries_of[pair] = Glossaries(
-                (folder or default_folder()) / name
-                if folder is None or self.models.several
-                else folder
-            )
-        return self.glossaries_of[pair]
+    def glossaries(self, owner: str, pair: Pair) -> Glossaries:
+        """Return an owner's glossaries of a pair of languages."""
+        if (owner, pair) not in self.glossaries_of:
+            folder = self.settings.glossary_folder
+            found = folder or default_folder()
+            if owner != "all":
+                found = found / "keys" / owner
+            if folder is None or self.models.several:
+                found = found / "-".join(pair)
+            self.glossaries_of[owner, pair] = Glossaries(found)
+        return self.glossaries_of[owner, pair]
 
     async def read(self, request: Request) -> tuple[list[records.Record], bool, Pair]:
         """Return the records of a request whose key is right, whether they are a list, and their
         pair."""
-        self.check(request.headers)
+        owner = self.owner(request.headers)
         pair = self.pair_of(request)
         body = await read_body(request, self.settings)
         # the folder of glossaries is looked for only where a record names one
@@ -124,7 +131,7 @@ class Service:
             records.read_records,
             body,
             self.settings.max_lines,
-            lambda name: self.glossaries(pair).file(name),
+            lambda name: self.glossaries(owner, pair).file(name),
         )
         return *found, pair
 
@@ -197,17 +204,22 @@ class Service:
             request.get("format", "text"), model, **request.get("options", {})
         )
         found = first(request["source"])
+        head = await self.within(lambda: list(islice(found, 1)))
+        return request | {"items": [lambda text: chain(head, found), *others]}
+
+    async def within(self, read: Callable[..., T], *args: Any) -> T:
+        """Return what a function reads in a thread. Errors: its own, HTTPException 504 at the
+        deadline."""
         end = time.monotonic() + self.settings.deadline
 
-        def begun() -> list[Item]:
-            with until(lambda: time.monotonic() > end):
-                return list(islice(found, 1))
+        def run() -> T:
+            with until(lambda: self.closing or time.monotonic() > end):
+                return read(*args)
 
         try:
-            head = await run_in_threadpool(begun)
+            return await run_in_threadpool(run)
         except Stopped:
             raise late(self.settings.deadline) from None
-        return request | {"items": [lambda text: chain(head, found), *others]}
 
     async def answered(
         self, request: Request, requests: Sequence[dict[str, Any]], pair: Pair

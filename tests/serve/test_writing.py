@@ -2,10 +2,12 @@
 
 import contextlib
 import errno
+import hashlib
 import os
 import resource
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from serving import JSON, TSV
@@ -54,6 +56,41 @@ def test_one_glossary_is_replaced_by_several_at_once(client, settings):
     assert client.get("/v1/glossaries/shared").text in {f"a\t{i}\n" for i in range(7)}
     client.delete("/v1/glossaries/shared", headers=TSV)
     assert not list(settings.glossary_folder.glob(".*"))
+
+
+def test_a_glossary_that_is_deleted_while_it_is_read(client, monkeypatch):
+    assert client.put("/v1/glossaries/a", content="a\tb\n", headers=TSV).is_success
+    body = {"source": "a", "glossary": "a"}
+    assert client.post("/v1/translate", json=body).is_success  # its digest is known
+
+    def gone(path):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", gone)
+        answer = client.get("/v1/glossaries/a")
+    assert answer.status_code == 404 and "there is no glossary 'a'" in answer.json()["error"]
+    client.delete("/v1/glossaries/a", headers=TSV)
+
+
+def test_each_key_has_glossaries_of_its_own(serving, tmp_path):
+    hashes = (hashlib.sha256(key.encode()).hexdigest() for key in ("one", "two"))
+    (tmp_path / "keys").write_text("\n".join(hashes), encoding="utf-8")
+    path, kept = "/v1/glossaries/a", tmp_path / "kept"
+    with serving(api_keys=str(tmp_path / "keys"), glossary_folder=kept) as client:
+        one, two = ({"X-API-Key": key, **TSV} for key in ("one", "two"))
+        assert client.put(path, content="a\tb\n", headers=one).status_code == 201
+        assert client.get("/v1/glossaries", headers=two).json() == {"glossaries": []}
+        body = {"source": "a", "glossary": "a"}
+        for answer in (
+            client.get(path, headers=two),
+            client.delete(path, headers=two),
+            client.post("/v1/translate", json=body, headers={**two, **JSON}),
+        ):
+            assert answer.status_code == 404
+        assert client.put(path, content="a\tc\n", headers=two).status_code == 201
+        assert client.delete(path, headers=two).status_code == 204
+        assert client.get(path, headers=one).text == "a\tb\n"
 
 
 def test_a_glossary_without_room(client, settings):

@@ -5,6 +5,7 @@ import asyncio
 import itertools
 import threading
 from concurrent.futures import Future
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -81,7 +82,9 @@ def test_the_deadline_holds_while_a_request_is_read():
     service = SimpleNamespace(
         settings=SimpleNamespace(deadline=0.0),
         passes=lambda format, model: passes(format, plain_ends),
+        closing=False,
     )
+    service.within = partial(Service.within, service)
     request = {"source": long("html"), "format": "html"}
     with pytest.raises(HTTPException) as error:
         asyncio.run(Service.prepared(service, request, None))  # type: ignore[arg-type]

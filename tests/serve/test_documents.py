@@ -1,0 +1,102 @@
+"""Files that take long to read: within the deadline, for their owner alone, and no longer than the
+server runs."""
+
+import hashlib
+import itertools
+import threading
+import time
+
+import pytest
+
+from fairseq_ext.serve import documents
+from fairseq_ext.text import files
+from fairseq_ext.text.stopping import checked
+
+PAIR = {"source": "de", "target": "en"}
+TEXT = "Guten Tag, Frau Nowak.\n"
+
+
+def upload(client, name: str = "a.txt", key: str = "", languages=None, content: str = TEXT):
+    """The answers of both routes to one file."""
+    given = {"file": (name, content.encode())}
+    languages = PAIR if languages is None else languages
+    named = {f"{side}_lang": code for side, code in languages.items() if code != "auto"}
+    headers = {"X-API-Key": key} if key else {}
+    return (
+        lambda: client.post("/translate_file", files=given, data=languages, headers=headers),
+        lambda: client.post("/v2/document", files=given, data=named, headers=headers),
+    )
+
+
+def ended(client, made: dict, key: str = "") -> dict:
+    """The status of a document that is done or has failed."""
+    found = {"status": "queued"}
+    end = time.monotonic() + 60
+    while found["status"] not in ("done", "error"):
+        assert time.monotonic() < end
+        body, headers = {"document_key": made["document_key"]}, {"X-API-Key": key} if key else {}
+        path = f"/v2/document/{made['document_id']}"
+        found = client.post(path, json=body, headers=headers).json()
+        time.sleep(0.02)
+    return found
+
+
+@pytest.fixture
+def endless(monkeypatch) -> set:
+    """Markdown has no end; the threads that read it."""
+    reading, known = set(), files.passes
+
+    def forever(text: str):
+        reading.add(threading.current_thread().ident)
+        try:
+            for _ in checked(itertools.count()):
+                pass
+        finally:
+            reading.discard(threading.current_thread().ident)
+        yield text
+
+    def passes(format, *more):
+        return [forever] if format == "markdown" else known(format, *more)
+
+    for module in (files, documents):
+        monkeypatch.setattr(module, "passes", passes)
+    return reading
+
+
+def test_a_file_has_so_many_sentences(serving):
+    with serving(max_segments=9) as client:
+        for content, is_refused in ((TEXT * 9, False), (TEXT * 10, True)):
+            now, later = upload(client, content=content)
+            answer, status = now(), ended(client, later().json())
+            assert answer.status_code == (413 if is_refused else 200)
+            assert status["status"] == ("error" if is_refused else "done")
+    said = "the file has more than 9 sentences: divide it"
+    assert answer.json() == {"error": said} and status["message"] == said
+
+
+@pytest.mark.parametrize("source", ["de", "auto"])
+def test_a_file_is_read_until_the_deadline(serving, endless, source):
+    with serving(deadline=0.3) as client:
+        now, later = upload(client, "a.md", languages={**PAIR, "source": source})
+        answer, made = now(), later()
+        assert answer.status_code == 504 and "0.3 seconds" in answer.json()["error"]
+        if source == "auto":
+            assert made.status_code == 504 and "0.3 seconds" in made.json()["message"]
+        else:
+            assert "0.3 seconds" in ended(client, made.json())["message"]
+        assert not endless
+
+
+def test_long_files_of_one_owner_hold_those_of_no_other(serving, endless, tmp_path):
+    hashes = (hashlib.sha256(key.encode()).hexdigest() for key in ("one", "two"))
+    (tmp_path / "keys").write_text("\n".join(hashes), encoding="utf-8")
+    with serving(api_keys=str(tmp_path / "keys"), deadline=20.0) as client:
+        for _ in range(documents.AT_ONCE + 1):
+            assert upload(client, "a.md", "one")[1]().is_success
+        made = upload(client, key="two")[1]().json()
+        assert ended(client, made, "two")["status"] == "done"
+        assert len(endless) == documents.AT_ONCE
+    begin = time.monotonic()
+    while endless:  # the server has ended, long before the deadline
+        assert time.monotonic() - begin < 10
+        time.sleep(0.02)
