@@ -278,7 +278,7 @@ class DeepL:
             text = ""
             if not what.source_lang:
                 limits = READ, name, self.service.settings.max_unpacked
-                text = await self.service.within(beginning, str(document.input), *limits)
+                text = await self.service.read_in_time(beginning, str(document.input), *limits)
             pair, _ = await self.pair_of(text, what.source_lang, what.target_lang)
         except BaseException as error:
             self.documents.delete(document)

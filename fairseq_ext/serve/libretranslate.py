@@ -275,7 +275,7 @@ class LibreTranslate:
             given = Path(work) / name
             given.write_bytes(await what.file.read())
             text = (
-                await service.within(
+                await service.read_in_time(
                     beginning, str(given), READ, name, service.settings.max_unpacked
                 )
                 if what.source == "auto"

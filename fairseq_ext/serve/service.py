@@ -204,10 +204,10 @@ class Service:
             request.get("format", "text"), model, **request.get("options", {})
         )
         found = first(request["source"])
-        head = await self.within(lambda: list(islice(found, 1)))
+        head = await self.read_in_time(lambda: list(islice(found, 1)))
         return request | {"items": [lambda text: chain(head, found), *others]}
 
-    async def within(self, read: Callable[..., T], *args: Any) -> T:
+    async def read_in_time(self, read: Callable[..., T], *args: Any) -> T:
         """Return what a function reads in a thread. Errors: its own, HTTPException 504 at the
         deadline."""
         end = time.monotonic() + self.settings.deadline

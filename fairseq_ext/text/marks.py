@@ -373,7 +373,7 @@ class Projection:
             place = self.behind_marks(word + 1, behind, mark.start, source)
         else:
             place = known[0][1]
-        return limits.kept(place)
+        return limits.nearest(place)
 
     def behind_marks(self, place: int, behind: int, start: int, source: int | None = None) -> int:
         """Return a place with as much punctuation before it as stands before it in the source,
@@ -408,7 +408,7 @@ class Limits:
             else:
                 self.inner |= dict.fromkeys(range(low + 1, high), high)
 
-    def kept(self, place: int) -> int:
-        """Return a place, or the next one that is allowed."""
+    def nearest(self, place: int) -> int:
+        """Return the nearest allowed place."""
         place = min(max(place, self.low), self.high)
         return self.inner.get(place, place)

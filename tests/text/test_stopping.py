@@ -84,7 +84,7 @@ def test_the_deadline_holds_while_a_request_is_read():
         passes=lambda format, model: passes(format, plain_ends),
         closing=False,
     )
-    service.within = partial(Service.within, service)
+    service.read_in_time = partial(Service.read_in_time, service)
     request = {"source": long("html"), "format": "html"}
     with pytest.raises(HTTPException) as error:
         asyncio.run(Service.prepared(service, request, None))  # type: ignore[arg-type]
