@@ -32,6 +32,8 @@ from fairseq_ext.plugin.compat import patches  # noqa: E402
 
 HOOK_PROBE = "import sys; 'fairseq_ext_start' in sys.modules or sys.exit('not active')"
 FAIRSEQ = "0.12.2"
+# the first release whose torch.load runs no code by default (CVE-2025-32434 concerns older ones)
+SAFE_TORCH = "2.6"
 LONGEST = 300  # seconds that a check in its own process may take
 COMPAT = PACKAGE / "plugin" / "compat"
 INSTALL_FAIRSEQ = "python -m fairseq_ext.doctor --install-fairseq"
@@ -89,7 +91,7 @@ def installed(distribution: str, module: str = "") -> Callable[[], str]:
 def torch_and_devices() -> str:
     import torch
 
-    if torch.__version__ < patches.checkpoints.SAFE_TORCH:
+    if torch.__version__ < SAFE_TORCH:
         raise Failed(torch.__version__)
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     devices = ", ".join(names) or "no CUDA device"
@@ -143,7 +145,7 @@ OPTIONAL = (  # package, its extra, what needs it
 )
 ITEMS = [
     Item("Python", lambda: f"{sys.version.split()[0]} at {sys.executable}"),
-    Item("torch", torch_and_devices, remedy=f"install torch 2.6 or newer, or {SET_UP}"),
+    Item("torch", torch_and_devices, remedy=f"install torch {SAFE_TORCH} or newer, or {SET_UP}"),
     Item("hydra", installed("hydra-core", "hydra")),
     Item("omegaconf", installed("omegaconf")),
     Item(

@@ -237,7 +237,7 @@ MISTAKES: dict[str, list[tuple[str, Sentence]]] = {
             "{0}: --path names one checkpoint, or several joined by colons",
         ),
         (
-            "is not a checkpoint|unpickling a class can run code|runs code from checkpoints",
+            "is not a checkpoint|unpickling a class can run code",
             "{0}",
         ),
         (r"\Afile (.*) not found\Z", "{0}: correct the path of the segmentation model"),

@@ -134,11 +134,11 @@ WRONG = {
     ),
     "a user directory that is a file": (
         ["--user-dir", "{file}"],
-        "is a file: name the folder that it lies in",
+        "cannot be imported: it must be a folder, without a dot in its name",
     ),
     "a user directory with a dot": (
         ["--user-dir", "{dotted}"],
-        "cannot be imported, for there is a dot in its name",
+        "cannot be imported: it must be a folder, without a dot in its name",
     ),
     "no end": (["--avoid-file", "/dev/zero"], "--avoid-file: /dev/zero has no end within 256 MiB"),
     "a name of two lines": (

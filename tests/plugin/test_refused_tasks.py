@@ -193,7 +193,9 @@ def test_a_user_directory_under_a_name_that_is_taken_is_refused(tmp_path):
     (line,) = done.stderr.splitlines()
     assert (
         done.status == 1
-        and "logging has the name of another module of Python's, logging: rename the folder" in line
+        and "logging cannot be imported: it must be a folder, without a dot in its name, which is "
+        "not the name of another module of Python's"
+        in line
     )
 
 

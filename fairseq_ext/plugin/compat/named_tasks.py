@@ -69,19 +69,11 @@ def refuse_wrong_folder(folder: str) -> None:
     """Refuse a path that is not a user directory, and one with the name of another module, which
     Python would import instead (raises UsageError)."""
     path = os.path.abspath(folder)
-    known = sys.modules.get(os.path.basename(path))
-    wrong = ""
-    if os.path.exists(path) and not os.path.isdir(path):
-        wrong = "is a file: name the folder that it lies in"
-    elif "." in os.path.basename(path):
-        wrong = "cannot be imported, for there is a dot in its name: rename the folder"
-    elif (
-        known is not None
-        and os.path.isdir(path)
-        and path not in map(os.path.abspath, getattr(known, "__path__", ()))
-    ):
-        wrong = f"has the name of another module of Python's, {known.__name__}: rename the folder"
-    if wrong:
+    name = os.path.basename(path)
+    known = sys.modules.get(name)
+    is_other = known and path not in map(os.path.abspath, getattr(known, "__path__", ()))
+    if os.path.exists(path) and ("." in name or is_other or not os.path.isdir(path)):
         raise importlib.import_module("fairseq_ext.core.errors").UsageError(
-            f"--user-dir {folder} {wrong}"
+            f"--user-dir {folder} cannot be imported: it must be a folder, without a dot in its "
+            "name, which is not the name of another module of Python's"
         )

@@ -117,21 +117,17 @@ patch("omegaconf.DictConfig.__getattr__", "fairseq.dataclass.utils", of_command=
 )
 
 
-@patch("fairseq.data.data_utils_fast and token_block_utils_fast", "fairseq.data.data_utils")
-def replace_compiled_modules(module: ModuleType) -> bool:
+@patch(
+    "fairseq.data.data_utils_fast and token_block_utils_fast, and methods of "
+    "fairseq.scoring.bleu.Scorer",
+    "fairseq.data.data_utils",
+    "fairseq.scoring.bleu",
+)
+def replace_compiled(module: ModuleType) -> bool:
     """Give their functions in Python, if fairseq was installed without a compiler."""
-    is_missing = importlib.util.find_spec("fairseq.data.data_utils_fast") is None
-    if is_missing:
-        startup.load("plugin.compat.uncompiled").stand_in()
-    return is_missing
-
-
-@patch("fairseq.scoring.bleu.Scorer.__init__", "fairseq.scoring.bleu")
-def count_ngrams(module: ModuleType) -> bool:
-    """Count n-grams in Python, if fairseq was installed without a compiler."""
     is_missing = importlib.util.find_spec("fairseq.libbleu") is None
     if is_missing:
-        startup.load("plugin.compat.uncompiled").count_ngrams(module)
+        startup.load("plugin.compat.uncompiled").replace_compiled(module)
     return is_missing
 
 
@@ -212,39 +208,21 @@ def avoid_fused_encoder_layer(transformer_layer: ModuleType) -> None:
     layer.__init__ = initialise
 
 
-@patch("fairseq.data.iterators.CountingIterator.__init__", "fairseq.data.iterators")
-def pin_no_memory(iterators: ModuleType) -> None:
-    """Let batches use pinned memory only if there is a GPU: torch warns elsewhere."""
-    stock = iterators.CountingIterator.__init__
-
-    @functools.wraps(stock)
-    def initialise(self, iterable, *args, **kwargs):
-        loader = getattr(iterable, "_iterable", iterable)  # inside a buffer
-        if getattr(loader, "pin_memory", False):
-            loader.pin_memory = iterators.torch.cuda.is_available()
-        stock(self, iterable, *args, **kwargs)
-
-    iterators.CountingIterator.__init__ = initialise
-
-
 @patch(
     "logging.root, while two tasks of fairseq run that call logging.basicConfig",
     "fairseq.tasks.text_to_speech",
     "fairseq.tasks.frm_text_to_speech",
     early=True,
 )
-def set_up_no_log(module: ModuleType) -> contextlib.AbstractContextManager | bool:
+@contextlib.contextmanager
+def set_up_no_log(module: ModuleType) -> Iterator[None]:
     """Set up no log in a program that imports fairseq_ext: they find a handler there, and set none.
 
     A program that imports fairseq first, and fairseq's commands, behave as stock.
     """
-    is_guest = "fairseq_ext" in sys.modules and "fairseq_cli" not in sys.modules
-    return is_guest and with_handler(logging.NullHandler())
-
-
-@contextlib.contextmanager
-def with_handler(handler: logging.Handler) -> Iterator[None]:
-    logging.root.addHandler(handler)
+    handler = logging.NullHandler()
+    if "fairseq_ext" in sys.modules and "fairseq_cli" not in sys.modules:
+        logging.root.addHandler(handler)
     try:
         yield
     finally:
@@ -329,13 +307,12 @@ def log_as_stock() -> bool:
     return own.is_fairseq_command()
 
 
-@patch("warnings.filters, and a log filter of fairseq.tasks.text_to_speech", of_command=True)
+@patch("warnings.filters", of_command=True)
 def silence_notices() -> None:
-    """Ignore warnings of Ray on its future, and fairseq's advice to install a package that only
-    training to speak would use."""
+    """Ignore warnings of Ray on its future, and of torch where fairseq requests memory for a GPU
+    that is not there."""
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"ray\..*")
-    speech = logging.getLogger("fairseq.tasks.text_to_speech")
-    speech.addFilter(lambda record: "tensorboardX" not in record.getMessage())
+    warnings.filterwarnings("ignore", "'pin_memory' argument is set as true")
 
 
 @patch(

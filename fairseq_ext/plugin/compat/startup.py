@@ -12,7 +12,6 @@ models and tasks become dictionaries (`Registry`) that run the files which regis
 """
 
 import contextlib
-import importlib.abc
 import importlib.util
 import os
 import re
@@ -48,16 +47,13 @@ def load(name: str) -> ModuleType:
     return sys.modules[full]
 
 
-class Hook(importlib.abc.MetaPathFinder):
+class Hook:
     """A finder of fairseq's modules. is_lazy: models and tasks run when they are needed."""
 
-    is_started = is_lazy = False
+    is_lazy = False
 
-    def find_spec(self, fullname, path=None, target=None):
-        if fullname in ("fairseq", "fairseq_cli") and not self.is_started:
-            self.is_started = True
-            if load("core.command_line").command():
-                importlib.import_module("fairseq_ext")
+    @classmethod
+    def find_spec(cls, fullname, path=None, target=None):
         if not fullname.startswith("fairseq."):
             return None
         parts = fullname.split(".")
@@ -67,7 +63,7 @@ class Hook(importlib.abc.MetaPathFinder):
             return sys.modules[fullname].__spec__
         spec = PathFinder.find_spec(fullname, path)
         if spec is not None and spec.loader is not None:
-            spec.loader = Loader(spec.loader, self.is_lazy and may_wait(fullname))
+            spec.loader = Loader(spec.loader, cls.is_lazy and may_wait(fullname))
         return spec
 
 
@@ -77,7 +73,7 @@ def may_wait(fullname: str) -> bool:
     return fullname in STANDALONE_PACKAGES or (package in FOLDERS and not name.startswith("_"))
 
 
-class Loader(importlib.abc.Loader):
+class Loader:
     """Runs a module of fairseq, once, with its patches before and after."""
 
     has_begun = False
@@ -182,15 +178,6 @@ for each in ("__iter__", "__len__", "values", "items", "copy", "__eq__", "__repr
     setattr(Registry, each, over_all_entries(each))
 
 
-def register() -> Hook:
-    """Put the hook in front of the import system, once; return it."""
-    for finder in sys.meta_path:
-        if isinstance(finder, Hook):
-            return finder
-    sys.meta_path.insert(0, hook := Hook())
-    return hook
-
-
 def own_this_process() -> None:
     """Make this process a command's own: its end, its error messages, Ctrl-C, and the start of
     fairseq (patches.py lists what is changed).
@@ -207,7 +194,7 @@ def own_this_process() -> None:
         sys.argv.remove("--verbose")
         os.environ["FAIRSEQ_EXT_TRACEBACK"] = "1"
     # --help lists names in the order in which fairseq's files register them
-    register().is_lazy = not own.has_help_flag() and "fairseq" not in sys.modules
+    Hook.is_lazy = not own.has_help_flag() and "fairseq" not in sys.modules
     for patch in load("plugin.compat.patches").PATCHES:
         if patch.is_of_command and not patch.modules:
             patch.change()
@@ -217,4 +204,6 @@ def own_this_process() -> None:
         raise UsageError("the working folder has been removed: change to another")
 
 
-register()
+sys.meta_path.insert(0, Hook)
+if "fairseq_ext" not in sys.modules and load("core.command_line").command():
+    importlib.import_module("fairseq_ext")

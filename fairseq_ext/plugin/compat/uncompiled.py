@@ -5,9 +5,7 @@ language model's text, and the n-gram counts of its BLEU.
 patches.py loads this file by its path, while fairseq is being imported.
 """
 
-import ctypes
 import sys
-import types
 from collections import Counter
 from collections.abc import Callable
 from types import ModuleType
@@ -77,45 +75,46 @@ def sentences_of(sizes, blocks):
     return np.stack([first, blocks[:, 0] - (ends - sizes)[first], last], 1)
 
 
-class Counts:
-    """The functions of libbleu, in Python."""
+def trimmed(tokens, pad: int, eos: int) -> list[int]:
+    """Return tokens (L,) without padding on the left, and without padding and EOS on the right, at
+    least one token."""
+    found = tokens.tolist()
+    while found and found[0] == pad:
+        del found[0]
+    while len(found) > 1 and found[-1] in (pad, eos):
+        del found[-1]
+    return found
 
-    @staticmethod
-    def bleu_zero_init(stat) -> None:
-        ctypes.memset(stat, 0, ctypes.sizeof(stat._obj))
 
-    @classmethod
-    def bleu_one_init(cls, stat) -> None:
-        cls.bleu_zero_init(stat)
-        for n in (2, 3, 4):
-            setattr(stat._obj, f"match{n}", 1)
-            setattr(stat._obj, f"count{n}", 1)
+def count_ngrams(bleu: ModuleType) -> None:
+    """Let fairseq.scoring.bleu's Scorer count here."""
 
-    @staticmethod
-    def bleu_add(stat, reference_length, reference, length, output, pad, eos) -> None:
-        def words(count, first) -> list[int]:
-            """Return the words without padding on the left, and without padding and EOS on the
-            right, at least one word."""
-            found = (
-                list((ctypes.c_int * count.value).from_address(first.value)) if count.value else []
-            )
-            while found and found[0] == pad.value:
-                del found[0]
-            while len(found) > 1 and found[-1] in (pad.value, eos.value):
-                del found[-1]
-            return found
+    def initialise(self, cfg) -> None:
+        self.pad, self.eos, self.unk = cfg.pad, cfg.eos, cfg.unk
+        self.reset()
 
-        theirs, ours = words(reference_length, reference), words(length, output)
-        stat._obj.reflen += len(theirs)
-        stat._obj.predlen += len(ours)
+    def reset(self, one_init: bool = False) -> None:
+        self.stat = bleu.BleuStat()
+        for n in (2, 3, 4) if one_init else ():
+            setattr(self.stat, f"match{n}", 1)
+            setattr(self.stat, f"count{n}", 1)
+
+    def add(self, ref, pred) -> None:
+        rref = ref.clone()
+        rref[rref.eq(self.unk)] = -999  # unknown words match nothing
+        texts = [trimmed(text, self.pad, self.eos) for text in (rref, pred)]
+        self.stat.reflen += len(texts[0])
+        self.stat.predlen += len(texts[1])
         for n in (1, 2, 3, 4):
             expected, got = (
-                Counter(zip(*(text[i:] for i in range(n)), strict=False)) for text in (theirs, ours)
+                Counter(zip(*(text[i:] for i in range(n)), strict=False)) for text in texts
             )
-            setattr(stat._obj, f"count{n}", getattr(stat._obj, f"count{n}") + got.total())
-            setattr(
-                stat._obj, f"match{n}", getattr(stat._obj, f"match{n}") + (expected & got).total()
-            )
+            for name, more in ((f"count{n}", got), (f"match{n}", expected & got)):
+                setattr(self.stat, name, getattr(self.stat, name) + more.total())
+
+    bleu.Scorer.__init__ = initialise  # type: ignore[attr-defined]
+    bleu.Scorer.reset = reset  # type: ignore[attr-defined]
+    bleu.Scorer.add = add  # type: ignore[attr-defined]
 
 
 TWINS: dict[str, dict[str, Callable | None]] = {
@@ -131,22 +130,11 @@ TWINS: dict[str, dict[str, Callable | None]] = {
 }
 
 
-def stand_in() -> None:
-    """Replace fairseq's compiled modules."""
+def replace_compiled(module: ModuleType) -> None:
+    """Replace fairseq's compiled modules, for one of its modules that imports them."""
+    if module.__name__ == "fairseq.scoring.bleu":
+        count_ngrams(module)
+        return
     for name, functions in TWINS.items():
-        sys.modules[name] = types.ModuleType(name)
+        sys.modules[name] = ModuleType(name)
         vars(sys.modules[name]).update(functions)
-
-
-def count_ngrams(module: ModuleType) -> None:
-    """Let fairseq.scoring.bleu's Scorer count here."""
-
-    def initialise(self, cfg) -> None:
-        self.stat = module.BleuStat()
-        self.pad = cfg.pad
-        self.eos = cfg.eos
-        self.unk = cfg.unk
-        self.C = Counts
-        self.reset()
-
-    module.Scorer.__init__ = initialise  # type: ignore[attr-defined]

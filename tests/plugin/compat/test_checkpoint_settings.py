@@ -202,37 +202,39 @@ def test_literals_have_the_value_of_eval(text, value):
 
 
 @pytest.mark.parametrize(
-    "text, word",
+    "text",
     [
-        ("__import__('os').system('id')", "a call of __import__"),
-        ("[open('/etc/passwd')]", "a call of open"),
-        ("(lambda: 0)", "a function"),
-        ("[x for x in ()]", "a comprehension"),
-        ("().__class__", "an attribute"),
-        ("[1][0]", "a subscript"),
-        ("f'{1}'", "a formatted string"),
-        ("inf", r"a name \(inf\)"),
-        ("(x := 1)", "an assignment"),
-        ("2 ** 9", "an expression"),
-        ("{**{}}", "an expression"),
-        ("1 if 1 else 2", "an expression"),
-        ("'a' * 9", "something else than numbers and lists"),
-        ("[0] * 10 ** 9", "an expression"),
-        ("[0] * 1000000000", "more than 10000 items"),
-        ("[[0] * 9999] * 9999 + [0] * 9999", "more than 10000 items"),
-        ("[1] + (2,)", "something else than numbers and lists"),
-        ("((((", "cannot be read"),
-        ("(" * 9999, "cannot be read"),
-        ("-" * 9999 + "1", "cannot be read"),
-        ("1" * 9999, "cannot be read"),
-        ("[0]" * 9999, "more than 10000 characters"),
-        ("", "cannot be read"),
-        ("\0", "cannot be read"),
-        ("1e999 - 1e999 and 1", "an expression"),
+        "__import__('os').system('id')",
+        "[open('/etc/passwd')]",
+        "(lambda: 0)",
+        "[x for x in ()]",
+        "().__class__",
+        "[1][0]",
+        "f'{1}'",
+        "inf",
+        "(x := 1)",
+        "2 ** 9",
+        "{**{}}",
+        "1 if 1 else 2",
+        "'a' * 9",
+        "[0] * 10 ** 9",
+        "[0] * 1000000000",
+        "[[0] * 9999] * 9999 + [0] * 9999",
+        "[1] + (2,)",
+        "((((",
+        "(" * 9999,
+        "-" * 9999 + "1",
+        "1" * 9999,
+        "[0]" * 9999,
+        "",
+        "\0",
+        "1e999 - 1e999 and 1",
+        "1e999 * -(1 + 1)",
+        "9" * 4000 + " * 1.5",
     ],
 )
-def test_everything_else_is_refused_in_one_sentence(text, word):
-    with pytest.raises(Refused, match=word) as refused:
+def test_everything_else_is_refused_in_one_sentence(text):
+    with pytest.raises(Refused, match="is not evaluated: only numbers, lists") as refused:
         literal(text)
     assert "\n" not in str(refused.value) and len(str(refused.value)) < 400
 
@@ -308,7 +310,7 @@ def test_no_setting_of_a_checkpoint_runs_code(tiny, tmp_path, arch, setting):
     task = tasks.setup_task(
         Namespace(task="translation", data=str(tiny / "data"), source_lang="de", target_lang="en")
     )
-    with pytest.raises(ValueError, match="is not evaluated because it holds a call of open"):
+    with pytest.raises(ValueError, match="is not evaluated: only numbers"):
         checkpoint_utils.load_model_ensemble([str(path)], task=task)
     assert not mark.exists()
 
@@ -323,9 +325,9 @@ def test_the_command_refuses_a_planted_setting(tiny, tmp_path):
         encoder_layers=f"__import__('pathlib').Path({str(mark)!r}).touch() or [(16, 3)]",
     )
     said = sentence(generate(tiny, *EXT, "--path", tmp_path / "model.pt", check=False))
-    assert "a call of __import__" in said or "an expression" in said
+    assert "__import__" in said and "is not evaluated: only numbers" in said
     stock = generate(tiny, "--path", tmp_path / "model.pt", check=False)
-    assert stock.returncode and "is not evaluated because" in stock.stderr
+    assert stock.returncode and "is not evaluated: only numbers" in stock.stderr
     assert not mark.exists()
 
 

@@ -108,12 +108,6 @@ def test_an_option_of_an_optional_field_has_the_fields_type_as_python_3_14_write
     assert [utils.interpret_dc_type(kind) for kind in kinds] == [int, str, float, bool]
 
 
-def test_the_hook_registers_once():
-    startup.register()
-    startup.register()
-    assert sum(type(finder).__name__ == "Hook" for finder in sys.meta_path) == 1
-
-
 def test_a_file_that_the_hook_loads_by_its_path_is_the_module_that_others_import():
     assert checkpoints is startup.load("plugin.compat.checkpoints")
     assert checkpoint_utils.load_checkpoint_to_cpu.__globals__ is vars(checkpoints), (

@@ -26,11 +26,10 @@ HELD = {
     "register_named_tasks": r"fairseq\.utils\.import_user_module",
     "avoid_fused_encoder_layer": r"fairseq\.modules\.transformer_layer\."
     r"TransformerEncoderLayerBase\.__init__",
-    "pin_no_memory": r"fairseq\.data\.iterators\.CountingIterator\.__init__",
     "give_arguments": r".*\.TranslationFromPretrainedBARTTask\.args",
     "give_numpy_long": r"fairseq\.data\.(token_block_dataset|language_pair_dataset)\.np",
-    "replace_compiled_modules": r"fairseq\.data\.(data_utils_fast|token_block_utils_fast)\..*",
-    "count_ngrams": r"fairseq\.scoring\.bleu\.Scorer\.__init__",
+    "replace_compiled": r"fairseq\.data\.(data_utils_fast|token_block_utils_fast)\..*|"
+    r"fairseq\.scoring\.bleu\.Scorer\.(__init__|reset|add)",
     "silence_notices": r"warnings\.filters",
     "report_errors": r"sys\.excepthook|logging\.Handler\.handleError",
     "spare_collections": r"gc\.set_threshold",

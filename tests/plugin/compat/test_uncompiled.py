@@ -1,13 +1,12 @@
 """What stands in for fairseq's compiled modules gives what these give."""
 
-import ctypes
 import random
 
 import numpy as np
 import pytest
-from fairseq import libbleu
+import torch
 from fairseq.data import data_utils_fast, token_block_utils_fast
-from fairseq.scoring.bleu import BleuStat
+from fairseq.scoring import bleu
 
 from fairseq_ext.plugin.compat import uncompiled
 
@@ -59,27 +58,29 @@ def test_blocks_of_a_text_are_those_of_the_compiled_functions(mode):
         assert uncompiled.sentences_of(sizes, got).tolist() == theirs.tolist()
 
 
-def test_bleu_counts_are_libbleus():
-    library, chance, PAD, EOS = ctypes.cdll.LoadLibrary(libbleu.__file__), random.Random(3), 1, 2
-    for init in ("bleu_zero_init", "bleu_one_init"):
-        both = BleuStat(), BleuStat()
-        for stat, functions in zip(both, (library, uncompiled.Counts), strict=True):
-            getattr(functions, init)(ctypes.byref(stat))
-        for _ in range(200):
-            texts = [
-                [chance.choice([PAD, EOS, 4, 5, 6, 7]) for _ in range(chance.randint(1, 15))]
-                for _ in range(2)
-            ]
-            for text in texts:
-                text[chance.randrange(len(text))] = 4  # the compiled function takes no empty text
-            arrays = [(ctypes.c_int * len(text))(*text) for text in texts]
-            given = [
-                each
-                for array in arrays
-                for each in (ctypes.c_size_t(len(array)), ctypes.c_void_p(ctypes.addressof(array)))
-            ]
-            for stat, functions in zip(both, (library, uncompiled.Counts), strict=True):
-                functions.bleu_add(ctypes.byref(stat), *given, ctypes.c_int(PAD), ctypes.c_int(EOS))
-            assert [getattr(both[0], name) for name, _ in BleuStat._fields_] == [
-                getattr(both[1], name) for name, _ in BleuStat._fields_
-            ]
+def test_bleu_counts_are_libbleus(monkeypatch):
+    chance, PAD, EOS, UNK = random.Random(3), 1, 2, 4
+    settings = bleu.BleuConfig(pad=PAD, eos=EOS, unk=UNK)
+    stock = bleu.Scorer(settings), bleu.Scorer(settings)
+    stock[1].reset(one_init=True)
+    pairs = [
+        # the compiled function takes no empty text
+        [torch.IntTensor([*chance.choices(range(1, 8), k=chance.randint(0, 14)), 5]) for _ in "ab"]
+        for _ in range(200)
+    ]
+    for pair in pairs:
+        for scorer in stock:
+            scorer.add(*pair)
+    for name in ("__init__", "reset", "add"):
+        monkeypatch.setattr(bleu.Scorer, name, getattr(bleu.Scorer, name))  # taken back afterwards
+    uncompiled.replace_compiled(bleu)
+    ours = bleu.Scorer(settings), bleu.Scorer(settings)
+    ours[1].reset(one_init=True)
+    for pair in pairs:
+        for scorer in ours:
+            scorer.add(*pair)
+    for expected, got in zip(stock, ours, strict=True):
+        counts = [
+            [getattr(each.stat, name) for name, _ in each.stat._fields_] for each in (expected, got)
+        ]
+        assert counts[0] == counts[1] and expected.result_string() == got.result_string()
