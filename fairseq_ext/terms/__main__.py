@@ -12,7 +12,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from unicodedata import normalize
 
 from fairseq_ext.core.errors import UsageError, counted
@@ -57,13 +57,11 @@ def parser() -> ArgumentParser:
     add(
         "--hypotheses",
         required=True,
-        metavar="F",
         help="translations: text, --results-file, corpus output, WMT25 submission",
     )
     add(
         "--references",
         required=True,
-        metavar="F",
         help="the test set's references; JSONL holds sources and terms too",
     )
     add(
@@ -75,28 +73,23 @@ def parser() -> ArgumentParser:
     add(
         "--target-lang",
         required=True,
-        metavar="LANG",
         help="language of the translations, for lemmas and the fields of WMT25",
     )
     add(
         "--source-lang",
-        metavar="LANG",
         help="language of the sources (default: as WMT25 names it; else none: no lemmas)",
     )
     add(
         "--terms",
-        metavar="NAME",
         help="which terms: proper or random (WMT25; default: proper), or a key of JSONL (default: "
         "terms)",
     )
     add(
         "--terms-file",
-        metavar="F",
         help="text: a glossary (default: none)",
     )
     add(
         "--sources",
-        metavar="F",
         help="text: source lines (default: none)",
     )
     add(
@@ -126,25 +119,22 @@ def parser() -> ArgumentParser:
         allow_abbrev=False,
     )
     add = parse.add_argument
-    add("--glossary", required=True, metavar="F", help="TSV, CSV, TBX-Basic or JSONL")
-    add("--lang", required=True, metavar="LANG", help="language of the targets and of --text")
+    add("--glossary", required=True, help="TSV, CSV, TBX-Basic or JSONL")
+    add("--lang", required=True, help="language of the targets and of --text")
     add(
         "--text",
         nargs="+",
         default=[],
-        metavar="F",
         help="text of that language (default: none: forms of simplemma's table)",
     )
     add(
         "--source-lang",
-        metavar="LANG",
         help="language of the source terms; TBX needs it, CSV may (default: none)",
     )
     add(
         "--min-count",
         type=int,
         default=1,
-        metavar="N",
         help="occurrences that a form must have (default: 1)",
     )
     parse.set_defaults(run=expand_command)
@@ -154,15 +144,7 @@ def parser() -> ArgumentParser:
 def score_command(args: Namespace) -> None:
     """Print the scores (raises UsageError for files that cannot be used)."""
     target_lang = args.target_lang
-    files = formats.Files(
-        args.references,
-        target_lang,
-        args.source_lang,
-        args.sources,
-        args.terms_file,
-        args.terms,
-        args.glossary_match,
-    )
+    files = formats.Files(*(getattr(args, each.name) for each in fields(formats.Files)))
     sentences, source_lang = READERS[args.format](files)
     if not sentences:
         raise UsageError(f"--references {args.references} is empty: name the test set's file")

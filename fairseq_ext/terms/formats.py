@@ -225,21 +225,19 @@ def terms_of(given: Any, where: str) -> tuple[Term, ...]:
     """
     if isinstance(given, dict):
         given = [{"source": term, "target": targets} for term, targets in given.items()]
-    if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
-        raise UsageError(
-            f'{where} has terms of another kind: write {{"term": "target"}} or [{{"source": '
-            '..., "target": ...}]'
-        )
     found = []
-    for each in given:
-        term, targets = each.get("source"), each.get("target")
-        targets = targets.split("|") if isinstance(targets, str) else targets
-        words: list[Any] = [term, *targets] if isinstance(targets, list) and targets else [None]
-        if not all(isinstance(word, str) and word.strip() for word in words):
-            raise UsageError(
-                f"{where} has a term without a target or a source: write the source term as a "
-                "string, the target as a string or a list of strings"
-            )
-        term, *targets = (word.strip() for word in words)
-        found.append(Term(term, tuple(dict.fromkeys(targets))))
+    try:
+        for each in given:
+            targets = each["target"]
+            targets = targets.split("|") if isinstance(targets, str) else targets
+            words = [word.strip() for word in (each["source"], *targets)]
+            if len(words) < 2 or not all(words):
+                raise ValueError
+            found.append(Term(words[0], tuple(dict.fromkeys(words[1:]))))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise UsageError(
+            f"{where} has a term without a source or a target, or terms of another kind: write "
+            '{"term": "target"} or [{"source": ..., "target": ...}], the target as a string or a '
+            "list of strings"
+        ) from None
     return tuple(found)

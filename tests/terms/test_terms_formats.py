@@ -100,7 +100,7 @@ def test_other_dictionaries_of_jsonl(tmp_path):
         (
             formats.read_wmt25,
             '{"en": "a", "de": "b", "proper": {"a": 3}}\n',
-            "line 1 of F has a term without a target",
+            "line 1 of F has a term without a source or a target",
         ),
         (formats.read_wmt25, "[]\n", "line 1 of F is not a JSON object"),
         (
@@ -111,7 +111,7 @@ def test_other_dictionaries_of_jsonl(tmp_path):
         (
             formats.read_jsonl,
             '{"reference": "b", "terms": 3}\n',
-            "line 1 of F has terms of another kind",
+            "or terms of another kind: write",
         ),
     ],
 )

@@ -114,7 +114,7 @@ def refuse_bytearray_calls(path: str) -> None:
     import torch
 
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        pickled = data
+        pickled: bytes | mmap.mmap = data
         if data[:4] == b"PK\3\4":  # an archive, with the weights outside the pickle
             pickled = torch._C.PyTorchFileReader(path).get_record("data.pkl")
         if pickled.find(BYTEARRAY_OPCODE) >= 0:
