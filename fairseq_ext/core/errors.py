@@ -296,7 +296,7 @@ MISTAKES: dict[str, list[tuple[str, Sentence]]] = {
     "AssertionError": [
         (r"\A--path required for generation!\Z", "no model is named: add --path MODEL.pt"),
         (
-            "(?s)(?=.*world size is)(?=.*available devices)",
+            "world size is",
             "--distributed-world-size: the {0}; a search runs in one process: leave the flag out",
         ),
         OWN_CHECK,
@@ -351,14 +351,9 @@ MISTAKES: dict[str, list[tuple[str, Sentence]]] = {
     "BaseException": [
         ("DefaultCPUAllocator: ", OUT_OF_MEMORY),
         (
-            "Neither args nor cfg exist in state",
-            "the checkpoint holds no settings of its model (neither args nor cfg): name a file as "
+            r"Neither args nor cfg exist in state|Tensor\.__contains__ only supports",
+            "the checkpoint does not hold a model and its settings (args or cfg): name a file as "
             "fairseq-train has saved it",
-        ),
-        (
-            r"Tensor\.__contains__ only supports",
-            "the checkpoint holds a tensor instead of a model and its settings: name a file that "
-            "fairseq-train has saved",
         ),
         (
             r"size mismatch for (\S+): copying a param with shape (.*?) from checkpoint.*?is "
@@ -366,22 +361,14 @@ MISTAKES: dict[str, list[tuple[str, Sentence]]] = {
             "the checkpoint does not fit the dictionaries in the data directory ({1}: {2} in the "
             "checkpoint, {3} here): use the dictionaries it was trained with, and its --langs",
         ),
-        *(
-            (
-                rf'(?s)Error\(s\) in loading .*?{which} key\(s\) in state_dict: "([^"]+)"',
-                "the checkpoint's weights are not those of its architecture "
-                f"(it {verb} {{1}}): it is damaged, or needs its own --user-dir",
-            )
-            for which, verb in (("Missing", "lacks"), ("Unexpected", "has"))
+        (
+            r'(?s)Error\(s\) in loading .*?(Missing|Unexpected) key\(s\) in state_dict: "([^"]+)"',
+            "the checkpoint's weights are not those of its architecture ({1}: {2}): it is "
+            "damaged, or needs its own --user-dir",
         ),
         (
-            "(?s)Incorrect dictionary format(?:.*: )?(.*)",
-            "the dictionary has a line that is not 'token count' ({1}): make it with "
-            "fairseq-preprocess",
-        ),
-        (
-            "Duplicate word found when loading Dictionary(?:: ([^.]*))?",
-            "the dictionary has a word twice ({1}): make it with fairseq-preprocess",
+            "(?s)(Incorrect dictionary format.*|Duplicate word found.*)",
+            "a dictionary cannot be read ({1}): make it with fairseq-preprocess",
         ),
         (
             "Incorrect encoding detected in ([^,]*)",

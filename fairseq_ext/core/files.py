@@ -11,6 +11,7 @@ import glob
 import grp
 import hashlib
 import json
+import logging
 import os
 import pwd
 import stat
@@ -26,7 +27,10 @@ from fairseq_ext.core.errors import UsageError, counted
 BLOCK = 1 << 24  # bytes searched for line ends at once
 MAX_PIPE = 1 << 28  # bytes read from a pipe or device
 MAX_IN_MEMORY = 1 << 24  # bytes of a file that is kept in memory
+SHOWN_ERRORS = 5  # of a file's lines
 PART = ".part"  # suffix of a file that is being written; a killed process leaves it behind
+
+logger = logging.getLogger("fairseq_ext")
 
 
 class Lines:
@@ -122,21 +126,46 @@ class Lines:
 
         Errors: after all lines, the first UsageError with the number of further ones.
         """
-        errors = []
+        errors = LineErrors()
         for number in range(len(self)):
             try:
                 line = self[number]
                 if line.strip():
                     act(line, self.where(number))
             except UsageError as error:
-                errors.append(error)
-        if errors:
-            more = (
-                f" ({counted(len(errors) - 1, 'more such line')} in the file)"
-                if len(errors) > 1
-                else ""
+                errors.add(error)
+        errors.raise_first()
+
+
+class LineErrors:
+    """Collects the errors of a file's lines; the first one is reported with the number of the
+    others. shown: the first few errors."""
+
+    def __init__(self) -> None:
+        self.first: UsageError | None = None
+        self.shown: list[UsageError] = []
+        self.lines = 0
+
+    def add(self, error: UsageError) -> None:
+        self.first, self.lines = self.first or error, self.lines + 1
+        if len(self.shown) < SHOWN_ERRORS:
+            self.shown.append(error)
+
+    def warn(self, path: str) -> None:
+        """Log which lines are left out."""
+        for error in self.shown:
+            logger.warning("%s. The line is left out", error)
+        if self.lines > len(self.shown):
+            more = counted(self.lines - len(self.shown), "more such line")
+            logger.warning("%s has %s that cannot be used, left out too", path, more)
+
+    def raise_first(self) -> None:
+        """Raise UsageError if there are errors."""
+        if self.first is not None:
+            more = counted(self.lines - 1, "more such line")
+            raise UsageError(
+                f"{self.first} ({more} in the file)" if self.lines > 1 else str(self.first)
             )
-            raise UsageError(f"{errors[0]}{more}")
 
 
 # ---- Writing
@@ -291,13 +320,11 @@ def verify_digest(text: bytes) -> dict[str, Any]:
 
     Errors: ValueError if it was changed; the text can follow "because".
     """
-    try:
+    with contextlib.suppress(ValueError, RecursionError):
         found = json.loads(text)
-    except (ValueError, RecursionError):
-        raise ValueError("it is not valid JSON") from None
-    if not isinstance(found, dict) or found.pop("sha256", None) != content_digest(found):
-        raise ValueError("its content is not what was written")
-    return found
+        if isinstance(found, dict) and found.pop("sha256", None) == content_digest(found):
+            return found
+    raise ValueError("its content is not what was written")
 
 
 def content_digest(record: dict[str, Any]) -> str:

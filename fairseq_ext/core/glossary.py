@@ -28,11 +28,10 @@ from typing import Any
 import regex
 
 from fairseq_ext.core.errors import UsageError, counted, cut
-from fairseq_ext.core.files import Lines
+from fairseq_ext.core.files import LineErrors, Lines
 from fairseq_ext.core.language_codes import language_of, two_letters
 from fairseq_ext.core.tbx import rows
 
-SHOWN = 5  # errors of a file that are reported
 CASES = ("", "exact", "initial", "any")  # of an entry
 
 
@@ -52,39 +51,6 @@ class Languages:
 
     source: str | None = None
     target: str | None = None
-
-
-class LineErrors:
-    """Collects the errors of a file's lines; the first one is reported with the number of the
-    others. shown: the first few errors."""
-
-    def __init__(self) -> None:
-        self.first: UsageError | None = None
-        self.shown: list[UsageError] = []
-        self.lines = 0
-
-    def add(self, error: UsageError) -> None:
-        self.first, self.lines = self.first or error, self.lines + 1
-        if len(self.shown) < SHOWN:
-            self.shown.append(error)
-
-    def warn(self, path: str) -> None:
-        """Log which lines are left out."""
-        for error in self.shown:
-            logger.warning("%s. The line is left out", error)
-        if self.lines > len(self.shown):
-            more = counted(self.lines - len(self.shown), "more such line")
-            logger.warning("%s has %s that cannot be used, left out too", path, more)
-
-    def raise_first(self) -> None:
-        """Raise UsageError if there are errors."""
-        if self.first is not None:
-            more = (
-                f" ({counted(self.lines - 1, 'more such line')} in the file)"
-                if self.lines > 1
-                else ""
-            )
-            raise UsageError(f"{self.first}{more}")
 
 
 def read(path: str, flag: str, languages: Languages, errors: LineErrors) -> list[Entry]:

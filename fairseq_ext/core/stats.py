@@ -20,16 +20,12 @@ from typing import Any, ClassVar, TypeVar
 # | kind | value | the merge of two | in the JSON object |
 # | --- | --- | --- | --- |
 # | Sum | a number, or a tensor, which is read at the end | adds them | the number |
-# | Mean | `Mean(total, weight)` | adds totals and weights | total / weight |
-# | Ratio | `Ratio(numerator, denominator)` | adds both sums | the quotient |
+# | Ratio, Mean | `Ratio(numerator, denominator)` | adds both sums | the quotient |
 # | Text | a string, or `Setting` for a number | must agree, else ValueError | the text |
 # | Items | a list | joins them | the list |
 # | Section | counters by name | merges each | an object |
 #
 # The difference undoes the merge: `merge(a, b).since(a)` equals `b`.
-
-
-R = TypeVar("R", bound="Ratio")
 
 
 @dataclass(frozen=True)
@@ -39,19 +35,18 @@ class Ratio:
     numerator: float = 0.0
     denominator: float = 0.0
 
-    def __add__(self: R, other: R) -> R:
-        return type(self)(self.numerator + other.numerator, self.denominator + other.denominator)
+    def __add__(self, other: Ratio) -> Ratio:
+        return Ratio(self.numerator + other.numerator, self.denominator + other.denominator)
 
-    def __sub__(self: R, other: R) -> R:
-        return type(self)(self.numerator - other.numerator, self.denominator - other.denominator)
+    def __sub__(self, other: Ratio) -> Ratio:
+        return Ratio(self.numerator - other.numerator, self.denominator - other.denominator)
 
     def value(self) -> float:
         """Return the quotient; 0 if nothing has been counted."""
         return self.numerator / self.denominator if self.denominator else 0.0
 
 
-class Mean(Ratio):
-    """A mean with its weight: the sum of the values, and their number."""
+Mean = Ratio  # the sum of values, and their number
 
 
 @dataclass(frozen=True)
@@ -68,32 +63,18 @@ class Items(list):
 def merge(ours: Any, theirs: Any) -> Any:
     """Return two counters of one kind as one; `ours` is changed in place if it is mutable.
 
-    Errors: ValueError for different kinds or texts.
+    Errors: ValueError for different texts.
     """
     if ours is None or theirs is None:
         return copy_counter(theirs) if ours is None else ours
-    if not (isinstance(ours, Section) and isinstance(theirs, Section)) and kind(ours) is not kind(
-        theirs
-    ):
-        raise ValueError(
-            f"two parts of one run count different things: {recorded(ours)} and {recorded(theirs)}"
-        )
-    if isinstance(ours, Section):
-        ours.add(theirs)
-        return ours
     if isinstance(ours, (str, Setting)):
         if ours != theirs:
             raise ValueError(f"two parts of one run report different things: {ours} and {theirs}")
-        return ours
-    if isinstance(ours, Items):
-        ours.extend(theirs)
-        return ours
-    return ours + theirs
-
-
-def kind(value: Any) -> type:
-    """Return the type of a counter; float for integers."""
-    return float if isinstance(value, int) else type(value)
+    elif isinstance(ours, Section):
+        ours.add(theirs)
+    else:
+        ours += theirs
+    return ours
 
 
 def difference(after: Any, before: Any) -> Any:
@@ -156,17 +137,11 @@ class Section:
     def counters(self) -> dict[str, Any]:
         """Return each counter that applies, on the host; empty texts do not apply."""
         self.settle()
-        found = {
+        return {
             name: value
             for name, value in vars(self).items()
             if value is not None and value != "" and not name.startswith("_")
         }
-        for name, value in found.items():
-            if isinstance(value, bool) or not isinstance(
-                value, (int, float, str, Ratio, Setting, Items, Section)
-            ):
-                raise TypeError(f"{type(self).__name__}.{name} is not a counter: {value!r}")
-        return found
 
     def add(self, part: Section) -> None:
         """Add the counts of another process, unit or run."""
@@ -208,28 +183,19 @@ class Section:
         return {name: readable(value) for name, value in self.counters().items()}
 
     def record(self) -> dict[str, Any]:
-        """Return the JSON object that `restored` reads: every counter with its kind, means with
-        their weights."""
+        """Return the JSON object that `restored` reads: every counter with its kind."""
         return {name: recorded(value) for name, value in self.counters().items()}
 
     @classmethod
     def restored(cls, record: dict[str, Any]) -> Any:
-        """Return the section of a record; sections inside it have the class Section.
-
-        Errors: ValueError, TypeError, KeyError for an object that is not a record.
-        """
+        """Return the section of a record; sections inside it have the class Section."""
         out = cls()
-        for name, value in record.items():
-            if hasattr(out, name) or name.startswith("_"):
-                raise ValueError(f"a counter cannot have the name '{name}'")
-            setattr(out, name, unrecorded(value))
-        out.counters()
+        vars(out).update({name: unrecorded(value) for name, value in record.items()})
         return out
 
 
 KINDS: dict[str, Any] = {
     "ratio": Ratio,
-    "mean": Mean,
     "setting": Setting,
     "items": lambda *items: Items(items),
 }
@@ -243,21 +209,15 @@ def recorded(value: Any) -> Any:
     if isinstance(value, Items):
         return ["items", *value]
     if isinstance(value, Ratio):
-        return ["mean" if isinstance(value, Mean) else "ratio", value.numerator, value.denominator]
+        return ["ratio", value.numerator, value.denominator]
     return ["setting", value.number] if isinstance(value, Setting) else value
 
 
 def unrecorded(value: Any) -> Any:
-    """Return the counter of a record (raises ValueError)."""
+    """Return the counter of a record."""
     if isinstance(value, dict):
         return Section.restored(value)
-    if not isinstance(value, list):
-        return value
-    if not value:
-        raise ValueError(
-            "the record of a counter is an empty list, without the kind of the counter"
-        )
-    return KINDS[value[0]](*value[1:])
+    return KINDS[value[0]](*value[1:]) if isinstance(value, list) else value
 
 
 # ---- The counters of a run
@@ -293,11 +253,7 @@ class Stats(Section):
         """Return the section of this kind; it is created from the arguments if needed."""
         if kind.key not in vars(self):
             setattr(self, kind.key, kind(*arguments))
-        found = getattr(self, kind.key)
-        assert isinstance(found, kind), (
-            f"the section {kind.key} is of another kind: {type(found).__name__}"
-        )
-        return found
+        return getattr(self, kind.key)
 
     def find_section(self, kind: type[S]) -> S | None:
         """Return the section of this kind; None if there is none."""

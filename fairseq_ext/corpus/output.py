@@ -147,16 +147,9 @@ class OutputFolder:
                     head = verify_digest(part.readline())
                     if head.get("version") != VERSION:
                         raise ValueError("it is of another version")
-                    head["counts"] = Section.restored(head["counts"])
-                    lists = all(isinstance(entry, dict) for entry in head["errors"])
-                    if (
-                        not lists
-                        or type(head["translated"]) is not int
-                        or not isinstance(head["signature"], str)
-                    ):
-                        raise ValueError("it lacks what a part has")
-                except (ValueError, KeyError, TypeError, AttributeError) as error:
+                except ValueError as error:
                     raise damaged_error(path, str(error)) from error
+            head["counts"] = Section.restored(head["counts"])
             yield {"lines": end - start, "range": f"{start} to {end}", **head}
 
     def summary(self, shard: Shard) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -16,8 +16,8 @@ from dataclasses import fields, replace
 from unicodedata import normalize
 
 from fairseq_ext.core.errors import UsageError, counted
-from fairseq_ext.core.files import Lines
-from fairseq_ext.core.glossary import Entry, Languages, LineErrors, read
+from fairseq_ext.core.files import LineErrors, Lines
+from fairseq_ext.core.glossary import Entry, Languages, read
 from fairseq_ext.core.words import (
     MATCHES,
     Lemmatizer,

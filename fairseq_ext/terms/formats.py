@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairseq_ext.core.errors import UsageError, counted
-from fairseq_ext.core.files import Lines
-from fairseq_ext.core.glossary import Languages, LineErrors
+from fairseq_ext.core.files import LineErrors, Lines
+from fairseq_ext.core.glossary import Languages
 from fairseq_ext.core.glossary import read as read_glossary
 from fairseq_ext.core.words import Matcher, lemmatizer, words_of
 from fairseq_ext.terms.cases import Sentence, Term

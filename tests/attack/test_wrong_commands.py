@@ -447,25 +447,28 @@ CHECKPOINTS = {
     "a weight is missing": (
         without,
         (
-            "the checkpoint's weights are not those of its architecture (it lacks "
+            "the checkpoint's weights are not those of its architecture (Missing: "
             "decoder.layers.0.fc1.weight)"
         ),
     ),
-    "a weight too many": (with_more, "(it has decoder.more)"),
+    "a weight too many": (with_more, "(Unexpected: decoder.more)"),
     "unknown architecture": (
         unknown,
         "nobodys is not registered here, and its settings have experts=8",
     ),
-    "no settings": (no_settings, "the checkpoint holds no settings of its model"),
+    "no settings": (no_settings, "the checkpoint does not hold a model and its settings"),
     "NaN": (with_weight(float("nan")), "holds NaN or infinity"),
     "infinity": (with_weight(float("inf")), "holds NaN or infinity"),
 }
 DICTIONARIES = {
     "no counts": (
         lambda lines: [line.split()[0] for line in lines],
-        "a line that is not 'token count'",
+        "a dictionary cannot be read (Incorrect dictionary format, expected '<token> <cnt>",
     ),
-    "a word twice": (lambda lines: [lines[0], *lines], "the dictionary has a word twice"),
+    "a word twice": (
+        lambda lines: [lines[0], *lines],
+        "a dictionary cannot be read (Duplicate word found when loading Dictionary",
+    ),
 }
 
 
@@ -645,7 +648,7 @@ def test_a_checkpoint_whose_data_folder_is_a_number_is_decoded(files, tmp_path):
 
 def test_what_is_no_checkpoint_gets_one_sentence(files, tmp_path):
     torch.save(torch.ones(3), tmp_path / "tensor.pt")
-    assert "holds a tensor instead of a model" in refused(
+    assert "does not hold a model and its settings" in refused(
         filled(RIGHT, files | {"model": tmp_path / "tensor.pt"})
     )
     cut = files["model"].read_bytes()[:2000]

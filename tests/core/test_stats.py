@@ -147,25 +147,6 @@ def test_parts_that_say_different_things_are_no_parts_of_one_run():
             a.add(b)
 
 
-def test_what_is_no_counter_is_reported():
-    section = Section()
-    section.fast = True
-    with pytest.raises(TypeError, match="fast"):
-        section.as_dict()
-
-
-def test_a_section_of_another_kind_is_not_taken_for_this_one():
-    stats = Stats()
-    first = stats.section(Example, random.Random(0))
-    assert stats.section(Example) is first and stats.find_section(Example) is first
-
-    class Other(Section):
-        key = "example"
-
-    with pytest.raises(AssertionError, match="another kind"):
-        stats.section(Other)
-
-
 # ---- all keys that any strategy writes
 
 BEAM = {"beam": 4, "max_len_b": 12}

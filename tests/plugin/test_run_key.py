@@ -91,8 +91,8 @@ def test_another_beam_and_another_dictionary_are_reported(tiny, tmp_path):
             lambda line: b'{"id": 0, "source": "x", "text": "a", "hypotheses": []}\n',
             "its content is not what was written",
         ),
-        (4, lambda line: b"[" * 100_000 + b"\n", "it is not valid JSON"),
-        (1, lambda line: b"a text of mine\n", "it is not valid JSON"),
+        (4, lambda line: b"[" * 100_000 + b"\n", "its content is not what was written"),
+        (1, lambda line: b"a text of mine\n", "its content is not what was written"),
     ],
     ids=["changed", "foreign", "deep", "another file"],
 )

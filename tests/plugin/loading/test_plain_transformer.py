@@ -135,7 +135,7 @@ def other_size(settings, weights):
         ),
         (
             other_weights,
-            r"weights are not those of its architecture \(it has decoder.layers.0.gate.weight\)",
+            r"not those of its architecture \(Unexpected: decoder.layers.0.gate.weight\)",
         ),
         (other_size, "does not fit"),
     ],
