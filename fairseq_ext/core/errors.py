@@ -140,23 +140,6 @@ def counted(number: int, one: str, many: str = "") -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
-def list_dictionaries(path: str) -> str:
-    """Return a hint with the dictionaries in the folder of a missing one: the language may be
-    misspelt."""
-    with contextlib.suppress(OSError):
-        names = sorted(
-            name
-            for name in os.listdir(os.path.dirname(path))
-            if name.startswith("dict.") and name.endswith(".txt")
-        )
-        return (
-            f" (there {'is' if len(names) == 1 else 'are'} {cut(', '.join(names))})"
-            if names
-            else ""
-        )
-    return ""
-
-
 def damaged_data(why: str) -> str:
     """Return the sentence for a binarised data set that cannot be used."""
     way_out = (
@@ -178,13 +161,8 @@ def missing_file(error: Any, found: re.Match[str]) -> str | None:
         )
     if path and "dict." not in text:
         return f"{path} does not exist: correct the path"
-    if os.path.basename(str(path)) == "dict.txt":
-        return f"no dictionary at {path}: name the data directory that has the model's"
     if "dict." in text:
-        return (
-            f"no dictionary at {path}{list_dictionaries(str(path))}: the data directory needs "
-            "dict.SOURCE.txt and dict.TARGET.txt of the model"
-        )
+        return f"no dictionary at {path}: name the data directory that has the model's dictionaries"
     if "Dataset not found" in text:
         return (
             f"{text.removeprefix('Dataset not found: ')}: binarise that subset with "

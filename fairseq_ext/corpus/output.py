@@ -34,7 +34,7 @@ from fairseq_ext.core.stats import Section
 from fairseq_ext.corpus.shards import Shard
 from fairseq_ext.corpus.worker import Result
 
-VERSION = 1  # of a part's first line
+VERSION = 2  # of a part's first line
 
 
 class OutputFolder:

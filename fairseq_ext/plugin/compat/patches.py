@@ -57,14 +57,8 @@ PATCHES: list[Patch] = []
 in_force: list[Patch] = []
 
 
-def patch(
-    what: str,
-    *modules: str,
-    early: bool = False,
-    of_command: bool = False,
-    since: tuple[int, ...] = (),
-) -> Callable:
-    """Return a decorator that adds a function to the list; since: the Python that needs it."""
+def patch(what: str, *modules: str, early: bool = False, of_command: bool = False) -> Callable:
+    """Return a decorator that adds a function to the list."""
 
     def add(change: Callable) -> Callable:
         @functools.wraps(change)
@@ -74,9 +68,7 @@ def patch(
                 in_force.append(added)
             return made
 
-        added = Patch(what, make, modules, early, of_command)
-        if sys.version_info >= since:
-            PATCHES.append(added)
+        PATCHES.append(added := Patch(what, make, modules, early, of_command))
         return make
 
     return add
@@ -143,7 +135,6 @@ importing, counting = 0, threading.Lock()  # modules of fairseq that are being i
     "of the classes of its defaults",
     ALL,
     early=True,
-    since=(3, 11),
 )
 @contextlib.contextmanager
 def dataclass_defaults(*module: ModuleType) -> Iterator[None]:
@@ -174,7 +165,7 @@ def get_field(cls, name, annotation, *more):
     return stock_get_field(cls, name, annotation, *more)
 
 
-@patch("interpret_dc_type in fairseq.dataclass.utils", "fairseq.dataclass.utils", since=(3, 14))
+@patch("interpret_dc_type in fairseq.dataclass.utils", "fairseq.dataclass.utils")
 def read_optional_types(utils: ModuleType) -> None:
     """Take X for the type of an option whose field is X | None, as Python 3.14 writes Optional[X]:
     fairseq reads the older form only."""

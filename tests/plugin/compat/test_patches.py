@@ -19,6 +19,7 @@ COMMAND = ["fairseq-generate", "--task", "translation_ext"]
 HELD = {
     "replace_eval": "eval",
     "dataclass_defaults": r"fairseq\..*Config\.__hash__",
+    "read_optional_types": r"fairseq\.dataclass\.utils\.interpret_dc_type",
     "replace_compose": r"fairseq\.dataclass\.utils\.(compose|initialize)",
     "explain_refused_checkpoints": r"fairseq\.checkpoint_utils\.load_checkpoint_to_cpu",
     "build_plain_transformers": r"fairseq\.checkpoint_utils\.(_upgrade_state_dict|"
