@@ -104,13 +104,7 @@ def tab_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, 
         (number, line if isinstance(line, UsageError) else line.split("\t"))
         for number, line in numbered(path, flag)
     )
-    yield from entries(
-        rows,
-        path,
-        languages.source,
-        languages.target,
-        "write the source term, one tab, the target term",
-    )
+    yield from entries(rows, path, languages, "write the source term, one tab, the target term")
 
 
 def json_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:
@@ -141,14 +135,12 @@ def csv_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, 
     wrong = next((line for line in lines if isinstance(line, UsageError)), None)
     if wrong is not None:
         raise wrong
-    yield from entries(
-        csv_table("\n".join(map(str, lines)), path), path, languages.source, languages.target
-    )
+    yield from entries(csv_table("\n".join(map(str, lines)), path), path, languages)
 
 
 def xlsx_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:
     """Yield number and entry of each row of the first sheet of an XLSX file."""
-    yield from entries(xlsx_table(path, flag), path, languages.source, languages.target)
+    yield from entries(xlsx_table(path, flag), path, languages)
 
 
 def tbx_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:
@@ -269,8 +261,7 @@ def xlsx_table(path: str, flag: str) -> Iterator[Row]:
 def entries(
     rows: Iterable[tuple[int, Any]],
     path: str,
-    source_lang: str | None,
-    target_lang: str | None,
+    languages: Languages,
     one_way: str = "",
 ) -> Iterator[tuple[int, Any]]:
     """Yield (line, (source, targets) or the error) for each row of a table that is not empty; a row
@@ -286,7 +277,7 @@ def entries(
             yield from [(number, row)] if isinstance(row, UsageError) else []
             continue
         if columns is None:
-            found = header(row, source_lang, target_lang)
+            found = header(row, languages)
             if found is None and len(row) > 2 and not one_way:
                 what = f"{counted(len(row), 'column')} and no header that names two of them"
                 raise UsageError(
@@ -330,23 +321,21 @@ def separator_hint(row: list[str], one_way: str) -> str:
     )
 
 
-def header(row: list[str], source_lang: str | None, target_lang: str | None) -> list[int] | None:
+def header(row: list[str], languages: Languages) -> list[int] | None:
     """Return the indices of the source and the target column; None if the row is not a header."""
     cells = [cell.strip().lower().replace("_", "-") for cell in row]
-    languages = [language_of(cell) for cell in row]
+    known = [language_of(cell) for cell in row]
     found = []
-    for usual, language in zip(SIDES, (source_lang, target_lang), strict=True):
+    for usual, language in zip(SIDES, (languages.source, languages.target), strict=True):
         code = (language or "").lower().replace("_", "-")
         place = next((i for i, cell in enumerate(cells) if cell and cell in (*usual, code)), None)
         if place is None and language:
-            place = next(
-                (i for i, each in enumerate(languages) if each == two_letters(language)), None
-            )
+            place = next((i for i, each in enumerate(known) if each == two_letters(language)), None)
         if place is None:
             break
         found.append(place)
     if len(found) == 2 and found[0] != found[1]:
         return found
-    if source_lang is target_lang is None and len(row) == 2 and all(languages):
-        return [0, 1] if languages[0] != languages[1] else None
+    if languages == Languages() and len(row) == 2 and all(known) and known[0] != known[1]:
+        return [0, 1]
     return None

@@ -174,7 +174,7 @@ def over_all_entries(name: str):
     return method
 
 
-for each in ("__iter__", "__len__", "values", "items", "copy", "__eq__", "__repr__"):
+for each in ("__iter__", "__len__", "values", "items"):
     setattr(Registry, each, over_all_entries(each))
 
 
