@@ -131,18 +131,18 @@ def tiny_decode() -> str:
     return f"{len(ours)} sentences, equal to fairseq's own generator"
 
 
-OPTIONAL = (  # package, its extra, what needs it
-    ("simplemma", "terms", "lemmas of terms need"),
-    ("interegular", "allowed", "--allowed-regex needs"),
-    ("matplotlib", "plots", "the pictures of fairseq_ext.viz.ddg need"),
-    ("safetensors", "hf", "models from Hugging Face need"),
-    ("sentencex", "text", "whole texts need"),
-    ("fastapi", "serve", "servers need"),
-    ("uvicorn", "serve", "servers need"),
-    ("CuPy", "gpu", "the CUDA kernels, on a GPU machine, need"),
-    ("ray", "cluster", "fairseq_ext.corpus needs"),
-    ("pyarrow", "cluster", "fairseq_ext.corpus needs"),
-)
+OPTIONAL = {  # package -> its extra (docs/install.md)
+    "simplemma": "terms",
+    "interegular": "allowed",
+    "matplotlib": "plots",
+    "safetensors": "hf",
+    "sentencex": "text",
+    "fastapi": "serve",
+    "uvicorn": "serve",
+    "CuPy": "gpu",
+    "ray": "cluster",
+    "pyarrow": "cluster",
+}
 ITEMS = [
     Item("Python", lambda: f"{sys.version.split()[0]} at {sys.executable}"),
     Item("torch", torch_and_devices, remedy=f"install torch {SAFE_TORCH} or newer, or {SET_UP}"),
@@ -162,9 +162,9 @@ ITEMS = [
             name,
             cupy if name == "CuPy" else installed(name),
             False,
-            f"only {needs} it: pip install 'fairseq_ext[{extra}]' (--force-reinstall if broken)",
+            f"optional: pip install 'fairseq_ext[{extra}]' (--force-reinstall if broken)",
         )
-        for name, extra, needs in OPTIONAL
+        for name, extra in OPTIONAL.items()
     ),
     Item(
         "compiled step",
