@@ -35,7 +35,7 @@ from fairseq.tasks.translation import TranslationTask
 
 from fairseq_ext.core.command_line import is_fairseq_command
 from fairseq_ext.core.errors import UsageError, cut
-from fairseq_ext.model.choose import refuse_architecture
+from fairseq_ext.model.choose import refusal_reason
 from fairseq_ext.plugin.flags_dataclass import flags_dataclass, task_dataclass
 from fairseq_ext.plugin.loading.checkpoint import no_first_weights
 from fairseq_ext.plugin.loading.languages import (
@@ -265,7 +265,8 @@ class Extended(GeneratorBuilderMixin):
     def build_model(self, cfg, from_checkpoint=False):
         """Build the stock task's model, unless none of our searches runs it (raises UsageError)."""
         name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None) or ""
-        refuse_architecture(name, self)
+        if reason := refusal_reason(name, self):
+            raise UsageError(f"the checkpoint's architecture {name} {reason}")
         data = getattr(cfg, "data", None)
         self.trained_on = data if isinstance(data, str) else None
         with no_first_weights(name) if from_checkpoint else nullcontext():
