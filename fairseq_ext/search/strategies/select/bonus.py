@@ -27,14 +27,14 @@ from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.search.beam import Beam
-from fairseq_ext.search.candidates import Candidates, first_of_equals, pick
+from fairseq_ext.search.candidates import Candidates, pick
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases.phrase_table import PhraseTable
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.strategies.select._constraints import Tables, make_select
 from fairseq_ext.search.strategies.select.dba import DBA
-from fairseq_ext.search.strategies.select.topk import best_of_rows, merge_phrase_tokens
+from fairseq_ext.search.strategies.select.topk import merge_phrase_tokens
 
 LIKELIEST = 32  # candidate words of each row, at least
 
@@ -59,19 +59,12 @@ class Bonus(DBA):
         count (S, 2k, G), and None."""
         # (S, width, G)
         state, count = (beam.by_sentence(beam.aux[name], 0) for name in ("state", "count"))
-        if table.banks == 1:  # no sentence has phrases
-            best = best_of_rows(self.k, beam, log_probs, self.children)
-            of = best.row - beam.first_row()[:, None]
-            return best.row, best.token, None, best.score, pick(state, of), pick(count, of), None
         # (1) the likeliest words of each row, and the next tokens of its phrases
         most = self.children or max(2 * self.k, LIKELIEST)
         likeliest = log_probs.topk(min(most, log_probs.size))
         row, token, score = merge_phrase_tokens(beam, log_probs, phrases, state, count, likeliest)
         of = row - beam.first_row()[:, None]
-        score = score.masked_fill(
-            ~first_of_equals((of * self.vocabulary + token).masked_fill(score == -torch.inf, -1)),
-            -torch.inf,
-        )
+        score = score.masked_fill(~self.are_first(of, token, score), -torch.inf)
         # (2) b for each token by which a row's bank rises, -b for each by which it falls
         before = phrases.bank(state, count).gather(1, of)
         state, count = phrases.advance(pick(state, of), pick(count, of), token)

@@ -54,7 +54,7 @@ class ConstrainedBeam(GridBeam):
         met = (count >= phrases.need[:, None]) & (phrases.need[:, None] > 0)  # (S, c, G)
         subset = (met.long() << torch.arange(met.size(2), device=met.device)).sum(-1)  # (S, c)
         partial = (bank - (count * phrases.size[:, None]).sum(-1)).clamp(min=0).minimum(stages - 1)
-        top = (2 ** (phrases.need > 0).sum(1) - 1) * phrases.longest
+        top = (self.widths(phrases) // self.k - 1) * phrases.longest
         return subset * stages + partial, top
 
 

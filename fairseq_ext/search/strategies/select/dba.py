@@ -197,7 +197,7 @@ class DBA(Select):
             bank,
             {"state": state, "count": count} | after,
             divide=partial(self.divide, top=phrases.total, k=self.slots(phrases)),
-        ).with_rows(slots if self.adds_rows and table.banks > 1 else None, self.competing, self.eos)
+        ).with_rows(slots, self.competing, self.eos)
 
     def chosen(
         self,
@@ -242,19 +242,21 @@ class DBA(Select):
         bank = phrases.bank(state, count)
         in_time = phrases.total[:, None] - bank <= steps_left[:, None] - 1
         in_time |= (token == self.eos) | exempt[:, None]
-        # an impossible copy must not hide a possible one, so it has a key of its own
-        valid = (score > -torch.inf) & in_time
-        valid &= first_of_equals(
-            (rank * self.vocabulary + token).masked_fill(score == -torch.inf, -1)
-        )
+        valid = (score > -torch.inf) & in_time & self.are_first(rank, token, score)
         valid[:, -1] = ~valid[:, :-1].any(1)
         # its sentence is final, and its state is not read any more
         for known in (state, count, bank):
             known[:, -1] = 0
         score = score.masked_fill(~valid, -torch.inf)
-        order, score, slots = self.order(phrases, table, state, count, bank, token, score)
+        order, score, slots = self.order(phrases, table, count, bank, token, score)
         row, token, bank = (each.gather(1, order) for each in (row, token, bank))
         return row, token, bank, score, pick(state, order), pick(count, order), slots
+
+    def are_first(self, rank: Tensor, token: Tensor, score: Tensor) -> Tensor:
+        """Return (S, c): false for each copy of a candidate further left; rank: its row among its
+        sentence's. An impossible copy must not hide a possible one, so it has a key of its own."""
+        key = rank * self.vocabulary + token
+        return first_of_equals(key.masked_fill(score == -torch.inf, -1))
 
     def forbid_(
         self, beam: Beam, log_probs: LogProbs, table: Tables, steps_left: Tensor
@@ -302,7 +304,6 @@ class DBA(Select):
         self,
         phrases: PhraseTable,
         table: Tables,
-        state: Tensor,
         count: Tensor,
         bank: Tensor,
         token: Tensor,

@@ -20,11 +20,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fairseq_ext.search.beam import Beam
-from fairseq_ext.search.candidates import Candidates, order_by_banks
-from fairseq_ext.search.log_probs import LogProbs
+from fairseq_ext.search.candidates import order_by_banks
 from fairseq_ext.search.phrases.phrase_table import PhraseTable
-from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.strategies.select._constraints import Tables, make_select
 from fairseq_ext.search.strategies.select.dba import DBA
@@ -47,24 +44,14 @@ class GridBeam(DBA):
 
     variable = True
 
-    def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
-        found = super().__call__(beam, log_probs, pool)
-        assert found.widths is not None
-        # a sentence without constraints has k rows, also next to one with more: of its 2k
-        # candidates, keep those that a beam of k would use
-        used = found.used(self.eos, self.k)
-        found.score = found.score.masked_fill(~used & (found.widths == self.k)[:, None], -torch.inf)
-        found.slots = self.own_width(self.tables(pool).phrases.for_sentences(beam.live_index()))
-        return found
-
     def width(self, table: Tables) -> int:
         return self.k * table.banks
 
-    def own_width(self, phrases: PhraseTable) -> Tensor:
+    def widths(self, phrases: PhraseTable) -> Tensor:
         return self.k * (phrases.total + 1)
 
-    def widths(self, phrases: PhraseTable) -> Tensor:
-        return self.own_width(phrases)
+    def own_width(self, phrases: PhraseTable) -> Tensor:
+        return self.widths(phrases)
 
     def bank_of(self, phrases: PhraseTable, count: Tensor, bank: Tensor) -> tuple[Tensor, Tensor]:
         """Return the bank (S, c) of each candidate, and the highest of each sentence (S,)."""
@@ -74,24 +61,23 @@ class GridBeam(DBA):
         self,
         phrases: PhraseTable,
         table: Tables,
-        state: Tensor,
         count: Tensor,
         bank: Tensor,
         token: Tensor,
         score: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return order and scores (S, 2k) as `order_by_banks` does, without candidates beyond the
-        slots, except for those that may replace ended ones."""
+        slots, except for those that may replace ended ones, and the rows of each sentence (S,)."""
         bank, top = self.bank_of(phrases, count, bank)
         width = self.width(table)
         slots = torch.full((bank.size(0), width // self.k), self.k, device=bank.device)
         order, admitted = order_by_banks(slots, bank, score, top)
         score = score.gather(1, order)
         beyond = torch.arange(score.size(1), device=score.device) >= admitted[:, None]
-        # a sentence without constraints is plain beam search, whose candidates after the k-th
-        # replace those that end
+        # a sentence without constraints is plain beam search with k rows, whose candidates after
+        # the k-th replace those that end
         score = score.masked_fill(beyond & (phrases.total > 0)[:, None], -torch.inf)
-        return order[:, : 2 * width], score[:, : 2 * width], None
+        return order[:, : 2 * width], score[:, : 2 * width], self.own_width(phrases)
 
     def divide(self, sizes: Tensor, top: Tensor, k: int | Tensor) -> Tensor:
         return torch.full_like(sizes, self.k)
