@@ -73,7 +73,6 @@ def parser() -> argparse.ArgumentParser:
     parse.add_argument(
         "--decoding",
         default="jacobi",
-        choices=["jacobi", "gs-jacobi", "hybrid-jacobi", "window"],
         help="the method that is drawn (default: jacobi)",
     )
     parse.add_argument(
@@ -108,9 +107,8 @@ def main(argv: list[str] | None = None) -> None:
 # Source and output at the top, then the graph, then the table of iterations for the same positions.
 
 
-MANY_POSITIONS = 14  # with more positions cells are small and show the probability by colour only
-MAX_TOKEN_LENGTH = 40  # characters: longer tokens are cut
 MIN_WIDTH = 5.2  # inches: space for the sentences and the legend
+TOKEN_SIZE, CELL_SIZE = 9, 8  # points: of the tokens above and in the table
 LEFT_COLUMN, MARGIN = 0.95, 0.12  # inches: of the column of iterations, and around the picture
 DPI, MAX_DOTS, MAX_DOTS_A_SIDE = 110, 4e7, 6e4
 LEGEND = (
@@ -126,7 +124,6 @@ def draw(graph: Graph) -> Any:
     """
     try:
         import matplotlib
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
         from matplotlib.patches import FancyArrowPatch, Rectangle
     except ImportError as error:
@@ -135,13 +132,11 @@ def draw(graph: Graph) -> Any:
             "install matplotlib"
         ) from error
     L, K = len(graph.tokens), len(graph.iterations)
-    small = L > MANY_POSITIONS
-    name_size, size = (7, 6) if small else (9, 8)  # of the tokens above and in the table
-    columns = widths(graph, name_size, size, 0.26 if small else 0.38)
+    columns = widths(graph)
     # left edge of each column, and the right edge of the last column
     edges = [LEFT_COLUMN, *accumulate(columns, initial=LEFT_COLUMN)][1:]
     middle = [(a + b) / 2 for a, b in zip(edges, edges[1:], strict=False)]
-    row = 0.2 if small else 0.42
+    row = 0.42
     # height of each arrow
     reach = [0.0 if j < 0 else min(0.2 + 0.1 * (i - j), 1.6) for i, j in enumerate(graph.waits_for)]
     width = max(MIN_WIDTH, edges[-1] + MARGIN)
@@ -155,7 +150,6 @@ def draw(graph: Graph) -> Any:
     table = names + 0.3
     height = table + row * K + 0.12 + 0.15 * len(foot) + MARGIN
     figure = Figure(figsize=(width, height))
-    FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_xlim(0, width)
     axes.set_ylim(height, 0)
@@ -175,7 +169,7 @@ def draw(graph: Graph) -> Any:
         write(LEFT_COLUMN, y, line, 9, "left")
     for i, token in enumerate(graph.tokens):
         colour = colours(0.9 * graph.solved[i] / max(1, K - 1))
-        write(middle[i], names + 0.15, shorten(token), name_size, fontweight="bold", color=colour)
+        write(middle[i], names + 0.15, token, TOKEN_SIZE, fontweight="bold", color=colour)
         j = graph.waits_for[i]
         if j < 0:
             axes.plot(middle[i], names - 0.05, marker="v", color=colour, markersize=4)
@@ -199,40 +193,32 @@ def draw(graph: Graph) -> Any:
         y = table + row * k
         write(LEFT_COLUMN - 0.1, y + row / 2, f"{k + 1}", 8, "right")
         for place, content in enumerate(iteration["cells"], iteration["first"]):
-            shade = 0.15 + 0.6 * content["probability"]
-            face = (
-                (1 - shade * 0.75, 1 - shade * 0.15, 1 - shade * 0.7)
-                if content["right"]
-                else (1, 1 - shade * 0.35, 1 - shade * 0.4)
-            )
-            is_solved = graph.solved[place] == k
+            shades = matplotlib.colormaps["Greens" if content["right"] else "Reds"]
             axes.add_patch(
                 Rectangle(
                     (edges[place] + 0.03, y + 0.06 * row),
                     columns[place] - 0.06,
                     0.88 * row,
-                    facecolor=face,
-                    edgecolor="#1b7837" if is_solved else "white",
-                    linewidth=1.8 if is_solved else 0.6,
-                    zorder=3 if is_solved else 1,
+                    facecolor=shades(0.1 + 0.4 * content["probability"]),
+                    edgecolor="#1b7837",
+                    linewidth=1.8 * (graph.solved[place] == k),
                 )
             )
-            token, probability = shorten(content["token"]), f"{content['probability']:.2f}"
-            write(middle[place], y + row * (0.5 if small else 0.38), token, size, zorder=4)
-            if not small:
-                write(middle[place], y + 0.76 * row, probability, 6, color="#555", zorder=4)
+            write(middle[place], y + 0.38 * row, content["token"], CELL_SIZE)
+            probability = f"{content['probability']:.2f}"
+            write(middle[place], y + 0.76 * row, probability, 6, color="#555")
     for number, line in enumerate(foot):
         write(MARGIN, table + row * K + 0.12 + 0.15 * number, line, 7, "left", color="#555")
     return figure
 
 
-def widths(graph: Graph, name_size: int, size: int, least: float) -> list[float]:
+def widths(graph: Graph) -> list[float]:
     """Return the width of each position's column in inches: that of its widest token in any
     iteration."""
-    found = [max(least, 0.14 + text_width(shorten(t), name_size, True)) for t in graph.tokens]
+    found = [max(0.38, 0.14 + text_width(token, TOKEN_SIZE, True)) for token in graph.tokens]
     for iteration in graph.iterations:
         for place, cell in enumerate(iteration["cells"], iteration["first"]):
-            found[place] = max(found[place], 0.14 + text_width(shorten(cell["token"]), size))
+            found[place] = max(found[place], 0.14 + text_width(cell["token"], CELL_SIZE))
     return found
 
 
@@ -255,11 +241,6 @@ def text_width(text: str, size: int, bold: bool = False) -> float:
     font = FontProperties(size=size, weight="bold" if bold else "normal")
     renderer = RendererAgg(1, 1, dpi=72)
     return renderer.get_text_width_height_descent(text, font, ismath=False)[0] / 72
-
-
-def shorten(token: str) -> str:
-    """Return the token, cut to MAX_TOKEN_LENGTH characters."""
-    return token if len(token) <= MAX_TOKEN_LENGTH else token[: MAX_TOKEN_LENGTH - 1] + "…"
 
 
 # ---- The files of a graph: JSON, PNG, SVG and a self-contained HTML page
@@ -293,21 +274,17 @@ PAGE = """<!DOCTYPE html>
 <h2>{title}</h2>
 <p>{source}<br><b>{text}</b></p>
 <p>Tokens of the source: {tokens}</p>
-<p>{many}</p>
 <div class="wide">{svg}</div></body></html>
 """
 
 
 def page(graph: Graph, svg: str) -> str:
     """Return the self-contained HTML page. svg: the picture."""
-    calls, L = len(graph.iterations), len(graph.tokens)
     return PAGE.format(
         title=html.escape(f"Sentence {graph.name}, {graph.method}"),
         source=html.escape(graph.source_text),
         text=html.escape(graph.text),
         tokens=html.escape(" ".join(graph.source)),
-        many=f"{counted(L, 'token')} in {counted(calls, 'iteration')}, "
-        f"{L / max(calls, 1):.2f} tokens an iteration",
         svg=svg,
     )
 

@@ -99,6 +99,8 @@ def test_no_label_covers_another_or_leaves_the_picture(length, block):
     """Short and long outputs, wide and narrow words: the boxes that matplotlib draws the texts
     in, at the size of the file."""
     draw = pytest.importorskip("fairseq_ext.viz.ddg").draw
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     chance, calls, first = random.Random(length), [], 0
     tokens = chance.choices(WORDS, k=length)
     while first < length:
@@ -117,8 +119,9 @@ def test_no_label_covers_another_or_leaves_the_picture(length, block):
         lambda t: tokens[t] if t < 1000 else WORDS[t - 1000],
     )
     figure = draw(graph)
-    figure.canvas.draw()
-    renderer = figure.canvas.get_renderer()
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    renderer = canvas.get_renderer()
     texts = [text for axes in figure.axes for text in axes.texts] + figure.texts
     # left, bottom, right, top
     boxes = np.array([text.get_window_extent(renderer).extents for text in texts])
