@@ -163,12 +163,17 @@ class Interactive(Entry):
         return {"lines": out}
 
 
+def of_any_run(signature: str) -> str:
+    """A signature without its files and what is behind them: the model, versions."""
+    return re.sub(r"\|model:.*|(?<==)/[^,|]*", "", signature)
+
+
 def shown(row: Row, stats: Row) -> Row:
     """What of the statistics belongs to an answer."""
     found: Row = {}
     if constrained(row) and (counts := stats.get("constraints")):
         found = {"unmet": sorted(counts["unmet"]), "met": counts["met"]}
-    stats = stats | {"signature": re.sub(r"\|model:.*", "", stats["signature"])}
+    stats = stats | {"signature": of_any_run(stats["signature"])}
     if "show" in row:
         found["stats"] = {name: stats.get(name) for name in row["show"]}
     return found

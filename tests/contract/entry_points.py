@@ -14,6 +14,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import pytest
 from commands import (
     Entry,
     Generate,
@@ -22,8 +23,10 @@ from commands import (
     Translate,
     as_argv,
     constrained,
+    of_any_run,
     shown,
 )
+from corpus_jobs import one_process
 
 # ---- Python
 
@@ -92,7 +95,7 @@ class Engine(Entry):
 
         flags = self.flags(rows[0], "nbest", "seed", "terms")
         with fairseq_ext.Engine(**flags) as engine:
-            signature = re.sub(r"\|model:.*", "", engine.wait(180).signature)
+            signature = of_any_run(engine.wait(180).signature)
             found = [self.one(engine, row) for row in rows]
         for row, each in zip(rows, found, strict=True):
             if "signature" in row.get("show", ()):
@@ -197,8 +200,7 @@ class Http(Entry):
             ]
         } | of_phrases(row, [each.get("constraints", []) for each in made])
         if "signature" in row.get("show", ()):
-            signature = re.sub(r"\|model:.*", "", of_server(address)["signature"])
-            found["stats"] = {"signature": signature}
+            found["stats"] = {"signature": of_any_run(of_server(address)["signature"])}
         return found
 
 
@@ -217,24 +219,13 @@ def of_server(address: str, body: Any = None) -> Any:
 
 
 class Corpus(Entry):
-    """python -m fairseq_ext.corpus translate: rows with equal flags are files of one run."""
+    """python -m fairseq_ext.corpus translate: rows with equal flags are files of one run, on Ray;
+    a run of one file is without Ray's processes, which take seconds to start."""
 
     many = True
     apart = ("nbest", "seed", "terms")
 
     def answer(self, rows: list[Row]) -> list[Row]:
-        import ray
-
-        if not ray.is_initialized():
-            ray.init(
-                address="local",
-                num_cpus=2,
-                object_store_memory=100 << 20,
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level="ERROR",
-                _node_ip_address="127.0.0.1",
-            )
         out, inputs = self.file(), []
         out.unlink()
         for row in rows:
@@ -247,15 +238,39 @@ class Corpus(Entry):
         command = ["translate", "--workers", "1", "--progress", "0", "--output", str(out)]
         sys.argv = ["-m", *command, *as_argv(self.flags(rows[0])), "--input", *map(str, inputs)]
         printed, status = io.StringIO(), 0
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        if len(rows) > 1:
+            self.ray()
+        alone = one_process(pytest.MonkeyPatch(), None)
+        with (
+            alone if len(rows) == 1 else contextlib.nullcontext(),
+            contextlib.redirect_stdout(printed),
+            contextlib.redirect_stderr(printed),
+        ):
             try:
                 runpy.run_module("fairseq_ext.corpus", run_name="__main__")
             except SystemExit as end:
                 status = int(end.code or 0)
+            except RuntimeError as error:  # of a worker; Ray's runs end with its sentence
+                return [{"refused": self.plain(error), "status": 1}]
         if status not in (0, 3):
             said = re.findall(r"^error: (.*)$", printed.getvalue(), re.M) or [printed.getvalue()]
             return [{"refused": self.plain(said[-1]), "status": status} for _ in rows]
         return [self.one(row, out, path.stem) for row, path in zip(rows, inputs, strict=True)]
+
+    def ray(self) -> None:
+        """Start Ray, for all runs."""
+        import ray
+
+        if not ray.is_initialized():
+            ray.init(
+                address="local",
+                num_cpus=2,
+                object_store_memory=100 << 20,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="ERROR",
+                _node_ip_address="127.0.0.1",
+            )
 
     def one(self, row: Row, out: Path, name: str) -> Row:
         made, errors = (

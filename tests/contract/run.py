@@ -1,9 +1,10 @@
 """The contract: what users have been promised, as requests and their answers.
 
-A record against regressions, no proof. `requests.json` has about a hundred requests, and
+A record against regressions, no proof. `requests.json` has about two hundred requests, and
 `answers.jsonl` what every entry point must answer. One process an entry point goes through the
 whole table: fairseq-generate, fairseq-interactive, Translator, python -m fairseq_ext.translate,
 Engine, the server's HTTP, and python -m fairseq_ext.corpus translate. Only public ways are used.
+There is no trained model into German here: the row with a German glossary has a random one.
 
     python tests/contract/run.py                       # all rows at all entry points
     python tests/contract/run.py --entry engine ROW    # one of them
@@ -18,13 +19,15 @@ what a call can have of its own: `nbest`, `seed`, `terms`, `records` (a line of 
 file each). "{name}" in a flag's value is a file with the content `files[name]`. `then`: flags of a
 second run, which continues the first one's results file. `show`: statistics that belong to the
 answer. `twice`: `translate` answers from what its first start has saved.
-`entries`: which entry points have a row; default all.
+`entries`: which entry points have a row; default all. `like`: another row, of which this one has
+all that it does not give itself, and its flags in addition; `defaults`: further flags, at their
+defaults, with which the answer stays that row's.
 
 An answer: `lines` (n-best lists of [text, score], or an error), `unmet` and `met` phrases, `stats`,
 or `refused`, a sentence; `status` of a command; `tolerance` of scores where it is a wider one. An
 entry point must agree in all that it gives. `except` holds where one differs by design, such as in
-a sentence's words. `origin` says where the answer is from. A reference of stock fairseq is run
-again when a row is recorded.
+a sentence's words. `origin` says where the answer is from. A reference, stock fairseq's or by brute
+force (enumeration.py), is computed again when a row is recorded.
 """
 
 from __future__ import annotations
@@ -51,14 +54,18 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 TOLERANCE = 1e-4  # of scores, in nats
+BRUTE_FORCE = "brute force"
 MARGIN = 2e-3  # between hypotheses of float32 models, so that other machines agree
 
 
 def table() -> dict[str, Row]:
     """The requests by name."""
     given = json.loads((HERE / "requests.json").read_text("utf-8"))
-    rows = {}
+    rows: dict[str, Row] = {}
     for row in given["rows"]:
+        row = rows.get(row.get("like"), {}) | row
+        flags = {**rows.get(row.get("like"), {}).get("flags", {}), **row.get("flags", {})}
+        row["flags"] = flags | row.get("defaults", {})
         lines = row.get("lines", row["model"] if "text" not in row else [])
         rows[row["row"]] = row | {"lines": given["lines"][lines] if type(lines) is str else lines}
     return rows
@@ -159,9 +166,12 @@ def process(entry: str, rows: list[Row], folder: Path) -> None:
 
 
 def reference(row: Row, folder: Path) -> Row:
-    """The answer of a row's `reference`: flags of another command, stock's unless it says so."""
-    import seeded_models  # noqa: F401
+    """The answer of a row's `reference`: by brute force, or of other flags of a command, stock's
+    unless it says so."""
+    from enumeration import enumerated
 
+    if row["reference"] == BRUTE_FORCE:
+        return {"lines": enumerated(row, folder), "status": 0}
     flags = {**row["reference"]}
     entry = ENTRIES[flags.pop("command", "interactive")](folder)
     assert isinstance(entry, Interactive)
@@ -184,15 +194,16 @@ def record(row: Row, found: dict[str, Row], folder: Path) -> Row:
         del answer["refused"]
     commit = ["git", "-C", str(HERE), "rev-parse", "--short=8", "HEAD"]
     origin = "recorded at " + subprocess.check_output(commit, text=True).strip()
-    if "reference" in row:
+    if row.get("reference"):
         made = reference(row, folder)
         if said := differences(
-            "interactive", made, {"lines": answer["lines"], "status": made["status"]}
+            "interactive", made, {"lines": answer.get("lines"), "status": made["status"]}
         ):
             raise RuntimeError(f"{row['row']} differs from its reference: {said}")
         answer["lines"] = made["lines"]
-        task = row["reference"].get("task", "translation")
-        origin = row.get("origin", "stock fairseq" if task == "translation" else task)
+        given = row["reference"]
+        made_by = given if given == BRUTE_FORCE else given.get("task", "stock fairseq")
+        origin = row.get("origin", made_by)
     for nbest in answer.get("lines", []) if row["model"] in ("demo", "float32") else []:
         for better, worse in zip(nbest, nbest[1:], strict=False) if type(nbest) is list else []:
             if better[1] - worse[1] < MARGIN and better[0] != worse[0] and "mbr" not in str(row):
