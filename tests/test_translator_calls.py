@@ -77,10 +77,6 @@ def test_a_call_with_its_own_beam_meets_constraints(translator):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (
-            {"nbest": 5},
-            "nbest=5 is more than beam=4 keeps: raise beam or lower nbest",
-        ),
         ({"nbest": 3, "beam": 2}, "nbest=3 is more than beam=2 keeps"),
         ({"beam": 0}, "beam is 0: give a whole number of hypotheses, 1 or more"),
         ({"beam": "5"}, "beam is '5': give a whole number"),
@@ -90,11 +86,6 @@ def test_a_call_with_its_own_beam_meets_constraints(translator):
 def test_numbers_of_hypotheses_that_cannot_be_are_refused(translator, arguments, message):
     with pytest.raises(UsageError, match=re.escape(message)):
         translator.translate(["de1"], **arguments)
-
-
-def test_flags_that_request_more_hypotheses_than_there_are_rows_are_refused(tiny):
-    with pytest.raises(UsageError, match="nbest=5 is more than beam=4"):
-        make(tiny, nbest=5)
 
 
 def test_another_beam_is_refused_where_the_search_cannot_change(tiny, tmp_path):

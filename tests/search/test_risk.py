@@ -13,8 +13,7 @@ import pytest
 import torch
 from models import batch, build, dictionary, generators, run
 from sacrebleu.metrics import BLEU, CHRF, TER
-from sizes import drawn
-from test_cli import EXT, generate, interactive, sentence
+from test_cli import EXT, generate, interactive
 
 from fairseq_ext import UsageError
 from fairseq_ext.plugin.tasks import Flags
@@ -361,41 +360,3 @@ def test_a_utility_that_fails_costs_its_own_sentence(tiny):
         "E-1" in typed.stderr
         and f"--mbr {__name__}:no_number_for_four raises ZeroDivisionError" in typed.stderr
     )
-
-
-@drawn(6)
-@pytest.mark.parametrize(
-    "flags, said",
-    [
-        (["--mbr", "chrf", "--beam", 1], "--mbr chooses among the hypotheses of a sentence"),
-        (
-            ["--mbr", "nonsense"],
-            "--mbr must be chrf, bleu, ter or module:function, not nonsense",
-        ),
-        (["--mbr", "no_module_here:f"], "--mbr no_module_here:f cannot be loaded"),
-        (["--mbr", ""], "--mbr must be chrf, bleu, ter or module:function, not"),
-        (["--mbr", "os:path"], "--mbr os:path cannot be loaded (path cannot be called)"),
-        (["--mbr", "comet"], "--mbr must be chrf, bleu, ter or module:function, not comet"),
-        (["--mbr-candidates", 3], "--mbr-candidates belongs to --mbr"),
-        (
-            ["--mbr", "chrf", "--mbr-references", -1],
-            "--mbr-references (number of hypotheses) must be 0 or more",
-        ),
-        (
-            ["--mbr", "chrf", "--mbr-prune", 1.0],
-            "--mbr-prune (share of resamplings) must be 0 or more and below 1",
-        ),
-        (["--mbr", "ter", "--mbr-aggregate"], "--mbr-aggregate joins the n-grams"),
-        (
-            ["--mbr", "chrf", "--mbr-aggregate", "--mbr-prune", 0.9],
-            "--mbr-aggregate compares each candidate once",
-        ),
-        (
-            ["--mbr", "chrf", "--match-source-len"],
-            "--match-source-len replaces beam search, so --mbr cannot",
-        ),
-    ],
-    ids=str,
-)
-def test_what_cannot_work_is_refused(tiny, flags, said):
-    assert said in sentence(generate(tiny, *EXT, *flags, run=forked.command, check=False))

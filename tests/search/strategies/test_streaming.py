@@ -1,9 +1,6 @@
 """--schedule stream changes no result: it equals the whole batch and one sentence at a time;
 bad flags are refused."""
 
-import math
-import re
-
 import pytest
 import torch
 from models import alone, batch, build, dictionary, forced, generators, near_ties, run, same
@@ -279,28 +276,6 @@ def test_a_flush_finishes_all_live_sentences_before_others_start(backend, monkey
 
 
 # ---- bad input
-
-
-@pytest.mark.parametrize(
-    "flags, said",
-    [
-        (stream(0), "--stream-width (number of sentences) must be "),
-        (stream(4, 1.0), "--refill-threshold 1.0 is not a share"),
-        (stream(4, -0.5), "--refill-threshold -0.5 is not a share"),
-        (stream(stream_rows=3), "--stream-rows 3 is below the beam of 4"),
-        ({"prune_threshold": -1.0}, "--prune-threshold must be 0 or more, such as 1.5, not -1.0"),
-        ({"prune_threshold": math.nan}, "--prune-threshold is not a number"),
-        ({"prune_children": 0}, "--prune-children 0 would leave no hypothesis"),
-        ({"stop": "ranked", "select": "cbs"}, "--stop ranked compares all hypotheses"),
-        (stream(stream_flush=0), "--stream-flush 0 would start no sentence"),
-        ({"stream_width": 5}, "--stream-width belongs to --schedule stream"),
-        ({"resume": True}, "--resume continues a results file and none is named"),
-    ],
-    ids=str,
-)
-def test_bad_flags_are_refused_in_one_sentence(flags, said):
-    with pytest.raises(UsageError, match=re.escape(said)):
-        ours(**flags)
 
 
 def test_references_are_not_scored_in_one_batch_of_the_whole_pool():

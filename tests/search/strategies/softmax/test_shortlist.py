@@ -165,22 +165,6 @@ def test_a_lexical_list_of_a_batch_is_the_union_of_its_sentences(table):
     assert 0 < generator.stats.as_dict()["softmax"]["vocab_mean"] <= len(union)
 
 
-@pytest.mark.parametrize(
-    "flags, said",
-    [
-        ({"softmax": "lexical"}, "--shortlist-file"),
-        ({"softmax": "top", "shortlist_file": "x"}, "--softmax lexical"),
-        ({"softmax": "lexical", "shortlist_file": "nowhere"}, "cannot read nowhere"),
-        ({"softmax": "top", "shortlist_counts": "nowhere"}, "cannot read nowhere"),
-        ({"softmax": "top", "shortlist_top": -1}, "0 or more"),
-        ({"shortlist_top": 5}, "belongs to"),
-    ],
-)
-def test_wrong_flags_are_reported_in_one_sentence(flags, said):
-    with pytest.raises(UsageError, match=said):
-        ours(flags)
-
-
 @pytest.mark.parametrize("flags", [{}, {"shortlist_top": 0}, {"shortlist_top": 10**6}], ids=str)
 @pytest.mark.parametrize("given", [False, True])
 def test_a_warning_where_counts_do_not_say_which_words_are_frequent(flags, given, tmp_path, caplog):

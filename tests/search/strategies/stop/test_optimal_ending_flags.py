@@ -1,12 +1,9 @@
 """The flags of optimal ending: they reach the search, and wrong ones are refused."""
 
-import math
-
 import pytest
 from fairseq.dataclass.configs import GenerationConfig
 from models import batch, build, generators, run
 
-from fairseq_ext.core.errors import UsageError
 from fairseq_ext.plugin.tasks import Flags
 from fairseq_ext.search.checks import validate
 from fairseq_ext.search.finished import Scoring
@@ -57,40 +54,6 @@ def test_the_signature_says_which_certificate_it_is(flags, generation, reported)
     assert (
         "certificate"
         not in generators([build("transformer")], beam=4, **generation).ours.stats.signature
-    )
-
-
-REFUSED = {
-    "--length-reward": dict(stop="optimal", length_reward=-0.1),
-    "--length-reward nan": dict(length_reward=math.nan),
-    "--unnormalized": dict(stop="optimal", length_reward=1.0, unnormalized=False),
-    "--length-ratio": dict(length_ratio=1.3),
-    "--length-offset": dict(length_offset=2.0),
-    "--length-offset nan": dict(length_reward=1.0, length_offset=math.nan),
-    "--length-ratio inf": dict(length_reward=1.0, length_ratio=math.inf),
-    "--length-ratio 0": dict(length_reward=1.0, length_ratio=0.0),
-    "--length-reward-unbounded": dict(length_reward_unbounded=True),
-    "--unkpen": dict(stop="optimal", unkpen=-1.0),
-    "--lm-path": dict(stop="optimal", lm_path="lm.pt"),
-    "--prune-bound": dict(stop="count", prune_bound=True),
-    "--stop-expansion": dict(stop="first", stop_expansion="paper"),
-    "--patience": dict(stop="optimal", patience=2),
-    "--patience 0": dict(patience=0),
-}
-
-
-@pytest.mark.parametrize("flag", REFUSED)
-def test_refused_in_one_sentence_that_names_the_flag(flag):
-    given = {"unnormalized": True} | REFUSED[flag]
-    stock = {
-        name: given.pop(name) for name in ("unnormalized", "unkpen", "lm_path") if name in given
-    }
-    with pytest.raises(UsageError) as refused:
-        validate(Flags(**given), GenerationConfig(**stock))
-    assert (
-        flag.split()[0] in str(refused.value)
-        and "\n" not in str(refused.value)
-        and ". " not in str(refused.value)
     )
 
 
