@@ -80,21 +80,15 @@ class LogProbs:
         everything = self._value.new_full((self._value.size(0), self._vocabulary), -torch.inf)
         return everything.scatter_reduce_(1, self._ids.expand_as(self._value), self._value, "amax")
 
-    def dense_for_library(self) -> Tensor | None:
-        """Return `dense` if that needs no work and the compiled library can read it, in float32;
-        else None."""
-        return self._value if self._ids is None and self._is_compiled() else None
-
-    def _is_compiled(self) -> bool:
-        return self._value.dtype == torch.float32 and is_compiled(self._value)
-
     def best_of_sentences(self, c: int, before: Tensor, first: Tensor) -> tuple[Tensor, ...] | None:
         """Return the c best continuations of each sentence, as kernels/log_probs.py does, with
         words instead of columns; None if the compiled library cannot read the rows, or c is too
         large for it.
         """
         return (
-            None if c > MANY or not self._is_compiled() else self._compiled_best(c, before, first)
+            None
+            if c > MANY or not is_compiled(self._value)
+            else self._compiled_best(c, before, first)
         )
 
     def _compiled_best(self, c: int, before: Tensor, first: Tensor) -> tuple[Tensor, ...]:
@@ -180,7 +174,7 @@ class LogProbs:
         """Ban every token that would complete an n-gram of its row's history, tokens (n, T)."""
         if tokens.size(1) < n:
             return
-        if self._is_compiled() and tokens.stride(1) == 1:
+        if is_compiled(self._value) and tokens.stride(1) == 1:
             block_ngrams_(self._value, tokens, n, self._ids)
         else:
             words, again = repeated_ngrams(tokens, n)
@@ -233,16 +227,17 @@ class LogProbs:
 
 
 def is_compiled(value: Tensor) -> bool:
-    """Return whether the compiled library can read a tensor: contiguous, on a CPU, and the library
-    is available."""
-    return value.device.type == "cpu" and value.is_contiguous() and library() is not None
+    """Return whether the compiled library can read a tensor: contiguous, float32, on a CPU, and the
+    library is available."""
+    on_cpu = value.device.type == "cpu" and value.dtype == torch.float32
+    return on_cpu and value.is_contiguous() and library() is not None
 
 
 def blockwise_topk(value: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return torch.topk(value, k) along the last dimension of (n, C), faster for long rows: the k
     best of a row are in the k blocks with the best maxima, so only those are sorted."""
     n, C = value.shape
-    if k <= FEW and value.dtype == torch.float32 and is_compiled(value):
+    if k <= FEW and is_compiled(value):
         return topk(value, k)
     blocks = C // BLOCK
     if value.device.type != "cpu" or blocks <= 2 * k:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases.automaton import Automaton, Pattern, text_automaton, token_automaton
-from fairseq_ext.search.phrases.pieces import OUT, START, Boundaries, folded
+from fairseq_ext.search.phrases.pieces import START, Boundaries, folded, word_tensors
 from fairseq_ext.search.phrases.sentence import Phrase
 from fairseq_ext.search.registry import register_feature
 
@@ -114,19 +115,12 @@ class BannedCompiler:
 
     def __init__(self, boundaries: Boundaries | None, any_case: bool):
         self.boundaries, self.any_case = boundaries, any_case
-        self.cache: dict[tuple[Phrase, ...], Automaton] = {}
+        self.compiled = lru_cache(maxsize=CACHE_SIZE)(self.compile)
         # the last table: in a pool whose sentences come and go, most have the same lists as before
         self.table: BannedTable | None = None
 
-    def __call__(self, phrases: tuple[Phrase, ...]) -> Automaton:
-        """Return the automaton of these phrases."""
-        if phrases not in self.cache:
-            if len(self.cache) >= CACHE_SIZE:
-                self.cache.clear()
-            self.cache[phrases] = self.compile(phrases)
-        return self.cache[phrases]
-
     def compile(self, phrases: tuple[Phrase, ...]) -> Automaton:
+        """Return the automaton of these phrases."""
         if self.boundaries is None:
             return token_automaton([Pattern(phrase) for phrase in phrases])
         pieces = self.boundaries.pieces
@@ -153,7 +147,6 @@ def build_banned(
     lists.
     """
     compiler = BannedCompiler(None, False) if compiler is None else compiler
-    boundaries = compiler.boundaries
     of_object = {
         id(phrases): tuple(sorted({tuple(p) for p in phrases}))
         for phrases in {id(each): each for each in sentences}.values()
@@ -177,7 +170,7 @@ def build_banned(
     for name in names:
         if name not in first:
             first[name] = states + START
-            parts.append((states, compiler(name)))
+            parts.append((states, compiler.compiled(name)))
             states += len(parts[-1][1].context)
     arcs = [
         (base + state, token, hits, base + target)
@@ -202,7 +195,7 @@ def build_banned(
         each if root[state] == state else sorted({*each} - {*pending_tokens[root[state]]})
         for state, each in enumerate(pending_tokens)
     ]
-    behind = torch.tensor([OUT]) if boundaries is None else boundaries.context_after
+    behind, continues = word_tensors(compiler.boundaries, device)
 
     def tensor(values: Sequence) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=device)
@@ -220,10 +213,8 @@ def build_banned(
         pending=torch.tensor(pending, device=device),
         completing_tokens=padded(completing_tokens),
         pending_tokens=padded(pending_tokens),
-        root_after_token=behind.to(device),
-        continues_word=(
-            torch.zeros(1, dtype=torch.bool) if boundaries is None else boundaries.continues_word
-        ).to(device),
+        root_after_token=behind,
+        continues_word=continues,
         vocabulary=vocabulary,
         start_of_list=first,
     )

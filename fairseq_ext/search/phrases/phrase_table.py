@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 import torch
@@ -30,7 +30,6 @@ from fairseq_ext.search.phrases.letter_case import capitalised
 from fairseq_ext.search.phrases.pieces import (
     IN,
     LED,
-    OUT,
     ROOTS,
     SPACE,
     START,
@@ -38,6 +37,7 @@ from fairseq_ext.search.phrases.pieces import (
     Pieces,
     folded,
     is_letter,
+    word_tensors,
 )
 from fairseq_ext.search.phrases.sentence import EXACT, Cased, Phrase
 
@@ -50,17 +50,8 @@ class RequirementCompiler:
 
     def __init__(self, boundaries: Boundaries | None):
         self.boundaries = boundaries
-        self.cache: dict[tuple[tuple[Phrase, ...], Cased], Requirement] = {}
-
-    def __call__(self, alternatives: tuple[Phrase, ...], cased: Cased) -> Requirement:
-        """Return the automaton of alternative phrases."""
-        if (alternatives, cased) not in self.cache:
-            if len(self.cache) >= CACHE_SIZE:
-                self.cache.clear()
-            self.cache[alternatives, cased] = compiled_requirement(
-                alternatives, cased, self.boundaries
-            )
-        return self.cache[alternatives, cased]
+        compiled = partial(compiled_requirement, boundaries=boundaries)
+        self.compiled = lru_cache(maxsize=CACHE_SIZE)(compiled)
 
 
 @dataclass
@@ -216,7 +207,7 @@ def build_table(
             merged[name] = (key, merged.get(name, (key, 0))[1] + 1)
         groups.append([])
         for key, times in merged.values():
-            automaton = compiler(*key)
+            automaton = compiler.compiled(*key)
             if id(automaton) not in known:
                 known[id(automaton)] = states
                 parts.append(automaton)
@@ -225,9 +216,9 @@ def build_table(
     N, G = len(groups), max([1, *map(len, groups)])
     start, need, size = torch.zeros(3, N, G, dtype=torch.long)
     longest, words = torch.ones(N, dtype=torch.long), torch.zeros(N, dtype=torch.long)
-    continues = None if boundaries is None else boundaries.continues_word
+    is_continuing = None if boundaries is None else boundaries.continues_word
     for n, constraints in enumerate(sentences):
-        words[n] = sum(min(number_of_words(p, continues) for p in each) for each in constraints)
+        words[n] = sum(min(number_of_words(p, is_continuing) for p in each) for each in constraints)
     for n, group in enumerate(groups):
         for g, (state, times, automaton) in enumerate(group):
             start[n, g], need[n, g], size[n, g] = state + START, times, automaton.size
@@ -243,7 +234,7 @@ def build_table(
     proposed = np.full((states, W), -1)
     for part, at in zip(parts, bases, strict=True):
         proposed[at : at + len(part.context), : part.proposed.shape[1]] = part.proposed
-    behind = torch.tensor([OUT]) if boundaries is None else boundaries.context_after
+    behind, continues = word_tensors(boundaries, device)
 
     def tensor(values: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64)).to(device)
@@ -265,10 +256,8 @@ def build_table(
         pending=tensor(np.concatenate([part.pending for part in parts])),
         value=tensor(np.concatenate([part.value for part in parts])),
         proposed=tensor(proposed),
-        root_after_token=behind.to(device),
-        continues_word=(
-            torch.zeros(1, dtype=torch.bool) if boundaries is None else boundaries.continues_word
-        ).to(device),
+        root_after_token=behind,
+        continues_word=continues,
         span=span,
         longest=longest.to(device),
         words=words.to(device),

@@ -223,6 +223,14 @@ class Boundaries:
         return found.index_fill(0, torch.tensor(self.unseen, dtype=torch.long), -1)
 
 
+def word_tensors(boundaries: Boundaries | None, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return `context_after` (V,) and `continues_word` (V,) of boundaries; without them OUT (1,)
+    and False (1,), for all tokens."""
+    if boundaries is None:
+        return torch.tensor([OUT], device=device), torch.tensor([False], device=device)
+    return boundaries.context_after.to(device), boundaries.continues_word.to(device)
+
+
 def find_boundaries(
     dictionary: Dictionary, bpe: Any, mode: str | None, left_out: Collection[int] = ()
 ) -> Boundaries | None:

@@ -28,7 +28,7 @@ from fairseq_ext.kernels.beam import Selection, StrategyRules
 from fairseq_ext.kernels.log_probs import SamplingCut, draw, draw_compiled, uniform
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, pad_by_sentence
-from fairseq_ext.search.log_probs import LogProbs
+from fairseq_ext.search.log_probs import LogProbs, is_compiled
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Select
 from fairseq_ext.search.registry import register
@@ -70,9 +70,7 @@ class Sampling(Select):
         )
         seed, number, step = (each[row] for each in noise_of(beam, pool))
         value, u = log_probs.dense(), uniform(seed, number, sample, step)
-        token = (draw if log_probs.dense_for_library() is None else draw_compiled)(
-            value, row, u, self.cut
-        )
+        token = (draw_compiled if is_compiled(value) else draw)(value, row, u, self.cut)
         score = value[row, token.clamp(min=0)] + beam.last_score()[row]
         lay = partial(pad_by_sentence, len(beam.live), sentence[row])
         found = (

@@ -108,7 +108,7 @@ class ScreenedLogProbs(LogProbs):
         return score, token
 
     def best_of_sentences(self, c: int, before: Tensor, first: Tensor) -> tuple[Tensor, ...] | None:
-        if c > MANY or self._value.dtype != torch.float32 or not is_compiled(self._value):
+        if c > MANY or not is_compiled(self._value):
             return None
         # subtle: rows computed in full can lower the last candidate's score, so that candidates of
         # other rows may become better
@@ -131,9 +131,6 @@ class ScreenedLogProbs(LogProbs):
     def dense(self) -> Tensor:
         self.make_exact_(torch.ones_like(self.ceiling, dtype=torch.bool))
         return super().dense()
-
-    def dense_for_library(self) -> None:
-        """Return None: stored values are not exact."""
 
     def make_exact_(self, rows: Tensor) -> None:
         self.complete_(rows & ~self.is_exact.all(1))
