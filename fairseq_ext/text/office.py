@@ -93,21 +93,29 @@ class Part:
             raise UsageError(f"it is not well-formed ({cut(str(error.msg))})") from None
         self.tree = root.getroottree()
         deleted = {each for old in root.iter(*UNREAD) for each in old.iter(*PARAGRAPHS)}
-        found = [Paragraph(each) for each in checked(root.iter(*PARAGRAPHS)) if each not in deleted]
-        self.paragraphs = [each for each in found if each.text]
         # kinds of text in it that are not translated, each as often as it is there
         self.untranslated = ["deletions" for _ in root.iter(*DELETED)]
-        self.untranslated += [name for each in found for name in sorted(each.unread)]
+        # elements with their texts; what else is read of them is as large as the part many times
+        self.paragraphs: list[tuple[Any, str]] = []
+        for element in checked(root.iter(*PARAGRAPHS)):
+            if element not in deleted:
+                found = Paragraph(element)
+                self.untranslated += sorted(found.unread)
+                self.paragraphs += [(element, found.text)] if found.text else []
 
     def text(self) -> str:
         """Return the paragraphs as one text."""
-        return "".join(f"<p>{each.text}</p>" for each in self.paragraphs)
+        return "".join(f"<p>{text}</p>" for _, text in self.paragraphs)
 
     def write(self, text: str) -> int:
         """Write the translation of `text()`. Return the number of paragraphs that could not be
         written and stay as they were."""
         found = regex.findall("(?s)<p>(.*?)</p>", text)
-        return sum(not each.write(new) for each, new in zip(self.paragraphs, found, strict=True))
+        changed = zip(self.paragraphs, found, strict=True)
+        return sum(
+            new != old and not Paragraph(element).write(new)
+            for (element, old), new in checked(changed)
+        )
 
     def content(self) -> bytes:
         """Return the part."""
@@ -210,8 +218,6 @@ class Paragraph:
 
     def write(self, text: str) -> bool:
         """Write a translation; whether it could be written: each mark once, and nested."""
-        if text == self.text:
-            return True
         try:
             new = etree.fromstring(f"<p>{NOT_XML.sub('', text)}</p>")
         except etree.XMLSyntaxError:

@@ -28,7 +28,7 @@ from fairseq_ext import Translator
 from fairseq_ext.text.__main__ import through_translator
 from fairseq_ext.text.encodings import decoded
 from fairseq_ext.text.files import ENDINGS, TEXTS
-from fairseq_ext.text.office import Part
+from fairseq_ext.text.office import Paragraph, Part
 
 HERE = Path(__file__).parent
 PAGES = sorted(
@@ -278,7 +278,8 @@ def test_a_paragraph_that_cannot_be_written_stays_as_it_was():
         part = Part(content)
         marks = [
             (each, number)
-            for each in part.paragraphs
+            for element, _ in part.paragraphs
+            for each in [Paragraph(element)]
             for number, mark in enumerate(each.table)
             if getattr(mark, "kind", "r") not in "rn"
         ]
