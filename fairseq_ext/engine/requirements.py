@@ -8,6 +8,7 @@ import tempfile
 import unicodedata
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from torch import Tensor
@@ -105,10 +106,7 @@ class Requirements:
         """Return the glossaries of a request, each read once."""
         found = [self.glossary(file.digest, file) for file in job.glossaries]
         if job.terms:
-            # as JSON, in which no term is a header, and none goes on in another line
-            rows = [{"source": source, "target": target} for source, target in job.terms]
-            text = "".join(json.dumps(row) + "\n" for row in rows).encode()
-            digest = sha256([text])
+            text, digest = file_of(job.terms)
             if (digest, self.languages) not in self.glossaries:
                 with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
                     file.write(text)
@@ -230,6 +228,15 @@ class Requirements:
         return place(
             Text(text, segmented, None if boundaries is None else boundaries.whole_words), phrases
         )
+
+
+@lru_cache(8)
+def file_of(terms: tuple[tuple[str, str], ...]) -> tuple[bytes, str]:
+    """Return terms as a JSON file, in which none is a header or goes on in another line, and its
+    digest. The sentences of a text have the same terms."""
+    rows = [{"source": source, "target": target} for source, target in terms]
+    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    return text, sha256([text])
 
 
 def digest_of(file: GlossaryFile) -> tuple[str, int]:

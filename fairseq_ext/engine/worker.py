@@ -18,7 +18,7 @@ import torch
 from fairseq_ext.core.channel import Channel
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.engine.decoding import Decoding
-from fairseq_ext.engine.jobs import Description
+from fairseq_ext.engine.jobs import Description, Job
 from fairseq_ext.engine.requirements import OfRequests, Requirements
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.plugin.loading.settings import source_limit
@@ -33,6 +33,9 @@ REPORT = 0.25  # seconds between two reports of work
 # answers after which the memory that steps leave in pieces goes back to the system
 EVENTS_BETWEEN_TRIMS = 100
 IDLE_MS = 1000  # without a request: then too
+# seconds for which requests are read before a step of the search; what one takes longer is made
+# good by steps
+INTAKE = 0.1
 
 
 def load(flags: dict[str, Any], longest: int | None = None) -> Decoding:
@@ -136,6 +139,8 @@ def serve(channel: Channel, decoding: Decoding) -> None:
     torch.set_num_threads(1)
     channel.send(pickle.dumps(description(decoding)))
     reported, answered = time.monotonic(), 0
+    waiting: dict[int, Job] = {}  # requests that are not read yet, such as their glossaries
+    left = INTAKE
 
     def report() -> None:
         """Send the results of requests, and counts of work now and then."""
@@ -164,7 +169,7 @@ def serve(channel: Channel, decoding: Decoding) -> None:
     def next_messages() -> list[bytes]:
         """Return the messages that have arrived; wait for one if no request is live and no event is
         to be sent."""
-        if decoding.busy or decoding.events:
+        if decoding.busy or decoding.events or waiting:
             return channel.receive(0)
         if answered:
             if channel.is_readable(IDLE_MS):
@@ -173,14 +178,22 @@ def serve(channel: Channel, decoding: Decoding) -> None:
         return channel.receive()
 
     while True:
-        while messages := next_messages():
-            for message in messages:
-                kind, number, *job = pickle.loads(message)
-                if kind == "add":
-                    decoding.add(number, *job)
-                else:
-                    decoding.cancel(number)
-                    decoding.events.append((number, None))  # it is gone
+        for message in next_messages():
+            kind, number, *job = pickle.loads(message)
+            if kind == "add":
+                waiting[number] = job[0]
+            else:
+                waiting.pop(number, None)
+                decoding.cancel(number)
+                decoding.events.append((number, None))  # it is gone
+        left = left if decoding.busy else INTAKE
+        while waiting and left > 0:
+            begin = time.monotonic()
+            number = next(iter(waiting))
+            decoding.add(number, waiting.pop(number))
+            left += begin - time.monotonic()
         if decoding.busy:
+            begin = time.monotonic()
             decoding.work()
+            left = min(INTAKE, left + time.monotonic() - begin)
         report()

@@ -4,11 +4,13 @@ system."""
 import contextlib
 import gc
 import hashlib
+import itertools
 import pickle
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import demo_model
 import pytest
@@ -110,6 +112,44 @@ def test_a_worker_that_works_sends_counts_between_steps(decoding, monkeypatch):
     at = next(i for i, what in enumerate(found) if isinstance(what, Answer))
     before = [what.steps for what in found[:at] if isinstance(what, Work)]
     assert len(before) > 10 and max(before) < 5
+
+
+def test_requests_are_read_for_half_of_the_time(monkeypatch):
+    """However many arrive; one that was cancelled before is not read."""
+    now, read, numbers = [0.0], list[int](), itertools.count()
+
+    class Busy:
+        busy, events = True, list[object]()
+
+        def add(self, number: int, job: Job) -> None:
+            read.append(number)
+            now[0] += 1.0
+
+        def work(self) -> None:
+            now[0] += 0.01
+
+        def cancel(self, number: int) -> None:
+            assert number not in read
+
+        def take_work(self) -> Work:
+            return Work()
+
+    class Pipe:
+        def receive(self, _: int) -> list[bytes]:
+            if now[0] > 50:
+                raise EOFError
+            one, two = next(numbers), next(numbers)
+            made = [("add", one, job("a")), ("add", two, job("a")), ("cancel", two)]
+            return list(map(pickle.dumps, made))
+
+        def send(self, _: bytes) -> None:
+            pass
+
+    monkeypatch.setattr(worker, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(worker, "description", lambda _: None)
+    with pytest.raises(EOFError):
+        worker.serve(Pipe(), Busy())  # type: ignore[arg-type]
+    assert 20 < len(read) < 30 and not any(number % 2 for number in read)
 
 
 def test_a_worker_without_requests_gives_memory_back_once(decoding, monkeypatch):
