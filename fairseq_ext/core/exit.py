@@ -4,7 +4,7 @@
 | --- | --- | --- |
 | Ctrl-C | 130 | nothing |
 | the reader of the output has closed the pipe (`| head -1`) | 141 | nothing |
-| the output cannot be written (a full disk) | 1 | one sentence |
+| the output cannot be written (a full disk), or is closed | 1 | one sentence |
 | an error | 1 | one sentence (errors.py), or a traceback for an unknown error |
 
 Functions registered for the end, such as writing statistics, run in every case.
@@ -47,12 +47,11 @@ def report_output_error(problem: OSError) -> int:
     closed pipe."""
     if isinstance(problem, BrokenPipeError):
         return BROKEN_PIPE
+    said = f"cannot be written ({problem.strerror or problem}): free disk space and run again"
+    if problem.errno == errno.EBADF:
+        said = "is closed: send it to a file"
     with contextlib.suppress(OSError):
-        print(
-            f"error: standard output cannot be written ({problem.strerror or problem}): free "
-            "disk space and run again",
-            file=sys.stderr,
-        )
+        print(f"error: standard output {said}", file=sys.stderr)
     return 1
 
 
@@ -73,7 +72,7 @@ def is_output_error(error: BaseException) -> bool:
         return False
     if isinstance(error, BrokenPipeError):  # another pipe or a connection may have raised it
         return output_error() is not None or any(map(has_no_reader, (1, 2)))
-    return error.errno in DISK_FULL_ERRNOS or output_error() is not None
+    return error.errno in (*DISK_FULL_ERRNOS, errno.EBADF) or output_error() is not None
 
 
 def has_no_reader(fd: int) -> bool:
@@ -131,6 +130,8 @@ def watch_output() -> None:
     """
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")
+    if sys.stdout is None:  # writing fails
+        sys.stdout = open(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")
     stock = logging.Handler.handleError
 
     def raise_errors_of_output(handler: logging.Handler, record: logging.LogRecord) -> None:

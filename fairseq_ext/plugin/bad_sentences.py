@@ -18,7 +18,6 @@ from typing import Any, NoReturn
 
 import torch
 
-from fairseq_ext.core import command_line
 from fairseq_ext.core.command_line import is_loaded
 from fairseq_ext.core.errors import SentenceError, UsageError, damaged_data, isolated, report
 from fairseq_ext.core.stats import Stats
@@ -80,12 +79,7 @@ class BadSentences:
         self.max_tokens: int | None = None  # --max-tokens
 
     def use_options(self, options: Options) -> None:
-        """Read the settings of a generator. Errors: UsageError for a closed standard output."""
-        prints = is_loaded("fairseq_cli.generate") or is_loaded("fairseq_cli.interactive")
-        if command_line.own_command and sys.stdout is None and prints:
-            raise UsageError(
-                "standard output is closed, and translations are printed there: send it to a file"
-            )
+        """Read the settings of a generator."""
         self.strict = options.flags.strict
         is_stream = choice(options.flags, "schedule") == "stream"
         self.max_tokens = None if is_stream else options.settings.max_tokens

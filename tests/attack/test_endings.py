@@ -18,6 +18,7 @@ from fairseq_cli.interactive import cli_main as interactive_main
 from forked import Child
 from sizes import drawn
 
+from fairseq_ext import translate
 from fairseq_ext.core import exit
 from fairseq_ext.corpus import run
 from fairseq_ext.corpus.__main__ import main as corpus_main
@@ -27,6 +28,7 @@ from fairseq_ext.terms.__main__ import main as terms_main
 START_UP = Path(compat.__file__).with_name("fairseq_ext_start.py")
 EXT = ["--task", "translation_ext", "--cpu", "--beam", "2", "--max-len-b", "8"]
 CORPUS = ["fairseq_ext.corpus", "translate", "--path", "m", "--data", "d", "--cpu"]
+FLAGS = ["--data", "demo", "--cpu"]
 GLOSSARY = ["fairseq_ext.terms", "expand", "--lang", "en"]
 
 
@@ -54,6 +56,11 @@ def commands(tiny, tmp_path):
             b"de1 de2\n" * 300,
         ),
         "corpus": (corpus, [*CORPUS, "--input", str(text), "--output", str(tmp_path / "out")], b""),
+        "translate": (
+            lambda: translate.main(FLAGS),
+            ["fairseq_ext.translate"],
+            b"Guten Tag.\n",
+        ),
         "terms": (terms_main, [*GLOSSARY, "--glossary", str(glossary), "--text", str(text)], b""),
     }
 
@@ -95,6 +102,7 @@ def without(stream: str, main):
     """A command whose shell has closed a stream: Python then has None there."""
 
     def run():
+        os.close(getattr(sys, stream).fileno())
         setattr(sys, stream, None)
         exit.watch_output()
         return main()
@@ -102,13 +110,13 @@ def without(stream: str, main):
     return run
 
 
-@pytest.mark.parametrize("name", ["generate", "interactive"])
+@pytest.mark.parametrize("name", ["generate", "interactive", "corpus", "terms", "translate"])
 def test_a_closed_output_is_one_sentence_and_no_success(commands, name):
     main, argv, stdin = commands[name]
     done = Child(without("stdout", main), argv, stdin).wait()
     assert done.status == 1 and "Traceback" not in done.stderr, done.stderr
     assert [line for line in done.stderr.splitlines() if line.startswith("error: ")] == [
-        "error: standard output is closed, and translations are printed there: send it to a file"
+        "error: standard output is closed: send it to a file"
     ]
 
 
