@@ -67,6 +67,19 @@ def listening(
     thread.join(30)
 
 
+def ended(client: httpx.Client, made: dict, key: str = "") -> dict:
+    """The status of a document that is done or has failed."""
+    found = {"status": "queued"}
+    end = time.monotonic() + 60
+    while found["status"] not in ("done", "error"):
+        assert time.monotonic() < end
+        body, headers = {"document_key": made["document_key"]}, {"X-API-Key": key} if key else {}
+        path = f"/v2/document/{made['document_id']}"
+        found = client.post(path, json=body, headers=headers).json()
+        time.sleep(0.02)
+    return found
+
+
 @pytest.fixture
 def started():
     """Starts the command on a folder and a free port; returns the process, its address

@@ -76,6 +76,8 @@ class Answer:
     decoded: float = 0.0  # seconds in the decoder
     # segments of a text that stay as they are, each with the reason
     untranslated: list[tuple[str, str]] = field(default_factory=list)
+    # of segments of a text that are translated in parts, since they are too long
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def text(self) -> str:

@@ -13,11 +13,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
 from weakref import WeakMethod
 
+from fairseq_ext.core.errors import cut
 from fairseq_ext.engine.callbacks import THREADS, Reply, Threads, when_done
 from fairseq_ext.engine.jobs import Answer, Partial
 from fairseq_ext.engine.joined import Joined, Slot
@@ -65,6 +67,7 @@ class TextRequest:
         self.is_over = False
         self.waiting: deque[Slot] = deque()  # to be submitted
         self.untranslated: list[tuple[str, str]] = []
+        self.warnings: list[str] = []
         self.joined_tokens, self.rests_until = 0, 0.0
         # subtle: a future keeps its callbacks, and one that knew this object would make a circle,
         # which holds the request until the garbage collector runs, as it seldom does. The futures
@@ -175,6 +178,7 @@ class TextRequest:
         error = future.exception()
         assert isinstance(slot.item, Segment)
         if parts := pieces(slot.item, error):
+            self.warnings.append(f"'{cut(slot.item.plain)}' is translated in parts: {error}")
             place, news = self.slots.index(slot), [Slot(part) for part in parts]
             del self.slots[place]
             for new in reversed(news):
@@ -226,7 +230,7 @@ class TextRequest:
         if self.passes:
             self.joined_tokens = 0
             return self.start(self.joined.text())
-        self.finish(self.joined.answer(self.untranslated))
+        self.finish(replace(self.joined.answer(self.untranslated), warnings=self.warnings))
 
 
 # ---- A text through an engine, part by part

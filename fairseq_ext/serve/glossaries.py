@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from fairseq_ext.core.files import atomic_write, sha256
 from fairseq_ext.engine.jobs import GlossaryFile
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-STALE = 3600.0  # seconds after which an unfinished file of a PUT is removed
 
 
 class Missing(UsageError):
@@ -25,10 +23,6 @@ class Glossaries:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        for left in folder.glob(".*.tsv*"):  # of a PUT that was killed
-            with contextlib.suppress(OSError):
-                if time.time() - left.stat().st_mtime > STALE:
-                    left.unlink()
         # of files whose inode, size and time are known
         self.digests: dict[str, tuple[tuple[int, int, int], str]] = {}
 

@@ -226,6 +226,9 @@ def answer_json(record: Record, answer: Answer) -> dict[str, Any]:
         if answer.gap is None
         else {"proved": answer.gap == 0, "gap": answer.gap if answer.gap != float("inf") else None}
     )
+    warnings = list(answer.warnings)
+    if is_one_sentence(record.request):
+        warnings += filter(None, [warning(record.request["source"], "the source")])
     return {
         **({} if record.id is None else {"id": record.id}),
         "text": answer.text,
@@ -233,12 +236,7 @@ def answer_json(record: Record, answer: Answer) -> dict[str, Any]:
         "nbest": hypotheses,
         "constraints": constraints,
         "certificate": proof,
-        **(
-            {"warnings": [said]}
-            if is_one_sentence(record.request)
-            and (said := warning(record.request["source"], "the source"))
-            else {}
-        ),
+        **({"warnings": warnings} if warnings else {}),
         **(
             {
                 "untranslated": [

@@ -10,7 +10,7 @@ import stat
 import subprocess
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import pytest
 import warm
@@ -189,15 +189,12 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path):
     assert target.read_bytes() == b"first" and sorted(tmp_path.iterdir()) == [other, target]
 
 
-def test_several_threads_replace_one_file(tmp_path, monkeypatch):
+@pytest.mark.parametrize("pool", [ThreadPoolExecutor, ProcessPoolExecutor])
+def test_several_writers_replace_one_file(pool, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda handle: None)
-    target = tmp_path / "a.txt"
-
-    def write(number: int) -> None:
-        replace(target, [b"%d" % number])
-
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(write, range(2000)))
+    target, contents = tmp_path / "a.txt", [[b"%d" % number] for number in range(2000)]
+    with pool(4) as writers:
+        list(writers.map(replace, [target] * len(contents), contents))
     assert target.read_bytes().isdigit() and only(tmp_path) == ["a.txt"]
 
 

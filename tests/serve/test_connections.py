@@ -4,7 +4,6 @@ of them, and the end of a server."""
 import contextlib
 import http.client
 import json
-import os
 import re
 import signal
 import socket
@@ -21,8 +20,6 @@ from serving import (
 )
 from test_command import SOURCE
 from test_faults import until
-
-from fairseq_ext.serve.service import Glossaries
 
 BODY = {"source": SOURCE}
 
@@ -232,14 +229,6 @@ def test_a_client_that_sends_too_much_at_once_is_closed(client):
         sock.sendall(get * 5000)
         read = b"".join(iter(lambda: sock.recv(1 << 20), b""))
         assert len(read) < 5000 * size
-
-
-def test_a_file_that_a_killed_put_has_left_is_removed(tmp_path):
-    for name, age in ((".left.tsv", 7200), (".new.tsv", 0), ("kept.tsv", 7200)):
-        (tmp_path / name).write_text("a\tb\n", encoding="utf-8")
-        os.utime(tmp_path / name, (time.time() - age,) * 2)
-    Glossaries(tmp_path)
-    assert sorted(file.name for file in tmp_path.iterdir()) == [".new.tsv", "kept.tsv"]
 
 
 def test_the_limits_as_they_are_typed(started):  # noqa: F811

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
-from serving import ROOT
+from serving import JSON, ROOT, TSV
 from sizes import ALL
 
 from fairseq_ext.serve import deepl as routes
@@ -614,6 +614,15 @@ def test_each_key_has_glossaries_and_documents_of_its_own(serving, tmp_path):
             answer = guarded.request(method, path, headers={"Authorization": "DeepL-Auth-Key x"})
             assert answer.status_code == 403 and list(answer.json()) == ["message"], path
         # the second key requests what the first one has
+        path, both = "/v1/glossaries/a", [{"X-API-Key": key, **TSV} for key in ("one", "two")]
+        for headers in both:
+            assert guarded.put(path, content="a\tb\n", headers=headers).status_code == 201
+        assert guarded.delete(path, headers=both[1]).status_code == 204
+        named = {"source": SOURCE, "glossary": "a"}
+        for number, headers in enumerate(both):
+            found = guarded.get("/v1/glossaries", headers=headers).json()["glossaries"]
+            answer = guarded.post("/v1/translate", json=named, headers={**headers, **JSON})
+            assert (found, answer.status_code) == [(["a"], 200), ([], 404)][number]
         fields = {"document_key": handle.document_key, "name": "mine", **PAIR, "entries": "a\tb"}
         ids = {"{glossary_id}": made.glossary_id, "{document_id}": handle.document_id}
         other = {"Authorization": "DeepL-Auth-Key two"}

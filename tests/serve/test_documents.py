@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from serving import ended
 
 from fairseq_ext.serve import documents
 from fairseq_ext.text import files
@@ -26,19 +27,6 @@ def upload(client, name: str = "a.txt", key: str = "", languages=None, content: 
         lambda: client.post("/translate_file", files=given, data=languages, headers=headers),
         lambda: client.post("/v2/document", files=given, data=named, headers=headers),
     )
-
-
-def ended(client, made: dict, key: str = "") -> dict:
-    """The status of a document that is done or has failed."""
-    found = {"status": "queued"}
-    end = time.monotonic() + 60
-    while found["status"] not in ("done", "error"):
-        assert time.monotonic() < end
-        body, headers = {"document_key": made["document_key"]}, {"X-API-Key": key} if key else {}
-        path = f"/v2/document/{made['document_id']}"
-        found = client.post(path, json=body, headers=headers).json()
-        time.sleep(0.02)
-    return found
 
 
 @pytest.fixture

@@ -299,6 +299,13 @@ def test_files_are_translated_after_the_temporary_folder_was_cleared(
                 shutil.rmtree(folder)
 
 
+def test_a_sentence_that_is_cut_is_named(client):
+    """It has more tokens than the model takes."""
+    answer = client.post("/v1/translate", json={"source": "Ω9" * 1000})
+    (said,) = answer.json()["warnings"]
+    assert said.startswith("'Ω9Ω9") and "is translated in parts: the source has" in said
+
+
 def test_a_file_that_unpacks_to_much_is_refused(serving):
     sent = {
         "files": {"file": ("a.docx", docx("Hund " * 1000))},

@@ -2,15 +2,13 @@
 
 import contextlib
 import errno
-import hashlib
 import os
 import resource
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from serving import JSON, TSV
+from serving import JSON, TSV, ended
 
 DICTIONARY = {"source_lang": "de", "target_lang": "en", "entries_format": "tsv"}
 TERMS = {**DICTIONARY, "entries": "Port\tport"}
@@ -73,26 +71,6 @@ def test_a_glossary_that_is_deleted_while_it_is_read(client, monkeypatch):
     client.delete("/v1/glossaries/a", headers=TSV)
 
 
-def test_each_key_has_glossaries_of_its_own(serving, tmp_path):
-    hashes = (hashlib.sha256(key.encode()).hexdigest() for key in ("one", "two"))
-    (tmp_path / "keys").write_text("\n".join(hashes), encoding="utf-8")
-    path, kept = "/v1/glossaries/a", tmp_path / "kept"
-    with serving(api_keys=str(tmp_path / "keys"), glossary_folder=kept) as client:
-        one, two = ({"X-API-Key": key, **TSV} for key in ("one", "two"))
-        assert client.put(path, content="a\tb\n", headers=one).status_code == 201
-        assert client.get("/v1/glossaries", headers=two).json() == {"glossaries": []}
-        body = {"source": "a", "glossary": "a"}
-        for answer in (
-            client.get(path, headers=two),
-            client.delete(path, headers=two),
-            client.post("/v1/translate", json=body, headers={**two, **JSON}),
-        ):
-            assert answer.status_code == 404
-        assert client.put(path, content="a\tc\n", headers=two).status_code == 201
-        assert client.delete(path, headers=two).status_code == 204
-        assert client.get(path, headers=one).text == "a\tb\n"
-
-
 def test_a_glossary_without_room(client, settings):
     assert client.put("/v1/glossaries/a", content="a\tb\n", headers=TSV).is_success
     before = files(settings.glossary_folder)
@@ -118,7 +96,7 @@ def test_a_glossary_of_deepl_s_api_without_room(client, settings):
     assert files(settings.glossary_folder) == before
     assert list(settings.glossary_folder.rglob("*")) == folders
     assert client.put(f"/v3/glossaries/{made}/dictionaries", json=many).is_success
-    client.delete(f"/v2/glossaries/{made}")
+    client.delete(f"/v2/glossaries/{made}", headers=TSV)
 
 
 @pytest.fixture
@@ -152,11 +130,6 @@ def test_a_translated_file_without_room(alone, tmp_path, monkeypatch):
 def test_a_document_without_room_for_its_translation(alone, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", no_room)
-        made = upload(alone, "/v2/document", b"Port.\n").json()
-        found = {"status": "queued"}
-        while found["status"] not in ("done", "error"):
-            key = {"document_key": made["document_key"]}
-            found = alone.post(f"/v2/document/{made['document_id']}", json=key).json()
-            time.sleep(0.05)
+        found = ended(alone, upload(alone, "/v2/document", b"Port.\n").json())
     assert found["status"] == "error" and found["message"] == os.strerror(errno.ENOSPC)
     assert {path.parent.name for path in files(tmp_path)} == {"given"}  # for the hour it is kept
