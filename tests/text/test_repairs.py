@@ -192,16 +192,14 @@ def test_tags_in_1500_tags(format):
     assert without_marks("".join(through(marked)(text, format))) == text
 
 
-BEGIN, CODE, SEPARATE, END = (
+BEGIN, END = (
     "<w:r><w:fldChar w:fldCharType='begin'/></w:r>",
-    "<w:r><w:instrText>HYPERLINK x</w:instrText></w:r>",
-    "<w:r><w:fldChar w:fldCharType='separate'/></w:r>",
     "<w:r><w:fldChar w:fldCharType='end'/></w:r>",
 )
 # of each ending, what is repeated in front of a sentence, and behind it
 REPEATED = {
     ".docx": [
-        *((BEGIN, ""), (BEGIN, END), (BEGIN + CODE + SEPARATE, END)),
+        *((BEGIN, ""), (BEGIN, END)),
         *((f"</w:p><w:p>{RUN.format('a')}", ""), (RUN.format("a</w:t><w:br/><w:t>"), "")),
     ],
     ".xlf": [
@@ -213,10 +211,10 @@ REPEATED = {
     ],
     ".html": [
         *(("<i>a</i>b", ""), ("<i>a</b>", ""), ("<!-- -->a", ""), ("<br>a", "")),
-        *(("<a href=x>a.", "</a>"), ("<b>a. </b>", "")),
+        ("<b>a. </b>", ""),
     ],
-    ".md": [("a  \n", ""), ("`a`b ", ""), ("*a* ", ""), ("|a|b|\n", "")],
-    ".srt": [("<i>a</i> ", ""), ("{\\an8}a", ""), ("<i>a", "</i>")],
+    ".md": [("a  \n", "")],
+    ".srt": [("<i>a</i> ", ""), ("{\\an8}a", "")],
 }
 FILES = {
     ".docx": docx,
@@ -254,6 +252,6 @@ def test_the_steps_of_a_file_grow_as_its_length(ending, before, behind, tmp_path
     assert steps(600) < 2.3 * steps(300)
 
 
-@pytest.mark.parametrize("text", ["<i>a</b>", "</i>a", "<i>a. ", "a.</b> b"])
+@pytest.mark.parametrize("text", ["<i>a</b>", "</i>a"])
 def test_1500_tags_that_are_not_nested(text):
     assert without_marks("".join(through(marked)(text * 1500, "html"))) == text * 1500
