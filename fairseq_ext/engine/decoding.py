@@ -27,7 +27,6 @@ from fairseq_ext.engine.languages import Pair
 from fairseq_ext.plugin.calls import make_pool, pool_without_constraints
 from fairseq_ext.search.constraints.drafts import elsewhere
 from fairseq_ext.search.constraints.placement import GlossaryPlacement
-from fairseq_ext.search.constraints.retry import Retry
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.interpreted import LoopSearch, OpenPool
 from fairseq_ext.search.parallel.driver import ParallelSearch
@@ -171,18 +170,23 @@ class Decoding(Intake):
             return self.scheduler.add(request, first=True)
         if self.placement is not None and request.is_draft and found:
             pool, sentence = make_pool(self.translator, [request.tokens], [request.constraints]), 0
-            terms = () if request.retry is None else request.retry.terms
-            placed = self.placement.sentence(pool, 0, found, request.requested, terms)
+            placed = self.placement.sentence(
+                pool, 0, found, request.requested, request.required_next
+            )
             with_terms = self.placement.placed(pool, [placed])[0]
-            outcome = self.placement.outcome(placed, with_terms, request.retry)
-            if outcome is None or isinstance(outcome, Retry):
+            if with_terms is None:
                 assert request.constraints is not None  # its terms were placed
-                request.retry, request.search_constraints = outcome, request.constraints
-                if outcome is not None:
-                    request.search_constraints = outcome.constraints(request.constraints)
+                request.required_next, request.search_constraints = (
+                    placed.required_next,
+                    request.constraints,
+                )
+                if request.required_next:
+                    request.search_constraints = request.constraints.without_terms(
+                        request.required_next
+                    )
                 request.nbest = request.most = request.requested
                 return self.scheduler.add(request, first=True)
-            found = outcome
+            found = with_terms
         elif (
             self.placement is not None
             and request.constraints is not None

@@ -17,10 +17,9 @@ from fairseq_ext.plugin.loading.settings import TooLong
 from fairseq_ext.search.constraints.drafts import SEARCHED
 from fairseq_ext.search.constraints.glossary import places_terms
 from fairseq_ext.search.constraints.report import ConstraintCounts
-from fairseq_ext.search.constraints.retry import Retry
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.mbr import check_seed
-from fairseq_ext.search.phrases.sentence import SentenceConstraints
+from fairseq_ext.search.phrases.sentence import SentenceConstraints, SourceTerm
 from fairseq_ext.search.protocols import Schedule
 from fairseq_ext.search.scheduler import Request, Scheduler
 from fairseq_ext.translator import Translation, Translator
@@ -45,7 +44,9 @@ class JobRequest(Request):
     # most tokens of a search that is repeated (search/strategies/stop/early.py)
     room: int | None = None
     long: list[Hypothesis] = field(default_factory=list)  # what the first one has found
-    retry: Retry | None = None  # a second search, for terms that fit badly in the first draft
+    required_next: tuple[
+        SourceTerm, ...
+    ] = ()  # terms that the search must have, as no draft had a word
 
     @property
     def is_draft(self) -> bool:

@@ -14,8 +14,8 @@
 | from_python.py, lines.py | constraints from Python, and from the lines of a command |
 | report.py | which constraints are met; `--glossary-report` |
 | placement.py, drafts.py | `--glossary-placement align`: the driver, its hypotheses |
-| term_writer.py, rewrites.py, renderings.py | the same: drafts with terms; the model's own words |
-| insertion.py, retry.py | the same: terms without a word in the draft; a second search |
+| term_writer.py, renderings.py | the same: drafts with terms; the model's own words |
+| insertion.py | the same: terms without a word in the draft |
 | usable.py | the same: which drafts with terms are answers |
 | placement_choice.py | its default, and the flags that it cannot obey |
 | inflection.py | the same: forms of terms, and the words that agree with them |

@@ -7,10 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from torch import Tensor
+
 from fairseq_ext.core.words import is_word, words_of
 from fairseq_ext.search.constraints.word_alignment import Mention, WordAlignment
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.phrases.forms import FEMININE
+from fairseq_ext.search.phrases.function_words import stem
 from fairseq_ext.search.phrases.letter_case import NOUNS_HAVE_CAPITALS
 from fairseq_ext.search.phrases.pieces import folded, normal
 from fairseq_ext.search.phrases.places import PLURAL, Span, Text, compounds
@@ -18,7 +21,10 @@ from fairseq_ext.search.phrases.sentence import Phrase, Placement, SentenceConst
 
 Alternatives = tuple[Phrase, ...]
 FURTHER_REASON = "a further mention for which the draft has no word of its own"
+COPIED_REASON = "a part of a name or code that the draft repeats as the source has it"
+FORM_REASON = "the draft has it in another form"
 UNFIT_REASON = "a common word that does not fit this sentence, by the model"
+JOINTS = frozenset("-/\\_@#")  # between the parts of a path, a code, a compound
 SEARCHED = 5  # hypotheses that are searched for a word where the best has none
 
 
@@ -63,6 +69,36 @@ def is_imperative(term: SourceTerm) -> bool:
     return begins and behind == "Sie" and all(map(PLURAL.search, term.targets))
 
 
+def is_copied(term: SourceTerm, words: Sequence[str], is_known: bool) -> bool:
+    """Return whether a draft of these words repeats the mention of a term as a part of a longer run
+    of the source: a name, a path, code."""
+    own = words_of(term.mention)
+    before, behind = term.around
+    runs = [[before, *own]] * (before in JOINTS) + [[*own, behind]] * (behind in JOINTS)
+    if is_known:
+        runs += [own] * (len(own) > 1) + [[before, *own]] * is_word(before)
+        runs += [[*own, behind]] * is_word(behind)
+    return any(run == list(words[i : i + len(run)]) for run in runs for i in range(len(words)))
+
+
+def folded_words(text: str) -> tuple[str, ...]:
+    """Return the words of a text, folded."""
+    return tuple(folded(word) for word in words_of(text) if is_word(word))
+
+
+def is_form(one: str, other: str) -> bool:
+    """Return whether two texts are forms of the same English words: "use" and "using", "automatic"
+    and "automatically"."""
+    pairs = folded_words(one), folded_words(other)
+    return (
+        pairs[0] != pairs[1]
+        and len(pairs[0]) == len(pairs[1])
+        and all(
+            stem(a) == stem(b) or {a + "ly", a + "ally"} & {b} for a, b in zip(*pairs, strict=True)
+        )
+    )
+
+
 def is_part_of(term: SourceTerm, other: SourceTerm) -> bool:
     """Return whether a target form of a term is a part of one of another: Konfiguration and
     Teilkonfiguration."""
@@ -73,7 +109,8 @@ def is_part_of(term: SourceTerm, other: SourceTerm) -> bool:
 
 @dataclass(frozen=True)
 class Rewrite:
-    """A text in the place of a span of a draft (rewrites.py).
+    """A text in the place of a span of a draft. It may be wider than the words that translate the
+    source term, and have words of its own around the form ("dem Verband" for "der Gruppe").
 
     span: characters [start, end) of the draft's text, empty for an insertion; text: what is written
     there; form: the term's form in it, as the text has it; placed_by: as in Placement; around:
@@ -106,7 +143,9 @@ class Candidate:
     unfit: set[SourceTerm] = field(default_factory=set)  # terms that the model would not write
     # how its terms are written, once this is decided (inflection.py)
     rewrites: dict[SourceTerm, Rewrite] = field(default_factory=dict)
-    # versions with the terms, one for each choice of forms, with their ranking scores
+    other_forms: set[SourceTerm] = field(default_factory=set)  # of which it has another form
+    alternatives: list[Version] = field(default_factory=list)  # with another form of one of them
+    # versions with the terms, with their ranking scores
     finals: list[tuple[float, Hypothesis]] = field(default_factory=list)
 
     def standing(self, terms: Sequence[SourceTerm]) -> list[Span]:
@@ -152,10 +191,10 @@ class Sentence:
     mentions: list[Mention] = field(default_factory=list)
     # terms that the search has brought in, since a first draft had no word for them
     required: tuple[SourceTerm, ...] = ()
+    entry: SourceTerm | None = None  # the term that is all of its source
     source: int = -1  # its number among the encoded sources
-    # terms that fit badly where they are inserted, each with the model's own word ("" for labels
-    # that are left) and the mean log-probability of the draft that has this word there
-    poor: dict[SourceTerm, tuple[str, float]] = field(default_factory=dict)
+    # terms that the model writes itself for their source terms: they may be left
+    known_terms: set[SourceTerm] = field(default_factory=set)
 
     @cached_property
     def first_mentions(self) -> list[int]:
@@ -170,6 +209,17 @@ class Sentence:
         for term in self.constraints.terms:
             sources.setdefault(term.phrases, set()).add(term.source)
         return {term for term in self.constraints.terms if len(sources[term.phrases]) > 1}
+
+    def share(self, term: SourceTerm) -> float:
+        """Return the share of a term among the model's own translations of its source term."""
+        forms = set(map(folded_words, term.targets))
+        return max(
+            (
+                sum(self.mentions[i].renderings.get(form, 0.0) for form in forms)
+                for i in self.mention_numbers(term)
+            ),
+            default=0.0,
+        )
 
     def all_places(self, candidate: Candidate) -> list[tuple[SourceTerm, Span | None]]:
         """Return the terms that a candidate lacks, and the words of each."""
@@ -207,7 +257,13 @@ class Sentence:
                 key in sure and self.is_doubtful(candidate, term)
             ):
                 left[term] = FURTHER_REASON
-            elif term in candidate.unfit or (word is None and term.is_interface_label):
+            elif term in candidate.other_forms:
+                left[term] = FORM_REASON
+            elif not (term.required or term is self.entry) and is_copied(
+                term, words_of(candidate.text), term in self.known_terms
+            ):
+                left[term] = COPIED_REASON
+            elif term in candidate.unfit or (word is None and term in self.known_terms):
                 left[term] = UNFIT_REASON
             known.add(key)
         return left
@@ -273,16 +329,23 @@ class Sentence:
         return [each for each in self.candidates[:first] if not all(each.has_term)]
 
     def rank(self, place: int) -> int:
-        """Return 0 for the best candidate, 1 for those that are searched if it lacks a word, 2 for
-        others: so that the answer does not depend on the requested number of hypotheses."""
-        return 1 + (place >= SEARCHED) if place else 0
+        """Return 0 for the candidates that compete, 1 for others: so that the answer does not
+        depend on the requested number of hypotheses."""
+        return int(place >= SEARCHED or not self.competes(self.candidates[place]))
+
+    def competes(self, candidate: Candidate) -> bool:
+        """Return whether a candidate has a term that the best one lacks, or is the best one."""
+        first = self.candidates[0]
+        pairs = zip(candidate.has_term, first.has_term, strict=True)
+        return candidate is first or any(own and not other for own, other in pairs)
 
     @property
-    def unaligned_terms(self) -> tuple[SourceTerm, ...]:
-        """The terms for which the best draft has no word, but for those that the
-        search was to bring in."""
+    def required_next(self) -> tuple[SourceTerm, ...]:
+        """The terms that a next search must have: those for which the best draft has no word, but
+        for those that the last search was to bring in, and these; none if there is no such term."""
         places = [] if self.candidates[0].words is None else self.places(self.candidates[0])
-        return tuple(term for term, word in places if word is None and term not in self.required)
+        new = [term for term, word in places if word is None and term not in self.required]
+        return (*self.required, *new) if new else ()
 
     def lacks(self, rank: int) -> bool:
         """Return whether no candidate of this rank or a better one is complete."""
@@ -298,6 +361,22 @@ class Sentence:
             candidate.words is not None
             and all(word is not None for _, word in self.places(candidate))
         )
+
+
+@dataclass(eq=False)
+class Version:
+    """A draft with terms.
+
+    rewrites: of the terms that it writes; tokens (L,): EOS and forced tokens included; changes: of
+    the draft's text, from left to right; scores (L,): log-probabilities, once computed.
+    """
+
+    sentence: Sentence
+    candidate: Candidate
+    rewrites: Mapping[SourceTerm, Rewrite]
+    tokens: list[int]
+    changes: Sequence[tuple[Span, str]] = ()
+    scores: Tensor = field(default_factory=lambda: Tensor())
 
 
 def elsewhere(constraints: SentenceConstraints, found: list[Hypothesis]) -> list[Hypothesis]:

@@ -162,7 +162,6 @@ class Required:
     phrases: tuple[Phrase, ...]  # alternatives
     matches: list[Match]  # the mention, or all of them with --glossary-repeat once
     cased: Cased  # in which case they count
-    is_label: bool = False
 
 
 class Glossary:
@@ -350,20 +349,6 @@ class Glossary:
         capitals = sum(target[:1].isupper() and not keeps_case(target) for target in targets)
         return len(self.terms) < FEW_TERMS or capitals >= LABELS * len(targets)
 
-    @cached_property
-    def has_source_labels(self) -> bool:
-        """Whether the file has labels of an interface, for targets whose nouns have capitals
-        anyway: many of its source terms begin with one."""
-        target = two_letters(self.options.languages.target or "")
-        sources = [term.source for term in self.terms]
-        capitals = sum(source[:1].isupper() and not keeps_case(source) for source in sources)
-        return (
-            self.inflected is not None
-            and target in LANGUAGES
-            and len(sources) >= FEW_TERMS
-            and capitals >= LABELS * len(sources)
-        )
-
     @property
     def unused_terms(self) -> list[str]:
         """The source terms that no sentence had."""
@@ -380,8 +365,7 @@ class Glossary:
                 once[match.term].matches.append(match)
                 continue
             term = self.terms[match.term]
-            is_label = self.has_source_labels and term.case != "exact"
-            found.append(Required(term, self.forms(term), [match], term.cased, is_label))
+            found.append(Required(term, self.forms(term), [match], term.cased))
             once[match.term] = found[-1]
         return found
 
@@ -439,10 +423,3 @@ register_feature(
     signature=signature,
     page="glossaries.md",
 )
-
-
-def is_label(required: Required, words: Sequence[str]) -> bool:
-    """Return whether the glossary has a capital where a source of these words has a small letter: a
-    label that the source uses as another kind of word (Enthalten: enthalten)."""
-    starts = [words[match.start][:1] for match in required.matches] if words else []
-    return required.term.source[:1].isupper() and any(starts) and all(map(str.islower, starts))

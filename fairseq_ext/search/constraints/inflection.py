@@ -6,9 +6,10 @@ with the highest probability, the draft's own words among the candidates. Sums a
 mean favours forms of many tokens. Terms are chosen one after the other, nouns first, since
 adjectives agree with them.
 
-A label of an interface ("Set", "Open") is often a common word in a sentence, which its term does
-not translate. There the draft's own word is a candidate too: the term is left where it costs the
-sentence more than a margin.
+A term that the model knows, as it writes it itself for the source term alone, is often a common
+word in a sentence, which the term does not translate ("Set", "Open"). There the draft without it is
+a candidate too: the term is left where it costs the sentence more than `KNOWN_COST`. A term that
+the model does not know is an order.
 """
 
 from __future__ import annotations
@@ -16,22 +17,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from fairseq_ext.search.constraints.drafts import Candidate, Rewrite, Sentence
+from fairseq_ext.search.constraints.drafts import Candidate, Rewrite, Sentence, Version
 from fairseq_ext.search.constraints.forced_decoding import Sources
-from fairseq_ext.search.constraints.rewrites import Version, words
 from fairseq_ext.search.constraints.term_writer import TermWriter
-from fairseq_ext.search.constraints.word_alignment import MIN_SURE_SCORE
-from fairseq_ext.search.phrases.agreement import LANGUAGES, has_noun, is_nominal, noun_after
+from fairseq_ext.search.phrases.agreement import LANGUAGES, has_noun
 from fairseq_ext.search.phrases.pieces import folded
 from fairseq_ext.search.phrases.sentence import SourceTerm
 from fairseq_ext.search.pool import Pool
 
-# nats that a label may cost its sentence: of several words, of one, and where the place is doubtful
-PHRASE_MARGIN, WORD_MARGIN, DOUBTFUL_MARGIN = 5.0, 4.0, 2.0
-NAMED_MARGIN = 8.0  # of several words, with the label's capitals in the source
-# of one that the model writes by itself, where it never writes the draft's word
-WRITTEN_SHARE, WRITTEN_MARGIN = 0.45, 7.0
-WRONG_MARGIN = 6.0  # that the draft's own words must be better by, where they do not agree
+KNOWN_COST = 8.0  # nats that a term which the model knows may cost its sentence
+WRONG_MARGIN = 2.0  # that the draft's own words must be better by, where they do not agree
 Options = list[tuple[SourceTerm, list[Rewrite]]]  # the terms of a draft, and ways to write them
 Score = Callable[[Pool, Sources, Sequence[Version], int | None], None]
 # tokens behind a term that are compared first, and the best ways, which the sentence then compares
@@ -81,6 +76,10 @@ class Inflection:
 
     def options(self, sentence: Sentence, candidate: Candidate) -> Options:
         """Return the ways to write each term of a draft, nouns first."""
+        if sentence.entry is not None:  # as the glossary has it
+            written = sentence.entry.text.split("|")
+            text = next((t for t in written if folded(t) == folded(candidate.text)), written[0])
+            return [(sentence.entry, [Rewrite((0, len(candidate.text)), text, text)])]
         places = [(term, span) for term, span in sentence.places(candidate) if span is not None]
         spans = [span for _, span in places]
         found = [
@@ -90,6 +89,10 @@ class Inflection:
                 if term in candidate.inserted
                 else self.writer.inflected(
                     term, candidate.text, span, spans, longer_word(candidate, term)
+                )
+                if self.is_known
+                else self.writer.choices(
+                    term, candidate.text, span, spans, candidate.leads.get(term, "")
                 ),
             )
             for term, span in places
@@ -118,15 +121,19 @@ class Inflection:
         self.score_versions_(pool, sources, [each.version for each in left], None)
         for candidate, of in choices.items():
             if of:
-                take(candidate, max(of, key=lambda each: each.total))
+                chosen = max(of, key=lambda each: each.total)
+                take(candidate, chosen)
+                candidate.alternatives = [
+                    each.version for each in of if each is not chosen and each.way is not None
+                ]
 
     def choices(
         self, pool: Pool, sentence: Sentence, candidate: Candidate, options: Options, turn: int
     ) -> list[Choice]:
         """Return the ways to write one term of a draft, and to leave it, where it may be left."""
         term, ways = options[turn]
-        may_be_left = term.is_interface_label and not (
-            term in candidate.inserted or term in candidate.wrong
+        may_be_left = (
+            term in sentence.known_terms - {sentence.entry} and term not in candidate.wrong
         )
         if len(ways) == 1 and not may_be_left:
             return []
@@ -154,7 +161,7 @@ class Inflection:
         }
         if may_be_left:  # the number decides only between forms
             gain = max(self.writer.bonus(term, form) for form in term.targets)
-            bonus[None] = gain - margin(sentence, candidate, term)
+            bonus[None] = gain - KNOWN_COST
         if term in candidate.wrong:
             bonus[as_it_is(candidate, term)] = max(bonus.values()) - WRONG_MARGIN
         out = []
@@ -175,6 +182,7 @@ def take(candidate: Candidate, choice: Choice) -> None:
     if way is None:
         candidate.unfit.add(term)
         candidate.rewrites.pop(term, None)
+        candidate.inserted.pop(term, None)
     else:
         candidate.rewrites[term] = way
         if term in candidate.inserted:
@@ -193,25 +201,3 @@ def as_it_is(candidate: Candidate, term: SourceTerm) -> Rewrite:
     """Return a term as a draft has it."""
     own = candidate.text[slice(*candidate.wrong[term])]
     return Rewrite(candidate.wrong[term], own, own)
-
-
-def margin(sentence: Sentence, candidate: Candidate, term: SourceTerm) -> float:
-    """Return how much less probable (in nats) a label may make a draft."""
-    mention = sentence.aligned_mention(candidate, term)
-    if mention is None or candidate.words is None:
-        return DOUBTFUL_MARGIN
-    if candidate.words.is_in_compound(mention):
-        return 0.0
-    if " " in term.source:
-        return NAMED_MARGIN if term.mention == term.source else PHRASE_MARGIN
-    span = candidate.words.span_of_mention[mention] or (0, 0)
-    displaced = candidate.text[slice(*span)]
-    of = sentence.mentions[mention]
-    known = {tuple(words(form)) for form in term.targets}  # "gesetzt" and "setzt" for "Setzen"
-    share = sum(of.share(*form) for form in known)
-    is_written = share >= WRITTEN_SHARE and candidate.words.weight[mention] >= MIN_SURE_SCORE
-    is_same_kind = displaced[:1].isupper() == is_nominal(term.targets)
-    is_attributive = displaced[:1].islower() and noun_after(candidate.text, span[1], "de")
-    if is_written and is_same_kind and not is_attributive and not of.share(*words(displaced)):
-        return WRITTEN_MARGIN
-    return DOUBTFUL_MARGIN if sentence.is_doubtful(candidate, term) else WORD_MARGIN

@@ -12,15 +12,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from os.path import commonprefix
 from typing import NamedTuple
 
-from fairseq_ext.search.constraints.drafts import UNFIT_REASON, Candidate, Rewrite, Sentence
+from fairseq_ext.search.constraints.drafts import (
+    FURTHER_REASON,
+    Candidate,
+    Rewrite,
+    Sentence,
+    Version,
+    folded_words,
+)
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding, Sources
-from fairseq_ext.search.constraints.rewrites import Version, is_inflection, words
 from fairseq_ext.search.constraints.term_writer import TermWriter, led
-from fairseq_ext.search.constraints.word_alignment import SUBJECTS, Mention, word_spans
-from fairseq_ext.search.phrases.agreement import is_nominal, noun_after
+from fairseq_ext.search.constraints.word_alignment import Mention, word_spans
+from fairseq_ext.search.phrases.agreement import noun_after
 from fairseq_ext.search.phrases.function_words import function_words, stem
 from fairseq_ext.search.phrases.noun_phrases import lacks_article
 from fairseq_ext.search.phrases.pieces import folded
@@ -33,9 +38,6 @@ from fairseq_ext.search.pool import Pool
 COMPARED = (3, 3, 6)
 FILLS = 8  # first words in front of a term that are compared
 NEAR = 8  # tokens behind a term that are compared
-# nats that a label of an interface may cost: inserted, inserted before a second search, and in that
-LABEL_COST, SEARCHED_COST, FOUND_COST = 4.0, 13.0, 4.0
-POOR = 8.0  # nats that an insertion may cost before the sentence is searched again
 ACTION = re.compile(r"(?:[ts]ion|ment|ance|ence|al)$")
 LEADS = {  # words before a term in the singular and in the plural
     "en": (
@@ -84,71 +86,24 @@ class Insertion:
         jobs = []
         for sentence in sentences:
             draft = sentence.candidates[0]
-            places = sentence.places(draft) if sentence.lacks(1) else []
-            terms = [term for term, word in places if word is None]
-            labels = () if sentence.required else absent_labels(sentence, draft)
-            for term in [*terms, *labels]:
-                # a label of another kind than its source word ("More" for "nicht mehr") stands only
-                # where it fits what it displaces
-                is_other = self.writer.is_english and term.is_label and " " not in term.targets[0]
-                if not term.required and (is_other or self.has_inflection(draft, term)):
-                    draft.unfit.add(term)
-                else:
-                    jobs.append((sentence, term))
+            lacks = sentence.lacks(0)
+            places = [] if draft.words is None else sentence.all_places(draft)
+            further = [t for t, why in sentence.left_terms(draft).items() if why == FURTHER_REASON]
+            terms = [
+                term
+                for term, word in places
+                if word is None and term not in further and (term in sentence.known_terms or lacks)
+            ]
+            jobs += [(sentence, term) for term in terms]
         if not jobs:
             return
         options = [self.options(sentence, term) for sentence, term in jobs]
         versions = self.selected(pool, sources, jobs, options)
         self.score_versions_(pool, sources, [version for of in versions for version, _ in of], NEAR)
-        bests = [
-            max(of, key=lambda each: float(each[0].scores.sum()), default=None) for of in versions
-        ]
-        self.score_versions_(pool, sources, [best[0] for best in bests if best is not None], None)
-        found: list[tuple[Sentence, SourceTerm, Rewrite]] = []
-        for (sentence, term), best in zip(jobs, bests, strict=True):
-            if best is not None and term.is_interface_label:
-                found.append((sentence, term, best[1]))
-            elif best is not None:
-                candidate = sentence.candidates[0]
-                candidate.inserted[term] = best[1]
-                cost = candidate.draft.positional_scores.sum() - best[0].scores.sum()
-                if float(cost) > POOR:
-                    ((_, own),) = best[0].rewrites.items()
-                    sentence.poor[term] = own.form, float(best[0].scores.mean())
-        self.insert_labels(pool, sources, found)
-
-    def insert_labels(
-        self,
-        pool: Pool,
-        sources: Sources,
-        places: Sequence[tuple[Sentence, SourceTerm, Rewrite]],
-    ) -> None:
-        """Insert a label in each best draft, in the form and with the words before it that are the
-        most probable, where this costs the sentence little; where it costs more, the label is
-        searched for."""
-        versions = []
-        for sentence, term, place in places:
-            candidate = sentence.candidates[0]
-            ways = [
-                Rewrite(place.span, led(lead, form), form, "inserted")
-                for form in self.writer.of_number(term)
-                for lead in LEADS[self.writer.language][0]
-            ]
-            versions += [self.writer.version(sentence, candidate, {term: way}) for way in ways]
-        self.score_versions_(pool, sources, versions, None)
-        best: dict[Sentence, tuple[float, SourceTerm, Rewrite]] = {}
-        for version in versions:
-            draft, ((term, way),) = version.candidate.draft, version.rewrites.items()
-            cost = float(draft.positional_scores.sum() - version.scores.sum())
-            if cost < best.get(version.sentence, (SEARCHED_COST,))[0]:
-                best[version.sentence] = cost, term, way
-        for sentence, (cost, term, way) in best.items():
-            candidate = sentence.candidates[0]
-            if cost < LABEL_COST:
-                candidate.inserted[term] = way
-            elif not sentence.poor:
-                scores = candidate.draft.positional_scores
-                sentence.poor[term] = "", float(scores.sum() - FOUND_COST) / len(scores)
+        for (sentence, term), of in zip(jobs, versions, strict=True):
+            best = max(of, key=lambda each: float(each[0].scores.sum()), default=None)
+            if best is not None:
+                sentence.candidates[0].inserted[term] = best[1]
 
     def options(self, sentence: Sentence, term: SourceTerm) -> list[Option]:
         """Return the ways to insert a term."""
@@ -170,7 +125,7 @@ class Insertion:
             removed = self.privatives(sentence, candidate, term)
             around, taken = tuple((span, "") for span in removed), [*taken, *removed]
         out, spans = [], word_spans(candidate.text)
-        content = {*words(form)} - function_words("en") if self.writer.is_english else ()
+        content = {*folded_words(form)} - function_words("en") if self.writer.is_english else ()
         own = {*map(stem, content)}
         before_noun = [
             end
@@ -264,21 +219,6 @@ class Insertion:
                 best[key] = value
                 version.candidate.leads[term] = rewrite.text.removesuffix(rewrite.form).strip()
 
-    def has_inflection(self, candidate: Candidate, term: SourceTerm) -> bool:
-        """Return whether a draft has another form of a term ("opening" for "open"), or the verb of
-        which it is the noun ("to describe" for "description")."""
-        assert candidate.words is not None
-        before = ""
-        for place, word in enumerate(candidate.words.folded) if self.writer.is_english else ():
-            is_verb = before == "to" or before in SUBJECTS
-            if candidate.words.is_free(place) and any(
-                is_inflection(form, word) or (is_verb and is_derived(form, word))
-                for form in term.targets
-            ):
-                return True
-            before = word
-        return False
-
     def own_word(self, mentions: Sequence[Mention], displaced: str = "") -> str:
         """Return the word that the model writes for a term by itself, a form of what is displaced
         if there is one; "" for none."""
@@ -334,32 +274,6 @@ def differs(term: SourceTerm, own: str, displaced: str) -> bool:
     is_verb = displaced.endswith("ing") and not any(t.endswith("ing") for t in (*term.targets, own))
     has_plural = any(PLURAL.search(form) for form in (*term.targets, own))
     return is_verb or (PLURAL.search(displaced) is not None and not has_plural)
-
-
-def is_derived(noun: str, verb: str) -> bool:
-    """Return whether an English noun has a verb's stem and the ending of an action."""
-    shared = len(commonprefix([folded(noun), stem(verb)]))
-    return ACTION.search(noun) is not None and shared >= max(4, len(stem(verb)) - 1)
-
-
-def absent_labels(sentence: Sentence, candidate: Candidate) -> list[SourceTerm]:
-    """Return the labels of things (no verbs or adjectives) for which a draft has no word, and no
-    part of a compound."""
-    left, places, words = (
-        sentence.left_terms(candidate),
-        dict(sentence.all_places(candidate)),
-        candidate.words,
-    )
-    return [
-        term
-        for term, reason in left.items()
-        if reason == UNFIT_REASON
-        and term.is_interface_label
-        and places[term] is None
-        and is_nominal(term.targets)
-        and words is not None
-        and not any(map(words.is_in_compound, sentence.mention_numbers(term)))
-    ]
 
 
 def next_token(candidate: Candidate, place: int) -> int:

@@ -5,16 +5,16 @@ are found and replaced by the terms (word_alignment.py); of several target forms
 best model score stays. So the decoder reads probable words before and after a term, and a term that
 the model does not know has no effect on the rest. A term that the draft has already is left
 unchanged. If the best hypothesis has no word for a term, another one that has is used; if none has,
-the term is inserted (insertion.py), and where it fits badly the sentence is searched again
-(retry.py). A term that does not fit is left (rewrites.py). If the result breaks another constraint,
-the sentence is searched with all its terms forced.
+the term is inserted (insertion.py), or, where it cannot be, the sentence is searched again. A term
+that the model knows and that does not fit is left (inflection.py). If the result breaks another
+constraint, the sentence is searched with all its terms forced.
 
 Scores are the model's for the final text.
 """
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from os.path import commonprefix
@@ -24,20 +24,22 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.search.constraints.drafts import (
+    COPIED_REASON,
     SEARCHED,
+    UNFIT_REASON,
     Candidate,
     Sentence,
+    Version,
     elsewhere,
+    is_form,
     is_imperative,
     is_part_of,
     mentions_of,
 )
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding, Sources
-from fairseq_ext.search.constraints.inflection import Inflection
+from fairseq_ext.search.constraints.inflection import KNOWN_COST, Inflection
 from fairseq_ext.search.constraints.insertion import Insertion
 from fairseq_ext.search.constraints.renderings import Renderings
-from fairseq_ext.search.constraints.retry import Retry
-from fairseq_ext.search.constraints.rewrites import Version, unfit
 from fairseq_ext.search.constraints.term_writer import TermWriter
 from fairseq_ext.search.constraints.usable import usable_hypotheses
 from fairseq_ext.search.constraints.word_alignment import (
@@ -46,6 +48,7 @@ from fairseq_ext.search.constraints.word_alignment import (
 )
 from fairseq_ext.search.finished import Hypothesis, OnFinal
 from fairseq_ext.search.phrases.function_words import function_words
+from fairseq_ext.search.phrases.pieces import folded
 from fairseq_ext.search.phrases.places import Span, token_spans
 from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.phrases.sentence import Meets, SentenceConstraints, SourceTerm
@@ -54,10 +57,11 @@ from fairseq_ext.search.protocols import SearchSpec
 
 BATCH_SIZE = 128  # sentences whose hypotheses are scored in one call
 Driver = Callable[[Pool, OnFinal], None]
-# narrower beams have a forced term at the start of the sentence: there it is inserted
-MIN_BEAM_TO_FORCE = 3
-FORMS = 6  # most combinations of target forms of a hypothesis
-PLACED_WEIGHT = 0.1  # weight of the score with terms, that of the draft having 1
+Terms = tuple[SourceTerm, ...]
+
+# of its translations, of a term that the model writes itself for its source term
+KNOWN_SHARE = 0.5
+LENGTH_REWARD = 0.6  # nats a token of a hypothesis that competes with the best draft
 
 
 class GlossaryPlacement:
@@ -108,17 +112,16 @@ class GlossaryPlacement:
             return self.forced(pool, answer)
         waiting: list[Sentence] = []
         left: list[int] = []
-        again, required = dict[int, Retry](), dict[int, Retry]()
+        again, required = dict[int, Terms](), dict[int, Terms]()
 
         def answer_waiting() -> None:
             for sentence, found in zip(waiting, self.placed(pool, waiting), strict=True):
-                outcome = self.outcome(sentence, found, required.get(sentence.number))
-                if outcome is None:
-                    left.append(sentence.number)
-                elif isinstance(outcome, Retry):
-                    again[sentence.number] = outcome
+                if found is not None:
+                    answer(sentence.number, found)
+                elif sentence.required_next:
+                    again[sentence.number] = sentence.required_next
                 else:
-                    answer(sentence.number, outcome)
+                    left.append(sentence.number)
             self.forced_decoding.forget(
                 pool.source(sentence.number).tolist() for sentence in waiting
             )
@@ -127,7 +130,7 @@ class GlossaryPlacement:
         def collect(number: int, found: list[Hypothesis]) -> None:
             if not given[number].terms or not found:
                 return answer(number, found)
-            terms = required[number].terms if number in required else ()
+            terms = required.get(number, ())
             waiting.append(self.sentence(pool, number, found, self.spec.nbest, terms))
             if len(waiting) == BATCH_SIZE:
                 answer_waiting()
@@ -144,8 +147,8 @@ class GlossaryPlacement:
         while again:
             required = dict(again)
             again.clear()
-            for number, retry in required.items():
-                others[number] = retry.constraints(given[number])
+            for number, terms in required.items():
+                others[number] = given[number].without_terms(terms)
             self.forced(replace(pool, constraints=others, to_decode=sorted(required)), collect)
             answer_waiting()
         if left:
@@ -153,32 +156,6 @@ class GlossaryPlacement:
                 replace(pool, to_decode=sorted(left)),
                 lambda number, found: answer(number, elsewhere(given[number], found)),
             )
-
-    def outcome(
-        self, sentence: Sentence, found: list[Hypothesis] | None, retry: Retry | None
-    ) -> list[Hypothesis] | Retry | None:
-        """Return the answer of a sentence, or its next search; None: one with all terms forced.
-
-        found: its hypotheses with terms, from `placed`; retry: its last search, None: the draft's.
-        """
-        if retry is not None and retry.first:
-            return retry.better(sentence, found, self.target_functions)
-        searches = retry is None and self.spec.k >= MIN_BEAM_TO_FORCE
-        if found is not None and not (searches and sentence.poor):
-            return found
-        return self.retry(sentence, found) if found or sentence.unaligned_terms else None
-
-    def retry(self, sentence: Sentence, first: list[Hypothesis] | None) -> Retry:
-        """Return the second search of a sentence. first: its hypotheses so far."""
-        if first is None:
-            return Retry((*sentence.required, *sentence.unaligned_terms))
-        own = {
-            term.phrases: self.text.segmenter().alternatives([word], "", suggest=False)[0]
-            for term, (word, _) in sentence.poor.items()
-            if word
-        }
-        mean = max(mean for _, mean in sentence.poor.values())
-        return Retry(tuple(sentence.poor), own, first, sentence.candidates[0], mean)
 
     def sentence(
         self,
@@ -198,7 +175,14 @@ class GlossaryPlacement:
             self.candidate(pool, constraints, draft, pool.lead_of(number)) for draft in drafts
         ]
         mentions = mentions_of(constraints, self.source_functions, self.writer.source)
-        return Sentence(number, constraints, candidates, nbest, mentions, required)
+        sentence = Sentence(number, constraints, candidates, nbest, mentions, required)
+        term = constraints.terms[0]
+        is_all = {*range(len(pool.source(number)) - 1)}.issubset(*term.mentions[:1] or ((),))
+        if is_all and len(constraints.terms) == 1 and folded(term.mention) == folded(term.source):
+            sentence.entry = term
+            for each in candidates:
+                each.has_term, each.wrong = [each.text in term.text.split("|")], {}
+        return sentence
 
     def candidate(
         self, pool: Pool, constraints: SentenceConstraints, draft: Hypothesis, lead: int
@@ -231,16 +215,16 @@ class GlossaryPlacement:
     def placed(self, pool: Pool, sentences: Sequence[Sentence]) -> list[list[Hypothesis] | None]:
         """Return the hypotheses of each sentence with its terms, best first; None for a sentence
         that placement cannot serve."""
+        if lacking := [
+            sentence for sentence in sentences if any(sentence.incomplete(sentence.nbest))
+        ]:
+            self.place_terms(pool, lacking)
         for sentence, candidate in [
             (s, c) for s in sentences for c in s.candidates if all(c.has_term)
         ]:
             placements = sentence.placements(candidate, {})
             final = replace(candidate.draft, placements=placements)
-            candidate.finals.append(((1 + PLACED_WEIGHT) * final.score, final))
-        if lacking := [
-            sentence for sentence in sentences if any(sentence.incomplete(sentence.nbest))
-        ]:
-            self.place_terms(pool, lacking)
+            candidate.finals.append((self.value(sentence, candidate, final), final))
         # subtle: if the best draft cannot be used (a phrase is banned), nbest changes nothing
         unsuited = [
             sentence
@@ -263,38 +247,24 @@ class GlossaryPlacement:
             [pool.source(sentence.number).tolist() for sentence in sentences], pool.length.device
         )
         self.render(pool, sentences)
-        new = [(s, c) for s in sentences for c in s.incomplete(s.nbest) if c.words is None]
-        self.align(pool, sources, new)
-        lacking = [s for s in sentences if s.lacks(0)]
-        new = [(s, c) for s in lacking for c in s.incomplete(SEARCHED) if c.words is None]
-        self.align(pool, sources, new)
+        for is_first in (True, False):
+            new = [
+                (s, c)
+                for s in sentences
+                if is_first or s.lacks(0)
+                for i, c in enumerate(s.candidates)
+                if c.words is None
+                and not all(c.has_term)
+                and (i < s.nbest or (i < SEARCHED and (not is_first or s.competes(c))))
+            ]
+            self.align(pool, sources, new)
         self.insert(pool, sources, sentences)
-        is_inflected = self.inflect.is_known
-        if is_inflected:
-            self.inflect(pool, sources, sentences)
-        else:
-            self.insert.fill(pool, sources, sentences)
-        while sentences:
-            versions = [each for sentence in sentences for each in self.written(pool, sentence)]
-            self.score_versions_(pool, sources, versions)
-            sentences = [] if is_inflected else self.without_unfit_terms(versions)
-            for each in versions:
-                if each.sentence not in sentences:
-                    self.finish(pool, each)
-
-    def without_unfit_terms(self, versions: Sequence[Version]) -> list[Sentence]:
-        """Leave the terms that do not fit, by the best of each candidate's versions. Return the
-        sentences that have some."""
-        ranked = sorted(versions, key=lambda each: float(each.scores.sum()))
-        best = {each.candidate: each for each in ranked}  # the last one is the best
-        changed = []
-        for candidate, version in best.items():
-            lead = len(candidate.draft.tokens) - len(candidate.tokens)
-            spans = token_spans(version.tokens[lead:], self.text.text, self.text.own_texts)
-            terms = unfit(version, spans, self.writer.is_english)
-            candidate.unfit |= terms
-            changed += [version.sentence] if terms else []
-        return list(dict.fromkeys(changed))
+        self.insert.fill(pool, sources, sentences)
+        self.inflect(pool, sources, sentences)
+        versions = [each for sentence in sentences for each in self.written(pool, sentence)]
+        self.score_versions_(pool, sources, versions)
+        for each in versions:
+            self.finish(pool, each)
 
     def finish(self, pool: Pool, version: Version) -> None:
         """Add a scored version to those of its draft."""
@@ -310,8 +280,18 @@ class GlossaryPlacement:
             ending=None,
             placements=version.sentence.placements(candidate, version.rewrites),
         )
-        mean = float(total) / len(version.tokens)
-        candidate.finals.append((candidate.draft.score + PLACED_WEIGHT * mean, final))
+        # other forms lengthen lists, and do not compete
+        competes = version not in candidate.alternatives
+        value = self.value(version.sentence, candidate, final) if competes else -math.inf
+        candidate.finals.append((value, final))
+
+    def value(self, sentence: Sentence, candidate: Candidate, final: Hypothesis) -> float:
+        """Return what a version competes with."""
+        reasons = UNFIT_REASON, COPIED_REASON
+        left = {term for term, why in sentence.left_terms(candidate).items() if why in reasons}
+        met = len(sentence.known_terms - left)
+        reward = LENGTH_REWARD * len(final.tokens) + KNOWN_COST * met
+        return float(final.positional_scores.sum()) + reward
 
     def render(self, pool: Pool, sentences: Sequence[Sentence]) -> None:
         """Find what the models write for the terms of sentences by themselves."""
@@ -329,6 +309,14 @@ class GlossaryPlacement:
         found = self.renderings([term for _, term in open_terms], pool.length.device, pool.bos)
         for (mention, _), phrases in zip(open_terms, found, strict=True):
             mention.renderings = phrases
+        for sentence in sentences:
+            sentence.known_terms = {
+                term
+                for term in sentence.constraints.terms
+                if not term.required
+                and term.case in ("any", "fitted")
+                and sentence.share(term) >= KNOWN_SHARE
+            }
 
     def score_versions_(
         self, pool: Pool, sources: Sources, versions: Sequence[Version], near: int | None = None
@@ -381,7 +369,15 @@ class GlossaryPlacement:
             words.attend_(
                 None if weights is None else weights[lead:], sentence.constraints.source_words
             )
-            if weights is None:
+            candidate.other_forms = {
+                term
+                for term, span in sentence.all_places(candidate)
+                if self.writer.is_english and span is not None and not term.required
+                if is_form(term.targets[0], candidate.text[slice(*span)])
+            }
+            if sentence.entry is not None:
+                words.span_of_mention[0] = 0, len(candidate.text)
+            elif weights is None:
                 jobs += [(sentence, candidate, mention, target) for mention in words.unsure]
         if not jobs:
             return
@@ -403,34 +399,24 @@ class GlossaryPlacement:
             candidate.words.differ_(of_mention)
 
     def written(self, pool: Pool, sentence: Sentence) -> list[Version]:
-        """Return the versions of the candidates that have a word for each term, one for each
-        combination of forms."""
+        """Return the versions of the candidates that have a word for each term: the chosen one, and
+        those with another form of the term that was chosen last."""
         limit = pool.max_len[sentence.number]
         out = []
         incomplete = sentence.incomplete(len(sentence.candidates))
         for candidate in filter(sentence.is_complete, incomplete):
             if candidate.finals:  # written before
                 continue
-            places = sentence.places(candidate)
-            spans = [word for _, word in places if word is not None]
-            choices = [
-                [candidate.inserted[term]]
-                if term in candidate.inserted
-                else [candidate.rewrites[term]]
-                if term in candidate.rewrites
-                else self.writer.choices(
-                    term, candidate.text, span, spans, candidate.leads.get(term, "")
-                )
-                for (term, _), span in zip(places, spans, strict=True)
-            ]
+            rewrites = {term: candidate.rewrites[term] for term, _ in sentence.places(candidate)}
             # further mentions of a term that the draft has; a term of another source is needed too
             left = sentence.left_terms(candidate).keys()
-            is_answer = not places or (
+            is_answer = not rewrites or (
                 bool(left) and (self.inflect.is_known or not left & sentence.with_shared_targets)
             )
-            for chosen in itertools.islice(itertools.product(*choices), FORMS):
-                rewrites = {term: each for (term, _), each in zip(places, chosen, strict=True)}
-                version = self.writer.version(sentence, candidate, rewrites)
+            for version in (
+                self.writer.version(sentence, candidate, rewrites),
+                *candidate.alternatives,
+            ):
                 is_new = version.tokens != candidate.draft.tokens.tolist()
                 if (is_new or is_answer) and self.spec.min_len < len(version.tokens) <= limit + 1:
                     out.append(version)

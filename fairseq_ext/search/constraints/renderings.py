@@ -7,6 +7,7 @@ short hypotheses reads all beginnings again in each step, as they have a few tok
 from __future__ import annotations
 
 import math
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from unicodedata import normalize
@@ -18,7 +19,8 @@ from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
 from fairseq_ext.search.phrases.pieces import folded
 from fairseq_ext.search.phrases.segmenter import TargetText
 
-BEAM = 3  # hypotheses of a term
+MEAN = os.environ.get("MEAN", "1") == "1"
+BEAM = int(os.environ.get("BEAM", 10))  # hypotheses of a term
 EXTRA = 3  # most tokens of a rendering beyond those of its source
 MAX_CACHED = 4096  # terms
 Term = tuple[tuple[int, ...], tuple[int, ...]]  # source tokens with EOS, and forced target tokens
@@ -84,7 +86,7 @@ class Renderings:
 
     def phrases(self, hypotheses: Sequence[tuple[float, list[int]]]) -> Phrases:
         """Return hypotheses, each with its log-probability, as words and shares."""
-        shares = [math.exp(total / max(1, len(tokens))) for total, tokens in hypotheses]
+        shares = [math.exp(total) for total, _ in hypotheses]
         found: Phrases = {}
         for share, (_, tokens) in zip(shares, hypotheses, strict=True):
             text = normalize("NFKC", self.text().text(tokens))

@@ -14,7 +14,7 @@ from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import Lines
 from fairseq_ext.core.words import is_word, words_of
 from fairseq_ext.search.constraints.allowed import AllowedFlags, AllowedOutputs
-from fairseq_ext.search.constraints.glossary import Glossary, GlossaryOptions, Required, is_label
+from fairseq_ext.search.constraints.glossary import Glossary, GlossaryOptions, Required
 from fairseq_ext.search.constraints.lines import NO_CONSTRAINTS, is_json, parse_json, parse_tabs
 from fairseq_ext.search.constraints.source_text import SourceText, neighbours
 from fairseq_ext.search.phrases.pieces import Boundaries
@@ -380,8 +380,6 @@ class ConstraintSource:
                     in_compounds=each.cased.in_compounds,
                     mention=" ".join(words[each.matches[0].start : each.matches[0].end]),
                     around=neighbours(words, each.matches[0].start, each.matches[0].end),
-                    is_label=is_label(each, words),
-                    is_interface_label=each.is_label,
                 )
             )
         if len(terms) == len(given.terms):

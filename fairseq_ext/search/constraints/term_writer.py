@@ -7,8 +7,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from unicodedata import normalize
 
-from fairseq_ext.search.constraints.drafts import Candidate, Rewrite, Sentence
-from fairseq_ext.search.constraints.rewrites import Version
+from fairseq_ext.search.constraints.drafts import Candidate, Rewrite, Sentence, Version
 from fairseq_ext.search.constraints.word_alignment import widened, word_spans
 from fairseq_ext.search.phrases.agreement import (
     LANGUAGES,
@@ -341,7 +340,7 @@ class TermWriter:
         ]
         changes = edits(text, written, self.is_english)
         end = SENTENCE_END.search(sentence.candidates[0].text)
-        if end and edited(text, changes)[-1:].isalnum():
+        if end and sentence.entry is None and edited(text, changes)[-1:].isalnum():
             changes = ended(changes, text, end[0])  # as the best draft
         lead = candidate.draft.tokens[: len(candidate.draft.tokens) - len(candidate.tokens)]
         whole = edited(text, changes)

@@ -52,7 +52,6 @@ def verb_behind(text: str, span: Span, form: str, taken: Sequence[Span]) -> tupl
     found = VERB.match(text, end)
     if not found or is_plural(text[start:end]) or not is_plural(form):
         return span, ""
-    # the plural of the draft's own word is left where the draft's verb is better (rewrites.py)
     is_own = stem(folded(text[start:end])) == stem(folded(form))
     is_free = not any(first < found.end() and end < behind for first, behind in taken)
     before = ARTICLE.sub("", text[:start]).replace("  ", " ")  # before a plural it is dropped

@@ -130,8 +130,6 @@ class SourceTerm:
     mention: str = ""  # as in the source
     around: tuple[str, str] = ("", "")  # the source words before and behind it, "" for none
     required: bool = False  # by a phrase of the line, the file or the call as well
-    is_label: bool = False  # the glossary has a capital where the source has none
-    is_interface_label: bool = False  # of a file of labels: it may be left (inflection.py)
 
     def __hash__(self) -> int:  # that of all fields takes longer
         return hash((self.text, self.source, self.mentions))

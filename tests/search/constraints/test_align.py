@@ -26,12 +26,12 @@ from fairseq_ext.search.constraints.drafts import (
     Candidate,
     Rewrite,
     Sentence,
+    is_form,
     is_imperative,
     is_noun,
 )
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
-from fairseq_ext.search.constraints.insertion import Insertion, differs, is_derived
-from fairseq_ext.search.constraints.rewrites import Loss, Version, is_inflection, loses
+from fairseq_ext.search.constraints.insertion import Insertion, differs
 from fairseq_ext.search.constraints.term_writer import TermWriter, ended, led
 from fairseq_ext.search.constraints.word_alignment import Mention, WordAlignment, sums, widened
 from fairseq_ext.search.phrases.function_words import function_words
@@ -539,6 +539,12 @@ def test_a_term_that_no_word_translates_costs_no_word_of_the_draft(tmp_path, mon
     assert found.elsewhere == ["letter"]
 
 
+def is_within(words, others):
+    """Whether a text has all words of another one in their order."""
+    rest = iter(re.findall(r"\w+", others.replace(" an ", " a ")))
+    return all(word in rest for word in re.findall(r"\w+", words.replace(" an ", " a ")))
+
+
 def test_a_narrow_beam_inserts_a_term_that_no_word_translates_and_the_draft_stays(
     tmp_path, monkeypatch
 ):
@@ -554,13 +560,10 @@ def test_a_narrow_beam_inserts_a_term_that_no_word_translates_and_the_draft_stay
         hypotheses[0]
         for hypotheses in translator(beam=2, glossary=str(glossary)).translate(SOURCES[:8])
     ]
-    for hypothesis, (draft, *_) in zip(
-        found, translator(beam=2).translate(SOURCES[:8]), strict=True
-    ):
-        left = hypothesis.text.replace(" moonlight", "")
-        assert not hypothesis.unmet and left.replace(" an ", " a ") == draft.text.replace(
-            " an ", " a "
-        )
+    drafts = translator(beam=2, nbest=2).translate(SOURCES[:8])
+    for hypothesis, of in zip(found, drafts, strict=True):
+        assert not hypothesis.unmet and "moonlight" in hypothesis.text
+        assert any(is_within(draft.text, hypothesis.text) for draft in of)
 
 
 def test_lists_hold_no_hypothesis_twice_and_every_form_of_the_term(tmp_path):
@@ -792,7 +795,7 @@ def test_flags_that_need_the_searchs_own_hypotheses_refuse_it(tmp_path):
     ],
 )
 def test_forms_of_one_english_word(one, other, same):
-    assert is_inflection(one, other) is is_inflection(other, one) is same
+    assert is_form(one, other) is is_form(other, one) is same
 
 
 @pytest.mark.parametrize(
@@ -872,51 +875,6 @@ def test_a_term_is_a_noun_by_its_endings(source, target, is_it):
 
 
 @pytest.mark.parametrize(
-    ("nats", "weight", "is_label", "lost"),
-    [(4, 0.5, True, True), (2, 0.5, True, False), (4, 2, True, False), (4, 0.5, False, False)],
-)
-def test_a_label_of_several_words_takes_no_part_of_its_place(nats, weight, is_label, lost):
-    """The draft has "match", which is the rest of the label, elsewhere."""
-    text, form = "match receipts automatically", "Match Automatically"
-    mention = "Automatisch abgleichen"
-    term = SourceTerm(form, (), (form,), ((1,),), mention=mention, is_interface_label=is_label)
-    sentence = unplaced(text, term)
-    words = sentence.candidates[0].words
-    words.span_of_mention[0], words.weight[0] = (15, len(text)), weight
-    version = Version(
-        sentence, sentence.candidates[0], {term: Rewrite((15, len(text)), form, form)}, []
-    )
-    assert loses(version, term, Loss(nats, 0.0, 3), True) is lost
-
-
-@pytest.mark.parametrize(
-    ("form", "displaced", "is_english", "nats", "lost"),
-    [
-        ("use", "using", True, -9, True),
-        ("use", "using", False, 2, False),  # the stems are those of English
-        ("print management", "printing management", True, 2, False),
-        ("print management", "printing management", True, 4, True),
-        ("page", "pages", True, 0.2, False),
-        ("page", "pages", True, 0.4, True),
-    ],
-)
-def test_an_english_word_loses_to_another_form_of_it(form, displaced, is_english, nats, lost):
-    term = SourceTerm(form, (), (form,), ((0,),))
-    sentence = unplaced(displaced, term)
-    rewrite = Rewrite((0, len(displaced)), form, form)
-    version = Version(sentence, sentence.candidates[0], {term: rewrite}, [])
-    assert loses(version, term, Loss(nats, 0.0, 1), is_english) is lost
-
-
-def test_a_label_of_another_kind_than_its_source_word_is_not_inserted():
-    """The label More for "nicht mehr", which the draft renders by "stop"."""
-    term = SourceTerm("More", (), ("More",), ((1,),), "Mehr", is_label=True)
-    sentence = unplaced("stop using the domain", term)
-    Insertion(None, TermWriter(lambda: None, 2, "en"), None)(None, None, [sentence])
-    assert sentence.candidates[0].unfit == {term}
-
-
-@pytest.mark.parametrize(
     ("mention", "around", "target", "is_it"),
     [
         ("Fragen", ("", "Sie"), "Questions", True),
@@ -982,27 +940,6 @@ def test_a_term_behind_ohne_is_lacking_and_shirtless_goes():
     assert edited(text, changes) == "an artist without a blouse waits"
     around = put(text, [((2, 12), ""), ((12, 18), "gentleman")], True)
     assert around == "a gentleman waits"
-
-
-@pytest.mark.parametrize(
-    ("noun", "verb", "is_it"),
-    [
-        ("description", "describe", True),
-        ("settlement", "settle", True),
-        ("gentleman", "gentle", False),
-        ("description", "prescribe", False),
-    ],
-)
-def test_a_verb_stands_for_its_noun(noun, verb, is_it):
-    """No "to describe a problem description"."""
-    assert is_derived(noun, verb) is is_it
-
-
-def test_a_noun_is_not_inserted_where_its_verb_stands():
-    term = SourceTerm("description", (), ("description",), ((1,),), "Beschreibung")
-    sentence = unplaced("a page to describe the problem", term)
-    Insertion(None, TermWriter(lambda: None, 2, "en"), None)(None, None, [sentence])
-    assert sentence.candidates[0].unfit == {term}
 
 
 def test_the_end_of_the_best_draft_is_written_behind_another():

@@ -9,11 +9,9 @@ from demo_model import FLAGS, MODEL
 from sizes import drawn
 
 from fairseq_ext import Translator
-from fairseq_ext.search.constraints.drafts import Candidate, Rewrite, Sentence, is_part_of
-from fairseq_ext.search.constraints.inflection import DOUBTFUL_MARGIN, WRITTEN_MARGIN, margin
+from fairseq_ext.search.constraints.drafts import Rewrite, is_part_of
 from fairseq_ext.search.constraints.term_writer import TermWriter, other_spans
-from fairseq_ext.search.constraints.word_alignment import Mention, WordAlignment
-from fairseq_ext.search.phrases.sentence import SentenceConstraints, SourceTerm
+from fairseq_ext.search.phrases.sentence import SourceTerm
 
 
 @pytest.fixture(scope="module")
@@ -149,22 +147,3 @@ def test_an_inserted_noun_may_have_another_article():
     first = Rewrite((3, 3), "die Datensatz", "Datensatz", "inserted")
     texts = [each.text for each in writer.inserted(term, first, "Sie.")]
     assert texts[0] == "die Datensatz" and {"der Datensatz", "den Datensatz"} <= set(texts)
-
-
-@pytest.mark.parametrize(
-    ("weight", "renderings", "nats"),
-    [
-        (0.45, {("gesetzt",): 0.4, ("setzt",): 0.2, ("legt", "fest"): 0.4}, WRITTEN_MARGIN),
-        (0.35, {("gesetzt",): 0.4, ("setzt",): 0.2, ("legt", "fest"): 0.4}, DOUBTFUL_MARGIN),
-        (0.45, {("gesetzt",): 0.4, ("legt", "fest"): 0.6}, DOUBTFUL_MARGIN),
-    ],
-)
-def test_a_label_that_the_model_writes_in_any_of_its_forms_may_cost_more(weight, renderings, nats):
-    text, targets = "Die Option ist festgelegt", ("Setzen", "setzen", "gesetzt", "setzt")
-    term = SourceTerm("Setzen", targets=targets, mentions=((3,),), source="Set", mention="set")
-    mention = Mention((3,), targets, renderings=renderings)
-    candidate = Candidate(None, [], text, [False])
-    candidate.words = WordAlignment(text, [], [mention])
-    candidate.words.span_of_mention[0], candidate.words.weight[0] = (15, 25), weight
-    sentence = Sentence(0, SentenceConstraints((), (), terms=(term,)), [candidate], 1, [mention])
-    assert margin(sentence, candidate, term) == nats

@@ -1,0 +1,97 @@
+"""What the model knows decides whether a term may be left, never the letters of the file."""
+
+import pytest
+from demo_model import FLAGS
+
+from fairseq_ext import Translator
+from fairseq_ext.search.constraints.drafts import is_copied
+from fairseq_ext.search.phrases.sentence import SourceTerm
+
+UNKNOWN = {
+    "hund": "hound",
+    "ordner": "binder",
+    "angebot": "quotation",
+    "schlüssel": "spanner",
+    "büro": "bureau",
+    "katze": "feline",
+    "wagen": "carriage",
+    "fahrrad": "velocipede",
+}
+LINES = [
+    "Der Hund schläft im Büro.",
+    "Der Ordner ist neu.",
+    "Das Angebot wurde gestern geprüft.",
+    "Er hat seinen Schlüssel vergessen.",
+    "Die Katze schläft.",
+    "Der Wagen steht vor dem Haus.",
+    "Mein Fahrrad ist kaputt.",
+]
+
+
+@pytest.fixture
+def translated(tmp_path):
+    def run(terms: dict[str, str], lines: list[str], **flags):
+        glossary = tmp_path / "terms.tsv"
+        glossary.write_text("".join(f"{a}\t{b}\n" for a, b in terms.items()), encoding="utf-8")
+        flags = {"glossary": str(glossary), "glossary_match": "casefold", **flags}
+        return [each[0] for each in Translator(**FLAGS, **flags).translate(lines)]
+
+    return run
+
+
+@pytest.mark.parametrize("beam", [1, 5])
+def test_the_letters_of_the_file_decide_nothing(translated, beam):
+    """A glossary in title case is no list of labels, which could be left."""
+    titles = {source.title(): target for source, target in UNKNOWN.items()}
+    small, title = (translated(terms, LINES, beam=beam) for terms in (UNKNOWN, titles))
+    assert [each.text for each in small] == [each.text for each in title]
+    assert all(not each.unmet for each in small)
+    for target in UNKNOWN.values():
+        assert any(target in each.text.lower() for each in small), target
+
+
+def test_another_hypothesis_has_a_known_term(translated):
+    """The best draft has a verb in its place; another one has the term."""
+    line, terms = ["Am Ende haben wir gewonnen."], {"Ende": "End"}
+    (draft,) = translated({"nie": "never"}, line, beam=4)
+    (found,) = translated(terms, line, beam=4)
+    assert "end," not in draft.text and "the end," in found.text and not found.unmet
+    assert [each.placed_by for each in found.placements] == ["draft"]
+
+
+def test_a_known_term_is_left_where_it_makes_the_sentence_improbable(translated):
+    """And one that the line requires as well is not."""
+    line, terms = "Am Ende haben wir gewonnen.", {"Ende": "End"}
+    (draft,) = translated({"nie": "never"}, [line], beam=1)
+    (left,) = translated(terms, [line], beam=1)
+    assert left.text == draft.text and left.unmet
+    assert [each.placed_by for each in left.placements] == ["left"]
+    (free,) = translated(terms, [line], beam=1, glossary_placement="free")
+    assert "end" in free.text.lower().split(" ") and not free.unmet
+
+
+@pytest.mark.parametrize("match", ["surface", "casefold"])
+def test_a_source_that_is_a_term_alone_gives_it_as_it_is_written(translated, match):
+    terms = {"Ordner": "Lever arch file", "Das Angebot": "QUOTE|offer"}
+    found = translated(terms, ["Ordner", "Das Angebot", "Ordner."], glossary_match=match)
+    assert [each.text for each in found[:2]] in (
+        ["Lever arch file", "QUOTE"],
+        ["Lever arch file", "offer"],
+    )
+    assert not any(each.unmet for each in found) and "lever arch file" in found[2].text.lower()
+
+
+@pytest.mark.parametrize(
+    ("mention", "around", "draft", "is_known", "is_it"),
+    [
+        ("Length", ("-", "ist"), "The Content - Length is 5", False, True),
+        ("Files", ("_", "_"), "in Program _ Files _ x", False, True),
+        ("Length", ("Die", "ist"), "The Length is 5", True, False),  # one word
+        ("Supply Chain", ("von", "."), "of Supply Chain .", True, True),
+        ("Supply Chain", ("von", "."), "of Supply Chain .", False, False),  # an order
+        ("Length", ("-", "ist"), "The Inhalt - length is 5", False, False),
+    ],
+)
+def test_a_part_of_what_the_draft_copies_is_no_mention(mention, around, draft, is_known, is_it):
+    term = SourceTerm("Länge", mention=mention, around=around)
+    assert is_copied(term, draft.split(), is_known) is is_it
