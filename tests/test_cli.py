@@ -260,6 +260,55 @@ def test_a_source_that_is_too_long_is_reported_or_skipped(tiny):
     assert re.search(r"1 samples have invalid sizes", done.stdout + done.stderr)
 
 
+BAD = [
+    "de1 de2",
+    "de3 " * 10_000,
+    "",
+    "de4 \udcff\udcfe",
+    "de5\ten5",
+    "de6\tnowhere\tnothing",
+    "de7\tno\ten7",
+    "de8 de9",
+]
+
+
+@pytest.mark.parametrize(
+    "how", [["--constraints"], ["--cpu-workers", 2]], ids=["constraints", "workers"]
+)
+def test_a_bad_line_costs_no_neighbour_its_translation(tiny, how):
+    """Lines 1 and 3, and with constraints 5 and 6, cannot be used; the others are translated
+    as they are without them."""
+    lines_in = BAD if "--constraints" in how else [line for line in BAD if "\t" not in line]
+    bad = [1, 3, 5, 6] if "--constraints" in how else [1, 3]
+    flags = ["--buffer-size", 4, "--batch-size", 4, *EXT, *how]
+    done = interactive(
+        tiny,
+        *flags,
+        stdin="\n".join(lines_in).encode("utf-8", "surrogateescape") + b"\n",
+        run=forked.command,
+        check=False,
+    )
+    assert done.returncode == 3 and "Traceback" not in done.stderr and "error: " not in done.stderr
+    assert "shared subword vocabulary" not in done.stderr, (
+        "what fairseq says of its own constraints is not so here"
+    )
+    reported = [line.split("\t") for line in done.stderr.splitlines() if line.startswith("E-")]
+    assert [each[0] for each in reported] == [f"E-{number}" for number in bad]
+    reasons = ["10001 tokens and the model takes 40", "not valid UTF-8", "'nowhere'", "'no'"]
+    assert all(reason in each[1] for reason, each in zip(reasons, reported, strict=False))
+    found = [
+        (int(name[2:]), text)
+        for name, _, text in (line for line in lines(done) if line[0][0] == "H")
+    ]
+    assert [number for number, _ in found] == list(range(len(lines_in)))
+    assert [number for number, text in found if not text] == bad
+    good = [line for number, line in enumerate(lines_in) if number not in bad]
+    alone = interactive(tiny, *flags, stdin="\n".join(good) + "\n", run=forked.command)
+    assert [text for _, text in found if text] == [
+        line[2] for line in lines(alone) if line[0][0] == "H"
+    ]
+
+
 def test_strict_ends_at_the_first_bad_line_behind_what_came_before(tiny):
     text = b"de1 de2\nde3\n" + b"de3 " * 50 + b"\nde4\n\xff\nde5\n"
     done = interactive(

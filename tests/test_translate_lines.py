@@ -114,6 +114,32 @@ def test_wrong_flags_end_in_one_sentence(cache, flags, said):
     )
 
 
+SETTINGS: list[dict] = [
+    {"beam": 1},
+    {"beam": 5, "int8": True},
+    {"beam": 3, "unnormalized": True, "stop": "optimal"},
+    {"beam": 4, "lenpen": 0.5, "min_len": 7},
+    {"beam": 6, "no_repeat_ngram_size": 2, "max_len_a": 0.5, "max_len_b": 5},
+    {"beam": 5, "prune_threshold": 0.7, "temperature": 1.3},
+]
+
+
+@pytest.mark.parametrize("flags", SETTINGS[: len(part_of(6, 2))], ids=str)
+def test_what_is_kept_translates_as_the_translator(cache, flags):
+    whole = {**FLAGS, **flags, "stop": flags.get("stop")}
+    del whole["stream_width"]
+    arguments = as_arguments(whole)
+    assert state.find(arguments) is None
+    translator = Translator(**whole)
+    state.keep(arguments, whole, translator)
+    kept = state.find(arguments)
+    assert kept is not None
+    lines = LINES + ["Das Haus " * n for n in range(1, 70, 9)]
+    assert kept(lines) == [best.text for (best, *_) in translator.translate(lines)]
+    # the command then translates them as at its first start
+    assert kept(["Der Hund.", "ein \udcff Wort"]) is None and kept(["Hund " * 2000]) is None
+
+
 def test_other_flags_and_changed_files_are_not_taken_for_what_was_kept(
     cache, tmp_path, monkeypatch
 ):
@@ -129,10 +155,7 @@ def test_other_flags_and_changed_files_are_not_taken_for_what_was_kept(
     state.keep(arguments, {**flags, "mbr": "chrf"}, translator)  # which nothing that is kept knows
     assert state.find(arguments) is None
     state.keep(arguments, flags, translator)
-    kept = state.find(arguments)
-    assert kept is not None and state.find([*arguments, "--beam", "7"]) is None
-    # the command then translates them as at its first start
-    assert kept(["Der Hund.", "ein \udcff Wort"]) is None and kept(["Hund " * 2000]) is None
+    assert state.find(arguments) is not None and state.find([*arguments, "--beam", "7"]) is None
     shorter = [word.removeprefix(f"{tmp_path}/") for word in arguments]
     for folder, kept in ((tmp_path, True), (cache, False)):  # paths count from the working folder
         monkeypatch.chdir(folder)

@@ -64,6 +64,55 @@ def same(found, expected):
     ]
 
 
+@drawn(0)  # long
+def test_equal_to_one_process_sentence_by_sentence(started, alone, tmp_path):
+    lines = source_lines(0, 45)
+    terms = [
+        {"constraints": ["hospital"]} if i % 3 else {"avoid": ["the"], "prefix": "Today"}
+        for i in range(9)
+    ]
+    write_text(tmp_path / "a.txt.gz", lines)
+    write_text(
+        tmp_path / "b.jsonl",
+        [json.dumps({"source": s, "id": f"b{i}", **terms[i]}) for i, s in enumerate(lines[:9])],
+    )
+    (tmp_path / "c.txt").write_bytes(
+        b"\xff\n" + "\n".join(lines[:3]).encode() + b"\n" + b"und " * 3000
+    )
+    inputs = [tmp_path / name for name in ("a.txt.gz", "b.jsonl", "c.txt")]
+    done = translate(
+        job(inputs, tmp_path / "out", {"nbest": "2"}, stats_file=str(tmp_path / "stats.json"))
+    )
+
+    expected = alone.translate(lines, nbest=2)
+    found = records(tmp_path / "out/a.jsonl")
+    same(found, expected)
+    assert [(r["id"], r["source"]) for r in found] == list(enumerate(lines, 1))
+    same(records(tmp_path / "out/c.jsonl")[1:4], expected[:3])
+    constrained = Translator(
+        str(DEMO / "checkpoint.pt"), str(DEMO), **FLAGS, constraints="unordered"
+    ).translate(
+        lines[:9],
+        nbest=2,
+        constraints=[t.get("constraints", []) for t in terms],
+        avoid=[t.get("avoid", []) for t in terms],
+        prefixes=[t.get("prefix") for t in terms],
+    )
+    found = records(tmp_path / "out/b.jsonl")
+    same(found, constrained)
+    assert [r["id"] for r in found] == [f"b{i}" for i in range(9)]
+    assert all(c["met"] for r in found for c in r["constraints"])
+    assert [(e["shard"], e["line"], e["kind"]) for e in records(tmp_path / "out/errors.jsonl")] == [
+        ("c", 1, "invalid UTF-8"),
+        ("c", 5, "too long"),
+    ]
+    stats = json.loads((tmp_path / "stats.json").read_text())
+    assert stats["sentences"] == done.translated == 45 + 9 + 3
+    tokens = [len(nbest[0].positional_scores) for nbest in [*expected, *expected[:3], *constrained]]
+    assert stats["target_tokens"] == sum(tokens)
+    assert 0 <= done.waiting < 0.5 and done.restarts == 0
+
+
 def workers() -> list[int]:
     """The processes of this session's actors."""
     return [

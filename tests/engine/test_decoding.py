@@ -480,6 +480,16 @@ def test_a_form_that_meets_two_different_terms_is_the_place_of_each_that_has_no_
     assert len(spans) == 2 and len(set(spans)) == min(2, len(free)) and set(spans) <= set(free)
 
 
+def test_what_conflicts_is_reported(decoding):
+    (answer,) = answers(decoding, [job(LINES[0], constraints=["the"], avoid=["the"])])
+    (constraint,) = answer.constraints
+    assert (
+        not constraint.met
+        and constraint.reason == "conflicts with the banned phrase 'the'"
+        and not constraint.spans
+    )
+
+
 def test_an_empty_source_has_an_empty_translation(decoding):
     first, second, third = answers(
         decoding, [job(""), job(" \t", constraints=["the"]), job(LINES[0])]
@@ -494,6 +504,7 @@ def test_an_empty_source_has_an_empty_translation(decoding):
     ("bad", "message"),
     [
         (dict(source="x " * 1100), "the source has"),
+        (dict(source="Ja.", nbest=6), "nbest is 6 and the beam is 5: ask for 1 to 5 hypotheses"),
         (dict(source="Ja.", nbest=0), "nbest is 0 and the beam is 5: ask for 1 to 5 hypotheses"),
         (dict(source="Ja.", constraints=["</s>"]), "a symbol that no translation holds"),
     ],
@@ -541,6 +552,8 @@ def test_a_glossary_is_read_once_and_again_when_it_has_changed(decoding, tmp_pat
             {"decoding": "window", "beam": 1, "glossary_match": "lemma"},
             "--glossary-match needs a glossary",
         ),
+        ({"softmax": "lsh"}, "add --lsh-share sentence"),
+        ({"softmax": "top", "shortlist_share": "batch"}, "add --shortlist-share sentence"),
         ({"results_file": "x"}, "--results-file has no place in an engine"),
         ({"constraints_file": "x"}, "--constraints-file gives line n its phrases"),
         ({"print_alignment": "hard"}, "--print-alignment reads attention"),
@@ -552,3 +565,10 @@ def test_a_glossary_is_read_once_and_again_when_it_has_changed(decoding, tmp_pat
 def test_flags_that_have_no_place_here_are_refused(flags, message):
     with pytest.raises(UsageError, match=message):
         load(FLAGS | flags)
+
+
+def test_where_constraints_cannot_be_requests_with_them_are_refused_and_others_answered():
+    plain = load({**FLAGS, "select": "topk", "beam": 2})
+    answer, error = answers(plain, [job(LINES[0]), job(LINES[0], constraints=["the"])])
+    assert answer.text and str(error).startswith("requests with constraints are refused here: ")
+    assert "--select topk" in str(error)

@@ -106,6 +106,20 @@ JSONL = [
 ]
 
 
+def test_typed_phrases_are_ordered_as_in_stock_by_default(tiny):
+    text = "de1 de2\ten7\ten5\nde3 de4\nde5\ten5\ten7\n"
+    orders = {}
+    for flags in ((), ("unordered",)):
+        done = interactive(tiny, *EXT, "--constraints", *flags, "--buffer-size", 3, stdin=text)
+        found = hypotheses(done)
+        check(found, [["en7", "en5"], [], ["en5", "en7"]])
+        assert constraint_lines(done) == {0: ["en7", "en5"], 2: ["en5", "en7"]}
+        orders[flags] = [found[i][0].split() for i in (0, 2)]
+    first, second = orders[()]
+    assert first.index("en7") < len(first) - 1 - first[::-1].index("en5")
+    assert second.index("en5") < len(second) - 1 - second[::-1].index("en7")
+
+
 def test_typed_phrases_and_a_file_add_up(tiny, tmp_path):
     file = write(tmp_path / "c.tsv", ["en9", ""])
     done = interactive(
@@ -172,6 +186,18 @@ def test_a_glossary_is_checked_before_the_first_line_is_requested(tiny, tmp_path
     assert done.stderr.count("line 2 of ") == 1 and "The line is left out" in done.stderr
 
 
+def test_flags_of_the_glossary_need_one(tiny, tmp_path):
+    file = write(tmp_path / "c.tsv", PHRASES)
+    said = sentence(
+        generate(tiny, *EXT, "--constraints-file", file, "--glossary-match", "lemma", check=False)
+    )
+    assert "--glossary-match needs a glossary: add --glossary" in said
+    said = sentence(
+        generate(tiny, *EXT, "--constraints-file", file, "--glossary-report", "r", check=False)
+    )
+    assert "--glossary-report needs a glossary" in said
+
+
 def test_c_lines_show_all_alternatives(tiny, tmp_path):
     lines = [json.dumps(entry) if entry else "" for entry in JSONL]
     done = interactive(
@@ -187,6 +213,31 @@ def test_c_lines_show_all_alternatives(tiny, tmp_path):
 
 
 # ---- the report
+
+
+def test_what_cannot_be_met_is_reported_and_the_rest_goes_on(tiny, tmp_path):
+    """Too long for max_len (20), in conflict with the banned phrases, and a sentence
+    that meets everything."""
+    long = "\t".join(f"en{i} en{i + 1} en{i + 2}" for i in range(0, 24, 3))
+    file = write(tmp_path / "c.tsv", [long, "en25 en26\ten3", "en4 en4", *[""] * (SENTENCES - 3)])
+    banned, stats = write(tmp_path / "banned", ["en26"]), tmp_path / "stats.json"
+    done = generate(
+        tiny, *EXT, "--constraints-file", file, "--avoid-file", banned, "--stats-file", stats
+    )
+    found = hypotheses(done)
+    assert (
+        len(found) == SENTENCES
+        and times("en3", found[1][0])
+        and not times("en26", found[1][0])
+        and times("en4 en4", found[2][0])
+    )
+    record = json.loads(stats.read_text())["constraints"]
+    reasons = {number: reason for number, _, reason in record["unmet"]}
+    assert record["given"] == 8 + 2 + 1 and record["given"] == record["met"] + len(record["unmet"])
+    assert reasons[0] == "the constraints take 24 tokens and the sentence may have 20"
+    assert [1, "en25 en26", "conflicts with the banned phrase 'en26'"] in record[
+        "unmet"
+    ] and 2 not in reasons
 
 
 # ---- bad input: one sentence, and earlier output is kept
@@ -267,6 +318,31 @@ def test_a_file_of_another_length_than_the_corpus_is_refused(tiny, tmp_path, cou
 
 def test_the_stock_flag_alone_gives_generate_no_phrases(tiny):
     assert "--constraints alone" in sentence(generate(tiny, *EXT, "--constraints", check=False))
+
+
+def test_more_phrases_than_cbs_can_hold_are_refused(tiny, tmp_path):
+    file = write(tmp_path / "c.tsv", ["\t".join(f"en{i}" for i in range(7))] * SENTENCES)
+    done = generate(tiny, *EXT, "--select", "cbs", "--constraints-file", file, check=False)
+    said = [line for line in done.stderr.splitlines() if line.startswith("E-")]
+    assert (
+        done.returncode == 3
+        and len(said) == SENTENCES
+        and all("--select cbs" in line and "at most 6" in line for line in said)
+    )
+
+
+def test_constraints_next_to_a_search_that_knows_none_are_refused(tiny, tmp_path):
+    file = write(tmp_path / "c.tsv", PHRASES)
+    for flags in (("--constraints-file", file), ("--avoid-file", file)):
+        said = sentence(generate(tiny, *EXT, "--select", "topk", *flags, check=False))
+        assert flags[0] in said and "--select dba" in said
+    said = sentence(
+        interactive(
+            tiny, *EXT, "--select", "topk", "--constraints", stdin="de1\ten1\n", check=False
+        )
+    )
+    assert "--select topk takes no constraints" in said
+    assert len(hypotheses(generate(tiny, *EXT, "--select", "topk"))) == SENTENCES
 
 
 def test_a_stock_search_of_another_kind_is_refused(tiny, tmp_path):
