@@ -50,6 +50,17 @@ if TYPE_CHECKING:
 ALIGNED = 64  # translations at once
 
 
+def check_defaults() -> None:
+    """Raise UsageError for a default dtype or device of the calling program under which no model
+    can be loaded."""
+    dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    if dtype in (torch.float16, torch.bfloat16) or device.type == "meta":
+        raise UsageError(
+            f"torch's defaults in this program are {dtype} on {device}, with which no model can be "
+            "loaded: load it under torch.float32 on the CPU; for half precision give fp16=True"
+        )
+
+
 class Translator(SearchingModel):
     """A loaded checkpoint (or an ensemble: paths joined by colons) with one setting of the flags.
 
@@ -95,6 +106,7 @@ class Translator(SearchingModel):
             {**{name: text_of(name, each) for name, each in given.items()}, **flags}
         )
         refuse_flags(task, arguments)
+        check_defaults()
         self.cfg = configuration([text_of("data", data), *arguments])
         generation = self.cfg.generation
         self.aligns = generation.print_alignment == "hard"

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from sizes import drawn
 
 HERE = Path(__file__).parent
@@ -28,6 +29,24 @@ def program(hostile, tmp_path_factory) -> dict:
         "stderr": done.stderr,
         "files": {path.name for path in folder.iterdir()},
     }
+
+
+@pytest.mark.parametrize(
+    ("dtype", "device"),
+    [(torch.float16, "cpu"), (torch.bfloat16, "cpu"), (torch.float32, "meta")],
+)
+def test_defaults_of_torch_with_which_no_model_can_be_loaded(dtype, device):
+    from demo_model import FLAGS
+
+    from fairseq_ext import Translator, UsageError
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device(device), pytest.raises(UsageError, match="load it under torch.float32"):
+            Translator(**FLAGS)
+    finally:
+        torch.set_default_dtype(before)
 
 
 def test_an_import_changes_nothing(program):

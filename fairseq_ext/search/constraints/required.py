@@ -29,7 +29,7 @@ class ConstraintFlags:
         metadata={
             "help": "where a required or banned phrase counts: as whole words; from the start "
             "of a word, a suffix may follow (prefix: a banned phrase then bans the words that "
-            "begin with it); or inside words as well (none) (default: word where the target's "
+            "begin with it); or as its own tokens (none) (default: word where the target's "
             "segmentation is known, else none)",
             "applies_to": "phrases",
             "implemented": "search/phrases/pieces.py",
