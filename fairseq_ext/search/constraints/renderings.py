@@ -7,7 +7,6 @@ short hypotheses reads all beginnings again in each step, as they have a few tok
 from __future__ import annotations
 
 import math
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from unicodedata import normalize
@@ -19,8 +18,7 @@ from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
 from fairseq_ext.search.phrases.pieces import folded
 from fairseq_ext.search.phrases.segmenter import TargetText
 
-MEAN = os.environ.get("MEAN", "1") == "1"
-BEAM = int(os.environ.get("BEAM", 10))  # hypotheses of a term
+BEAM = 5  # hypotheses of a term
 EXTRA = 3  # most tokens of a rendering beyond those of its source
 MAX_CACHED = 4096  # terms
 Term = tuple[tuple[int, ...], tuple[int, ...]]  # source tokens with EOS, and forced target tokens
