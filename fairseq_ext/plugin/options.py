@@ -35,8 +35,7 @@ from fairseq_ext.plugin.loading.settings import (
 from fairseq_ext.search.checks import refuse_stock_search, stock_search, validate
 from fairseq_ext.search.constraints.allowed import restricts_outputs
 from fairseq_ext.search.constraints.glossary import check_glossary
-from fairseq_ext.search.constraints.placement_choice import choose_placement
-from fairseq_ext.search.constraints.required import expect_phrases
+from fairseq_ext.search.constraints.required import choose_placement, expect_phrases
 from fairseq_ext.search.constraints.sources import choose_strategies, is_ordered
 from fairseq_ext.search.finished import Scoring
 from fairseq_ext.search.protocols import SearchSpec

@@ -2,7 +2,8 @@
 
 | file | what is in it |
 | --- | --- |
-| required.py | the flags that constrained searches share |
+| required.py | the flags that constrained searches share; the default of |
+| | `--glossary-placement` |
 | banned.py | banned phrases as automata |
 | glossary.py, documents.py | `--glossary`; `--glossary-documents` |
 | sentence_end.py, prefix.py | `--constraint-end`; a given beginning of the translation |
@@ -17,9 +18,7 @@
 | term_writer.py, renderings.py | the same: drafts with terms; the model's own words |
 | insertion.py | the same: terms without a word in the draft |
 | usable.py | the same: which drafts with terms are answers |
-| placement_choice.py | its default, and the flags that it cannot obey |
 | inflection.py | the same: forms of terms, and the words that agree with them |
-| batches.py | terms that go through an encoder together |
 | word_alignment.py, forced_decoding.py | the same: words of terms; scores of given tokens |
 
 This folder imports core, kernels, model, search/phrases and the files of search.

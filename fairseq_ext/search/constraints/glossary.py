@@ -16,8 +16,10 @@ pieces is checked when the file is read.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal
@@ -26,11 +28,6 @@ from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.core.glossary import Entry, Languages, LineErrors, read
 from fairseq_ext.core.language_codes import two_letters
 from fairseq_ext.core.words import Match, Matcher, lemmatizer, words_of
-from fairseq_ext.search.constraints.batches import (
-    batches,
-    encode_batch,
-    without_garbage_collection,
-)
 from fairseq_ext.search.phrases.agreement import LANGUAGES
 from fairseq_ext.search.phrases.forms import Forms, forms_of_language
 from fairseq_ext.search.phrases.letter_case import NOUNS_HAVE_CAPITALS, keeps_case, lowered
@@ -423,3 +420,39 @@ register_feature(
     signature=signature,
     page="glossaries.md",
 )
+
+
+# ---- Many terms of a glossary at once: encoders take most of their time to start
+
+SEPARATOR = "‖"  # parts terms that go through an encoder together
+BATCH_SIZE = 250  # terms in one call of an encoder
+
+
+@contextlib.contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Switch off garbage collection: with over 100,000 new terms, all of which stay, it would take
+    longer than the rest."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def batches(items: Sequence) -> Iterator[Sequence]:
+    """Yield the items in batches for one call of an encoder each."""
+    for start in range(0, len(items), BATCH_SIZE):
+        yield items[start : start + BATCH_SIZE]
+
+
+def encode_batch(texts: Sequence[str], step: Callable[[str], str]) -> list[str]:
+    """Return each text after `step`, which is called once for all: an encoder takes most of its
+    time to start.
+
+    subtle: the texts are separated by a sign; if the step did not keep all of them, it is called
+    for each text.
+    """
+    found = step(f" {SEPARATOR} ".join(texts)).split(SEPARATOR)
+    return found if len(found) == len(texts) else [step(text) for text in texts]
