@@ -6,7 +6,7 @@
 | | `--glossary-placement` |
 | banned.py | banned phrases as automata |
 | glossary.py, documents.py | `--glossary`; `--glossary-documents` |
-| sentence_end.py, prefix.py | `--constraint-end`; a given beginning of the translation |
+| sentence_end.py | `--constraint-end` |
 | allowed.py, allowed_strings.py | `--allowed-file` and its like; their automata |
 | allowed_product.py | allowed outputs with required, banned and given words |
 | two_searches.py | `--constraint-compete search` |
@@ -14,10 +14,10 @@
 | sources.py | which flags give constraints, and the constraints of every sentence from files |
 | from_python.py, lines.py | constraints from Python, and from the lines of a command |
 | report.py | which constraints are met; `--glossary-report` |
-| placement.py, drafts.py | `--glossary-placement align`: the driver, its hypotheses |
+| placement.py, drafts.py | `--glossary-placement align`: the driver; its hypotheses, and which |
+| | of them are answers |
 | term_writer.py, renderings.py | the same: drafts with terms; the model's own words |
 | insertion.py | the same: terms without a word in the draft |
-| usable.py | the same: which drafts with terms are answers |
 | inflection.py | the same: forms of terms, and the words that agree with them |
 | word_alignment.py, forced_decoding.py | the same: words of terms; scores of given tokens |
 

@@ -35,13 +35,13 @@ from fairseq_ext.search.constraints.drafts import (
     is_imperative,
     is_part_of,
     mentions_of,
+    usable_hypotheses,
 )
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding, Sources
 from fairseq_ext.search.constraints.inflection import KNOWN_COST, Inflection
 from fairseq_ext.search.constraints.insertion import Insertion
 from fairseq_ext.search.constraints.renderings import Renderings
 from fairseq_ext.search.constraints.term_writer import TermWriter
-from fairseq_ext.search.constraints.usable import usable_hypotheses
 from fairseq_ext.search.constraints.word_alignment import (
     WordAlignment,
     remove_tokens,

@@ -21,7 +21,6 @@ from fairseq_ext.core.files import is_stream
 from fairseq_ext.core.stats import Items, Section, Stats
 from fairseq_ext.core.words import starts_of, words_of
 from fairseq_ext.search.constraints.glossary import Required, Term
-from fairseq_ext.search.constraints.prefix import met_with_prefix
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.phrases.pieces import normal
 from fairseq_ext.search.phrases.places import PhraseToFind, Span, Text, compounds, match_phrases
@@ -31,6 +30,7 @@ from fairseq_ext.search.phrases.sentence import (
     SentenceConstraints,
     SourceTerm,
     met,
+    met_with_prefix,
 )
 
 LEFT_OUT = "left out, as it costs more than --constraint-bonus gives"

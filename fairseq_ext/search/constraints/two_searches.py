@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from fairseq_ext.search.constraints.prefix import met_with_prefix
 from fairseq_ext.search.finished import Hypothesis, OnFinal
-from fairseq_ext.search.phrases.sentence import Meets, SentenceConstraints
+from fairseq_ext.search.phrases.sentence import Meets, SentenceConstraints, met_with_prefix
 from fairseq_ext.search.pool import Pool
 
 

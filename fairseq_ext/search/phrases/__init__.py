@@ -4,7 +4,7 @@
 | --- | --- |
 | sentence.py | the required and banned phrases of one sentence; which a hypothesis meets |
 | pieces.py | the text of tokens, and the word boundaries between them |
-| segmenter.py, spelling.py | text to target tokens, and back; the nearest spelling that works |
+| segmenter.py | text to target tokens, and back; the nearest spelling that works |
 | automaton.py | automata that recognise phrases in any segmentation |
 | token_automaton.py | automata of allowed outputs, in flat arrays |
 | phrase_table.py | the required phrases of many sentences as tensors |

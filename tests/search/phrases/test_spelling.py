@@ -6,8 +6,7 @@ from fairseq.data import Dictionary
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.search.constraints.lines import from_packed
-from fairseq_ext.search.phrases.segmenter import Segmenter
-from fairseq_ext.search.phrases.spelling import nearest_spelling
+from fairseq_ext.search.phrases.segmenter import Segmenter, nearest_spelling
 
 
 @pytest.mark.parametrize(

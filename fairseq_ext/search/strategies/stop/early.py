@@ -45,9 +45,8 @@ from fairseq_ext.kernels.banks import Estimate, finished_needed
 from fairseq_ext.kernels.beam import StopRule, StrategyRules
 from fairseq_ext.search.beam import Beam, numbers, upload
 from fairseq_ext.search.candidates import Candidates, StopDecision
-from fairseq_ext.search.constraints.prefix import met_with_prefix
 from fairseq_ext.search.finished import Finished, Hypothesis, OnFinal, Scoring
-from fairseq_ext.search.phrases.sentence import Meets
+from fairseq_ext.search.phrases.sentence import Meets, met_with_prefix
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Stop
 from fairseq_ext.search.registry import register
