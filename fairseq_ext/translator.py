@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import torch
 
 from fairseq_ext.core.errors import UsageError, counted, cut, in_one_sentence
-from fairseq_ext.plugin.call_lock import CallLock
 from fairseq_ext.plugin.calls import (
+    CallLock,
     Generators,
     SearchingModel,
     Translation,

@@ -9,12 +9,11 @@ and search.
 | options.py | all settings of a run, read once into frozen values |
 | input.py, sentences.py, bad_sentences.py | lines and batches; a sentence's constraints; |
 | | sentences that fail |
-| target_dictionary.py | fairseq's dictionary, which notes unknown words |
 | run.py, results.py, workers.py | one run: its statistics, its files, `--cpu-workers` |
 | generator.py, search_setup.py | fairseq's generator outside, our search inside; its |
-| | strategies |
+| | strategies; `--print-alignment` |
 | pools.py | batches as pools |
-| calls.py | what Translator and Engine call |
+| calls.py | what Translator and Engine call; the lock of calls |
 | loading/, compat/ | from what a user names to fairseq's settings; changes of other |
 | | packages |
 """

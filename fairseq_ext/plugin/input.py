@@ -21,10 +21,10 @@ from fairseq_ext.core import command_line
 from fairseq_ext.core.errors import LONE_SURROGATE, SentenceError, UsageError, cut
 from fairseq_ext.plugin.bad_sentences import BadSentences
 from fairseq_ext.plugin.compat.patches import keep_invalid_bytes
+from fairseq_ext.plugin.loading.data_folder import TargetDictionary
 from fairseq_ext.plugin.loading.settings import max_tokens_limit, too_long
 from fairseq_ext.plugin.options import Options
 from fairseq_ext.plugin.sentences import Sentences
-from fairseq_ext.plugin.target_dictionary import TargetDictionary
 from fairseq_ext.search.constraints.documents import BatchesByLevel
 from fairseq_ext.search.constraints.required import check_phrases
 from fairseq_ext.search.phrases.sentence import EMPTY, Phrase, SentenceConstraints

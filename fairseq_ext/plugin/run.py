@@ -21,10 +21,9 @@ from fairseq_ext.core.errors import SentenceError, UsageError, report
 from fairseq_ext.core.exit import at_process_end
 from fairseq_ext.core.files import fingerprint, fingerprint_of_dictionary
 from fairseq_ext.kernels.library import give_back_memory
-from fairseq_ext.plugin.alignment import AlignedBeamSearchGenerator
-from fairseq_ext.plugin.generator import BeamSearchGenerator
+from fairseq_ext.plugin.generator import AlignedBeamSearchGenerator, BeamSearchGenerator
 from fairseq_ext.plugin.input import Batches, InteractiveLines
-from fairseq_ext.plugin.loading.data_folder import warn_of_other_words
+from fairseq_ext.plugin.loading.data_folder import note_unknown_words, warn_of_other_words
 from fairseq_ext.plugin.loading.settings import longest_source, setting
 from fairseq_ext.plugin.options import (
     VERSION_PARTS,
@@ -38,7 +37,6 @@ from fairseq_ext.plugin.options import (
 )
 from fairseq_ext.plugin.results import ResultsFile, StatsFile
 from fairseq_ext.plugin.sentences import Batch, Sentences, numbers_of
-from fairseq_ext.plugin.target_dictionary import note_unknown_words
 from fairseq_ext.plugin.workers import CpuWorkers
 from fairseq_ext.search.constraints.required import boundary_mode, check_phrases
 from fairseq_ext.search.phrases.segmenter import TargetText

@@ -17,10 +17,14 @@ from fairseq_ext.core.errors import LONE_SURROGATE, UsageError, counted, cut, ex
 from fairseq_ext.core.exit import at_process_end
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.core.words import LANGUAGE
-from fairseq_ext.plugin.loading.data_folder import SegmentationCheck, warn_segmented_output
+from fairseq_ext.plugin.loading.data_folder import (
+    SegmentationCheck,
+    TargetDictionary,
+    note_unknown_words,
+    warn_segmented_output,
+)
 from fairseq_ext.plugin.options import Options, languages_of
 from fairseq_ext.plugin.stock import SentencepiecePair
-from fairseq_ext.plugin.target_dictionary import TargetDictionary, note_unknown_words
 from fairseq_ext.search.constraints.allowed import AllowedOutputs
 from fairseq_ext.search.constraints.documents import Documents
 from fairseq_ext.search.constraints.glossary import glossary_options, places_terms
