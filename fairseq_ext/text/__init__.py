@@ -10,13 +10,13 @@
 | marks.py | tags and placeholders put back into a translation |
 | alignment.py | which word has become which |
 | in_lines.py | a text through `Translator.translate` |
-| formats.py | the formats by name |
+| formats.py | the formats by name; paragraphs of docx, pptx and odt as segments |
 | html_tokens.py, markup.py | HTML: its tokens, and text of them |
 | xml_tokens.py, xml_text.py | XML |
 | markdown.py, markdown_inline.py | Markdown: its blocks, and what is inline |
 | messages.py, po.py, xliff.py | texts of localisation files: po, XLIFF |
 | subtitles.py | srt and vtt |
-| office.py, fields.py, paragraphs.py | paragraphs of docx, pptx and odt, as text and as segments |
+| office.py | paragraphs of docx, pptx and odt as text |
 | archives.py | docx, pptx, odt and epub: which of their parts are translated |
 | stopping.py | stops the reading of a text after its deadline, or when its client has left |
 | encodings.py | the encoding of a file |

@@ -1,4 +1,4 @@
-"""docx, pptx and odt: the paragraphs of their parts as text (paragraphs.py), and paragraphs of
+"""docx, pptx and odt: the paragraphs of their parts as text (formats.py), and paragraphs of
 translations again.
 
 A part is read with lxml. Only the text of a paragraph's runs is replaced, by runs with the
@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -18,9 +19,11 @@ import regex
 from lxml import etree
 
 from fairseq_ext.core.errors import UsageError, cut
-from fairseq_ext.text.fields import LINKED, Piece, W, fields
 from fairseq_ext.text.markup import escape
 from fairseq_ext.text.stopping import checked
+
+W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+LINKED = regex.compile(r"\s*HYPERLINK\b")  # a field whose result is text
 
 A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 M = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
@@ -60,7 +63,7 @@ WORDS = (
         "file-name subject user-field-get database-display placeholder note-ref",
     )
 )
-# of paragraphs.py; all others are "o"
+# of formats.py; all others are "o"
 KINDS = (
     dict.fromkeys(WORDS, "f")
     | dict.fromkeys(CHARACTERS, "n")
@@ -331,3 +334,83 @@ def form_of(run: Any) -> str:
             if each.tag not in NO_MATTER
         ]
     return repr(found)
+
+
+# ---- Pieces of a paragraph, and fields of docx among them
+
+
+@dataclass
+class Piece:
+    """A piece of a paragraph's content.
+
+    kind: of formats.py, "/r" for the end of an r, or "text"; nodes: what stands there; run: in
+    which it stands.
+    """
+
+    kind: str
+    text: str = ""
+    nodes: list[Any] = field(default_factory=list)
+    run: Any = None
+    form: str = ""  # of text: its formatting
+    parts: list[Piece] = field(default_factory=list)  # of a field, what it is made of
+    end: list[Piece] = field(default_factory=list)  # of a field around text, what is behind it
+
+
+def fields(pieces: list[Piece]) -> Iterator[Piece]:
+    """Yield the pieces, in which a field without text runs is one piece, read as a word.
+
+    A link's text stays, between two pieces that mark it; the pieces of other fields stay, too.
+    """
+    at, ends = 0, field_ends(pieces)
+    while at < len(pieces):
+        end = ends.get(at)
+        if end is None:
+            yield pieces[at]
+            at += 1
+            continue
+        inside = pieces[at : end + 1]
+        code = "".join(
+            node.text or ""
+            for piece in inside
+            for node in piece.nodes
+            if node.tag == W + "instrText"
+        )
+        middle = next((i for i, piece in enumerate(inside) if state(piece) == "separate"), None)
+        is_nested = any(state(piece) == "begin" for piece in inside[1:])
+        is_flat = not any(piece.kind == "r" for piece in inside)
+        if LINKED.match(code) and middle is not None and not is_nested:
+            yield Piece("r", parts=inside[: middle + 1], end=inside[-1:])
+            yield from inside[middle + 1 : -1]
+            yield Piece("/r")
+        elif is_flat:
+            yield Piece("f", parts=inside)
+        else:
+            yield from inside
+        at = end + 1
+
+
+def state(piece: Piece) -> str:
+    """Return begin, separate or end, for a character of a field."""
+    node = piece.nodes[0] if piece.nodes else None
+    if node is None or node.tag != W + "fldChar":
+        return ""
+    return str(node.get(W + "fldCharType"))
+
+
+def field_ends(pieces: list[Piece]) -> dict[int, int]:
+    """Return the places of the beginnings of fields, each with that of its end in the same
+    element."""
+    ends, begun, around = dict[int, int](), list[tuple[int, int]](), [-1]
+    for place, piece in enumerate(pieces):
+        kind = state(piece)
+        if piece.kind == "r":
+            around.append(place)
+        elif piece.kind == "/r":
+            around.pop()
+        elif kind == "begin":
+            begun.append((place, around[-1]))
+        elif kind == "end" and begun:
+            start, element = begun.pop()
+            if element == around[-1]:
+                ends[start] = place
+    return ends
