@@ -7,7 +7,7 @@
 | dispatch.py | its decisions: which worker gets what, is started, killed (docs/architecture.md) |
 | tickets.py, callbacks.py | requests under way, and where the functions run that users pass in |
 | fork_server.py, worker.py | the processes: the one that loads the model, and those it forks |
-| intake.py, languages.py | requests, prepared as they come |
+| intake.py | requests, prepared as they come; their languages |
 | decoding.py | requests through one search |
 | requirements.py | a request's phrases and glossaries, and where they stand in its translation |
 | jobs.py | requests and answers as they travel |

@@ -21,9 +21,8 @@ from collections import deque
 import torch
 
 from fairseq_ext.core.errors import NotANumber, halves
-from fairseq_ext.engine.intake import Intake, JobRequest, reported_error
+from fairseq_ext.engine.intake import Intake, JobRequest, Pair, reported_error
 from fairseq_ext.engine.jobs import Partial
-from fairseq_ext.engine.languages import Pair
 from fairseq_ext.plugin.calls import make_pool, pool_without_constraints
 from fairseq_ext.search.constraints.drafts import elsewhere
 from fairseq_ext.search.constraints.placement import GlossaryPlacement

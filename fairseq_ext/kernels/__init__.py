@@ -15,7 +15,7 @@
 
 library.py builds and loads the compiled library, whose structures and functions abi.h declares for
 cffi and for the compiler. compiling.py has the compilers' flags and the levels of processors.
-image.py maps a file as memory, memory.py has large pages for weights. The C++ headers are in the
-same folder: vectors.hpp (SIMD), stages.hpp (timing), entry.hpp (entry points, scratch memory). This
-folder imports only core.
+image.py maps a file as memory, transformer.py has large pages for weights. The C++ headers are in
+the same folder: vectors.hpp (SIMD), stages.hpp (timing), entry.hpp (entry points, scratch memory).
+This folder imports only core.
 """

@@ -9,6 +9,9 @@ Shapes: N lines, d features, S sentences, P columns of a panel (depends on the p
 from __future__ import annotations
 
 import copy
+import mmap
+import threading
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +23,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_ext.kernels.library import address, declarations, loaded, new, pointer
-from fairseq_ext.kernels.memory import in_large_pages
 
 EPILOGUES = {"none": 0, "relu": 1, "gelu": 2, "silu": 3}
 KIND_OF_BITS = {32: 0, 8: 1, 16: 2}  # by bits of the weights
@@ -380,3 +382,44 @@ class CompiledRows(CompiledReader):
             self.cache.keep_source_(slot)
         self.cache.target, self.cache.views = target, []
         self.update_pointers_()
+
+
+# ---- Memory of large pages, for weights that every step reads from start to end
+#
+# With small pages the processor looks up an address every 4 KiB, and its own prefetching stops
+# there.
+
+PAGE, CHUNK, LINE = 2 << 20, 32 << 20, 64  # bytes: a large page, a chunk, alignment
+
+
+class Chunks:
+    """Tensors side by side in chunks, since most weights are smaller than a page. A chunk lives as
+    long as one of its tensors, and only the pages that they fill take memory."""
+
+    def __init__(self) -> None:
+        self.lock, self.used = threading.Lock(), 0
+        self.last: Any = lambda: None  # a weak reference
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        """Return a contiguous tensor in large pages, or itself where the system has none."""
+        size = tensor.numel() * tensor.element_size()
+        if not hasattr(mmap, "MADV_HUGEPAGE") or not size:
+            return tensor
+        with self.lock:
+            chunk = self.last()
+            if chunk is None or self.used + size > len(chunk):
+                room = max(size + PAGE, CHUNK)
+                try:
+                    chunk = mmap.mmap(-1, room, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+                    chunk.madvise(mmap.MADV_HUGEPAGE)
+                except OSError:  # a kernel without large pages, or a limit of address space
+                    return tensor
+                self.last = weakref.ref(chunk)
+                start = torch.frombuffer(chunk, dtype=torch.uint8).data_ptr()
+                self.used = -start % PAGE
+            at, self.used = self.used, self.used + size + -size % LINE
+        made = torch.frombuffer(chunk, dtype=tensor.dtype, count=tensor.numel(), offset=at)
+        return made.view(tensor.shape).copy_(tensor)
+
+
+in_large_pages = Chunks().copy

@@ -34,15 +34,8 @@ from fairseq_ext.serve.deepl_glossaries import (
     tsv,
     without_paths,
 )
-from fairseq_ext.serve.deepl_languages import (
-    LISTED,
-    base,
-    full_name,
-    likely,
-    matching,
-    target_codes,
-)
 from fairseq_ext.serve.deepl_requests import (
+    LISTED,
     DocumentKey,
     DocumentRequest,
     GlossaryChange,
@@ -55,9 +48,14 @@ from fairseq_ext.serve.deepl_requests import (
     TextRequest,
     Translation,
     WriteRequest,
+    base,
     description,
     fields_of,
+    full_name,
+    likely,
+    matching,
     read,
+    target_codes,
     unsupported,
 )
 from fairseq_ext.serve.deepl_texts import Tagged

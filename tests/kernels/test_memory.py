@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairseq_ext.kernels import memory
-from fairseq_ext.kernels.memory import CHUNK, LINE, PAGE, Chunks
+from fairseq_ext.kernels import transformer
+from fairseq_ext.kernels.transformer import CHUNK, LINE, PAGE, Chunks
 
 ENABLED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 pytestmark = pytest.mark.skipif(
@@ -51,7 +51,7 @@ def test_without_large_pages_a_tensor_stays_where_it_is(monkeypatch):
     def refuse(*arguments):
         raise OSError("no large pages")
 
-    monkeypatch.setattr(memory.mmap, "mmap", refuse)
+    monkeypatch.setattr(transformer.mmap, "mmap", refuse)
     tensor, empty = torch.ones(9), torch.ones(0)
     assert Chunks().copy(tensor) is tensor and Chunks().copy(empty) is empty
 
