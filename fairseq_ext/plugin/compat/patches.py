@@ -199,6 +199,21 @@ def avoid_fused_encoder_layer(transformer_layer: ModuleType) -> None:
     layer.__init__ = initialise
 
 
+@patch("fairseq.data.iterators.CountingIterator.__init__", "fairseq.data.iterators")
+def pin_no_memory(iterators: ModuleType) -> None:
+    """Let batches use pinned memory only if there is a GPU: torch warns elsewhere."""
+    stock = iterators.CountingIterator.__init__
+
+    @functools.wraps(stock)
+    def initialise(self, iterable, *args, **kwargs):
+        loader = getattr(iterable, "_iterable", iterable)  # inside a buffer
+        if getattr(loader, "pin_memory", False):
+            loader.pin_memory = iterators.torch.cuda.is_available()
+        stock(self, iterable, *args, **kwargs)
+
+    iterators.CountingIterator.__init__ = initialise
+
+
 @patch(
     "logging.root, while two tasks of fairseq run that call logging.basicConfig",
     "fairseq.tasks.text_to_speech",
@@ -300,10 +315,8 @@ def log_as_stock() -> bool:
 
 @patch("warnings.filters", of_command=True)
 def silence_notices() -> None:
-    """Ignore warnings of Ray on its future, and of torch where fairseq requests memory for a GPU
-    that is not there."""
+    """Ignore warnings of Ray on its future."""
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"ray\..*")
-    warnings.filterwarnings("ignore", "'pin_memory' argument is set as true")
 
 
 @patch(

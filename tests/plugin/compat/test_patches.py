@@ -31,6 +31,7 @@ HELD = {
     "give_numpy_long": r"fairseq\.data\.(token_block_dataset|language_pair_dataset)\.np",
     "replace_compiled": r"fairseq\.data\.(data_utils_fast|token_block_utils_fast)\..*|"
     r"fairseq\.scoring\.bleu\.Scorer\.(__init__|reset|add)",
+    "pin_no_memory": r"fairseq\.data\.iterators\.CountingIterator\.__init__",
     "silence_notices": r"warnings\.filters",
     "report_errors": r"sys\.excepthook|logging\.Handler\.handleError",
     "spare_collections": r"gc\.set_threshold",
