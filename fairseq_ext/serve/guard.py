@@ -16,6 +16,7 @@ import json
 import re
 import resource
 import secrets
+import time
 from argparse import ArgumentParser
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
@@ -202,7 +203,7 @@ class Connection(HttpToolsProtocol):
 
     def wait(self) -> None:
         """Note that a header begins; close the connection if it does not end in time."""
-        self.since = self.loop.time()
+        self.since = time.monotonic()  # that of the loop is equal for all of one turn
         said = f"the request has not come within {self.timeout:g} seconds"
         self.header_timer = self.loop.call_later(self.timeout, self.refuse, 408, said)
 
@@ -241,7 +242,7 @@ class Connection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_response_complete(self) -> None:
-        self.since = self.loop.time()
+        self.since = time.monotonic()
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
