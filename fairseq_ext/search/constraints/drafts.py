@@ -153,6 +153,7 @@ class Candidate:
     # how its terms are written, once this is decided (inflection.py)
     rewrites: dict[SourceTerm, Rewrite] = field(default_factory=dict)
     other_forms: set[SourceTerm] = field(default_factory=set)  # of which it has another form
+    scores: dict[Phrase, Tensor] = field(default_factory=dict)  # of versions, by their tokens
     alternatives: list[Version] = field(default_factory=list)  # with another form of one of them
     # versions with the terms, with their ranking scores
     finals: list[tuple[float, Hypothesis]] = field(default_factory=list)

@@ -120,6 +120,8 @@ class Inflection:
         left = [each for of in choices.values() for each in of]
         self.score_versions_(pool, sources, [each.version for each in left], None)
         for candidate, of in choices.items():
+            for each in of:
+                candidate.scores[tuple(each.version.tokens)] = each.version.scores
             if of:
                 chosen = max(of, key=lambda each: each.total)
                 take(candidate, chosen)

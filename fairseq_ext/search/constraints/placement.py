@@ -262,7 +262,8 @@ class GlossaryPlacement:
         self.insert.fill(pool, sources, sentences)
         self.inflect(pool, sources, sentences)
         versions = [each for sentence in sentences for each in self.written(pool, sentence)]
-        self.score_versions_(pool, sources, versions)
+        unscored = [each for each in versions if not len(each.scores)]
+        self.score_versions_(pool, sources, unscored)
         for each in versions:
             self.finish(pool, each)
 
@@ -417,6 +418,8 @@ class GlossaryPlacement:
                 self.writer.version(sentence, candidate, rewrites),
                 *candidate.alternatives,
             ):
+                known = candidate.scores.get(tuple(version.tokens))
+                version.scores = version.scores if known is None else known
                 is_new = version.tokens != candidate.draft.tokens.tolist()
                 if (is_new or is_answer) and self.spec.min_len < len(version.tokens) <= limit + 1:
                     out.append(version)
