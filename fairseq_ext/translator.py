@@ -14,7 +14,6 @@ import torch
 
 from fairseq_ext.core.errors import UsageError, counted, cut, in_one_sentence
 from fairseq_ext.plugin.calls import (
-    CallLock,
     Generators,
     SearchingModel,
     Translation,
@@ -26,6 +25,7 @@ from fairseq_ext.plugin.loading.model import configuration, find_model
 from fairseq_ext.plugin.loading.settings import as_arguments, checked, text_of
 from fairseq_ext.plugin.options import languages_of
 from fairseq_ext.plugin.stock import refuse_flags
+from fairseq_ext.plugin.workers import CallLock
 from fairseq_ext.search.constraints.from_python import (
     Avoid,
     CallConstraints,

@@ -178,3 +178,20 @@ def text_shards(tmp_path, sizes=(25, 0, 7)):
         write_text(tmp_path / f"in{i}.txt", [f"{i}: {n}" for n in range(size)])
         for i, size in enumerate(sizes)
     ]
+
+
+def start_ray() -> None:
+    """Start Ray with two processors, unless it runs."""
+    import ray
+
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    if not ray.is_initialized():
+        ray.init(
+            address="local",
+            num_cpus=2,
+            object_store_memory=100 << 20,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+            _node_ip_address="127.0.0.1",
+        )

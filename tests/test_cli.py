@@ -190,7 +190,8 @@ def test_a_missing_dictionary_is_named(tiny):
     (tiny / "without" / "dict.en.txt").unlink()
     said = sentence(generate(tiny, *EXT, data="without", run=forked.command, check=False))
     assert re.match(
-        r"error: no dictionary at \S*dict.en.txt: name the data directory that has", said
+        r"error: no dictionary at \S*dict.en.txt \(there is dict.de.txt\): name the data directory",
+        said,
     )
 
 

@@ -140,6 +140,23 @@ def counted(number: int, one: str, many: str = "") -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
+def list_dictionaries(path: str) -> str:
+    """Return a hint with the dictionaries in the folder of a missing one: the language may be
+    misspelt."""
+    with contextlib.suppress(OSError):
+        names = sorted(
+            name
+            for name in os.listdir(os.path.dirname(path))
+            if name.startswith("dict.") and name.endswith(".txt")
+        )
+        return (
+            f" (there {'is' if len(names) == 1 else 'are'} {cut(', '.join(names))})"
+            if names
+            else ""
+        )
+    return ""
+
+
 def damaged_data(why: str) -> str:
     """Return the sentence for a binarised data set that cannot be used."""
     way_out = (
@@ -162,7 +179,10 @@ def missing_file(error: Any, found: re.Match[str]) -> str | None:
     if path and "dict." not in text:
         return f"{path} does not exist: correct the path"
     if "dict." in text:
-        return f"no dictionary at {path}: name the data directory that has the model's dictionaries"
+        return (
+            f"no dictionary at {path}{list_dictionaries(str(path))}: name the data directory that "
+            "has the model's dictionaries, and its languages"
+        )
     if "Dataset not found" in text:
         return (
             f"{text.removeprefix('Dataset not found: ')}: binarise that subset with "

@@ -169,20 +169,15 @@ class Decoding(Intake):
             return self.scheduler.add(request, first=True)
         if self.placement is not None and request.is_draft and found:
             pool, sentence = make_pool(self.translator, [request.tokens], [request.constraints]), 0
-            placed = self.placement.sentence(
-                pool, 0, found, request.requested, request.required_next
-            )
+            terms = request.required_terms
+            placed = self.placement.sentence(pool, 0, found, request.requested, terms)
             with_terms = self.placement.placed(pool, [placed])[0]
             if with_terms is None:
                 assert request.constraints is not None  # its terms were placed
-                request.required_next, request.search_constraints = (
-                    placed.required_next,
-                    request.constraints,
+                terms = request.required_terms = placed.required_next
+                request.search_constraints = (
+                    request.constraints.without_terms(terms) if terms else request.constraints
                 )
-                if request.required_next:
-                    request.search_constraints = request.constraints.without_terms(
-                        request.required_next
-                    )
                 request.nbest = request.most = request.requested
                 return self.scheduler.add(request, first=True)
             found = with_terms

@@ -50,9 +50,8 @@ class JobRequest(Request):
     # most tokens of a search that is repeated (search/strategies/stop/early.py)
     room: int | None = None
     long: list[Hypothesis] = field(default_factory=list)  # what the first one has found
-    required_next: tuple[
-        SourceTerm, ...
-    ] = ()  # terms that the search must have, as no draft had a word
+    # terms that the search must have, as a draft had no word for them
+    required_terms: tuple[SourceTerm, ...] = ()
 
     @property
     def is_draft(self) -> bool:

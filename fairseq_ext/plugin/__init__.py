@@ -9,11 +9,12 @@ and search.
 | options.py | all settings of a run, read once into frozen values |
 | input.py, sentences.py, bad_sentences.py | lines and batches; a sentence's constraints; |
 | | sentences that fail |
-| run.py, results.py, workers.py | one run: its statistics, its files, `--cpu-workers` |
+| run.py, results.py | one run: its statistics, its files |
+| workers.py | `--cpu-workers`; the lock of a Translator's calls, in forked processes too |
 | generator.py, search_setup.py | fairseq's generator outside, our search inside; its |
 | | strategies; `--print-alignment` |
 | pools.py | batches as pools |
-| calls.py | what Translator and Engine call; the lock of calls |
+| calls.py | what Translator and Engine call |
 | loading/, compat/ | from what a user names to fairseq's settings; changes of other |
 | | packages |
 """

@@ -26,7 +26,7 @@ from commands import (
     of_any_run,
     shown,
 )
-from corpus_jobs import one_process
+from corpus_jobs import one_process, start_ray
 
 # ---- Python
 
@@ -239,7 +239,7 @@ class Corpus(Entry):
         sys.argv = ["-m", *command, *as_argv(self.flags(rows[0])), "--input", *map(str, inputs)]
         printed, status = io.StringIO(), 0
         if len(rows) > 1:
-            self.ray()
+            start_ray()
         alone = one_process(pytest.MonkeyPatch(), None)
         with (
             alone if len(rows) == 1 else contextlib.nullcontext(),
@@ -256,21 +256,6 @@ class Corpus(Entry):
             said = re.findall(r"^error: (.*)$", printed.getvalue(), re.M) or [printed.getvalue()]
             return [{"refused": self.plain(said[-1]), "status": status} for _ in rows]
         return [self.one(row, out, path.stem) for row, path in zip(rows, inputs, strict=True)]
-
-    def ray(self) -> None:
-        """Start Ray, for all runs."""
-        import ray
-
-        if not ray.is_initialized():
-            ray.init(
-                address="local",
-                num_cpus=2,
-                object_store_memory=100 << 20,
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level="ERROR",
-                _node_ip_address="127.0.0.1",
-            )
 
     def one(self, row: Row, out: Path, name: str) -> Row:
         made, errors = (

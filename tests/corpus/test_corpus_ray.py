@@ -22,6 +22,7 @@ from corpus_jobs import (
     parts,
     records,
     source_lines,
+    start_ray,
     write_text,
 )
 from json_counts import close, untimed
@@ -36,16 +37,7 @@ SCORE = {"abs": 1e-4}
 
 @pytest.fixture(scope="module")
 def started():
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray.init(
-        address="local",
-        num_cpus=2,
-        object_store_memory=100 << 20,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="ERROR",
-        _node_ip_address="127.0.0.1",
-    )
+    start_ray()
     yield
     ray.shutdown()
 

@@ -18,7 +18,7 @@
 | | of them are answers |
 | term_writer.py, renderings.py | the same: drafts with terms; the model's own words |
 | insertion.py | the same: terms without a word in the draft |
-| inflection.py | the same: forms of terms, and the words that agree with them |
+| inflection.py | the same: forms of terms, words that agree with them, terms that are left |
 | word_alignment.py, forced_decoding.py | the same: words of terms; scores of given tokens |
 
 This folder imports core, kernels, model, search/phrases and the files of search.

@@ -96,14 +96,14 @@ def folded_words(text: str) -> tuple[str, ...]:
 
 
 def is_form(one: str, other: str) -> bool:
-    """Return whether two texts are forms of the same English words: "use" and "using", "automatic"
-    and "automatically"."""
+    """Return whether the words of a text are forms of the English words of one, or their adverbs:
+    "using" of "use", "automatically" of "automatic"."""
     pairs = folded_words(one), folded_words(other)
     return (
         pairs[0] != pairs[1]
         and len(pairs[0]) == len(pairs[1])
         and all(
-            stem(a) == stem(b) or {a + "ly", a + "ally"} & {b} for a, b in zip(*pairs, strict=True)
+            stem(a) == stem(b) or b in (a + "ly", a + "ally") for a, b in zip(*pairs, strict=True)
         )
     )
 
@@ -157,6 +157,11 @@ class Candidate:
     alternatives: list[Version] = field(default_factory=list)  # with another form of one of them
     # versions with the terms, with their ranking scores
     finals: list[tuple[float, Hypothesis]] = field(default_factory=list)
+
+    @cached_property
+    def text_words(self) -> list[str]:
+        """The words and signs of the text."""
+        return words_of(self.text)
 
     def standing(self, terms: Sequence[SourceTerm]) -> list[Span]:
         """Return the places of the terms that the draft has."""
@@ -270,7 +275,7 @@ class Sentence:
             elif term in candidate.other_forms:
                 left[term] = FORM_REASON
             elif not (term.required or term is self.entry) and is_copied(
-                term, words_of(candidate.text), term in self.known_terms
+                term, candidate.text_words, term in self.known_terms
             ):
                 left[term] = COPIED_REASON
             elif term in candidate.unfit or (word is None and term in self.known_terms):
@@ -357,12 +362,13 @@ class Sentence:
         new = [term for term, word in places if word is None and term not in self.required]
         return (*self.required, *new) if new else ()
 
-    def lacks(self, rank: int) -> bool:
-        """Return whether no candidate of this rank or a better one is complete."""
+    @property
+    def lacks_answer(self) -> bool:
+        """Whether no candidate that competes is complete."""
         return not any(
             self.is_complete(candidate)
             for i, candidate in enumerate(self.candidates)
-            if self.rank(i) <= rank
+            if not self.rank(i)
         )
 
     def is_complete(self, candidate: Candidate) -> bool:

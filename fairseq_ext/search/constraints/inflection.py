@@ -1,10 +1,10 @@
-"""The forms of terms in an inflected language, and the words that agree with them.
+"""The forms of terms in drafts, and whether a term is left.
 
-Each term has its forms as alternatives (search/phrases/forms.py), and in the place of a noun the
-words before it may change with it (search/phrases/agreement.py). The models choose: the sentence
-with the highest probability, the draft's own words among the candidates. Sums are compared, as a
-mean favours forms of many tokens. Terms are chosen one after the other, nouns first, since
-adjectives agree with them.
+Each term has its forms as alternatives, in an inflected language those of search/phrases/forms.py;
+in the place of a noun the words before it may change with it (search/phrases/agreement.py). The
+models choose: the sentence with the highest probability, the draft's own words among the
+candidates. Sums are compared, as a mean favours forms of many tokens. Terms are chosen one after
+the other, nouns first, since adjectives agree with them.
 
 A term that the model knows, as it writes it itself for the source term alone, is often a common
 word in a sentence, which the term does not translate ("Set", "Open"). There the draft without it is
@@ -54,7 +54,7 @@ class Inflection:
         self.writer, self.score_versions_ = writer, score_versions_
 
     @property
-    def is_known(self) -> bool:
+    def has_agreement(self) -> bool:
         """Whether it is known for the target language which words agree."""
         return self.writer.language in LANGUAGES
 
@@ -90,7 +90,7 @@ class Inflection:
                 else self.writer.inflected(
                     term, candidate.text, span, spans, longer_word(candidate, term)
                 )
-                if self.is_known
+                if self.has_agreement
                 else self.writer.choices(
                     term, candidate.text, span, spans, candidate.leads.get(term, "")
                 ),

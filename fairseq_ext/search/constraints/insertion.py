@@ -10,7 +10,6 @@ term count as in the draft.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -38,7 +37,6 @@ from fairseq_ext.search.pool import Pool
 COMPARED = (3, 3, 6)
 FILLS = 8  # first words in front of a term that are compared
 NEAR = 8  # tokens behind a term that are compared
-ACTION = re.compile(r"(?:[ts]ion|ment|ance|ence|al)$")
 LEADS = {  # words before a term in the singular and in the plural
     "en": (
         "|a|the|and a|and the|with a|with the|in a|in the|on a|on the|at the|of a|of the|to the|"
@@ -86,7 +84,7 @@ class Insertion:
         jobs = []
         for sentence in sentences:
             draft = sentence.candidates[0]
-            lacks = sentence.lacks(0)
+            lacks = sentence.lacks_answer
             places = [] if draft.words is None else sentence.all_places(draft)
             further = [t for t, why in sentence.left_terms(draft).items() if why == FURTHER_REASON]
             terms = [

@@ -58,8 +58,7 @@ from fairseq_ext.search.protocols import SearchSpec
 BATCH_SIZE = 128  # sentences whose hypotheses are scored in one call
 Driver = Callable[[Pool, OnFinal], None]
 Terms = tuple[SourceTerm, ...]
-
-# of its translations, of a term that the model writes itself for its source term
+# least share of a term among the model's own translations of its source term, by which it knows it
 KNOWN_SHARE = 0.5
 LENGTH_REWARD = 0.6  # nats a token of a hypothesis that competes with the best draft
 
@@ -251,7 +250,7 @@ class GlossaryPlacement:
             new = [
                 (s, c)
                 for s in sentences
-                if is_first or s.lacks(0)
+                if is_first or s.lacks_answer
                 for i, c in enumerate(s.candidates)
                 if c.words is None
                 and not all(c.has_term)
@@ -287,12 +286,12 @@ class GlossaryPlacement:
         candidate.finals.append((value, final))
 
     def value(self, sentence: Sentence, candidate: Candidate, final: Hypothesis) -> float:
-        """Return what a version competes with."""
+        """Return by what versions of a sentence are compared: the log-probability, with a reward
+        for length, less the cost of each known term that is left."""
         reasons = UNFIT_REASON, COPIED_REASON
         left = {term for term, why in sentence.left_terms(candidate).items() if why in reasons}
-        met = len(sentence.known_terms - left)
-        reward = LENGTH_REWARD * len(final.tokens) + KNOWN_COST * met
-        return float(final.positional_scores.sum()) + reward
+        cost = KNOWN_COST * len(sentence.known_terms & left)
+        return float(final.positional_scores.sum()) + LENGTH_REWARD * len(final.tokens) - cost
 
     def render(self, pool: Pool, sentences: Sequence[Sentence]) -> None:
         """Find what the models write for the terms of sentences by themselves."""
@@ -412,7 +411,8 @@ class GlossaryPlacement:
             # further mentions of a term that the draft has; a term of another source is needed too
             left = sentence.left_terms(candidate).keys()
             is_answer = not rewrites or (
-                bool(left) and (self.inflect.is_known or not left & sentence.with_shared_targets)
+                bool(left)
+                and (self.inflect.has_agreement or not left & sentence.with_shared_targets)
             )
             for version in (
                 self.writer.version(sentence, candidate, rewrites),

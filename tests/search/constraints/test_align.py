@@ -795,6 +795,7 @@ def test_flags_that_need_the_searchs_own_hypotheses_refuse_it(tmp_path):
     ],
 )
 def test_forms_of_one_english_word(one, other, same):
+    assert is_form("automatic", "automatically") and is_form("quick", "quickly")
     assert is_form(one, other) is is_form(other, one) is same
 
 

@@ -1,7 +1,10 @@
 """What the model knows decides whether a term may be left, never the letters of the file."""
 
+import re
+
 import pytest
-from demo_model import FLAGS
+from demo_model import FLAGS, MODEL, OURS
+from forked import interactive_forked
 
 from fairseq_ext import Translator
 from fairseq_ext.search.constraints.drafts import is_copied
@@ -30,13 +33,23 @@ LINES = [
 
 @pytest.fixture
 def translated(tmp_path):
-    def run(terms: dict[str, str], lines: list[str], **flags):
+    def run(terms: dict[str, str], lines: list[str], phrases=None, **flags):
         glossary = tmp_path / "terms.tsv"
         glossary.write_text("".join(f"{a}\t{b}\n" for a, b in terms.items()), encoding="utf-8")
         flags = {"glossary": str(glossary), "glossary_match": "casefold", **flags}
-        return [each[0] for each in Translator(**FLAGS, **flags).translate(lines)]
+        return [each[0] for each in Translator(**FLAGS, **flags).translate(lines, None, phrases)]
 
     return run
+
+
+def test_a_glossary_in_title_case_through_the_command(tmp_path):
+    """Words of running text that the model does not know, in a file of labels."""
+    glossary = tmp_path / "terms.tsv"
+    titles = {source.title(): target.title() for source, target in UNKNOWN.items()}
+    glossary.write_text("".join(f"{a}\t{b}\n" for a, b in titles.items()), encoding="utf-8")
+    done = interactive_forked("\n".join(LINES) + "\n", MODEL, *OURS, "--glossary", glossary)
+    text = " ".join(re.findall(r"^D-\d+\t\S+\t(.*)$", done.stdout, re.MULTILINE)).lower()
+    assert [target for target in UNKNOWN.values() if target not in text] == []
 
 
 @pytest.mark.parametrize("beam", [1, 5])
@@ -66,19 +79,21 @@ def test_a_known_term_is_left_where_it_makes_the_sentence_improbable(translated)
     (left,) = translated(terms, [line], beam=1)
     assert left.text == draft.text and left.unmet
     assert [each.placed_by for each in left.placements] == ["left"]
-    (free,) = translated(terms, [line], beam=1, glossary_placement="free")
-    assert "run" in free.text.lower() and not free.unmet
+    for more in ({"glossary_placement": "free"}, {"phrases": [["Run"]]}):
+        (found,) = translated(terms, [line], beam=1, **more)
+        assert "run" in found.text.lower() and not found.unmet
 
 
 @pytest.mark.parametrize("match", ["surface", "casefold"])
 def test_a_source_that_is_a_term_alone_gives_it_as_it_is_written(translated, match):
-    terms = {"Ordner": "Lever arch file", "Das Angebot": "QUOTE|offer"}
-    found = translated(terms, ["Ordner", "Das Angebot", "Ordner."], glossary_match=match)
-    assert [each.text for each in found[:2]] in (
-        ["Lever arch file", "QUOTE"],
-        ["Lever arch file", "offer"],
-    )
-    assert not any(each.unmet for each in found) and "lever arch file" in found[2].text.lower()
+    """Of several targets, the one that the model writes, else the first."""
+    lines = ["Ordner", "Das Angebot", "Der Fehler"]
+    terms = dict(zip(lines, ["Lever arch file", "QUOTE|THE OFFER", "Glitch|bug"], strict=True))
+    drafts = translated({"nie": "never"}, lines)
+    assert [each.text.lower() for each in drafts[1:]] == ["the offer", "the error"]
+    found = translated(terms, [*lines, "Ordner."], glossary_match=match)
+    assert [each.text for each in found[:3]] == ["Lever arch file", "THE OFFER", "Glitch"]
+    assert not any(each.unmet for each in found) and "lever arch file" in found[3].text.lower()
 
 
 @pytest.mark.parametrize(
