@@ -15,6 +15,7 @@ from sizes import covering, drawn, part_of
 
 from fairseq_ext.kernels.library import library
 from fairseq_ext.search.compiled import supports_phrases
+from fairseq_ext.search.constraints.two_searches import without_phrases
 from fairseq_ext.search.interpreted import LoopSearch
 from fairseq_ext.search.phrases.pieces import Boundaries
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints, met
@@ -280,7 +281,8 @@ WAYS: dict[str, dict] = {
 @drawn(2)
 @pytest.mark.parametrize("way", WAYS)
 def test_the_answer_of_two_searches_is_the_better_one(way):
-    """--constraint-compete search, against each search by itself."""
+    """--constraint-compete search, against each search by itself: with all phrases, with none, and
+    with all but one."""
     draw = random.Random(8)
     flags = {"beam": 4, "max_len_b": 12, "nbest": 3}
     skipped = searched = 0
@@ -290,7 +292,7 @@ def test_the_answer_of_two_searches_is_the_better_one(way):
             compete: generators(
                 of, {"select": "dba", "constraint_compete": compete, **WAYS[way]}, **flags
             ).ours
-            for compete in ("search", "off")
+            for compete in ("search", "rows")
         }
         sample = batch([9, 5, 3, 2], seed=seed)
         plain = run(generators(of, WAYS[way] if way == "optimal" else {}, **flags).ours, sample)
@@ -302,6 +304,10 @@ def test_the_answer_of_two_searches_is_the_better_one(way):
                 given[i] = SentenceConstraints((((draw.choice(words),),),), ("own",))
         sample["sentence_constraints"] = given
         found = {compete: run(ours, sample) for compete, ours in made.items()}
+        fewer = []
+        for place in range(2):
+            sample["sentence_constraints"] = [without_phrases(each, place) for each in given]
+            fewer.append(run(made["rows"], sample))
         for i, each in enumerate(given):
             if not each.any_of:
                 continue
@@ -316,8 +322,10 @@ def test_the_answer_of_two_searches_is_the_better_one(way):
                 skipped += 1
                 assert scores["search"] == pytest.approx(scores["free"], abs=1e-5)
                 continue
+            more = [h for of in fewer if len(each.any_of) > 1 for h in of[i]]
+            meeting += [h for h in more if all(met(h["tokens"].tolist(), each, False))]
             every = {tuple(h["tokens"].tolist()): float(h["score"]) for h in meeting}
-            every |= {tuple(h["tokens"].tolist()): float(h["score"]) for h in found["off"][i]}
+            every |= {tuple(h["tokens"].tolist()): float(h["score"]) for h in found["rows"][i]}
             best = sorted(every.values(), reverse=True)[:3]
             assert scores["search"] == pytest.approx(best, abs=1e-5)
             searched += 1

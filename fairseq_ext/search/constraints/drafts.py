@@ -334,6 +334,13 @@ class Sentence:
         spans = () if candidate.words is None else candidate.words.span_of_mention
         return next((i for i in self.mention_numbers(term) if spans and spans[i]), None)
 
+    def part(self, candidate: Candidate, term: SourceTerm) -> Span | None:
+        """Return the part of a longer word that a term takes in a candidate; None: whole words."""
+        mention = self.aligned_mention(candidate, term)
+        if mention is None or candidate.words is None or term in candidate.wrong:
+            return None
+        return candidate.words.parts.get(mention)
+
     def is_doubtful(self, candidate: Candidate, term: SourceTerm) -> bool:
         """Return whether there is little evidence for the place of a term in a candidate."""
         mention = self.aligned_mention(candidate, term)

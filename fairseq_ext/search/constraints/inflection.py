@@ -19,9 +19,10 @@ from typing import NamedTuple
 
 from fairseq_ext.search.constraints.drafts import Candidate, Rewrite, Sentence, Version
 from fairseq_ext.search.constraints.forced_decoding import Sources
-from fairseq_ext.search.constraints.term_writer import TermWriter
+from fairseq_ext.search.constraints.term_writer import PARTS_BEHIND, TermWriter, hyphened
 from fairseq_ext.search.phrases.agreement import LANGUAGES, has_noun
 from fairseq_ext.search.phrases.pieces import folded
+from fairseq_ext.search.phrases.places import Span, overlap
 from fairseq_ext.search.phrases.sentence import SourceTerm
 from fairseq_ext.search.pool import Pool
 
@@ -87,7 +88,8 @@ class Inflection:
                 term,
                 self.writer.inserted(term, candidate.inserted[term], candidate.text)
                 if term in candidate.inserted
-                else self.writer.inflected(
+                else self.joined(sentence, candidate, term, span)
+                or self.writer.inflected(
                     term, candidate.text, span, spans, longer_word(candidate, term)
                 )
                 if self.has_agreement
@@ -98,6 +100,18 @@ class Inflection:
             for term, span in places
         ]
         return sorted(found, key=lambda each: not any(map(has_noun, each[0].targets)))
+
+    def joined(
+        self, sentence: Sentence, candidate: Candidate, term: SourceTerm, span: Span
+    ) -> list[Rewrite]:
+        """Return the ways to write a term in the place of a part of a longer word."""
+        part, whole = sentence.part(candidate, term), span
+        if part is None and PARTS_BEHIND.match(candidate.text, span[1]):
+            part, whole = span, hyphened(candidate.text, span)
+        is_split = any(overlap(whole, each.span) for each in candidate.inserted.values())
+        if part is None or is_split or not any(map(has_noun, term.targets)):
+            return []
+        return self.writer.joined(term, candidate.text, whole, part)
 
     def choose(
         self,

@@ -369,11 +369,13 @@ class GlossaryPlacement:
             words.attend_(
                 None if weights is None else weights[lead:], sentence.constraints.source_words
             )
+            if self.inflect.has_agreement:
+                words.take_parts_()
             candidate.other_forms = {
                 term
                 for term, span in sentence.all_places(candidate)
                 if self.writer.is_english and span is not None and not term.required
-                if is_form(term.targets[0], candidate.text[slice(*span)])
+                if is_form(term.targets[0], self.writer.displaced(term, candidate.text, span))
             }
             if sentence.entry is not None:
                 words.span_of_mention[0] = 0, len(candidate.text)

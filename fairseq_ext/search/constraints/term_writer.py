@@ -44,6 +44,7 @@ from fairseq_ext.search.phrases.noun_phrases import (
 )
 from fairseq_ext.search.phrases.pieces import folded, normal
 from fairseq_ext.search.phrases.places import (
+    LINKING,
     PLURAL,
     Span,
     Text,
@@ -67,6 +68,7 @@ LEADS_OF_KIND = (  # articles behind the same preposition
 ARTICLES = ("a", "an", "the")
 PARTS_BEFORE, PARTS_BEHIND = re.compile(r"(?:\w+-)+$"), re.compile(r"(?:-\w+)+")
 SENTENCE_END = re.compile(r"\s*[.!?…]$")
+TAKES_S = re.compile(r"(?:ung|[hk]eit|schaft|ion|tät|ling|tum)$")
 SPACES = re.compile(r"\s+")
 
 
@@ -107,6 +109,10 @@ class TermWriter:
             for each, cased in ways
             for first in self.leads(lead, cased, text[: each[0]])
         ]
+
+    def displaced(self, term: SourceTerm, text: str, span: Span) -> str:
+        """Return what a term displaces in a text in the place of a span."""
+        return text[slice(*widened(text, span, term.targets[0], []))]
 
     def leads(self, lead: str, form: str, before: str) -> tuple[str, ...]:
         """Return the words that may stand before a form. lead: those that are known."""
@@ -158,6 +164,29 @@ class TermWriter:
                 if not i or fits(form, beginning.endings):
                     found.setdefault(Rewrite(wide, cased, cased, around=beginning.changes))
         return list(found)
+
+    def joined(self, term: SourceTerm, text: str, span: Span, part: Span) -> list[Rewrite]:
+        """Return the ways to write a term in the place of a part of a longer word, with each letter
+        that may join it to the rest ("Dienstleistungsartikel" for "Serviceartikel"); none if the
+        rest is no noun."""
+        before, behind = text[span[0] : part[0]], text[part[1] : span[1]]
+        forms, known = [normal(form) for form in term.targets], lexicon()
+        if behind.startswith("-"):
+            words = [before + form + behind for form in term.targets]
+            return [Rewrite(span, word, word) for word in words]
+        if not behind:
+            words = [before + lowered(form) for form in term.targets]
+        else:
+            rests = [behind.removeprefix(letters) for letters in LINKING]
+            nouns = [rest for rest in rests if known and known.lemmas(capitalised(rest))]
+            rest = max(nouns, key=len, default="")
+            own = term.text.split("|") if rest else ()
+            words = [before + form + letters + rest for form in own for letters in links(form)]
+        return [
+            Rewrite(span, word, word)
+            for word in words
+            if any(compounds(form, word) for form in forms)
+        ]
 
     def inserted(self, term: SourceTerm, rewrite: Rewrite, text: str) -> list[Rewrite]:
         """Return the ways to write a term that is inserted in a text, the given one first: with its
@@ -376,6 +405,13 @@ def ended(changes: list[tuple[Span, str]], text: str, end: str) -> list[tuple[Sp
         others, start = changes, max(last[1], word_spans(text)[-1][0])
         last, written = (start, len(text)), text[start:]
     return [*others, (last, written + end)]
+
+
+def links(form: str) -> tuple[str, ...]:
+    """Return the letters that may join a German noun to the one behind it."""
+    if TAKES_S.search(form):
+        return ("s",)
+    return ("n",) if form.endswith("e") else ("",) if form[-1:] in "aiouäöüy" else ("", "s")
 
 
 def led(lead: str, term: str) -> str:

@@ -1,8 +1,9 @@
-"""A second search without required phrases (`--constraint-compete search`).
+"""Searches without some of the required phrases (`--constraint-compete search`).
 
 Where the best hypotheses of beam search meet every phrase by themselves, they are the answer, and
-the sentence is not searched again. Else it is searched with its phrases, and hypotheses of the
-first search that meet every phrase stay in the n-best list.
+the sentence is not searched again. Else it is searched with its phrases, and without each one of
+them: each may come by itself, and a search with fewer banks finds more probable hypotheses. Those
+of all searches that meet every phrase are in the n-best list.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from fairseq_ext.search.finished import Hypothesis, OnFinal
 from fairseq_ext.search.phrases.sentence import Meets, SentenceConstraints, met_with_prefix
 from fairseq_ext.search.pool import Pool
 
+Driver = Callable[[Pool, OnFinal], None]
+
 
 class TwoSearches:
     """A driver of two others: `unconstrained` for sentences without their required phrases, and
-    `constrained`.
+    `constrained`, with all of them or all but one.
 
     meets: returns the function that counts the constraints that a hypothesis of a pool meets;
     nbest: length of the n-best lists.
@@ -25,8 +28,8 @@ class TwoSearches:
 
     def __init__(
         self,
-        unconstrained: Callable[[Pool, OnFinal], None],
-        constrained: Callable[[Pool, OnFinal], None],
+        unconstrained: Driver,
+        constrained: Driver,
         meets: Callable[[Pool], Meets],
         nbest: int,
     ):
@@ -42,18 +45,24 @@ class TwoSearches:
 
         def keep(number: int, found: list[Hypothesis]) -> None:
             meets = [self.meets_all(pool, number, h) for h in found]
-            if found and all(meets[: self.nbest]):
+            if found and all(meets[: self.nbest]) and number not in meeting:
                 done.add(number)
                 answer(number, found)
             else:
-                meeting[number] = [
-                    h for h, meets_all in zip(found, meets, strict=True) if meets_all
-                ]
+                more = [h for h, meets_all in zip(found, meets, strict=True) if meets_all]
+                meeting[number] = best_of(meeting.get(number, []), more)
+
+        def searched(driver: Driver, numbers: list[int], left_out: int | None = None) -> None:
+            others = [without_phrases(each, left_out) for each in given]
+            constraints = None if all(each.is_empty for each in others) else others
+            driver(replace(pool, constraints=constraints, to_decode=numbers), keep)
 
         if numbers:
-            others = [without_phrases(each) for each in given]
-            constraints = None if all(each.is_empty for each in others) else others
-            self.unconstrained(replace(pool, constraints=constraints, to_decode=numbers), keep)
+            searched(self.unconstrained, numbers)
+        left = [i for i in numbers if i not in done]
+        for place in range(max((len(given[i].any_of) for i in left), default=0)):
+            if several := [i for i in left if len(given[i].any_of) > max(1, place)]:
+                searched(self.constrained, several, place)
         left = [i for i in pool.sentences_to_decode() if i not in done]
         if left:
             self.constrained(
@@ -71,9 +80,17 @@ class TwoSearches:
         )
 
 
-def without_phrases(given: SentenceConstraints) -> SentenceConstraints:
-    """Return the constraints of a sentence without its required phrases."""
-    return replace(given, any_of=(), text=(), cased=(), terms=(), unmet=())
+def without_phrases(given: SentenceConstraints, left_out: int | None) -> SentenceConstraints:
+    """Return the constraints of a sentence without one of its required phrases; None: all."""
+    kept = [i for i in range(len(given.any_of)) if left_out is not None and i != left_out]
+    return replace(
+        given,
+        any_of=tuple(given.any_of[i] for i in kept),
+        text=tuple(given.text[i] for i in kept),
+        cased=tuple(given.cases[i] for i in kept),
+        terms=(),
+        unmet=(),
+    )
 
 
 def best_of(found: list[Hypothesis], more: list[Hypothesis]) -> list[Hypothesis]:

@@ -32,7 +32,7 @@ from torch import Tensor
 from fairseq_ext.core.words import is_word, starts_of, words_of
 from fairseq_ext.search.phrases.function_words import stem
 from fairseq_ext.search.phrases.pieces import folded
-from fairseq_ext.search.phrases.places import Span, overlapping
+from fairseq_ext.search.phrases.places import MIN_NOUN, MIN_OTHER_PART, Span, overlapping
 
 ATTENDED = 0.25  # least score of a word
 OTHER_WORD_SHARE = (
@@ -46,11 +46,13 @@ MIN_SURE_SCORE = (
     0.4  # least score of words that are not doubtful, where a rendering has one of them
 )
 MIN_SURE_SCORE_ALONE = 0.6  # else
+PART_ATTENDED = 0.1  # least attention of a longer word, a part of which translates a mention
 DROP = 0.5  # nats
 OBJECT_BEGINNINGS = frozenset(  # words behind "to" and a verb
     "a an the this that these those my your his her its our their it him them no all each every "
     "any some both".split()
 )
+PARTICLES = frozenset("up out in on off down over away back".split())  # "to set up an account"
 AUXILIARIES = frozenset("am is are was were be been being have has had".split())
 SUBJECTS = frozenset("i you we they he she".split())
 WITH_UNKNOWN = re.compile(r"\w*(?:<unk>\w*)+")  # a word with unknown pieces
@@ -111,6 +113,7 @@ class WordAlignment:
         self.functions = frozenset(functions)
         self.tokens = [overlapping(spans, *word) for word in self.words]
         self.span_of_mention: list[Span | None] = [None] * len(mentions)
+        self.parts: dict[int, Span] = {}  # of the words of mentions: those that translate them
         self.weight = [0.0] * len(mentions)  # score of the word that was found
         self.folded = [folded(text[slice(*word)]) for word in self.words]
         self.is_function = [word in functions for word in self.folded]
@@ -145,17 +148,31 @@ class WordAlignment:
         is_weak = weight < (MIN_SURE_SCORE if agrees else MIN_SURE_SCORE_ALONE)
         return is_weak or self.are_modifiers(mention, {self.folded[w] for w in found})
 
-    def is_in_compound(self, mention: int) -> bool:
-        """Return whether a German noun translates a mention and another source word ("Nummernkreis"
-        for "number sequence"): the word that was found, or any where none was."""
-        span, own = self.span_of_mention[mention], self.mentions[mention].words
-        return any(
-            (span is None or span[0] <= start < span[1])
-            and self.text[start].isupper()
-            and claims & own
-            and claims - own
-            for (start, _), claims in zip(self.words, self.claims, strict=True)
-        )
+    def take_parts_(self) -> None:
+        """Give mentions without a sure word of their own the longer German noun that begins or ends
+        with one of their renderings: "Serviceartikel" for "service"."""
+        for mention, of in enumerate(self.mentions):
+            if not self.is_doubtful(mention):
+                continue
+            own = self.span_of_mention[mention]
+            self.span_of_mention[mention] = None
+            found = [
+                (self.attention[mention][w], len(part), w, self.folded[w].startswith(part), part)
+                for part in {phrase[0] for phrase in of.renderings if len(phrase) == 1}
+                for w, word in enumerate(self.folded)
+                if (word.startswith(part) or word.endswith(part))
+                if len(part) >= MIN_NOUN and len(word) >= len(part) + MIN_OTHER_PART
+                if self.text[self.words[w][0]].isupper() and self.is_free(w)
+                if any(abs(i - j) == 1 for i in self.claims[w] - of.words for j in of.words)
+            ]
+            weight, length, w, begins, part = max(found, default=(0.0, 0, 0, True, ""))
+            if weight < PART_ATTENDED:
+                self.span_of_mention[mention] = own
+                continue
+            start, end = self.span_of_mention[mention] = self.words[w]
+            self.weight[mention] = weight
+            self.parts[mention] = (start, start + length) if begins else (end - length, end)
+        self.doubtful = {}
 
     def are_modifiers(self, mention: int, words: Collection[str]) -> bool:
         """Return whether words are in the renderings of a mention, but never the head, which is the
@@ -184,12 +201,13 @@ class WordAlignment:
     def attend_(self, weights: Tensor | None, source_words: Sequence[Sequence[int]] = ()) -> None:
         """Find words by attention and renderings. weights: the attention (L, T) in the steps that
         predict each token, None for none; source_words: the tokens of each source word."""
-        attention = [[0.0] * len(self.words) for _ in self.mentions]
+        attention = self.attention = [[0.0] * len(self.words) for _ in self.mentions]
         if weights is not None and self.words:
             # (T, words)
             counts = np.array([max(1, len(of)) for of in self.tokens], np.float32)
             rows = sums(weights.numpy(), self.tokens).T / counts
             attention = sums(rows, [each.tokens for each in self.mentions]).tolist()
+            self.attention = attention
             if source_words:
                 of_source = sums(rows, source_words)
                 self.strongest = of_source.argmax(0).tolist()
@@ -251,13 +269,15 @@ class WordAlignment:
         move our office", "is applied"; behind "to", any word that no rendering has."""
         if "the" not in self.functions or not word:
             return False
-        before, behind = self.folded[word - 1], self.folded[word + 1 : word + 2]
+        before, behind = self.folded[word - 1], self.folded[word + 1 : word + 3]
         if before in SUBJECTS:
             return True
         if before in AUXILIARIES:
             is_own = self.folded[word] in self.mentions[mention].shares[0]
             return self.folded[word].endswith("ed") and not is_own
-        has_object = not OBJECT_BEGINNINGS.isdisjoint(behind)
+        if behind and behind[0] in PARTICLES:
+            behind = behind[1:]
+        has_object = not OBJECT_BEGINNINGS.isdisjoint(behind[:1])
         return before == "to" and (has_object or not self.rendering(mention, word))
 
     def is_free(self, word: int) -> bool:

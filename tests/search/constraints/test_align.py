@@ -224,13 +224,19 @@ def test_a_noun_takes_the_place_of_no_verb(draft, expected):
         assert (span and draft[slice(*span)]) == wanted
 
 
-def test_a_compound_translates_other_source_words_too():
-    """Attention: "Nummernkreis" is the strongest word of both "number" and "sequence"."""
-    weights = torch.tensor([[0.8, 0.1, 0.1], [0.1, 0.5, 0.4]])
-    mentions = [Mention((place,), ("Folge",), frozenset({place})) for place in range(3)]
-    found = WordAlignment("neuer Nummernkreis", [(0, 5), (6, 18)], mentions)
-    found.attend_(weights, [(0,), (1,), (2,)])
-    assert list(map(found.is_in_compound, range(3))) == [False, True, True]
+def test_a_part_of_a_compound_translates_a_mention():
+    """ "the service item page": Artikel of "Serviceartikel" translates another word, and "Seite" is
+    the strongest word of the page alone."""
+    draft, spans = "die Seite Serviceartikel", [(0, 3), (4, 9), (10, 17), (17, 24)]
+    weights = torch.tensor([[0.9, 0, 0, 0], [0, 0.3, 0.1, 0.6], [0, 0.5, 0.5, 0], [0, 0.2, 0.8, 0]])
+    mention = Mention((1,), ("Dienstleistung",), frozenset({1}))
+    for renderings, part in (({("service",): 1.0}, (10, 17)), ({("dienst",): 1.0}, None)):
+        mention.renderings = renderings
+        found = WordAlignment(draft, spans, [mention])
+        found.attend_(weights, [(0,), (1,), (2,), (3,)])
+        found.doubtful = {0: True}
+        found.take_parts_()
+        assert found.parts.get(0) == part
 
 
 def test_a_verb_stands_for_its_source_in_any_form():

@@ -126,6 +126,24 @@ def test_a_noun_behind_a_number_loses_the_hyphen():
     assert "mit 648 Frakturen" in {text[: w.span[0]] + w.text + text[w.span[1] :] for w in ways}
 
 
+@pytest.mark.parametrize(
+    ("word", "part", "forms", "written"),
+    [
+        ("Serviceartikels", "Service", ("Dienstleistung",), ["Dienstleistungsartikels"]),
+        ("Arrivalprofile", "Arrival", ("Eingang",), ["Eingangprofile", "Eingangsprofile"]),
+        ("Antifreezeigerweise", "Antifreeze", ("Frostschutz",), []),  # the rest is no noun
+        ("Koolant-Mischung", "Koolant", ("Kühlmittel",), ["Kühlmittel-Mischung"]),
+        ("Projektnummern", "nummern", ("Zahl", "Zahlen"), ["Projektzahl", "Projektzahlen"]),
+    ],
+)
+def test_a_term_takes_the_place_of_a_part_of_a_longer_word(word, part, forms, written):
+    writer = TermWriter(lambda: None, 2, "de")
+    term = SourceTerm(forms[0], targets=forms, in_compounds=True)
+    text, start = f"die {word}", 4 + word.index(part)
+    ways = writer.joined(term, text, (4, len(text)), (start, start + len(part)))
+    assert sorted(way.text for way in ways) == sorted(written)
+
+
 def test_an_adjective_agrees_with_a_noun_that_is_a_term_too():
     writer = TermWriter(lambda: None, 2, "de")
     text = "wenn sie zufällige Proben sind"

@@ -430,6 +430,6 @@ def build(flags, context) -> DBA:
         DBA,
         context,
         even=even,
-        competing=COMPETING_ROWS if even and str(flags.constraint_compete) == "rows" else 0,
+        competing=COMPETING_ROWS if even and str(flags.constraint_compete) != "off" else 0,
         more=flags.constraint_rows,
     )
