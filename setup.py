@@ -111,13 +111,13 @@ setup(
         "bitarray",
         "sentencepiece",
         "subword-nmt",
+        "simplemma>=2",
     ],
     extras_require={
         "gpu": ["cupy-cuda12x"],
         "plots": ["matplotlib"],
         "cluster": ["ray", "pyarrow"],
         "allowed": ["interegular"],
-        "terms": ["simplemma>=2"],
         "docs": ["mkdocs-material"],
         "text": [
             "sentencex>=1.0.30",

@@ -132,7 +132,6 @@ def tiny_decode() -> str:
 
 
 OPTIONAL = {  # package -> its extra (docs/install.md)
-    "simplemma": "terms",
     "interegular": "allowed",
     "matplotlib": "plots",
     "safetensors": "hf",
@@ -156,7 +155,10 @@ ITEMS = [
         f"{sysconfig.get_path('purelib')}",
     ),
     Item("fairseq", fairseq, remedy=f"{INSTALL_FAIRSEQ}, or {SET_UP}"),
-    *(Item(name, installed(name)) for name in ("sentencepiece", "subword-nmt", "sacrebleu")),
+    *(
+        Item(name, installed(name))
+        for name in ("sentencepiece", "subword-nmt", "sacrebleu", "simplemma")
+    ),
     *(
         Item(
             name,

@@ -47,7 +47,7 @@ METHODS = {
         note="the words of the term bases that the reference has",
     ),
     "glossary": Method(
-        ["--glossary", "{work}/terms.tsv", "--glossary-match", "lemma"],
+        ["--glossary", "{work}/terms.tsv"],
         note="both term bases; slower than no flag, since lines with a term are scored again",
     ),
     "optimal ending": Method(

@@ -34,10 +34,7 @@ def examples() -> list[Example]:
 
 def translator(kind: str = "") -> Translator:
     """Return the demo model, with the term base of a kind of text where one is named."""
-    glossary: dict[str, Any] = {
-        "glossary": str(DATA / f"terms.{kind}.tsv"),
-        "glossary_match": "lemma",
-    }
+    glossary: dict[str, Any] = {"glossary": str(DATA / f"terms.{kind}.tsv")}
     return Translator.from_folder(MODEL, beam=5, cpu=True, **glossary if kind else {})
 
 

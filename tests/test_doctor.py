@@ -187,7 +187,6 @@ def test_where_the_packages_of_the_extras_are_missing_each_extra_is_named(
 ):
     """Those of setup.py, but for the one that builds the pages."""
     missing = {
-        "simplemma",
         "interegular",
         "matplotlib",
         "safetensors",
@@ -213,5 +212,5 @@ def test_where_the_packages_of_the_extras_are_missing_each_extra_is_named(
     assert doctor.main() == 0
     assert (
         set(re.findall(r"pip install 'fairseq_ext\[(\w+)\]'", capsys.readouterr().out)) == extras
-        and len(extras) == 8
+        and len(extras) == 7
     )

@@ -34,7 +34,7 @@ from fairseq_ext.plugin.loading.settings import (
 )
 from fairseq_ext.search.checks import refuse_stock_search, stock_search, validate
 from fairseq_ext.search.constraints.allowed import restricts_outputs
-from fairseq_ext.search.constraints.glossary import check_glossary
+from fairseq_ext.search.constraints.glossary import check_glossary, match_mode
 from fairseq_ext.search.constraints.required import choose_placement, expect_phrases
 from fairseq_ext.search.constraints.sources import choose_strategies, is_ordered
 from fairseq_ext.search.finished import Scoring
@@ -253,6 +253,10 @@ def search_spec(options: Options, stock: SequenceGenerator) -> SearchSpec:
 def signature(options: Options, backend: str) -> str:
     """Return one line that says how the output was made."""
     flags, generation, written = options.flags, options.generation, declared("written")
+    if flags.glossary_placement is not None:  # surface is not named
+        given = options.settings
+        match = match_mode(flags.glossary_match, given.languages, given.segments_text)
+        flags = replace(flags, glossary_match=None if match == "surface" else match)
     parts = [f"fairseq_ext:{VERSION}"]
     for point in POINTS:
         strategy = chosen(flags, point)

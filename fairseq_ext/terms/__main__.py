@@ -95,8 +95,8 @@ def parser() -> ArgumentParser:
     add(
         "--glossary-match",
         choices=MATCHES,
-        default="surface",
-        help="text: how terms are found in sources (default: surface)",
+        help="text: how terms are found in sources (default: lemma, where simplemma knows "
+        "--source-lang; else surface)",
     )
     add(
         "--lemmas",
@@ -262,8 +262,8 @@ def known_forms(language: str) -> Forms:
     forms = forms_of_language(language)
     if forms is None:
         raise UsageError(
-            f"there are no forms for the language '{language}' (English, one that simplemma does "
-            "not know, or simplemma is not installed: pip install simplemma): add --text"
+            f"there are no forms for the language '{language}' (English, or one that simplemma "
+            "does not know): add --text"
         )
     return lambda targets: [form for target in targets for form in forms(target)]
 

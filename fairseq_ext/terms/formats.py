@@ -11,7 +11,7 @@ from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.core.files import LineErrors, Lines
 from fairseq_ext.core.glossary import Languages
 from fairseq_ext.core.glossary import read as read_glossary
-from fairseq_ext.core.words import Matcher, lemmatizer, words_of
+from fairseq_ext.core.words import has_lemmas, matcher, words_of
 from fairseq_ext.terms.cases import Sentence, Term
 
 
@@ -25,7 +25,7 @@ class Files:
     sources: str | None = None  # --sources
     terms_file: str | None = None  # --terms-file
     terms: str | None = None  # --terms
-    glossary_match: str = "surface"  # --glossary-match
+    glossary_match: str | None = None  # --glossary-match
 
 
 # the sentences, and the language of their sources
@@ -117,22 +117,18 @@ def read_text(files: Files) -> TestSet:
         files.terms_file, "--terms-file", Languages(files.source_lang, files.target_lang), errors
     )
     errors.raise_first()
-    lemma = (
-        lemmatizer(files.source_lang or "", "--glossary-match lemma")
-        if files.glossary_match == "lemma"
-        else None
-    )
-    matcher = Matcher(files.glossary_match, lemma)
+    match = files.glossary_match or ("lemma" if has_lemmas(files.source_lang) else "surface")
+    finder = matcher(match, files.source_lang)
     # lines with the same source term are alternatives
     terms: dict[int, Term] = {}
     for number, entry in enumerate(entries):
-        known = matcher.add(words_of(entry.source), number)
+        known = finder.add(words_of(entry.source), number)
         term = terms.get(known, Term(entry.source, ()))
         targets = tuple(dict.fromkeys(term.targets + entry.targets))
         terms[known] = Term(term.source, targets, marked=True)
     found = []
     for source, reference in zip(sources, references, strict=True):
-        matches = matcher.matches(words_of(source))
+        matches = finder.matches(words_of(source))
         numbers = dict.fromkeys(match.term for match in matches)
         found.append(Sentence(source, reference, tuple(terms[number] for number in numbers)))
     return found, files.source_lang

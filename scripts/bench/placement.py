@@ -25,7 +25,7 @@ from report import ROOT, named, spread
 from text import Text, prepare
 
 from fairseq_ext.core.glossary import Languages, LineErrors, read
-from fairseq_ext.core.words import Matcher, lemmatizer, words_of
+from fairseq_ext.core.words import matcher, words_of
 
 LINES = ("all", "with terms", "without")
 HEAD = ["lines", "number", "none, s", "glossary, s", "glossary / none", "a line, ms", "BLEU"]
@@ -40,12 +40,11 @@ def lines_of(prefix: str, language: str, limit: int | None) -> list[str]:
 def have_term(args: argparse.Namespace, sources: Sequence[str]) -> list[bool]:
     """Whether each source has a term of the glossary."""
     languages = Languages(args.src, args.tgt)
-    lemma = lemmatizer(args.src, "--glossary-match") if args.glossary_match == "lemma" else None
-    matcher = Matcher(args.glossary_match, lemma)
+    finder = matcher(args.glossary_match, args.src)
     entries = read(str(args.glossary), "--glossary", languages, LineErrors())
     for number, entry in enumerate(entries):
-        matcher.add(words_of(entry.source), number)
-    return [bool(matcher.matches(words_of(source))) for source in sources]
+        finder.add(words_of(entry.source), number)
+    return [bool(finder.matches(words_of(source))) for source in sources]
 
 
 def prepared(args: argparse.Namespace, folder: Path) -> tuple[dict[str, Text], int]:

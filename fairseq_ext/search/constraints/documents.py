@@ -10,14 +10,12 @@ lines of level n has level n + 1.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import Lines
-from fairseq_ext.core.words import lemmatizer, words_of
+from fairseq_ext.core.words import has_lemmas, lemmatizer, words_of
 
 FLAG = "--glossary-documents"
 BLANK = "blank"
@@ -26,16 +24,8 @@ Key = tuple[str | int, str]  # a document and a source term
 
 def lemmas_of(language: str) -> Callable[[str], str]:
     """Return a function that returns the lemma of a word of a language; the word itself if
-    simplemma has none.
-
-    Errors: UsageError if simplemma is not installed.
-    """
-    try:
-        return lemmatizer(language, FLAG)
-    except UsageError:
-        if importlib.util.find_spec("simplemma") is None:
-            raise
-        return str.lower
+    simplemma has none."""
+    return lemmatizer(language, FLAG) if has_lemmas(language) else str.lower
 
 
 class Documents:

@@ -27,7 +27,7 @@ from typing import Any, Literal
 from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.core.glossary import Entry, Languages, LineErrors, read
 from fairseq_ext.core.language_codes import two_letters
-from fairseq_ext.core.words import Match, Matcher, lemmatizer, words_of
+from fairseq_ext.core.words import Match, has_lemmas, matcher, words_of
 from fairseq_ext.search.phrases.agreement import LANGUAGES
 from fairseq_ext.search.phrases.forms import Forms, forms_of_language
 from fairseq_ext.search.phrases.letter_case import NOUNS_HAVE_CAPITALS, keeps_case, lowered
@@ -53,11 +53,12 @@ class GlossaryFlags:
             "gives": "required phrases",
         },
     )
-    glossary_match: Literal["surface", "casefold", "lemma"] = field(
-        default="surface",
+    glossary_match: Literal["surface", "casefold", "lemma"] | None = field(
+        default=None,
         metadata={
-            "help": "how --glossary finds terms in sources: as written, in any case, or in any "
-            "form of the words (default: surface)",
+            "help": "how --glossary finds terms in sources: as written, in any case, or also in "
+            "other forms of the words (default: lemma, where --bpe or --tokenizer is given and "
+            "simplemma knows the source language; else surface)",
             "implemented": "core/words.py",
         },
     )
@@ -73,8 +74,7 @@ class GlossaryFlags:
         default="auto",
         metadata={
             "help": "inflected forms of --glossary's target terms as further alternatives: auto, "
-            "where simplemma is installed and knows the target language, except for English; or "
-            "off (default: auto)",
+            "where simplemma knows the target language, except for English; or off (default: auto)",
             "implemented": "search/phrases/forms.py",
         },
     )
@@ -121,7 +121,7 @@ class GlossaryOptions:
     """The settings of the glossary, from the flags."""
 
     path: str  # --glossary
-    match: str = "surface"  # --glossary-match
+    match: str | None = None  # --glossary-match; None: its default
     repeat: str = "once"  # --glossary-repeat
     languages: Languages = Languages()
     case: str | None = None  # --constraint-case; None: of each term
@@ -177,12 +177,8 @@ class Glossary:
         language = options.languages.target or ""
         self.inflected: Forms | None = forms_of_language(language) if options.forms else None
         with without_garbage_collection():
-            lemma = (
-                lemmatizer(options.languages.source or "", "--glossary-match lemma")
-                if options.match == "lemma"
-                else None
-            )
-            self.matcher = Matcher(options.match, lemma)
+            match = match_mode(options.match, options.languages, not segmenter.takes_pieces)
+            self.matcher = matcher(match, options.languages.source)
             self.read()
         merged = (
             f", {counted(self.merged, 'line')} merged with earlier ones of the same source term"
@@ -378,6 +374,12 @@ def repeat_mode(flags: Any) -> str:
     return str(flags.glossary_repeat or ("each" if places_terms(flags) else "once"))
 
 
+def match_mode(match: Any, languages: Languages, has_words: bool) -> str:
+    """Return --glossary-match, or its default for the source language. has_words: whether sources
+    are known in words, and not in pieces only."""
+    return str(match or ("lemma" if has_words and has_lemmas(languages.source) else "surface"))
+
+
 def check_glossary(flags: Any, of_requests: bool = False) -> None:
     """Raise UsageError for a flag of the glossary without a glossary.
 
@@ -399,7 +401,7 @@ def options_of_file(flags: Any, languages: Languages, path: str, strict: bool) -
     """Return the settings of a glossary file, from --glossary or from a request."""
     return GlossaryOptions(
         path,
-        str(flags.glossary_match),
+        flags.glossary_match,
         repeat_mode(flags),
         languages,
         None if flags.constraint_case is None else str(flags.constraint_case),

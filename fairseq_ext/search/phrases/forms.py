@@ -16,11 +16,10 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
-from importlib.util import find_spec
 
 from fairseq_ext.core.language_codes import two_letters
+from fairseq_ext.core.words import has_lemmas, has_own_case
 from fairseq_ext.search.phrases.function_words import function_words
-from fairseq_ext.search.phrases.letter_case import has_own_case
 
 MAX_FORMS = 24  # of a term, itself included
 MIN_PART = 4  # letters of the last part of a compound
@@ -40,14 +39,11 @@ Forms = Callable[[str], tuple[str, ...]]  # a term -> its forms, itself first
 
 @lru_cache(maxsize=4)
 def forms_of_language(language: str) -> Forms | None:
-    """Return a function from a term to its forms; None for a language without forms, or without
-    simplemma. The table is read when the first form is needed (1 to 3 s)."""
+    """Return a function from a term to its forms; None for a language without forms. The table is
+    read when the first form is needed (1 to 3 s)."""
     code = two_letters(language)
-    if code in LANGUAGES_WITHOUT_FORMS or find_spec("simplemma") is None:
-        return None
-    from simplemma.strategies.dictionaries.dictionary_factory import SUPPORTED_LANGUAGES
-
-    return TermForms(code) if code in SUPPORTED_LANGUAGES else None
+    has_forms = code not in LANGUAGES_WITHOUT_FORMS and has_lemmas(code)
+    return TermForms(code) if has_forms else None
 
 
 class Table:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import regex
 
+from fairseq_ext.core.words import has_own_case
+
 PART = regex.compile(r"[^\s\-\u2010\u2011/]+")  # a word, or a part of one with a hyphen
 # what may stand between the end of a sentence and the first word of the next one
 SENTENCE_START = regex.compile(r"(?:^|[.!?…]\p{Pe}*\s+)[\p{P}\p{S}\d\s]*$")
@@ -23,14 +25,6 @@ def capitalised(text: str) -> str:
     """Return a text with a capital at its start, if its first character has a single one."""
     initial = text[:1].upper()
     return (initial if len(initial) == 1 else text[:1]) + text[1:]
-
-
-def has_own_case(word: str) -> bool:
-    """Return whether a word keeps its case wherever it stands."""
-    letters = [character for character in word if character.isalpha()]
-    if any(character.isdigit() for character in word):
-        return any(character.isupper() for character in letters)
-    return len(letters) > 1 and any(character.isupper() for character in letters[1:])
 
 
 def keeps_case(term: str) -> bool:

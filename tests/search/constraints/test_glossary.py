@@ -155,6 +155,23 @@ def test_segmented_text_is_matched_piece_by_piece(glossary):
         ("lemma", "grünes Haus", "die grünen Häuser", True),
         ("lemma", "grünes Haus", "die grünen, Häuser", False),
         ("lemma", "Haus", "die Hausverwaltung", False),
+        ("lemma", "Häuser", "ein Haus", True),
+        ("lemma", "Gummistiefel", "gummistiefel", True),
+        # an adjective or a participle in another form, not another verb form
+        ("lemma", "klinisch", "mit klinischer Prüfung", True),
+        ("lemma", "Neuer Ordner", "in einen neuen Ordner", True),
+        ("lemma", "Ausgewählt", "die ausgewählten Zeilen", True),
+        ("lemma", "Ausgewählt", "Sie können ihn auswählen.", False),
+        ("lemma", "Verwenden", "wird verwendet", False),
+        ("lemma", "Bestand", "die Prüfung ist bestanden", False),
+        ("lemma", "Keiner", "kein Ordner", False),
+        # a word with a case of its own, and a short one, as written
+        ("lemma", "ODER", "dies oder das", False),
+        ("lemma", "ODER", "mit ODER", True),
+        ("lemma", "API-Änderung", "alle API-Änderungen", True),
+        ("lemma", "api", "die API", False),
+        ("lemma", "Tag", "tag", False),
+        ("lemma", "tag", "Tag", True),  # the first word of a sentence
         ("surface", "Gummistiefel", "mit Gummistiefeln", False),
     ],
 )
@@ -165,13 +182,45 @@ def test_case_and_lemmas_of_sources(glossary, match, term, text, matches):
     )
 
 
+@pytest.mark.parametrize(
+    ("term", "text", "matches"),
+    [
+        ("Shock absorber", "check both shock absorbers", True),
+        ("steering wheels", "the steering wheel", True),
+        ("child seat", "Child Seats", True),  # a title
+        ("woman", "two women", True),
+        ("conflict of interest", "no conflicts of interest", True),
+        ("Window", "Windows are open.", True),
+        ("Window", "install it on Windows first", False),
+        ("post", "the posted order", False),
+        ("use", "using it", False),
+        ("Posted", "before posting", False),
+        ("low fat", "lower fat", False),
+        ("trials", "a trial", True),
+        ("glass", "the glasses", True),
+        ("don't know", "we Don’t know", True),
+        ("No", "we have no service", False),
+        ("US", "tell us", False),
+    ],
+)
+def test_english_terms_in_another_number(glossary, term, text, matches):
+    languages = Languages("en", "de")
+    assert found(glossary(f"{term}\tx\n", languages=languages), text) == ["x"] * matches
+
+
+@pytest.mark.parametrize(
+    ("source", "match", "matches"),
+    [("fr", None, True), ("xx", None, False), (None, None, False), ("fr", "surface", False)],
+)
+def test_forms_of_terms_are_found_where_there_are_lemmas(glossary, source, match, matches):
+    given = glossary("cheval\tx\n", match=match, languages=Languages(source, "en"))
+    assert found(given, "deux chevaux") == ["x"] * matches
+
+
 def test_of_terms_with_the_same_lemmas_the_one_with_the_words_wins(glossary):
-    both = glossary("Haus\t1\nHäuser\t2\n", match="lemma", languages=Languages("de", "en"))
-    assert [found(both, text) for text in ("zwei Häuser", "ein Haus", "in Häusern")] == [
-        ["2"],
-        ["1"],
-        ["1"],
-    ]
+    both = glossary("haus\t3\nHaus\t1\nHäuser\t2\n", match="lemma", languages=Languages("de", "en"))
+    texts = ("zwei Häuser", "ein Haus", "im haus", "zwei HÄUSER", "in Häusern")
+    assert [found(both, text) for text in texts] == [["2"], ["1"], ["3"], ["2"], ["1"]]
 
 
 def test_lemmas_of_an_unknown_language_are_refused(glossary):

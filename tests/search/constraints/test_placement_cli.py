@@ -1,6 +1,7 @@
 """Where forced phrases land, through the command on the demo model: verbs of a glossary, and what
 --constraint-end and --constraint-bonus refuse."""
 
+import json
 import re
 
 import pytest
@@ -28,6 +29,20 @@ def test_a_verb_that_the_draft_has_in_another_form_stays_as_it_is(tmp_path):
     *verbs, cycle = re.findall(r"^D-\d+\t\S+\t(.*)$", done.stdout, re.MULTILINE)
     assert [text.split()[0] for text in verbs] == ["Using", "Saving", "Processing"]
     assert re.search(r"\bcycle\b", cycle)
+
+
+def test_other_forms_of_a_term_are_found_but_by_surface(tmp_path):
+    """The signature names the match; surface is not named."""
+    (tmp_path / "terms.tsv").write_text("Angebot\tquotations\n", encoding="utf-8")
+    lines = "Zwei Angebote müssen noch geprüft werden.\n"
+    flags = ("--glossary", tmp_path / "terms.tsv", "--stats-file", tmp_path / "stats")
+    for match, found in (((), True), (("--glossary-match", "surface"), False)):
+        done = interactive_forked(lines, MODEL, *OURS, *flags, *match)
+        (text,) = re.findall(r"^D-\d+\t\S+\t(.*)$", done.stdout, re.MULTILINE)
+        assert ("quotations" in text) == found, done.stderr
+        signature = json.loads((tmp_path / "stats").read_text())["signature"]
+        assert ("glossary_match=lemma" in signature) == found
+        assert "glossary_match=surface" not in signature
 
 
 @drawn(3)

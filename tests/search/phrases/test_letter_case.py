@@ -2,7 +2,8 @@
 
 import pytest
 
-from fairseq_ext.search.phrases.letter_case import fitted, has_own_case, keeps_case
+from fairseq_ext.core.words import has_own_case
+from fairseq_ext.search.phrases.letter_case import fitted, keeps_case
 
 
 @pytest.mark.parametrize(
