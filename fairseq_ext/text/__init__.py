@@ -3,7 +3,8 @@
 | file | what is in it |
 | --- | --- |
 | atoms.py | the parts of a text: tags, placeholders, words; sentences made of them |
-| segments.py | a text as sentences, and a sentence as pieces that fit the model |
+| reading.py | what the readers of all formats share: texts as atoms, and what is between them |
+| segments.py | the one cutter behind them: sentences, and pieces that fit the model |
 | splitter.py, several_sentences.py | where sentences end; whether a text holds several |
 | placeholders.py | what stays as it is: URLs, {name}, %s |
 | units.py, matched_units.py | words of a sentence; which words of its translation stand for which |

@@ -3,12 +3,10 @@ what is taken out of these."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import regex
-
-from fairseq_ext.text.xml_tokens import Token
 
 TEXT, OPENING, CLOSING, POINT, PLACEHOLDER = "text", "open", "close", "point", "placeholder"
 BLOCK, BREAK = "block", "break"  # atoms that part runs; one that may: a line break
@@ -35,6 +33,11 @@ class Atom:
     raw: str
     text: str = ""
     name: str = ""
+
+
+# of a file, as a reader finds them: a str is kept, and a function says how all text behind it is
+# written; both part runs
+Part = Atom | str | Escape
 
 
 def text_atom(text: str) -> Atom:
@@ -101,16 +104,14 @@ def raw(atoms: Sequence[Atom]) -> str:
     return "".join(atom.raw for atom in atoms)
 
 
-def pairs(found: Sequence[Atom | Token], opening: str, closing: str) -> dict[int, int]:
-    """Return the places of what opens, each with the place of what closes it, in balanced parts.
-
-    opening, closing: their kinds.
-    """
+def pairs(kinds: Iterable[str], opening: str, closing: str) -> dict[int, int]:
+    """Return the places of what opens, by its kind, each with the place of what closes it, in
+    balanced parts."""
     open_places, ends = list[int](), dict[int, int]()
-    for place, part in enumerate(found):
-        if part.kind == opening:
+    for place, kind in enumerate(kinds):
+        if kind == opening:
             open_places.append(place)
-        elif part.kind == closing:
+        elif kind == closing:
             ends[open_places.pop()] = place
     return ends
 

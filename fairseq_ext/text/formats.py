@@ -24,17 +24,21 @@ from fairseq_ext.text.atoms import (
     Atom,
     Ends,
     Item,
+    Part,
     Segment,
 )
 from fairseq_ext.text.markdown import of_markdown, of_titles
-from fairseq_ext.text.markup import escape, of_attributes, of_markup, text_atoms
+from fairseq_ext.text.markup import of_attributes, of_markup
 from fairseq_ext.text.po import of_po
-from fairseq_ext.text.segments import led, of_atoms, of_text, tabbed
+from fairseq_ext.text.reading import escape, of_text, tabbed, tagged, text_atoms
+from fairseq_ext.text.segments import items_of, led
 from fairseq_ext.text.subtitles import of_subtitles
 from fairseq_ext.text.xliff import of_xliff
 from fairseq_ext.text.xml_text import of_xml
 
 Pass = Callable[[str], Iterator[Item]]
+# from a text, and regular expressions of what stays as it is, to its parts
+Reader = Callable[[str, Sequence[str]], Iterator[Part]]
 Format = Literal["text", "html", "xml", "markdown"]  # together with those of files
 FORMATS: tuple[str, ...] = get_args(Format)
 
@@ -54,7 +58,7 @@ def passes(
     where the text does not say them.
     """
     numbers = itertools.count() if numbers is None else numbers
-    found: dict[str, tuple[Callable[..., Iterator[Item]], ...]] = {
+    found: dict[str, tuple[Reader, ...]] = {
         "text": (of_text,),
         "html": (of_attributes, of_markup),
         "xml": (partial(of_xml, inline=inline),),
@@ -69,8 +73,8 @@ def passes(
 
     check_texts(protect, "protect")
 
-    def items(each: Callable[..., Iterator[Item]], text: str) -> Iterator[Item]:
-        for item in led(each(text, ends=ends, protect=tuple(protect)), leads):
+    def items(read: Reader, text: str) -> Iterator[Item]:
+        for item in led(items_of(read(text, tuple(protect)), ends), leads):
             if isinstance(item, Segment):
                 item.number = next(numbers)
             yield item
@@ -101,26 +105,22 @@ TAG = regex.compile(
     r"<(?P<close>/?)(?P<kind>[proftb])(?: i=\"\d+\")?(?: t=\"(?P<text>\d+)\")?/?>|"
     r"<n i=\"\d+\">(?P<character>[^<]*)</n>"
 )
-ENTITY = regex.compile(r"&(?:amp|lt|gt);")
+ESCAPED = regex.compile(r"&(?:amp|lt|gt);")
 KINDS = {"p": BLOCK, "o": POINT, "f": PLACEHOLDER, "t": BLOCK, "b": BREAK}
 
 
-def of_paragraphs(text: str, ends: Ends, protect: Sequence[str] = ()) -> Iterator[Item]:
-    """Yield the items of a text with these tags. ends, protect: as for `of_text` of
-    text/segments.py."""
-    yield from of_atoms(atoms(text, protect), ends, escape)
+def of_paragraphs(text: str, protect: Sequence[str]) -> Iterator[Part]:
+    """Yield the parts of a text with these tags."""
+    read = partial(text_atoms, protect=protect, entities=ESCAPED)
+    yield escape
+    yield from tagged(text, TAG, lambda text: tabbed(read(text)), of_tag)
 
 
-def atoms(text: str, protect: Sequence[str]) -> Iterator[Atom]:
-    """Yield the atoms of such a text."""
-    at = 0
-    for tag in TAG.finditer(text):
-        yield from tabbed(text_atoms(text[at : tag.start()], protect, ENTITY))
-        at, kind = tag.end(), tag["kind"]
-        if kind is None:
-            yield Atom(TEXT, tag[0], html.unescape(tag["character"]))
-        elif kind == "r":
-            yield Atom(CLOSING if tag["close"] else OPENING, tag[0], name="r")
-        else:
-            yield Atom(KINDS[kind], tag[0], tag["text"] or "")
-    yield from tabbed(text_atoms(text[at:], protect, ENTITY))
+def of_tag(tag: regex.Match[str]) -> Atom:
+    """Return the atom of a tag."""
+    kind = tag["kind"]
+    if kind is None:
+        return Atom(TEXT, tag[0], html.unescape(tag["character"]))
+    if kind == "r":
+        return Atom(CLOSING if tag["close"] else OPENING, tag[0], name="r")
+    return Atom(KINDS[kind], tag[0], tag["text"] or "")

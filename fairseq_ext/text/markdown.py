@@ -18,9 +18,9 @@ import regex
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.text import markup
-from fairseq_ext.text.atoms import Ends, Escape, Item
+from fairseq_ext.text.atoms import Escape, Part
 from fairseq_ext.text.markdown_inline import Inline, titles
-from fairseq_ext.text.segments import of_atoms
+from fairseq_ext.text.reading import text_atoms
 from fairseq_ext.text.stopping import checked
 from fairseq_ext.text.xml_tokens import places
 
@@ -89,11 +89,10 @@ class Document:
     def __init__(
         self,
         text: str,
-        ends: Ends,
         protect: Sequence[str],
         attributes: bool = False,
     ):
-        self.text, self.ends, self.protect, self.attributes = text, ends, protect, attributes
+        self.text, self.protect, self.attributes = text, protect, attributes
         self.content = NOTE.sub(
             lambda note: b"-   ".ljust(len(note[0]), b"x")[: len(note[0])],
             TABLE_SIGN.sub(b",", text.encode()),
@@ -144,8 +143,8 @@ class Document:
                 span = note.start(), span[1]
             self.blocks.append((kind, span, [(next(at), next(at)) for _ in inside]))
 
-    def items(self) -> Iterator[Item]:
-        """Yield the items."""
+    def parts(self) -> Iterator[Part]:
+        """Yield the parts."""
         at = 0
         for kind, (start, end), inside in checked(self.blocks):
             if start < at:
@@ -159,23 +158,21 @@ class Document:
             elif (kind == "link_title") != self.attributes:
                 yield block
             elif kind == "link_title":
-                yield block[:1]
-                yield from self.plain(block[1:-1], html.escape)
-                yield block[-1:]
+                yield from self.quoted(block[:1], block[1:-1], block[-1:], html.escape)
             else:
                 yield from self.front_matter(block)
         yield self.text[at:]
 
-    def html(self, start: int, end: int, inside: Sequence[Span]) -> Iterator[Item]:
-        """Yield the items of HTML; what continues a quote or an item in it is kept."""
+    def html(self, start: int, end: int, inside: Sequence[Span]) -> Iterator[Part]:
+        """Yield the parts of HTML; what continues a quote or an item in it is kept."""
         read = markup.of_attributes if self.attributes else markup.of_markup
         bounds = [start, *(place for span in inside for place in span), end]
         for number, (a, b) in enumerate(pairwise(bounds)):
             part = self.text[a:b]
-            yield from [part] if number % 2 else read(part, self.ends, self.protect)
+            yield from [part] if number % 2 else read(part, self.protect)
 
-    def inline(self, start: int, end: int, inside: Sequence[Span]) -> Iterator[Item]:
-        """Yield the items of a paragraph, a heading or a table, which is a paragraph here."""
+    def inline(self, start: int, end: int, inside: Sequence[Span]) -> Iterator[Part]:
+        """Yield the parts of a paragraph, a heading or a table, which is a paragraph here."""
         for a, b, is_kept in pieces(self.text, start, end, inside):
             has_titles = self.attributes and HAS_TITLES.search(self.text, a, b)
             if not has_titles and (is_kept or self.attributes or self.text[a:b].isspace()):
@@ -185,21 +182,20 @@ class Document:
             spans = [(x - a, y - a) for x, y in here if y <= b]
             found = Inline(self.text[a:b], spans, self.protect, self.labels, parsers()[1])
             if self.attributes:
-                yield from titles(found, self.ends)
+                yield from titles(found)
             elif found.is_syntax():
                 yield found.text
             else:
-                escape = partial(escaped, known=found.literal())
-                yield from of_atoms(found.atoms, self.ends, escape)
+                yield partial(escaped, known=found.literal())
+                yield from found.atoms
 
-    def front_matter(self, text: str) -> Iterator[Item]:
-        """Yield the items of front matter (YAML, TOML): the values of titles and descriptions."""
+    def front_matter(self, text: str) -> Iterator[Part]:
+        """Yield the parts of front matter (YAML, TOML): the values of titles and descriptions."""
         block: int | None = None  # of a text over several lines, how far its key is indented
         for line in regex.findall(r"[^\n]*\n|[^\n]+", text):
             indent = len(line) - len(line.lstrip(" "))
             if block is not None and (indent > block or not line.strip()):
-                yield line[:indent]
-                yield from self.plain(line[indent:], yaml_text)
+                yield from self.quoted(line[:indent], line[indent:], "", yaml_text)
                 continue
             block = None
             found = YAML.fullmatch(line, indent)
@@ -215,13 +211,16 @@ class Document:
                 yield line
             else:
                 escape = {'"': double_quoted, "'": single_quoted, "": yaml_text}[quote]
-                yield line[:start] + quote
-                yield from self.plain(value[len(quote) : len(value) - len(quote)], escape)
-                yield quote + line[found.end("value") :]
+                inner = value[len(quote) : len(value) - len(quote)]
+                behind = quote + line[found.end("value") :]
+                yield from self.quoted(line[:start] + quote, inner, behind, escape)
 
-    def plain(self, text: str, escape: Escape) -> Iterator[Item]:
-        """Yield the items of a text without markup."""
-        yield from of_atoms(markup.text_atoms(text, self.protect, None), self.ends, escape)
+    def quoted(self, before: str, text: str, behind: str, escape: Escape) -> Iterator[Part]:
+        """Yield the parts of a text without markup, and of what stands before and behind it."""
+        yield before
+        yield escape
+        yield from text_atoms(text, self.protect)
+        yield behind
 
 
 def continuations(node: Any) -> list[Any]:
@@ -233,17 +232,16 @@ def continuations(node: Any) -> list[Any]:
     ]
 
 
-def of_markdown(text: str, ends: Ends, protect: Sequence[str] = ()) -> Iterator[Item]:
-    """Yield the items of Markdown. ends, protect: see `of_text`."""
-    yield from Document(text, ends, protect).items()
+def of_markdown(text: str, protect: Sequence[str]) -> Iterator[Part]:
+    """Return the parts of Markdown."""
+    return Document(text, protect).parts()
 
 
-def of_titles(text: str, ends: Ends, protect: Sequence[str] = ()) -> Iterator[Item]:
-    """Yield the items of Markdown whose only text is in titles of links and texts of pictures."""
+def of_titles(text: str, protect: Sequence[str]) -> Iterator[Part]:
+    """Return the parts of Markdown whose only text is in titles of links and texts of pictures."""
     if HAS_TITLES.search(text) is None:
-        yield text
-    else:
-        yield from Document(text, ends, protect, True).items()
+        return iter([text])
+    return Document(text, protect, True).parts()
 
 
 def pieces(

@@ -18,16 +18,15 @@ from fairseq_ext.text.atoms import (
     PLACEHOLDER,
     TEXT,
     Atom,
-    Ends,
-    Item,
+    Part,
     is_plain,
     raw,
     text_atom,
 )
 from fairseq_ext.text.html_tokens import tokens
-from fairseq_ext.text.markup import ENTITY, VERBATIM, text_atoms
+from fairseq_ext.text.markup import VERBATIM
 from fairseq_ext.text.placeholders import KINDS
-from fairseq_ext.text.segments import of_run
+from fairseq_ext.text.reading import ENTITY, text_atoms
 from fairseq_ext.text.xml_tokens import places
 
 Span = tuple[int, int]
@@ -230,12 +229,12 @@ class Inline:
             if line < 0:
                 break
             head = line - 1 if self.text[line - 1 : line] == "\r" and line > at else line
-            yield from text_atoms(self.text[at:head], self.protect, None)
+            yield from text_atoms(self.text[at:head], self.protect)
             at = line + 1
             if at in self.inside and self.inside[at] <= end:
                 at = self.inside[at]
             yield Atom(TEXT, self.text[head:at], " ")
-        yield from text_atoms(self.text[at:end], self.protect, None)
+        yield from text_atoms(self.text[at:end], self.protect)
 
 
 def apart(spans: list[Span]) -> list[Span]:
@@ -310,8 +309,8 @@ def opening_of(atoms: Sequence[Atom]) -> tuple[int, int] | None:
     return None
 
 
-def titles(given: Inline, ends: Ends) -> Iterator[Item]:
-    """Yield the items of titles of links and texts of pictures."""
+def titles(given: Inline) -> Iterator[Part]:
+    """Yield the parts of titles of links and texts of pictures."""
     found: list[tuple[int, int, bool]] = []
     for node in given.nodes:
         if node.type == "image_description":
@@ -331,9 +330,8 @@ def titles(given: Inline, ends: Ends) -> Iterator[Item]:
         if start < at or "\n" in given.text[start:end]:
             continue
         yield given.text[at:start]
-        part = given.text[start:end]
-        escape = html.escape if is_quoted else bracketed
-        yield from of_run(list(text_atoms(part, given.protect, ENTITY)), ends, escape)
+        yield html.escape if is_quoted else bracketed
+        yield from text_atoms(given.text[start:end], given.protect, ENTITY)
         at = end
     yield given.text[at:]
 

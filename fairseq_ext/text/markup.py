@@ -9,30 +9,14 @@ browser.
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
-from html.entities import html5
-from itertools import groupby
+from collections.abc import Iterator, Sequence
 
 import regex
 
-from fairseq_ext.text import html_tokens, segments
-from fairseq_ext.text.atoms import (
-    BLOCK,
-    BREAK,
-    CLOSING,
-    OPENING,
-    PLACEHOLDER,
-    POINT,
-    TEXT,
-    Atom,
-    Ends,
-    Item,
-    is_plain,
-)
+from fairseq_ext.text import html_tokens
+from fairseq_ext.text.atoms import BLOCK, BREAK, CLOSING, OPENING, PLACEHOLDER, POINT, Atom, Part
 from fairseq_ext.text.html_tokens import CDATA, COMMENT, DECLARATION, END, START, Token, tokens
-from fairseq_ext.text.segments import of_atoms, of_run
+from fairseq_ext.text.reading import ENTITY, among, escape, text_atoms
 from fairseq_ext.text.stopping import checked
 
 BLOCKS = frozenset(
@@ -65,44 +49,31 @@ DESCRIBES = regex.compile(r"(?i)description|(?:og|twitter):(?:title|description)
 FILE = regex.compile(r"[\w./\\:%-]+\.\w{2,5}")
 FRONT = regex.compile(r"---\r?\n(?:[^\n]*\n)*?---\r?\n")  # settings of a site's generator
 NOT_TRANSLATED = regex.compile(r"(?i)(?:^|\s)notranslate(?:\s|$)")
-# of HTML; some are known without a semicolon
-ENTITY = regex.compile(
-    r"&(?:#\d{1,8}|#[xX][\da-fA-F]{1,7}|[a-zA-Z]\w{1,31});"
-    rf"|&(?:{'|'.join(name for name in html5 if name[-1] != ';')})(?![\w=])"
-)
-# in XML, all but these are defined by the document, if at all
-XML_ENTITY = regex.compile(r"&(?:#\d+|#x[\da-fA-F]+|amp|lt|gt|quot|apos);")
-ANY_ENTITY = regex.compile(r"&(?:#\d+|#x[\da-fA-F]+|[^\s&;<]+);")
 NOTES = ("sup", "sub")
 NOTE = regex.compile(r"\s*[\d*†‡§]+\s*")  # the mark of a footnote
 XHTML = regex.compile(r"\A\ufeff?\s*<\?xml\b|<html[^>]{0,400}\sxmlns=")
 WAITING = 20_000  # tokens for which an inline element that is kept is looked for its end
 
 
-def escape(text: str) -> str:
-    """Return text as it stands between tags."""
-    return html.escape(text, quote=False)
-
-
-def of_markup(text: str, ends: Ends, protect: Sequence[str] = ()) -> Iterator[Item]:
-    """Return the items of HTML. ends, protect: see `of_text`."""
+def of_markup(text: str, protect: Sequence[str]) -> Iterator[Part]:
+    """Yield the parts of HTML."""
     front = FRONT.match(text)
-    if front:
-        yield front[0]
-    yield from of_atoms(atoms(text[front.end() if front else 0 :], protect), ends, escape)
+    start = front.end() if front else 0
+    yield text[:start]
+    yield escape
+    yield from atoms(text[start:], protect)
 
 
-def of_attributes(text: str, ends: Ends, protect: Sequence[str] = ()) -> Iterator[Item]:
-    """Yield the items of HTML whose only text is in attributes that people read."""
-    at = 0
-    for part in parts(text, bool(XHTML.search(text[:4000]))):
-        if isinstance(part, tuple):
-            continue
-        for start, end in read_values(text, part):
-            yield text[at:start]
-            yield from of_run(list(text_atoms(text[start:end], protect)), ends, html.escape)
-            at = end
-    yield text[at:]
+def of_attributes(text: str, protect: Sequence[str]) -> Iterator[Part]:
+    """Yield the parts of HTML whose only text is in attributes that people read."""
+    places = (
+        (start, end, text_atoms(text[start:end], protect, ENTITY))
+        for part in parts(text, bool(XHTML.search(text[:4000])))
+        if isinstance(part, Token)
+        for start, end in read_values(text, part)
+    )
+    yield html.escape
+    yield from among(text, places)
 
 
 def read_values(text: str, tag: Token) -> Iterator[tuple[int, int]]:
@@ -235,74 +206,3 @@ def of_part(
         yield Atom(POINT, raw)
     else:
         yield Atom(OPENING, raw, name=part.name)
-
-
-def text_atoms(
-    text: str, protect: Sequence[str] = (), entities: regex.Pattern[str] | None = ENTITY
-) -> Iterator[Atom]:
-    """Yield the atoms of text between tags: its placeholders and its characters.
-
-    entities: those that are the characters that they stand for; None: they are placeholders.
-    """
-
-    read = partial(segments.text_atoms, protect=protect, of_markup=entities is not None)
-
-    def decode(entity: str) -> str | None:
-        character = html.unescape(entity)
-        is_known = entities is not ANY_ENTITY or XML_ENTITY.fullmatch(entity)
-        return character if is_known and character != entity else None
-
-    if entities is None:
-        yield from read(text)
-    else:
-        yield from through_escapes(text, entities, decode, read)
-
-
-def through_escapes(
-    raw: str,
-    escapes: regex.Pattern[str],
-    decode: Callable[[str], str | None],
-    read: Callable[[str], Iterator[Atom]],
-) -> Iterator[Atom]:
-    """Yield the atoms that `read` finds in a text without escapes, as they stand in it.
-
-    escapes: the characters that are written with several; decode: from one of these to its
-    character, or to None: it is a placeholder.
-    """
-    places, text, at = list[int](), "", 0
-    for match in [*escapes.finditer(raw), None]:
-        end = match.start() if match else len(raw)
-        text += raw[at:end]
-        places += range(at, end)
-        character = decode(match[0]) if match else None
-        if match and character is not None:
-            text += character
-            places += [end] * len(character)
-        else:
-            yield from placed(read(text), raw, text, [*places, end])
-            places, text = [], ""
-            if match:
-                yield Atom(PLACEHOLDER, match[0])
-        at = match.end() if match else end
-
-
-def placed(found: Iterable[Atom], raw: str, text: str, places: list[int]) -> Iterator[Atom]:
-    """Yield the atoms of a text as they stand in `raw`. places: of its characters there, and of
-    its end."""
-    if text == raw[places[0] : places[-1]]:
-        yield from found
-        return
-    at = 0
-    for atom in found:
-        start, at = at, at + len(atom.raw)
-        if not is_plain(atom):
-            yield replace(atom, raw=raw[places[start] : places[at]])
-            continue
-        # a text can be cut where it is written as it is read
-        same = (raw[places[i] : places[i + 1]] == text[i] for i in range(start, at))
-        for is_same, group in groupby(same):
-            size = len(list(group))
-            for i in [start] if is_same else range(start, start + size):
-                end = start + size if is_same else i + 1
-                yield Atom(TEXT, raw[places[i] : places[end]], text[i:end])
-            start += size

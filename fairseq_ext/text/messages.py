@@ -9,7 +9,8 @@ from itertools import pairwise
 import regex
 
 from fairseq_ext.text import markup
-from fairseq_ext.text.atoms import BLOCK, BREAK, LEADS, POINT, TEXT, Atom, text_atom
+from fairseq_ext.text.atoms import BLOCK, BREAK, LEADS, POINT, Atom
+from fairseq_ext.text.reading import cut_at
 
 ARGUMENT = regex.compile(r"\{\s*[\w.]+\s*,\s*(plural|select|selectordinal)\s*,")
 SELECTOR = regex.compile(r"\s*(?:offset:\d+\s*)?(=\d+|[\w.-]+)\s*\{")
@@ -19,6 +20,7 @@ DEEPEST = 20  # levels of plural forms
 MNEMONIC = regex.compile(
     r"(?:(?<![\w&])|(?<=(?<!\w)\p{Lu}\p{Ll}*)(?=.\p{Ll}+(?!\w)))[_&](?=\p{L})(?!\w*;)(?![^_&]*[_&])"
 )
+LINE_BREAK = regex.compile(r"\r?\n")
 HEAD = regex.compile(r"[^_&]*")
 
 
@@ -37,18 +39,8 @@ def message_atoms(text: str, protect: Sequence[str], breaks: bool = True) -> Ite
             if mnemonic and a == first and b == first + 1:
                 yield Atom(POINT, text[a:b], name=LEADS)
             else:
-                for atom in markup.atoms(text[a:b], keep, False, None):
-                    yield from broken(atom) if breaks else [atom]
-
-
-def broken(atom: Atom) -> Iterator[Atom]:
-    """Yield an atom cut at its line breaks."""
-    if atom.kind != TEXT or "\n" not in atom.raw:
-        yield atom
-        return
-    for part in regex.split(r"(\r?\n)", atom.raw):
-        if part:
-            yield Atom(BREAK, part) if part.endswith("\n") else text_atom(part)
+                atoms = markup.atoms(text[a:b], keep, False, None)
+                yield from cut_at(LINE_BREAK, BREAK, atoms) if breaks else atoms
 
 
 def icu(text: str) -> list[tuple[int, int, str]]:

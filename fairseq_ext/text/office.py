@@ -19,7 +19,7 @@ import regex
 from lxml import etree
 
 from fairseq_ext.core.errors import UsageError, cut
-from fairseq_ext.text.markup import escape
+from fairseq_ext.text.reading import escape
 from fairseq_ext.text.stopping import checked
 
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"

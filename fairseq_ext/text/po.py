@@ -8,16 +8,15 @@ forms are as many as the file's header says: the first is made of `msgid`, the o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import regex
 
 from fairseq_ext.core.errors import UsageError, cut
-from fairseq_ext.text.atoms import BREAK, Atom, Ends, Item
-from fairseq_ext.text.markup import through_escapes
+from fairseq_ext.text.atoms import BREAK, Part
 from fairseq_ext.text.messages import message_atoms
-from fairseq_ext.text.segments import of_atoms
+from fairseq_ext.text.reading import through_escapes
 
 LINE = regex.compile(r"[^\n]*\n|[^\n]+")
 KEYWORD = regex.compile(
@@ -46,12 +45,10 @@ class Entry:
         return bool(self.texts.get("msgid")) and not filled and not self.is_old
 
 
-def of_po(text: str, ends: Ends, protect: Sequence[str] = ()) -> Iterator[Item]:
-    """Yield the items of a po file, where the text of an entry without a translation is its
-    translation.
-
-    ends, protect: see `of_text`. Errors: UsageError for a line that is none of a po file.
-    """
+def of_po(text: str, protect: Sequence[str]) -> Iterator[Part]:
+    """Yield the parts of a po file, where the text of an entry without a translation is its
+    translation (raises UsageError for a line that is none of a po file)."""
+    yield escaped
     eol = "\r\n" if "\r\n" in text else "\n"
     count, at = 0, 0
     for entry, end in entries(text):
@@ -69,17 +66,15 @@ def of_po(text: str, ends: Ends, protect: Sequence[str] = ()) -> Iterator[Item]:
                 continue  # a form that the language does not have
             yield text[at:place]
             at = place
-            source = "msgid_plural" if is_plural else "msgid"
-            yield from of_entry(entry, source, ends, protect, eol)
+            yield from of_entry(entry, "msgid_plural" if is_plural else "msgid", protect, eol)
         known = [int(key[7:-1]) for _, key in here if key != "msgstr"]
         missing = range(max(known) + 1, count) if known else ()
         if missing:
-            yield text[at:end]
+            yield text[at:end] + ("" if text[:end].endswith("\n") else eol)
             at = end
-            yield "" if text[:end].endswith("\n") else eol
             for form in missing:
                 yield f'msgstr[{form}] "'
-                yield from of_entry(entry, "msgid_plural", ends, protect, eol)
+                yield from of_entry(entry, "msgid_plural", protect, eol)
                 yield f'"{eol}'
     yield text[at:]
 
@@ -87,25 +82,14 @@ def of_po(text: str, ends: Ends, protect: Sequence[str] = ()) -> Iterator[Item]:
 FIRST = ("msgstr", "msgstr[0]")
 
 
-def of_entry(
-    entry: Entry,
-    key: str,
-    ends: Ends,
-    protect: Sequence[str],
-    eol: str,
-) -> Iterator[Item]:
-    """Yield the items of a text of an entry, written as that is: with its lines."""
-    raw = entry.texts[key]
-    if entry.lines[key] > 1:
-        yield f'"{eol}"'
-    read = partial(message_atoms, protect=protect)
-    atoms = list(through_escapes(raw, ESCAPE, decoded, read))
-    size = 0
-    for i, atom in enumerate(atoms):
+def of_entry(entry: Entry, key: str, protect: Sequence[str], eol: str) -> Iterator[Part]:
+    """Yield the parts of a text of an entry, written as that is: with its lines."""
+    raw, size, between = entry.texts[key], 0, f'"{eol}"' if entry.lines[key] > 1 else ""
+    yield between
+    for atom in through_escapes(raw, ESCAPE, partial(message_atoms, protect=protect), decoded):
         size += len(atom.raw)
-        if atom.kind == BREAK and entry.lines[key] > 1 and size < len(raw):
-            atoms[i] = Atom(BREAK, f'{atom.raw}"{eol}"', atom.text)
-    yield from of_atoms(atoms, ends, escaped)
+        is_break = atom.kind == BREAK and size < len(raw)
+        yield replace(atom, raw=atom.raw + between) if is_break else atom
 
 
 def entries(text: str) -> Iterator[tuple[Entry, int]]:
@@ -146,9 +130,9 @@ def entries(text: str) -> Iterator[tuple[Entry, int]]:
         yield entry, at
 
 
-def decoded(escape: str) -> str:
+def decoded(escape: regex.Match[str]) -> str:
     """Return the character of an escape."""
-    body = escape[1:]
+    body = escape[0][1:]
     if body[0] in "01234567":
         return chr(int(body, 8))
     return chr(int(body[1:], 16)) if body[0] == "x" and body[1:] else NAMED.get(body, body)

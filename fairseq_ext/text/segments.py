@@ -30,15 +30,14 @@ from fairseq_ext.text.atoms import (
     Ends,
     Escape,
     Item,
+    Part,
     Segment,
-    in_cdata,
     is_plain,
     pairs,
     raw,
     segment_of,
     text_atom,
 )
-from fairseq_ext.text.placeholders import find
 from fairseq_ext.text.stopping import checked
 
 CUTS = (
@@ -46,8 +45,6 @@ CUTS = (
     regex.compile(r"\s+"),
     regex.compile(r"(?<=.)(?=.)"),
 )
-# of an item of a list, a quotation, a speaker
-BULLET = regex.compile(r"\s*(?:[-–—*•·‣▪◦+>]|\d{1,3}[.)]|[a-z]\))\s+(?=\S)")
 # characters of a segment: no model takes as many, and segmenting more would delay other requests
 LONGEST = 3000
 SPACES = regex.compile(r"\s")
@@ -55,70 +52,36 @@ BRACKETS = {"(": ")", "[": "]"}
 OPENS, CLOSES = regex.compile(r"[(\[](?=\S)"), regex.compile(r"(?<![\s:;=-])[)\]]\Z")  # not :-)
 DEEPEST = 100  # tags in each other; those in them part sentences
 STANDS_IN = "\ufffc"  # what is read of a placeholder, see splitter.py
-TAB = regex.compile(r"(\t+)")
 DASH = regex.compile(r"\s*(?:[-–—]\s+(?=\S))?")  # in front of a sentence
 ENDED = regex.compile(r"[.!?…:;。！？।؟۔][\p{Pe}\p{Pf}\"'“‘]*$")
 STOP = regex.compile(r"[.!?…][\p{Pe}\p{Pf}\"'“‘]*$")
 
 
-def of_text(text: str, ends: Ends, protect: Sequence[str] = ()) -> Iterator[Item]:
-    """Yield the items of a plain text.
-
-    A line break or a tab ends a sentence. ends: of `splitter`; protect: regular expressions.
-    """
-    for line in text.splitlines(keepends=True):
-        lead = BULLET.match(line)
-        atoms = [Atom(POINT, lead[0])] if lead else []
-        yield from of_atoms(
-            [*atoms, *tabbed(text_atoms(line[lead.end() if lead else 0 :], protect))], ends
-        )
-
-
-def text_atoms(text: str, protect: Sequence[str] = (), of_markup: bool = False) -> Iterator[Atom]:
-    """Yield the atoms of text: placeholders, and what is between them. of_markup: see `find`."""
-    at = 0
-    for start, end in [*find(text, protect, of_markup), (len(text), len(text))]:
-        if at < start:
-            yield text_atom(text[at:start])
-        if start < end:
-            yield Atom(PLACEHOLDER, text[start:end])
-        at = end
-
-
-def tabbed(atoms: Iterable[Atom]) -> Iterator[Atom]:
-    """Yield the atoms, whose text is cut at tabs."""
-    for atom in atoms:
-        if is_plain(atom) and "\t" in atom.raw:
-            for part in TAB.split(atom.raw):
-                yield Atom(BLOCK, part) if part[:1] == "\t" else text_atom(part)
-        else:
-            yield atom
-
-
-def of_atoms(given: Iterable[Atom], ends: Ends, escape: Escape = str) -> Iterator[Item]:
-    """Yield the items of atoms among which there are some of kind BLOCK or BREAK.
-
-    escape: from plain text to what stands in the run.
-    """
+def items_of(parts: Iterable[Part], ends: Ends) -> Iterator[Item]:
+    """Yield the items of the parts of a text. ends: of `splitter`."""
     run: list[Atom] = []
-    depth, is_cdata = 0, False
-    for atom in checked(given):
+    depth = 0
+    escape: Escape = str
+    for part in checked(parts):
+        atom = (
+            part if isinstance(part, Atom) else Atom(BLOCK, part if isinstance(part, str) else "")
+        )
         if atom.kind in (OPENING, CLOSING):
             depth += 1 if atom.kind == OPENING else -1
             if abs(depth - (atom.kind == OPENING)) >= DEEPEST:
                 atom = replace(atom, kind=BLOCK)
         if atom.kind == BLOCK:
-            yield from of_run(run, ends, in_cdata if is_cdata else escape)
+            yield from of_run(run, ends, escape)
             if atom.raw:
                 yield atom.raw
             run, depth = [], depth if atom.name else 0
-            is_cdata = (is_cdata or atom.raw == "<![CDATA[") and atom.raw != "]]>"
+            escape = part if callable(part) else escape
         elif atom.raw or atom.text:
             run.append(atom)
     yield from of_run(run, ends, escape)
 
 
-def of_run(run: Sequence[Atom], ends: Ends, escape: Escape = str) -> Iterator[Item]:
+def of_run(run: Sequence[Atom], ends: Ends, escape: Escape) -> Iterator[Item]:
     """Yield the items of a run: of each of its lines, where its breaks end sentences."""
     for atoms in lines_of(run):
         shown = SPACES.sub(" ", read(atoms))
@@ -248,7 +211,7 @@ def collapsed(atoms: list[Atom]) -> list[Atom]:
 def trimmed(atoms: list[Atom], escape: Escape) -> Iterator[Item]:
     """Yield a segment without what stands around its words, and that."""
     first, behind = 0, len(atoms)
-    partners = pairs(atoms, OPENING, CLOSING)
+    partners = pairs((atom.kind for atom in atoms), OPENING, CLOSING)
     opened = {end: start for start, end in partners.items()}
     while first < behind:
         if is_edge(atoms[first]):

@@ -7,14 +7,13 @@ WebVTT: https://www.w3.org/TR/webvtt1/.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import regex
 
-from fairseq_ext.text import segments
-from fairseq_ext.text.atoms import BLOCK, CLOSING, OPENING, POINT, Atom, Ends, Item
-from fairseq_ext.text.markup import ENTITY, escape, text_atoms
+from fairseq_ext.text.atoms import CLOSING, OPENING, POINT, Atom, Part
+from fairseq_ext.text.reading import ENTITY, among, escape, tagged, text_atoms
 
 # the lines of text below the times of a cue; in srt, a number may stand directly behind them
 CUE = r"(?m)^[^\n]*-->[^\n]*\n\K(?:(?![^\n]*-->){}[^\n]*\S[^\n]*(?:\n|\Z))+"
@@ -27,44 +26,30 @@ TAG = regex.compile(
 SPEAKER = regex.compile(r"\s*[-–—](?=\s*\S)\s*")
 
 
-def of_subtitles(text: str, ends: Ends, protect: Sequence[str] = ()) -> Iterator[Item]:
-    """Yield the items of a file of subtitles. ends, protect: see `of_text`."""
+def of_subtitles(text: str, protect: Sequence[str]) -> Iterator[Part]:
+    """Yield the parts of a file of subtitles."""
     is_vtt = text.lstrip("\ufeff").startswith("WEBVTT")
-    at = 0
-    for cue in (VTT_CUE if is_vtt else SRT_CUE).finditer(text):
-        yield text[at : cue.start()]
-        yield from of_cue(cue[0].splitlines(True), is_vtt, ends, protect)
-        at = cue.end()
-    yield text[at:]
+    read = partial(text_atoms, protect=protect, entities=ENTITY if is_vtt else None)
+    cues = (
+        (*cue.span(), of_cue(cue[0].splitlines(True), read))
+        for cue in (VTT_CUE if is_vtt else SRT_CUE).finditer(text)
+    )
+    yield escape if is_vtt else str
+    yield from among(text, cues)
 
 
-def of_cue(
-    lines: Sequence[str],
-    is_vtt: bool,
-    ends: Ends,
-    protect: Sequence[str],
-) -> Iterator[Item]:
-    """Yield the items of a cue's lines."""
-    several = bool(lines) and SPEAKER.match(lines[0]) is not None
-    atoms: list[Atom] = []
+def of_cue(lines: Sequence[str], read: Callable[[str], Iterator[Atom]]) -> Iterator[Part]:
+    """Yield the parts of a cue's lines: their tags, and their text."""
+    several = SPEAKER.match(lines[0])
     for line in lines:
         dash = SPEAKER.match(line) if several else None
         if dash:
-            atoms.append(Atom(BLOCK, dash[0]))
-        atoms += line_atoms(line[dash.end() if dash else 0 :], is_vtt, protect)
-    yield from segments.of_atoms(atoms, ends, escape if is_vtt else str)
+            yield dash[0]
+        yield from tagged(line[dash.end() if dash else 0 :], TAG, read, of_tag)
 
 
-def line_atoms(line: str, is_vtt: bool, protect: Sequence[str]) -> Iterator[Atom]:
-    """Yield the atoms of a line: its tags, and its text."""
-    at = 0
-    read = partial(text_atoms, protect=protect, entities=ENTITY if is_vtt else None)
-    for tag in TAG.finditer(line):
-        yield from read(line[at : tag.start()])
-        at, name = tag.end(), tag["name"] or tag["letter"]
-        if not name:
-            yield Atom(POINT, tag[0], " " if tag[0].startswith("\\") else "")
-        else:
-            is_end = tag["close"] or tag["end"]
-            yield Atom(CLOSING if is_end else OPENING, tag[0], name=name.lower())
-    yield from read(line[at:])
+def of_tag(tag: regex.Match[str]) -> Atom:
+    """Return the atom of a tag."""
+    if not (name := tag["name"] or tag["letter"]):
+        return Atom(POINT, tag[0], " " if tag[0].startswith("\\") else "")
+    return Atom(CLOSING if tag["close"] or tag["end"] else OPENING, tag[0], name=name.lower())

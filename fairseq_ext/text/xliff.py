@@ -7,7 +7,6 @@ http://docs.oasis-open.org/xliff/xliff-core/v2.1/xliff-core-v2.1.html.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,22 +15,18 @@ import regex
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.text.atoms import (
-    BLOCK,
     BREAK,
     CLOSING,
     OPENING,
     PLACEHOLDER,
     POINT,
     Atom,
-    Ends,
-    Item,
-    pairs,
+    Part,
 )
-from fairseq_ext.text.markup import ANY_ENTITY, XML_ENTITY, escape, through_escapes
 from fairseq_ext.text.messages import message_atoms
-from fairseq_ext.text.segments import of_atoms
+from fairseq_ext.text.reading import XML_ENTITY, through_escapes
 from fairseq_ext.text.stopping import checked
-from fairseq_ext.text.xml_tokens import CDATA, CDATA_END, COMMENT, END, START, Token, tokens
+from fairseq_ext.text.xml_tokens import COMMENT, END, START, Tag, Token, Xml
 from fairseq_ext.text.xml_tokens import TEXT as CHARACTERS
 
 UNITS = ("trans-unit", "segment")
@@ -51,21 +46,20 @@ class Unit:
     anchor: int = 0  # the token after which a target goes
 
 
-def of_xliff(text: str, ends: Ends, protect: Sequence[str] = ()) -> Iterator[Item]:
-    """Yield the items of XLIFF, where the source of a unit without a target is its target too.
-
-    ends, protect: see `of_text`. Errors: UsageError for what is not well-formed, or no XLIFF.
-    """
-    found = tokens(text, "the XLIFF")
+def of_xliff(text: str, protect: Sequence[str]) -> Iterator[Part]:
+    """Yield the parts of XLIFF, where the source of a unit without a target is its target too
+    (raises UsageError for what is not well-formed, or no XLIFF)."""
+    xml = Xml(text, "the XLIFF")
+    found = xml.tokens
     root = next(token for token in found if token.kind == START)
     if root.local != "xliff":
         raise UsageError(f"the root element must be xliff, and is {root.local}: name an XLIFF file")
-    at, partners = 0, pairs(found, START, END)
-    for unit in checked(units(text, found, partners)):
+    at = 0
+    for unit in checked(units(xml)):
         source = found[unit.source[0]]  # type: ignore[index]
         if unit.target is None:
             start = end = found[unit.anchor].end
-            opening, closing = opened(text, source), f"</{prefix(source)}target>"
+            opening, closing = opened(source), f"</{prefix(source)}target>"
         else:
             before, behind = found[unit.target[0]], found[unit.target[1]]
             start, end = before.start, behind.end
@@ -74,9 +68,7 @@ def of_xliff(text: str, ends: Ends, protect: Sequence[str] = ()) -> Iterator[Ite
                 opening = opening[:-2].rstrip() + ">"
                 closing = f"</{before.name}>"
         yield text[at:start] + opening
-        first, last = unit.source  # type: ignore[misc]
-        atoms = source_atoms(text, found, partners, first, last, protect)
-        yield from of_atoms(atoms, ends, escape)
+        yield from source_parts(xml, unit, protect)
         yield closing
         at = end
     yield text[at:]
@@ -87,22 +79,22 @@ def prefix(token: Token) -> str:
     return token.name[: len(token.name) - len(token.local)]
 
 
-def opened(text: str, source: Token) -> str:
+def opened(source: Token) -> str:
     """Return the start tag of a new target, with the white space that its source has."""
     space = source.attributes.get("xml:space")
     return f"<{prefix(source)}target" + (f' xml:space="{space}"' if space else "") + ">"
 
 
-def units(text: str, found: Sequence[Token], partners: dict[int, int]) -> Iterator[Unit]:
+def units(xml: Xml) -> Iterator[Unit]:
     """Yield the units that have a source and no target, in their order."""
     # of each open element, whether it is translated; and the unit that it is
     open_elements: list[tuple[bool, Unit | None]] = [(True, None)]
     number = 0
-    while number < len(found):
-        token = found[number]
+    while number < len(xml.tokens):
+        token = xml.tokens[number]
         is_translated, unit = open_elements[-1]
         if token.kind == START and unit and token.local in ("source", "target", "seg-source"):
-            last = partners[number]
+            last = xml.partners[number]
             if token.local == "target":
                 unit.target = number, last
             else:
@@ -115,12 +107,12 @@ def units(text: str, found: Sequence[Token], partners: dict[int, int]) -> Iterat
             open_elements.append((is_translated, Unit(is_translated) if is_unit else None))
         elif token.kind == END:
             open_elements.pop()
-            if unit and is_open(text, found, unit):
+            if unit and is_open(xml, unit):
                 yield unit
         number += 1
 
 
-def is_open(text: str, found: Sequence[Token], unit: Unit) -> bool:
+def is_open(xml: Xml, unit: Unit) -> bool:
     """Return whether a unit is to be translated."""
     if not unit.is_translated or unit.source is None:
         return False
@@ -128,64 +120,40 @@ def is_open(text: str, found: Sequence[Token], unit: Unit) -> bool:
         return True
     first, last = unit.target
     return not any(
-        token.kind != CHARACTERS or text[token.start : token.end].strip()
-        for token in found[first + 1 : last]
+        xml.tokens[number].kind != CHARACTERS or xml.raw(number).strip()
+        for number in range(first + 1, last)
     )
 
 
-def source_atoms(
-    text: str,
-    found: Sequence[Token],
-    partners: dict[int, int],
-    first: int,
-    last: int,
-    protect: Sequence[str],
-) -> Iterator[Atom]:
-    """Yield the atoms of the tokens between two."""
+def source_parts(xml: Xml, unit: Unit, protect: Sequence[str]) -> Iterator[Part]:
+    """Return the parts of a unit's source."""
+    found, partners = xml.tokens, xml.partners
+    first, last = unit.source  # type: ignore[misc]
     breaks = found[first].attributes.get("xml:space") == "preserve"
-    read = partial(message_atoms, protect=protect, breaks=breaks)
-    number, is_cdata = first + 1, False
-    while number < last:
+    message = partial(message_atoms, protect=protect, breaks=breaks)
+
+    def read(raw: str, is_cdata: bool) -> Iterator[Atom]:
+        return message(raw) if is_cdata else through_escapes(raw, XML_ENTITY, message)
+
+    def tag(number: int) -> Tag:
         token = found[number]
-        raw = text[token.start : token.end]
-        if token.kind == CHARACTERS:
-            yield from (
-                read(raw) if is_cdata else through_escapes(raw, ANY_ENTITY, character, read)
-            )
-        elif token.kind in (CDATA, CDATA_END):
-            is_cdata = token.kind == CDATA
-            yield Atom(BLOCK, raw)
-        elif token.kind == START:
-            end = partners[number]
-            attributes, name = token.attributes, token.local
-            whole = text[token.start : found[end].end]
-            key = attributes.get("startRef", attributes.get("rid", attributes.get("id", "")))
-            is_protected = attributes.get("translate") == "no" or (
-                attributes.get("mtype") == "protected"
-            )
-            if LINE.fullmatch(attributes.get("ctype", attributes.get("subType", ""))):
-                yield Atom(BREAK, whole)
-            elif is_protected and name not in STARTS:
-                yield Atom(PLACEHOLDER, whole)
-            elif name in STARTS:
-                yield Atom(OPENING, whole, name=f"span {key}")
-            elif name in ENDS:
-                yield Atom(CLOSING, whole, name=f"span {key}")
-            elif name in LONE or end == number + 1:
-                is_text = name in ("x", "ph")
-                yield Atom(PLACEHOLDER if is_text else POINT, whole)
-            else:
-                yield Atom(OPENING, raw, name=name)
-                number += 1
-                continue
-            number = end
-        elif token.kind == END:
-            yield Atom(CLOSING, raw, name=token.local)
-        else:
-            yield Atom(POINT if token.kind == COMMENT else PLACEHOLDER, raw)
-        number += 1
+        attributes, name = token.attributes, token.local
+        if token.kind == END:
+            return CLOSING, name, False
+        if token.kind != START:
+            return POINT if token.kind == COMMENT else PLACEHOLDER, "", False
+        key = attributes.get("startRef", attributes.get("rid", attributes.get("id", "")))
+        is_protected = attributes.get("translate") == "no" or (
+            attributes.get("mtype") == "protected"
+        )
+        if LINE.fullmatch(attributes.get("ctype", attributes.get("subType", ""))):
+            return BREAK, "", True
+        if is_protected and name not in STARTS:
+            return PLACEHOLDER, "", True
+        if name in STARTS or name in ENDS:
+            return OPENING if name in STARTS else CLOSING, f"span {key}", True
+        if name in LONE or partners[number] == number + 1:
+            return PLACEHOLDER if name in ("x", "ph") else POINT, "", True
+        return OPENING, name, False
 
-
-def character(entity: str) -> str | None:
-    """Return the character of an entity; None for one that only a DTD defines."""
-    return html.unescape(entity) if XML_ENTITY.fullmatch(entity) else None
+    return xml.parts(range(first + 1, last), read, tag)

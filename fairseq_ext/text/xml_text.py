@@ -14,87 +14,54 @@ from fairseq_ext.text.atoms import (
     PLACEHOLDER,
     POINT,
     Atom,
-    Ends,
-    Item,
-    pairs,
+    Part,
 )
-from fairseq_ext.text.markup import ANY_ENTITY, escape
-from fairseq_ext.text.segments import of_atoms
+from fairseq_ext.text.reading import XML_ENTITY, text_atoms
 from fairseq_ext.text.xml_tokens import (
-    CDATA,
     COMMENT,
-    END,
     INSTRUCTION,
     START,
-    TEXT,
+    Tag,
     Token,
-    tokens,
+    Xml,
 )
 
 TAG = regex.compile(r"<[/a-zA-Z!]")  # of HTML in a CDATA section
 
 
 def of_xml(
-    text: str,
-    ends: Ends,
-    protect: Sequence[str] = (),
-    inline: Collection[str] | None = None,
-) -> Iterator[Item]:
-    """Yield the items of XML.
+    text: str, protect: Sequence[str], inline: Collection[str] | None = None
+) -> Iterator[Part]:
+    """Return the parts of XML.
 
     inline: names of inline elements, where they are known. Errors: UsageError for what is not
     well-formed.
     """
-    yield from of_atoms(atoms(text, protect, inline), ends, escape)
+    xml = Xml(text, "the XML")
+    found, mixed = xml.tokens, xml.among_text() if inline is None else set()
 
+    def read(raw: str, is_cdata: bool) -> Iterator[Atom]:
+        if is_cdata and TAG.search(raw):
+            return markup.atoms(raw, protect, False)
+        return text_atoms(raw, protect, None if is_cdata else XML_ENTITY)
 
-def atoms(text: str, protect: Sequence[str], inline: Collection[str] | None) -> Iterator[Atom]:
-    """Yield the atoms of XML."""
-    found = tokens(text, "the XML")
-    partners = pairs(found, START, END)
-    mixed = among_text(text, found, partners) if inline is None else set()
-    number, is_cdata = 0, False
-    while number < len(found):
+    def tag(number: int) -> Tag:
         token = found[number]
-        raw = text[token.start : token.end]
         is_inline = number in mixed if inline is None else token.name in inline
-        if token.kind == TEXT and is_cdata and TAG.search(raw):
-            yield from markup.atoms(raw, protect, False)
-        elif token.kind == TEXT:
-            yield from markup.text_atoms(raw, protect, None if is_cdata else ANY_ENTITY)
-        elif token.kind == START and is_protected(token):
-            number = partners[number]
-            raw = text[token.start : found[number].end]
-            yield Atom(PLACEHOLDER if is_inline else BLOCK, raw)
-        elif token.kind in (COMMENT, INSTRUCTION):
-            yield Atom(POINT, raw)
-        elif token.kind not in (START, END) or not is_inline:
-            is_cdata = token.kind == CDATA
-            yield Atom(BLOCK, raw)
-        elif token.kind == START and found[number + 1].start == found[number + 1].end:
-            yield Atom(POINT, raw)  # <x/>
-            number += 1
-        else:
-            yield Atom(OPENING if token.kind == START else CLOSING, raw, name=token.name)
-        number += 1
+        if token.kind == START and is_protected(token):
+            return PLACEHOLDER if is_inline else BLOCK, "", True
+        if token.kind in (COMMENT, INSTRUCTION):
+            return POINT, "", False
+        if not is_inline:
+            return BLOCK, "", False
+        if token.kind == START and found[number + 1].start == found[number + 1].end:
+            return POINT, "", True  # <x/>
+        return OPENING if token.kind == START else CLOSING, token.name, False
+
+    return xml.parts(range(len(found)), read, tag)
 
 
 def is_protected(token: Token) -> bool:
     """Return whether a start tag says that its element is not translated."""
     said = token.attributes.get("translate", token.attributes.get("translatable", ""))
     return said.lower() in ("no", "false")
-
-
-def among_text(text: str, found: Sequence[Token], partners: dict[int, int]) -> set[int]:
-    """Return the numbers of the tags of elements that stand among text."""
-    stack, parents, mixed = [-1], dict[int, int](), set[int]()
-    for number, token in enumerate(found):
-        if token.kind == TEXT and text[token.start : token.end].strip():
-            mixed.add(stack[-1])
-        elif token.kind == START:
-            parents[number] = stack[-1]
-            stack.append(number)
-        elif token.kind == END:
-            stack.pop()
-    inside = [number for number, parent in parents.items() if parent in mixed]
-    return {*inside, *(partners[number] for number in inside)}

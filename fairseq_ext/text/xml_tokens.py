@@ -11,6 +11,8 @@ from xml.parsers import expat
 import numpy as np
 
 from fairseq_ext.core.errors import UsageError, cut
+from fairseq_ext.text.atoms import Atom, Part, in_cdata, pairs
+from fairseq_ext.text.reading import escape
 from fairseq_ext.text.stopping import EVERY, check, checked
 
 TEXT, START, END, COMMENT, INSTRUCTION = "text", "start", "end", "comment", "instruction"
@@ -31,6 +33,68 @@ class Token:
     def local(self) -> str:
         """Return the name without its prefix."""
         return self.name.rpartition(":")[2]
+
+
+Tag = tuple[str, str, bool]  # kind and name of an atom, and whether it is the whole element
+
+
+class Xml:
+    """A document. tokens: the whole of it; partners: of start tags and end tags, by their numbers.
+
+    what: the document, for messages. Errors: UsageError where it is not well-formed.
+    """
+
+    def __init__(self, text: str, what: str):
+        self.text = text
+        self.tokens = tokens(text, what)
+        self.partners = pairs((token.kind for token in self.tokens), START, END)
+
+    def raw(self, first: int, last: int | None = None) -> str:
+        """Return a token, or those from the first to the last, as they stand in the text."""
+        behind = self.tokens[first if last is None else last].end
+        return self.text[self.tokens[first].start : behind]
+
+    def parts(
+        self,
+        numbers: range,
+        read: Callable[[str, bool], Iterator[Atom]],
+        tag: Callable[[int], Tag],
+    ) -> Iterator[Part]:
+        """Yield the parts of the tokens of these numbers.
+
+        read: from text, and whether it stands in a CDATA section, to its atoms; tag: what the token
+        of a number is, which is no text.
+        """
+        yield escape
+        is_cdata, number = False, numbers.start
+        while number < numbers.stop:
+            raw, last = self.raw(number), number
+            kind = self.tokens[number].kind
+            if kind == TEXT:
+                yield from read(raw, is_cdata)
+            elif kind in (CDATA, CDATA_END):
+                is_cdata = kind == CDATA
+                yield raw
+                yield in_cdata if is_cdata else escape
+            else:
+                kind, name, is_whole = tag(number)
+                last = self.partners[number] if is_whole else number
+                yield Atom(kind, self.raw(number, last), name=name)
+            number = last + 1
+
+    def among_text(self) -> set[int]:
+        """Return the numbers of the tags of elements that stand among text."""
+        stack, parents, mixed = [-1], dict[int, int](), set[int]()
+        for number, token in enumerate(self.tokens):
+            if token.kind == TEXT and self.raw(number).strip():
+                mixed.add(stack[-1])
+            elif token.kind == START:
+                parents[number] = stack[-1]
+                stack.append(number)
+            elif token.kind == END:
+                stack.pop()
+        inside = [number for number, parent in parents.items() if parent in mixed]
+        return {*inside, *(self.partners[number] for number in inside)}
 
 
 def tokens(text: str, what: str) -> list[Token]:

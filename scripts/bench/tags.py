@@ -23,8 +23,8 @@ from report import write_page
 from fairseq_ext import Translator
 from fairseq_ext.text import alignment
 from fairseq_ext.text.atoms import Segment
+from fairseq_ext.text.formats import passes
 from fairseq_ext.text.marks import Projection
-from fairseq_ext.text.markup import of_markup
 from fairseq_ext.text.splitter import plain_ends
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +41,9 @@ def marked(line: str, word: str) -> Segment:
     """A line with a tag around a word."""
     text = re.sub(rf"\b{word}\b", r"<b>\g<0></b>", line, count=1)
     return next(
-        each for each in of_markup(text, plain_ends) if isinstance(each, Segment) and each.plain
+        each
+        for each in passes("html", plain_ends)[-1](text)
+        if isinstance(each, Segment) and each.plain
     )
 
 

@@ -14,7 +14,7 @@ from fairseq_ext import Translator, UsageError
 from fairseq_ext.engine.jobs import Answer
 from fairseq_ext.engine.text import MAX_RUNNING, MAX_SLOTS, TextRequest
 from fairseq_ext.plugin.calls import Translation
-from fairseq_ext.text.segments import of_text
+from fairseq_ext.text.formats import passes
 from fairseq_ext.text.splitter import plain_ends
 
 TEXT = (
@@ -100,7 +100,7 @@ def test_a_text_leaves_nothing_for_the_garbage_collector(engine):
     """It seldom runs in a server, so that circles would keep large requests."""
     gc.disable()
     try:
-        request = TextRequest(engine.submit, TEXT, [lambda text: of_text(text, plain_ends)], {})
+        request = TextRequest(engine.submit, TEXT, passes("text", plain_ends), {})
         future, kept = request.future, weakref.ref(request)
         del request
         assert future.result(60).text
@@ -150,7 +150,7 @@ def test_a_long_text_is_read_and_reported_as_it_goes():
 
     def items(text):
         nonlocal read
-        for item in of_text(text, plain_ends):
+        for item in passes("text", plain_ends)[0](text):
             read += 1
             yield item
 

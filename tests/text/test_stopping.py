@@ -18,7 +18,6 @@ from fairseq_ext.plugin.calls import Translation
 from fairseq_ext.serve.service import Service
 from fairseq_ext.text import files
 from fairseq_ext.text.formats import passes
-from fairseq_ext.text.segments import of_text
 from fairseq_ext.text.splitter import plain_ends, splitter
 from fairseq_ext.text.stopping import EVERY, Stopped, checked, until
 
@@ -96,7 +95,7 @@ def test_the_beginning_of_a_file_is_all_that_is_read_of_it(tmp_path, monkeypatch
 
     def counted(text: str):
         nonlocal read
-        for item in of_text(text, plain_ends):
+        for item in passes("text", plain_ends)[0](text):
             read += 1
             yield item
 
