@@ -105,11 +105,11 @@ def tagged(
 def cut_at(separator: regex.Pattern[str], kind: str, atoms: Iterable[Atom]) -> Iterator[Atom]:
     """Yield the atoms, whose text is cut at a separator, which is an atom of this kind."""
 
-    def made(found: regex.Match[str]) -> Atom:
+    def separated(found: regex.Match[str]) -> Atom:
         return Atom(kind, found[0])
 
     for atom in atoms:
-        yield from tagged(atom.raw, separator, in_one, made) if is_plain(atom) else [atom]
+        yield from tagged(atom.raw, separator, in_one, separated) if is_plain(atom) else [atom]
 
 
 def in_one(text: str) -> list[Atom]:

@@ -57,7 +57,12 @@ def always(value: Any) -> Callable[..., Any]:
 
 
 RULES = [
-    Rule("entry alone", "all", "Banane: Banana, not Bananas", {"placement:folded": lambda _: object()}),
+    Rule(
+        "entry alone",
+        "all",
+        "Banane: Banana, not Bananas",
+        {"placement:folded": lambda _: object()},
+    ),
     Rule("known may be left", "all", "Open the file", {"placement:KNOWN_SHARE": 2.0}),
     Rule("copied stays", "all", "C:\\Programme\\dotnet", {"drafts:is_copied": always(False)}),
     Rule(
