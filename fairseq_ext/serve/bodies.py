@@ -200,7 +200,8 @@ def checked(
     try:
         return kind.model_validate(value, context=where)
     except ValidationError as error:
-        found = error.errors(include_url=False)[0]
+        # an unknown field comes first: it may be another's wrong name
+        found = min(error.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
         own = found.get("ctx", {}).get("error")
         field = str(found["loc"][0]) if found["loc"] else ""
         raise (

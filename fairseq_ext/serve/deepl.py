@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Mapping
 from itertools import permutations
 from pathlib import PurePath
 from typing import Any
@@ -28,7 +27,6 @@ from fairseq_ext.serve import default_folder
 from fairseq_ext.serve.bodies import file_name
 from fairseq_ext.serve.deepl_glossaries import (
     DeepLGlossaries,
-    Entries,
     Glossary,
     csv_text,
     tsv,
@@ -60,10 +58,10 @@ from fairseq_ext.serve.deepl_requests import (
 )
 from fairseq_ext.serve.deepl_texts import Tagged
 from fairseq_ext.serve.documents import Documents
-from fairseq_ext.serve.libretranslate import READ, candidates
+from fairseq_ext.serve.libretranslate import candidates
 from fairseq_ext.serve.models import Pair
 from fairseq_ext.serve.service import ERRORS, Service
-from fairseq_ext.text.files import ENDINGS, beginning
+from fairseq_ext.text.files import ENDINGS
 
 UNLIMITED = 1_000_000_000_000  # what DeepL says of an account without a limit
 MOST_GLOSSARIES = 1000  # of an owner, as in DeepL's API
@@ -94,9 +92,9 @@ class DeepL:
             ("GET", "/v2/usage", self.usage, None),
             ("POST", "/v2/usage", self.usage, None),
             ("GET", "/v2/glossary-language-pairs", self.glossary_pairs, None),
-            ("POST", "/v2/glossaries", self.create_of_one, NewGlossary),
-            ("GET", "/v2/glossaries", self.list_of_one, None),
-            ("GET", one, self.get_of_one, None),
+            ("POST", "/v2/glossaries", self.create, NewGlossary),
+            ("GET", "/v2/glossaries", self.list_all, None),
+            ("GET", one, self.get, None),
             ("GET", one + "/entries", self.entries_of_one, None),
             ("DELETE", one, self.delete, None),
             ("POST", "/v3/glossaries", self.create, NewMultilingualGlossary),
@@ -271,18 +269,9 @@ class DeepL:
         if what.output_format and f".{what.output_format.lower()}" != ending:
             raise unsupported("output_format", what.output_format)
         terms = self.terms(owner, what)
-        document = self.documents.new(owner, name, await what.file.read())
-        try:
-            text = ""
-            if not what.source_lang:
-                limits = READ, name, self.service.settings.max_unpacked
-                text = await self.service.read_in_time(beginning, str(document.input), *limits)
+        async with self.documents.adding(owner, name, what.file) as document:
+            text = "" if what.source_lang else await self.documents.beginning(document)
             pair, _ = await self.pair_of(text, what.source_lang, what.target_lang)
-        except BaseException as error:
-            self.documents.delete(document)
-            if isinstance(error, UsageError):
-                raise UsageError(str(error).replace(str(document.input), name)) from None
-            raise
         self.documents.start(document, pair, [file for _, file in terms])
         return {"document_id": document.id, "document_key": document.key}
 
@@ -326,48 +315,41 @@ class DeepL:
         pairs = permutations(LISTED, 2)
         return {"supported_languages": [{"source_lang": s, "target_lang": t} for s, t in pairs]}
 
-    async def add_glossary(
-        self, owner: str, name: str, dictionaries: Mapping[Pair, Entries]
-    ) -> Glossary:
-        """Add a glossary; raise HTTPException 456 if the owner has `MOST_GLOSSARIES` already."""
-        kept = self.glossaries(owner)
+    async def create(self, request: Request) -> Any:
+        """Create a glossary: in /v2 of one dictionary. HTTPException 456 if the owner has
+        `MOST_GLOSSARIES` already."""
+        kept = self.glossaries(self.owner(request))
+        is_alone = of_one(request)
+        kind: type[NewGlossary | NewMultilingualGlossary] = (
+            NewGlossary if is_alone else NewMultilingualGlossary
+        )
+        what = await self.read(kind, request)
+        dictionaries = what.read()
         if len(await run_in_threadpool(kept.all)) >= MOST_GLOSSARIES:
             raise HTTPException(
                 QUOTA, f"there are {MOST_GLOSSARIES} glossaries already: delete one first"
             )
-        return await run_in_threadpool(kept.create, name, dictionaries)
+        found = await run_in_threadpool(kept.create, what.name, dictionaries)
+        return JSONResponse(found.shown(is_alone), 201)
 
-    async def create_of_one(self, request: Request) -> Any:
-        """Create a glossary of one dictionary."""
-        owner = self.owner(request)
-        what = await self.read(NewGlossary, request)
-        made = await self.add_glossary(owner, what.name, {what.pair(): what.read()})
-        return JSONResponse(made.shown_alone(), 201)
-
-    async def list_of_one(self, request: Request) -> Any:
-        """List the glossaries of one dictionary."""
+    async def list_all(self, request: Request) -> Any:
+        """List the glossaries: in /v2 those of one dictionary."""
         found = await run_in_threadpool(self.glossaries(self.owner(request)).all)
-        return {"glossaries": [each.shown_alone() for each in found if len(each.dictionaries) == 1]}
+        is_alone = of_one(request)
+        shown = [g.shown(is_alone) for g in found if len(g.dictionaries) == 1 or not is_alone]
+        return {"glossaries": shown}
 
-    def of_one(self, request: Request, identifier: str) -> Glossary:
-        """Return a glossary of one dictionary (raises UsageError, Missing)."""
-        found = self.glossaries(self.owner(request)).get(identifier)
-        if len(found.dictionaries) != 1:
-            raise UsageError(
-                f"the glossary '{cut(found.name)}' has {len(found.dictionaries)} dictionaries: use "
-                "/v3/glossaries"
-            )
-        return found
-
-    async def get_of_one(self, glossary_id: str, request: Request) -> Any:
-        """Describe a glossary of one dictionary."""
-        return self.of_one(request, glossary_id).shown_alone()
+    async def get(self, glossary_id: str, request: Request) -> Any:
+        """Describe a glossary."""
+        found, is_alone = self.glossaries(self.owner(request)).get(glossary_id), of_one(request)
+        return (found.alone() if is_alone else found).shown(is_alone)
 
     async def entries_of_one(self, glossary_id: str, request: Request) -> Response:
         """Read the entries of a glossary of one dictionary. As TSV, or as CSV where the header
         Accept says so; HTTPException 415 for anything else."""
-        found = self.of_one(request, glossary_id)
-        entries = self.glossaries(self.owner(request)).entries(found, found.dictionaries[0].pair)
+        kept = self.glossaries(self.owner(request))
+        found = kept.get(glossary_id).alone()
+        entries = kept.entries(found, found.dictionaries[0].pair)
         accepted = request.headers.get("accept", "*/*").lower()
         for kind, write in (("text/tab-separated-values", tsv), ("text/csv", csv_text)):
             if kind in accepted or "*/*" in accepted or "text/*" in accepted:
@@ -378,21 +360,6 @@ class DeepL:
         """Delete a glossary."""
         await run_in_threadpool(self.glossaries(self.owner(request)).delete, glossary_id)
         return Response(status_code=204)
-
-    async def create(self, request: Request) -> Any:
-        """Create a glossary of several dictionaries."""
-        owner = self.owner(request)
-        what = await self.read(NewMultilingualGlossary, request)
-        return JSONResponse((await self.add_glossary(owner, what.name, what.read())).shown(), 201)
-
-    async def list_all(self, request: Request) -> Any:
-        """List the glossaries."""
-        found = await run_in_threadpool(self.glossaries(self.owner(request)).all)
-        return {"glossaries": [each.shown() for each in found]}
-
-    async def get(self, glossary_id: str, request: Request) -> Any:
-        """Describe a glossary."""
-        return self.glossaries(self.owner(request)).get(glossary_id).shown()
 
     async def patch(self, glossary_id: str, request: Request) -> Any:
         """Rename a glossary, or add entries to its dictionaries."""
@@ -427,8 +394,7 @@ class DeepL:
         """Replace a dictionary of a glossary, or add one."""
         kept = self.glossaries(self.owner(request))
         what = await self.read(NewDictionary, request)
-        new = {what.pair(): what.read()}
-        found = await run_in_threadpool(kept.change, glossary_id, None, new, False)
+        found = await run_in_threadpool(kept.change, glossary_id, None, what.read(), False)
         return kept.dictionary(found, what.pair()).shown()
 
     async def delete_dictionary(self, glossary_id: str, request: Request) -> Response:
@@ -437,3 +403,8 @@ class DeepL:
         pair = (await self.read(PairOf, request)).pair()
         await run_in_threadpool(kept.delete_dictionary, glossary_id, pair)
         return Response(status_code=204)
+
+
+def of_one(request: Request) -> bool:
+    """Return whether a request is for glossaries of one dictionary, as they are in /v2."""
+    return request.url.path.startswith("/v2")

@@ -65,15 +65,19 @@ class Glossary(BaseModel):
         """Return the dictionary of a pair of languages."""
         return next((each for each in self.dictionaries if each.pair == pair), None)
 
-    def shown(self) -> dict[str, Any]:
-        """Return the glossary for an answer of /v3."""
-        found = [each.shown() for each in self.dictionaries]
-        return {**self.model_dump(exclude={"dictionaries"}), "dictionaries": found}
+    def alone(self) -> Glossary:
+        """Return this glossary (raises UsageError if it has not one dictionary)."""
+        if (count := len(self.dictionaries)) != 1:
+            raise UsageError(
+                f"the glossary '{cut(self.name)}' has {count} dictionaries: use /v3/glossaries"
+            )
+        return self
 
-    def shown_alone(self) -> dict[str, Any]:
-        """Return the glossary for an answer of /v2, with one dictionary each."""
-        (only,) = self.dictionaries
-        return {**self.model_dump(exclude={"dictionaries"}), **only.shown(), "ready": True}
+    def shown(self, is_alone: bool = False) -> dict[str, Any]:
+        """Return the glossary for an answer of /v3; is_alone: of /v2, with one dictionary each."""
+        found = [each.shown() for each in self.dictionaries]
+        more = {**found[0], "ready": True} if is_alone else {"dictionaries": found}
+        return self.model_dump(exclude={"dictionaries"}) | more
 
 
 class DeepLGlossaries:

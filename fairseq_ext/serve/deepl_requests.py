@@ -155,9 +155,10 @@ class NewDictionary(PairOf):
     entries: str
     entries_format: Annotated[Literal["tsv", "csv"], BeforeValidator(lower)] = "tsv"
 
-    def read(self) -> Entries:
-        """Return the entries of its dictionaries by their pairs (raises UsageError)."""
-        return read_entries(self.entries, self.entries_format, self.pair())
+    def read(self) -> dict[Pair, Entries]:
+        """Return the entries by their pair (raises UsageError)."""
+        pair = self.pair()
+        return {pair: read_entries(self.entries, self.entries_format, pair)}
 
 
 class NewGlossary(NewDictionary):
@@ -180,7 +181,7 @@ class GlossaryChange(BaseModel):
                 raise UsageError(
                     f"two dictionaries from {pair[0].upper()} to {pair[1].upper()}: send one"
                 )
-            found[pair] = each.read()
+            found |= each.read()
         return found
 
 

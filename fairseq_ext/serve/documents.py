@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fastapi import HTTPException
+from fastapi import HTTPException, UploadFile
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.engine.jobs import GlossaryFile
@@ -28,13 +28,14 @@ from fairseq_ext.serve import Settings
 from fairseq_ext.serve.models import Model, Pair
 from fairseq_ext.serve.service import Service
 from fairseq_ext.text.archives import Report
-from fairseq_ext.text.files import translate
+from fairseq_ext.text.files import beginning, translate
 from fairseq_ext.text.formats import passes
 from fairseq_ext.text.splitter import plain_ends
 from fairseq_ext.text.stopping import until
 
 logger = logging.getLogger("fairseq_ext")
 KEEP_SECONDS = 3600.0  # seconds for which a translated file can be fetched
+READ = 2000  # characters by which the language of a text is detected
 # files of one owner, and those that are translated at once: their segments share the engine's queue
 MOST, AT_ONCE = 100, 2
 
@@ -109,6 +110,11 @@ class Document:
         return self.folder / "made" / self.name
 
     @property
+    def shown_name(self) -> str:
+        """The name by which everybody who knows it may fetch a translation."""
+        return f"{self.id}.{self.name}"
+
+    @property
     def characters(self) -> int:
         """Characters that have been sent to the model."""
         return 0 if self.engine is None else self.engine.characters
@@ -134,8 +140,8 @@ class Documents:
 
     def new(self, owner: str, name: str, content: bytes) -> Document:
         """Add a document whose translation is not started; raise HTTPException 429 if its owner has
-        `MOST` already."""
-        if sum(each.owner == owner for each in self.documents.values()) >= MOST:
+        `MOST` already. owner: "" for none."""
+        if owner and sum(each.owner == owner for each in self.documents.values()) >= MOST:
             raise HTTPException(
                 429,
                 f"{MOST} documents wait to be fetched: fetch one first",
@@ -155,6 +161,25 @@ class Documents:
         self.documents[made.id] = made
         return made
 
+    @contextlib.asynccontextmanager
+    async def adding(self, owner: str, name: str, given: UploadFile) -> AsyncIterator[Document]:
+        """Add a document, see `new`; it is deleted if this context ends with an error."""
+        made = self.new(owner, name, await given.read())
+        try:
+            yield made
+        except BaseException as error:
+            self.delete(made)
+            if isinstance(error, UsageError):
+                raise UsageError(str(error).replace(str(made.input), name)) from None
+            raise
+
+    async def beginning(self, document: Document) -> str:
+        """Return the first sentences, by which its language is detected."""
+        limit = self.service.settings.max_unpacked
+        return await self.service.read_in_time(
+            beginning, str(document.input), READ, document.name, limit
+        )
+
     def get(self, identifier: str, key: str, owner: str) -> Document:
         """Return a document; raise HTTPException 404 if the owner has none of this identifier and
         key."""
@@ -171,6 +196,10 @@ class Documents:
         """Delete a document and its files."""
         self.documents.pop(document.id, None)
         shutil.rmtree(document.folder, ignore_errors=True)
+
+    def keep(self, document: Document) -> None:
+        """Delete a document when it could be fetched for `KEEP_SECONDS`."""
+        asyncio.get_running_loop().call_later(KEEP_SECONDS, self.delete, document)
 
     def start(self, document: Document, pair: Pair, glossaries: Sequence[GlossaryFile]) -> None:
         """Translate a document in a task of its own; one of the same language stays as it is."""
@@ -194,7 +223,7 @@ class Documents:
         finally:
             if document.status != "done":
                 document.status = "error"
-            asyncio.get_running_loop().call_later(KEEP_SECONDS, self.delete, document)
+            self.keep(document)
 
     async def translate(
         self, document: Document, pair: Pair, glossaries: Sequence[GlossaryFile]

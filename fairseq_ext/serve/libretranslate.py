@@ -5,13 +5,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
 import time
-import uuid
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import quote
 
@@ -33,12 +30,12 @@ from fairseq_ext.serve.bodies import (
     read_json,
     urlencoded,
 )
-from fairseq_ext.serve.documents import KEEP_SECONDS, translating
+from fairseq_ext.serve.documents import READ, Document, Documents, translating
 from fairseq_ext.serve.guard import read_body
 from fairseq_ext.serve.models import Pair
 from fairseq_ext.serve.service import ERRORS, Service, ended
 from fairseq_ext.text.archives import Report
-from fairseq_ext.text.files import ENDINGS, beginning
+from fairseq_ext.text.files import ENDINGS
 
 FORM = "application/x-www-form-urlencoded"
 EXAMPLE = {
@@ -132,7 +129,7 @@ class LibreTranslate:
 
     def __init__(self, service: Service):
         self.service = service
-        self.folder: tempfile.TemporaryDirectory | None = None  # of translated files
+        self.documents = Documents(service)
 
     def add_to(self, app: FastAPI) -> None:
         """Add the routes to an application."""
@@ -263,64 +260,44 @@ class LibreTranslate:
     async def translate_file(self, request: Request) -> Any:
         """Translate a file; the answer says where the translation is for an hour, and what of the
         file is not translated."""
-        service, what = self.service, read(File, await self.fields(request))
+        what = read(File, await self.fields(request))
         if not what.file.filename:
             raise bad("Invalid request: empty file")
         name = file_name(what.file.filename)
         if PurePath(name).suffix.lower() not in ENDINGS:
             raise bad("Invalid request: file format not supported")
-        folder = self.files_folder()
-        out, report = folder / f"{uuid.uuid4()}.{name}", Report()
-        with tempfile.TemporaryDirectory(dir=folder) as work:
-            given = Path(work) / name
-            given.write_bytes(await what.file.read())
-            text = (
-                await service.read_in_time(
-                    beginning, str(given), READ, name, service.settings.max_unpacked
-                )
-                if what.source == "auto"
-                else ""
-            )
+        report = Report()
+        async with self.documents.adding("", name, what.file) as document:
+            text = await self.documents.beginning(document) if what.source == "auto" else ""
             *pair, _ = await self.pair_of(text, what.source, what.target)
             if pair[0] == pair[1]:
-                given.rename(out)
+                document.input.rename(document.output)
             else:
-                report = await self.written(request, given, out, (pair[0], pair[1]))
-        url = request.url_for("download_file", name=quote(out.name))
+                report = await self.written(request, document, (pair[0], pair[1]))
+        self.documents.keep(document)
+        url = request.url_for("download_file", name=quote(document.shown_name))
         left = [*report.kinds, *(f"{part}: {reason}" for part, reason in report.parts)]
         return {"translatedFileUrl": str(url), **({"notTranslated": left} if left else {})}
 
-    async def written(self, request: Request, given: Path, target: Path, pair: Pair) -> Report:
-        """Translate one file into another, as long as the client is there and something is
-        done within each deadline."""
+    async def written(self, request: Request, document: Document, pair: Pair) -> Report:
+        """Translate a document, as long as the client is there and something is done within each
+        deadline."""
         service, deadline = self.service, self.service.settings.deadline
         async with (
             service.using(request, pair) as model,
-            translating(service, model, given, target) as (job, engine),
+            translating(service, model, document.input, document.output) as (job, engine),
         ):
             await ended(request, job, deadline, lambda: engine.moved + deadline - time.monotonic())
             return job.result()
 
-    def files_folder(self) -> Path:
-        """Return the folder of translated files, without old ones."""
-        if (
-            self.folder is None or not Path(self.folder.name).is_dir()
-        ):  # another program may clear /tmp
-            self.folder = tempfile.TemporaryDirectory(prefix="fairseq_ext-files-")
-        for old in Path(self.folder.name).iterdir():
-            with contextlib.suppress(OSError):
-                if old.is_file() and time.time() - old.stat().st_mtime > KEEP_SECONDS:
-                    old.unlink()
-        return Path(self.folder.name)
-
     async def download_file(self, name: str) -> Any:
         """Return a translated file."""
         # looked for by its name: no path is made of what a client has sent
-        path = next((each for each in self.files_folder().iterdir() if each.name == name), None)
-        if path is None or not path.is_file():
+        found = self.documents.documents.get(name.partition(".")[0])
+        if found is None or found.shown_name != name or not found.output.is_file():
             raise bad("Invalid filename")
         return FileResponse(
-            path, filename=path.name.partition(".")[2], media_type="application/octet-stream"
+            found.output, filename=found.name, media_type="application/octet-stream"
         )
 
     async def suggest(self) -> Any:
@@ -360,7 +337,6 @@ class LibreTranslate:
 
 
 MOST = 3  # candidates in an answer
-READ = 2000  # characters that are looked at
 
 
 @cache

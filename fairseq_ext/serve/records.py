@@ -19,7 +19,6 @@ from pydantic import (
     Field,
     ValidationInfo,
     field_validator,
-    model_validator,
 )
 
 from fairseq_ext.core.errors import UsageError, cut
@@ -101,22 +100,6 @@ class Fields(BaseModel):
         json_schema_extra={"minimum": 0},
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def known_fields(cls, value: Any, info: ValidationInfo) -> Any:
-        if not isinstance(value, dict):
-            raise UsageError(
-                f"{info.context} is {cut(json.dumps(value))}: send an object with the keys "
-                f"{', '.join(NAMES)}"
-            )
-        unknown = next((key for key in value if key not in NAMES), None)
-        if unknown is not None:  # it may be ""
-            raise UsageError(
-                f"{info.context} has the unknown key '{cut(unknown)}': the keys are "
-                f"{', '.join(NAMES)}"
-            )
-        return value
-
     @field_validator(*KEYS, mode="before")
     @classmethod
     def phrases(cls, value: Any, info: ValidationInfo) -> Any:
@@ -141,7 +124,7 @@ class Fields(BaseModel):
         return value
 
 
-NAMES = tuple(Fields.model_fields)
+NAMES = ", ".join(Fields.model_fields)
 SCHEMA = Fields.model_json_schema()
 
 
@@ -176,6 +159,10 @@ def read_record(value: Any, where: str, glossary: Callable[[str], GlossaryFile])
     """Return one record, checked as far as possible without the model (raises UsageError)."""
 
     def sentence(name: str, kind: str) -> str:
+        if kind == "model_type":
+            return f"{where} is {cut(json.dumps(value))}: send an object with the keys {NAMES}"
+        if kind == "extra_forbidden":
+            return f"{where} has the unknown key '{cut(name)}': the keys are {NAMES}"
         if name == "source":
             return f'{where} has no text in "source": write the sentence there'
         return f'{where} has {cut(json.dumps(value[name]))} for "{name}": write {WAYS[name]}'
