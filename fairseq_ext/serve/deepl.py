@@ -342,13 +342,13 @@ class DeepL:
     async def get(self, glossary_id: str, request: Request) -> Any:
         """Describe a glossary."""
         found, is_alone = self.glossaries(self.owner(request)).get(glossary_id), of_one(request)
-        return (found.alone() if is_alone else found).shown(is_alone)
+        return (found.of_one_dictionary() if is_alone else found).shown(is_alone)
 
     async def entries_of_one(self, glossary_id: str, request: Request) -> Response:
         """Read the entries of a glossary of one dictionary. As TSV, or as CSV where the header
         Accept says so; HTTPException 415 for anything else."""
         kept = self.glossaries(self.owner(request))
-        found = kept.get(glossary_id).alone()
+        found = kept.get(glossary_id).of_one_dictionary()
         entries = kept.entries(found, found.dictionaries[0].pair)
         accepted = request.headers.get("accept", "*/*").lower()
         for kind, write in (("text/tab-separated-values", tsv), ("text/csv", csv_text)):

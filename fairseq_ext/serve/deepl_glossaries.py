@@ -65,7 +65,7 @@ class Glossary(BaseModel):
         """Return the dictionary of a pair of languages."""
         return next((each for each in self.dictionaries if each.pair == pair), None)
 
-    def alone(self) -> Glossary:
+    def of_one_dictionary(self) -> Glossary:
         """Return this glossary (raises UsageError if it has not one dictionary)."""
         if (count := len(self.dictionaries)) != 1:
             raise UsageError(

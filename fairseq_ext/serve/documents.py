@@ -164,13 +164,13 @@ class Documents:
     @contextlib.asynccontextmanager
     async def adding(self, owner: str, name: str, given: UploadFile) -> AsyncIterator[Document]:
         """Add a document, see `new`; it is deleted if this context ends with an error."""
-        made = self.new(owner, name, await given.read())
+        added = self.new(owner, name, await given.read())
         try:
-            yield made
+            yield added
         except BaseException as error:
-            self.delete(made)
+            self.delete(added)
             if isinstance(error, UsageError):
-                raise UsageError(str(error).replace(str(made.input), name)) from None
+                raise UsageError(str(error).replace(str(added.input), name)) from None
             raise
 
     async def beginning(self, document: Document) -> str:
