@@ -186,7 +186,7 @@ class Requirements:
                 )
             )
         is_placed = places_terms(self.translator.generator.options.flags)
-        places = self.places(wanted, best.text)
+        places = self.places(wanted, best)
         lacks: dict[int, str] = {}
         # of equal phrases, those without a place first
         for i in sorted(range(len(places)), key=lambda i: places[i] is not None):
@@ -215,18 +215,30 @@ class Requirements:
         left = [(text, reason) for text, of_text in reasons.items() for reason in of_text]
         return out + [Constraint(text, False, reason) for text, reason in left]
 
-    def places(self, wanted: SentenceConstraints, text: str) -> list[Place | None]:
+    def places(self, wanted: SentenceConstraints, best: Translation) -> list[Place | None]:
         """Return the place of each phrase of a sentence in its translation; None for none."""
         target_text, pools = self.translator.generator.target_text, self.translator.generator.pools
         boundaries = target_text.boundaries
+        other_forms = [
+            (each.term.phrases, normal(each.other_form))
+            for each in best.placements
+            if each.term is not None and each.other_form
+        ]
         phrases = [
-            PhraseToFind([normal(target_text.text(phrase)) for phrase in alternatives], cased.mode)
+            PhraseToFind(
+                [
+                    *(normal(target_text.text(phrase)) for phrase in alternatives),
+                    *(form for phrases, form in other_forms if phrases == alternatives),
+                ],
+                cased.mode,
+            )
             for alternatives, cased in zip(wanted.any_of, wanted.cases, strict=True)
         ]
         segmented = target_text.segmenter().takes_pieces
         place = match_phrases_in_order if pools.ordered else match_phrases
         return place(
-            Text(text, segmented, None if boundaries is None else boundaries.whole_words), phrases
+            Text(best.text, segmented, None if boundaries is None else boundaries.whole_words),
+            phrases,
         )
 
 

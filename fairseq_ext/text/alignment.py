@@ -136,7 +136,8 @@ def placed_terms(
         (normal(form), each.term)
         for each in dict.fromkeys(hypothesis.placements)
         if each.term is not None and each.placed_by not in ("left", "compound")
-        for form in each.term.targets
+        for form in (*each.term.targets, each.other_form)
+        if form
     ]
     for form, term in sorted(forms, key=lambda each: -len(each[0])):
         for start, end in text.places(form, term.case):

@@ -10,13 +10,20 @@ from functools import cached_property
 from torch import Tensor
 
 from fairseq_ext.core.words import is_word, words_of
-from fairseq_ext.search.constraints.word_alignment import Mention, WordAlignment
+from fairseq_ext.search.constraints.word_alignment import Mention, WordAlignment, word_spans
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.phrases.forms import FEMININE
 from fairseq_ext.search.phrases.function_words import stem
 from fairseq_ext.search.phrases.letter_case import NOUNS_HAVE_CAPITALS
 from fairseq_ext.search.phrases.pieces import folded, normal
-from fairseq_ext.search.phrases.places import PLURAL, Span, Text, banned_in_texts, compounds
+from fairseq_ext.search.phrases.places import (
+    PLURAL,
+    PhraseToFind,
+    Span,
+    Text,
+    banned_in_texts,
+    compounds,
+)
 from fairseq_ext.search.phrases.sentence import (
     Meets,
     Phrase,
@@ -108,6 +115,24 @@ def is_form(one: str, other: str) -> bool:
     )
 
 
+def other_forms(term: SourceTerm, text: str) -> list[str]:
+    """Return the words of an English text that are other forms of a term."""
+    if not term.targets:
+        return []
+    words, count = word_spans(text), len(words_of(term.targets[0]))
+    windows = [
+        text[start:end] for (start, _), (_, end) in zip(words, words[count - 1 :], strict=False)
+    ]
+    return [window for window in windows if is_form(term.targets[0], window)]
+
+
+def phrase_of(term: SourceTerm, text: str = "") -> PhraseToFind:
+    """Return a term as a phrase to be found, with its other forms in a text."""
+    forms = map(normal, (*term.targets, *other_forms(term, text)))
+    mention = frozenset(itertools.chain(*term.mentions))
+    return PhraseToFind(list(forms), term.case, mention, term.in_compounds)
+
+
 def is_part_of(term: SourceTerm, other: SourceTerm) -> bool:
     """Return whether a target form of a term is a part of one of another: Konfiguration and
     Teilkonfiguration."""
@@ -152,7 +177,8 @@ class Candidate:
     unfit: set[SourceTerm] = field(default_factory=set)  # terms that the model would not write
     # how its terms are written, once this is decided (inflection.py)
     rewrites: dict[SourceTerm, Rewrite] = field(default_factory=dict)
-    other_forms: set[SourceTerm] = field(default_factory=set)  # of which it has another form
+    # terms of which it has another form, and its place
+    other_forms: dict[SourceTerm, Span] = field(default_factory=dict)
     scores: dict[Phrase, Tensor] = field(default_factory=dict)  # of versions, by their tokens
     alternatives: list[Version] = field(default_factory=list)  # with another form of one of them
     # versions with the terms, with their ranking scores
@@ -292,7 +318,10 @@ class Sentence:
             mention = self.aligned_mention(candidate, term)
             span = None if mention is None or words is None else words.span_of_mention[mention]
             weight = None if mention is None or words is None else round(words.weight[mention], 3)
-            if term in left or not term.phrases:
+            if left.get(term) == FORM_REASON and span is not None:
+                own = candidate.text[slice(*candidate.other_forms[term])]
+                out.append(Placement("draft", weight=weight, other_form=own))
+            elif term in left or not term.phrases:
                 kept = "" if span is None else candidate.text[slice(*span)]
                 out.append(Placement("left", kept, weight, True))
             elif is_held or term not in rewrites:

@@ -23,6 +23,7 @@ from unicodedata import normalize
 import torch
 from torch import Tensor
 
+from fairseq_ext.core.words import words_of
 from fairseq_ext.search.constraints.drafts import (
     COPIED_REASON,
     SEARCHED,
@@ -35,6 +36,7 @@ from fairseq_ext.search.constraints.drafts import (
     is_imperative,
     is_part_of,
     mentions_of,
+    phrase_of,
     usable_hypotheses,
 )
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding, Sources
@@ -48,8 +50,14 @@ from fairseq_ext.search.constraints.word_alignment import (
 )
 from fairseq_ext.search.finished import Hypothesis, OnFinal
 from fairseq_ext.search.phrases.function_words import function_words
-from fairseq_ext.search.phrases.pieces import folded
-from fairseq_ext.search.phrases.places import Span, token_spans
+from fairseq_ext.search.phrases.pieces import folded, normal
+from fairseq_ext.search.phrases.places import (
+    Span,
+    Text,
+    overlap,
+    token_spans,
+    without_words,
+)
 from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.phrases.sentence import Meets, SentenceConstraints, SourceTerm
 from fairseq_ext.search.pool import Pool
@@ -177,7 +185,8 @@ class GlossaryPlacement:
         sentence = Sentence(number, constraints, candidates, nbest, mentions, required)
         term = constraints.terms[0]
         is_all = {*range(len(pool.source(number)) - 1)}.issubset(*term.mentions[:1] or ((),))
-        if is_all and len(constraints.terms) == 1 and folded(term.mention) == folded(term.source):
+        is_same = folded(term.mention) == folded(" ".join(words_of(term.source)))
+        if is_all and len(constraints.terms) == 1 and is_same:
             sentence.entry = term
             for each in candidates:
                 each.has_term, each.wrong = [each.text in term.text.split("|")], {}
@@ -198,6 +207,15 @@ class GlossaryPlacement:
         has_term = [all(is_met.get(term.phrases, ())) for term in constraints.terms]
         tokens = draft.tokens[self.writer.word_behind(draft.tokens.tolist(), lead) :].tolist()
         text = normalize("NFKC", self.text.text(tokens)).rstrip()
+        wanted = [
+            phrase_of(term, text if self.writer.is_english and not is_held else "")
+            for term, is_held in zip(constraints.terms, has_term, strict=True)
+        ]
+        in_others = {constraints.terms[i] for i in without_words(Text(text, False), wanted)}
+        has_term = [
+            is_held and term not in in_others
+            for term, is_held in zip(constraints.terms, has_term, strict=True)
+        ]
         terms = tuple(zip(constraints.terms, has_term, strict=True))
         absent = [term for term, is_held in terms if not is_held]
         wrong: dict[SourceTerm, Span] = {}
@@ -371,11 +389,13 @@ class GlossaryPlacement:
             )
             if self.inflect.has_agreement:
                 words.take_parts_()
+            claim_(sentence, candidate, words)
             candidate.other_forms = {
-                term
+                term: place
                 for term, span in sentence.all_places(candidate)
                 if self.writer.is_english and span is not None and not term.required
-                if is_form(term.targets[0], self.writer.displaced(term, candidate.text, span))
+                if (place := self.writer.displaced(term, candidate.text, span))
+                if is_form(term.targets[0], candidate.text[slice(*place)])
             }
             if sentence.entry is not None:
                 words.span_of_mention[0] = 0, len(candidate.text)
@@ -435,3 +455,18 @@ class GlossaryPlacement:
             return None
         best, *rest = out
         return [best, *sorted((h for h in rest if h.score <= best.score), key=lambda h: -h.score)]
+
+
+def claim_(sentence: Sentence, candidate: Candidate, words: WordAlignment) -> None:
+    """Give mentions without a word the places where a draft has their terms, if no other has them:
+    of n mentions, fewer may stand there."""
+    text = Text(candidate.text, False)
+    for term, word in sentence.all_places(candidate):
+        if word is None and term.phrases in candidate.has:
+            aligned = [span for _, span in sentence.all_places(candidate) if span is not None]
+            taken = [*aligned, *candidate.standing(sentence.constraints.terms)]
+            places = (s for form in term.targets for s in text.places(normal(form), term.case))
+            free = (s for s in places if not any(overlap(s, other) for other in taken))
+            mention = sentence.mention_numbers(term)[0]
+            words.span_of_mention[mention] = next(free, None)
+            words.doubtful[mention] = words.span_of_mention[mention] is None

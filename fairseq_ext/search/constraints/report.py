@@ -20,10 +20,11 @@ from fairseq_ext.core.errors import UsageError, counted, report
 from fairseq_ext.core.files import is_stream
 from fairseq_ext.core.stats import Items, Section, Stats
 from fairseq_ext.core.words import starts_of, words_of
+from fairseq_ext.search.constraints.drafts import FORM_REASON
 from fairseq_ext.search.constraints.glossary import Required, Term
 from fairseq_ext.search.finished import Hypothesis
-from fairseq_ext.search.phrases.pieces import normal
-from fairseq_ext.search.phrases.places import PhraseToFind, Span, Text, compounds, match_phrases
+from fairseq_ext.search.phrases.pieces import folded, normal
+from fairseq_ext.search.phrases.places import PhraseToFind, Span, Text, match_phrases
 from fairseq_ext.search.phrases.sentence import (
     Meets,
     Placement,
@@ -96,7 +97,8 @@ def report_constraints(
     # subtle: a search that ran into a dead end ends a row as it is, also where complete
     # hypotheses were found before
     # a term that placement has left costs its hypothesis no place
-    left = [Counter(text for text, _ in h.left_terms) for h in found]
+    left = [Counter(text for text, why in h.left_terms if why != FORM_REASON) for h in found]
+    which = [as_placed(each, texts, h) for each, h in zip(which, found, strict=True)]
     complete = [
         i
         for i, each in enumerate(which)
@@ -110,7 +112,7 @@ def report_constraints(
     best = which[kept[0]] if kept else met_with_prefix([], constraints, ordered, meets)
     total.met += sum(best)
     reason = LEFT_OUT if soft else unmet_reason(constraints, goal.limit - lead)
-    reasons = [dict(h.left_terms) for h in found]
+    reasons = [dict((text, why) for text, why in h.left_terms if why != FORM_REASON) for h in found]
     lacks = [
         tuple(
             (text, of.get(text, reason))
@@ -122,6 +124,21 @@ def report_constraints(
     of_best = lacks[kept[0]] if kept else tuple((text, reason) for text in texts)
     total.unmet += [[number, text, reason] for text, reason in of_best]
     return [replace(found[i], unmet=constraints.unmet + lacks[i]) for i in kept]
+
+
+def as_placed(which: list[bool], texts: Sequence[str], best: Hypothesis) -> list[bool]:
+    """Return which constraints are met, with terms that are there in another form, and without
+    those that are left, though the words of another one may be theirs too."""
+    reasons = {text: [why for of, why in best.left_terms if of == text] for text in texts}
+    absent = Counter(text for text, ok in zip(texts, which, strict=True) if not ok)
+    for text, of in reasons.items():
+        forms = of.count(FORM_REASON)
+        absent[text] = max(len(of) - forms, absent[text] - forms)
+    found = []
+    for text in reversed(texts):  # of equal terms the last ones
+        found.append(absent[text] <= 0)
+        absent[text] -= 1
+    return found[::-1]
 
 
 def count_terms(terms: Sequence[SourceTerm], best: Hypothesis, stats: Stats, placed: bool) -> None:
@@ -262,12 +279,18 @@ class GlossaryReport:
         spans = word_spans(source, words_of(source, self.segmented))
         terms: list[dict[str, Any]] = []
         placed = list(itertools.zip_longest(required, placements))
-        present = [each for each, how in placed if not is_left(how)]
-        used = iter(forms_used(translation, present, self.segmented, self.whole_words))
+        present = [pair for pair in placed if not is_left(pair[1])]
+        used = iter(
+            forms_used(
+                translation,
+                [each for each, _ in present],
+                self.segmented,
+                self.whole_words,
+                [how for _, how in present if how is not None],
+            )
+        )
         for each, how in placed:
             form, at = (None, None) if is_left(how) else next(used)
-            if form is None and how is not None and how.placed_by == "compound":
-                form, at = compound_of(each.term, translation)
             source_at = [(spans[match.start][0], spans[match.end - 1][1]) for match in each.matches]
             entry = {
                 "term": each.term.source,
@@ -277,7 +300,8 @@ class GlossaryReport:
                 "source_at": source_at,
             }
             found = {} if how is None else {**vars(how)}
-            found.pop("term", None)
+            for name in ("term", "other_form"):
+                found.pop(name, None)
             terms.append({**entry, "form": form, "at": at, **found})
         record = {"id": number, "source": source, "translation": translation, "terms": terms}
         line = json.dumps(record, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
@@ -291,13 +315,6 @@ class GlossaryReport:
 def forms_of(term: Term) -> tuple[str, ...]:
     """Return the target forms of a term, inflected ones last."""
     return tuple(dict.fromkeys((*term.targets, *term.writable)))
-
-
-def compound_of(term: Term, translation: str) -> tuple[str | None, Span | None]:
-    """Return the first longer word of which a term is a part, and its place."""
-    spans = [span for f in forms_of(term) for span in compounds(normal(f), translation)]
-    first = min(spans, default=None)
-    return (None, None) if first is None else (translation[slice(*first)], first)
 
 
 def is_left(placement: Placement | None) -> bool:
@@ -314,17 +331,38 @@ def word_spans(text: str, words: Sequence[str]) -> list[Span]:
 
 
 def forms_used(
-    translation: str, required: Sequence[Required], segmented: bool, whole: bool | None = True
+    translation: str,
+    required: Sequence[Required],
+    segmented: bool,
+    whole: bool | None = True,
+    placements: Sequence[Placement] = (),
 ) -> list[tuple[str | None, Span | None]]:
     """Return for each requirement the target in the translation (in NFKC) and its place; a place
-    serves one requirement (other arguments: search/phrases/places.py)."""
+    serves one requirement (other arguments: search/phrases/places.py).
+
+    placements: of each, where terms are placed: mentions share no words, and a term may be there in
+    another form, or as a part of a longer word, which are returned.
+    """
+    placed = bool(placements)
     targets = [list(forms_of(each.term)) for each in required]
+    for of, how in zip(targets, placements, strict=False):
+        of += [how.other_form] * bool(how.other_form)
     wanted = [
-        PhraseToFind([normal(normalize("NFKC", t)) for t in of], each.cased.mode)
+        PhraseToFind(
+            [normal(normalize("NFKC", t)) for t in of],
+            each.cased.mode,
+            frozenset(word for m in each.matches for word in range(m.start, m.end) if placed),
+            placed and each.cased.in_compounds,
+        )
         for of, each in zip(targets, required, strict=True)
     ]
     places = match_phrases(Text(translation, segmented, whole), wanted)
-    return [
-        (None, None) if place is None else (of[place[0]], place[1])
-        for of, place in zip(targets, places, strict=True)
-    ]
+    found: list[tuple[str | None, Span | None]] = []
+    for of, each, place in zip(targets, wanted, places, strict=True):
+        if place is None:
+            found.append((None, None))
+            continue
+        number, span = place
+        own = translation[slice(*span)]
+        found.append((of[number] if folded(own) == folded(each.forms[number]) else own, span))
+    return found

@@ -110,9 +110,9 @@ class TermWriter:
             for first in self.leads(lead, cased, text[: each[0]])
         ]
 
-    def displaced(self, term: SourceTerm, text: str, span: Span) -> str:
-        """Return what a term displaces in a text in the place of a span."""
-        return text[slice(*widened(text, span, term.targets[0], []))]
+    def displaced(self, term: SourceTerm, text: str, span: Span) -> Span:
+        """Return the words that a term displaces in a text in the place of a span."""
+        return widened(text, span, term.targets[0], [])
 
     def leads(self, lead: str, form: str, before: str) -> tuple[str, ...]:
         """Return the words that may stand before a form. lead: those that are known."""

@@ -41,6 +41,7 @@ PLURAL = regex.compile(
 )
 AGREEING_VERB = regex.compile(r" (?:is|are|was|were|has|have|does|do)$")  # with a noun before it
 WORD = regex.compile(r"\p{L}+")
+SENTENCE_SIGN = regex.compile("[.!?…]")  # which no term doubles
 MIN_NOUN, MIN_OTHER_PART = 4, 3  # letters of the parts of a compound
 PREFIX = regex.compile(
     "ab|an|auf|aus|be|bei|durch|ein|ent|er|ge|her|hin|miss|mit|nach|neben|rück|um|un|unter|ur|ver"
@@ -53,10 +54,27 @@ Place = tuple[int, Span]  # number of the phrase's form, and its span
 
 
 class PhraseToFind(NamedTuple):
-    """A phrase to be found, and how it counts."""
+    """A phrase to be found, and how it counts.
+
+    mention: its places in the source, if it translates them: phrases of different ones share no
+    words.
+    """
 
     forms: Sequence[str]  # any one of them, in normal form (pieces.py)
     case: str  # as --constraint-case
+    mention: frozenset[int] = frozenset()
+    in_compounds: bool = False  # whether it counts as a part of a German noun, too
+
+    def shares(self, other: PhraseToFind) -> bool:
+        """Return whether it may share words with another phrase."""
+        is_equal = (frozenset(self.forms), self.case) == (frozenset(other.forms), other.case)
+        is_apart = self.mention and other.mention and self.mention.isdisjoint(other.mention)
+        return not is_equal and not is_apart
+
+    @property
+    def size(self) -> int:
+        """The length of its longest form in characters; 0 without a mention."""
+        return max(map(len, self.forms), default=0) if self.mention else 0
 
 
 class Text(NamedTuple):
@@ -93,29 +111,40 @@ def match_phrases(text: Text, wanted: Sequence[PhraseToFind]) -> list[Place | No
     uses.
 
     As many phrases as possible have a place of their own; the others share words with different
-    ones. Forms as written have priority over those in another case, if a phrase allows one; a
-    phrase whose places are in use makes another phrase move to a free place.
+    ones, if they may. Forms as written have priority over those in another case, if a phrase allows
+    one; a phrase whose places are in use makes another phrase move to a free place.
     """
     seats: dict[int, Place] = {}
     options: list[list[Place]] = [[] for _ in wanted]
     for exact in (True, False):
         for each, found in zip(wanted, options, strict=True):
             for number, form in enumerate(each.forms):
-                found += [
-                    (number, span) for span in text.places(form, "exact" if exact else each.case)
-                ]
-        for i in range(len(wanted)):
+                spans = text.places(form, "exact" if exact else each.case)
+                if each.in_compounds and not exact:
+                    spans += compounds(form, text.text)
+                found += [(number, span) for span in spans]
+        # of phrases that share no words, a longer one first: "account name" before "account"
+        for i in sorted(range(len(wanted)), key=lambda i: -wanted[i].size):
             if i not in seats:
                 find_augmenting_path(i, options, seats, set(), [])
-    kinds = [(frozenset(each.forms), each.case) for each in wanted]
     for i, of_phrase in enumerate(options):
-        equal = [seats[j][1] for j in seats if j != i and kinds[j] == kinds[i]]
+        apart = [seats[j][1] for j in seats if j != i and not wanted[i].shares(wanted[j])]
         shared = [
-            place for place in of_phrase if not any(overlap(place[1], span) for span in equal)
+            place for place in of_phrase if not any(overlap(place[1], span) for span in apart)
         ]
         if i not in seats and shared:
             seats[i] = shared[0]
     return [seats.get(i) for i in range(len(wanted))]
+
+
+def without_words(text: Text, wanted: Sequence[PhraseToFind]) -> list[int]:
+    """Return the numbers of the phrases that occur only in words of others, which they do not
+    share."""
+    if len(wanted) < 2:
+        return []
+    alone = (match_phrases(text, [each])[0] for each in wanted)
+    both = zip(alone, match_phrases(text, wanted), strict=True)
+    return [i for i, (own, place) in enumerate(both) if own is not None and place is None]
 
 
 def match_phrases_in_order(text: Text, wanted: Sequence[PhraseToFind]) -> list[Place | None]:
@@ -370,7 +399,10 @@ def edits(text: str, terms: Sequence[tuple[Span, str]], english: bool) -> list[t
         if joined and not joined[-1][1] and joined[-1][0][1] == span[0]:
             span = joined.pop()[0][0], span[1]
         joined.append((span, term))
+    starts = {start for (start, _), _ in joined}
     for (start, end), term in joined:
+        if SENTENCE_SIGN.match(term[-1:]) and text.startswith(term[-1], end) and end not in starts:
+            end += 1
         space = " " * (start == end)
         one = EACH_ONE.search(text[:start]) if english and start < end else None
         if one is not None:  # the term takes its place

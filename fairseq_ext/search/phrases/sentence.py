@@ -149,6 +149,7 @@ class Placement:
     weight: float | None = None  # of their alignment
     doubtful: bool = False
     term: SourceTerm | None = None
+    other_form: str = ""  # the words of the draft that are another form of the term, and stay
 
 
 @dataclass(frozen=True)

@@ -94,16 +94,17 @@ def test_the_report_says_how_each_term_got_its_place(translate):
     assert counts["glossary"]["doubtful"] == 0
 
 
-def test_another_form_of_the_drafts_word_is_left(translate, drafts):
+def test_another_form_that_the_draft_has_stays_and_counts(translate, drafts):
     """The source has a verb, and the term base a label. What is required is there."""
     line, glossary = CHECKED, "Geprüft\tcheck\n"
     assert drafts[line] == "The offer was checked yesterday."
     flags = ("--glossary-match", "casefold")
     text, (term,), counts, log = translate(glossary, [line], *flags)
     assert text == [drafts[line]]
-    assert (term["placed_by"], term["displaced"], term["doubtful"]) == ("left", "checked", True)
-    assert term["at"] is None and counts["glossary"]["unmet"] == 1
-    assert "the draft has it in another form" in log
+    assert (term["placed_by"], term["displaced"], term["doubtful"]) == ("draft", "", False)
+    assert (term["form"], term["at"]) == ("checked", [14, 21])
+    assert counts["glossary"]["unmet"] == 0 and counts["constraints"]["met"] == 1
+    assert "not met" not in log
     free, _, counts, _ = translate(glossary, [line], *flags, "--glossary-placement", "free")
     assert re.search(r"\bcheck\b", free[0]) and counts["glossary"]["unmet"] == 0
     typed, (term,), counts, _ = translate(glossary, [f"{line}\tcheck"], *flags, "--constraints")

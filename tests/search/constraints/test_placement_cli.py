@@ -1,6 +1,7 @@
 """Where forced phrases land, through the command on the demo model: verbs of a glossary, and what
 --constraint-end and --constraint-bonus refuse."""
 
+import itertools
 import json
 import re
 
@@ -43,6 +44,58 @@ def test_other_forms_of_a_term_are_found_but_by_surface(tmp_path):
         signature = json.loads((tmp_path / "stats").read_text())["signature"]
         assert ("glossary_match=lemma" in signature) == found
         assert "glossary_match=surface" not in signature
+
+
+def test_mentions_share_no_words_and_the_report_counts_as_the_statistics(tmp_path):
+    """ "account" in "account name" is no translation of another mention, nor is "package" in
+    "package managers"."""
+    terms = {"Kontoname": "account name", "Ordner": "account", "Paketmanager": "package manager"}
+    terms |= {"Datei": "package", "Feld": "Field", "Betrag": "Amount to settle"}
+    glossary, report = tmp_path / "terms.tsv", tmp_path / "report"
+    glossary.write_text("".join(f"{a}\t{b}\n" for a, b in terms.items()), encoding="utf-8")
+    lines = [
+        "Der Kontoname gehört zu dem Ordner.",
+        "Öffnen Sie den Paketmanager und wählen Sie die Datei.",
+        "Die Paketmanager sind neu.",
+        # the draft has one "field" for two
+        "Wenn diese Option auf Nein festgelegt und auf der Seite Offene Buchungen ausgleichen ein "
+        "Benutzer den Wert im Feld Auszugleichender Betrag ändert, ist der Standardeintrag im Feld "
+        "In Anspruch zu nehmender Skonto 0 (null).",
+    ]
+    flags = ("--glossary", glossary, "--glossary-report", report, "--stats-file", tmp_path / "s")
+    done = interactive_forked("\n".join(lines) + "\n", MODEL, *OURS, *flags)
+    found = [json.loads(line) for line in report.read_text(encoding="utf-8").splitlines()]
+    assert [each["id"] for each in found] == [0, 1, 2, 3], done.stderr
+    for each in found:
+        places = sorted(term["at"] for term in each["terms"] if term["at"])
+        assert all(a[1] <= b[0] for a, b in itertools.pairwise(places)), each
+        assert all((t["at"] is None) == (t["placed_by"] == "left") for t in each["terms"]), each
+    assert {term["displaced"] for each in found[:2] for term in each["terms"]} == {
+        "",
+        "folder",
+        "file",
+    }
+    (plural,) = found[2]["terms"]
+    assert (plural["form"], plural["placed_by"]) == ("package managers", "draft")
+    counts = json.loads((tmp_path / "s").read_text())
+    left = [t for each in found for t in each["terms"] if t["placed_by"] == "left"]
+    assert len(left) == counts["glossary"]["unmet"] == len(counts["constraints"]["unmet"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "term", "target", "expected"),
+    [
+        ("Fertig.", "Fertig.", "Ready.", "Ready."),
+        ("Sind Sie sicher?", "Sind Sie sicher?", "Really?", "Really?"),
+        ("Das ist alles.", "Das ist alles.", "There is no more.", "There is no more."),
+        ("Ordner.", "Ordner", "binder.", "Binder."),
+        ("Dateien und Ordner.", "Dateien und Ordner", "docs", "Docs."),
+    ],
+)
+def test_a_term_that_is_the_whole_line_has_one_full_stop(tmp_path, line, term, target, expected):
+    (tmp_path / "terms.tsv").write_text(f"{term}\t{target}\n", encoding="utf-8")
+    done = interactive_forked(f"{line}\n", MODEL, *OURS, "--glossary", tmp_path / "terms.tsv")
+    assert re.findall(r"^D-0\t\S+\t(.*)$", done.stdout, re.MULTILINE) == [expected]
 
 
 @drawn(3)
