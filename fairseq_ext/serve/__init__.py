@@ -25,39 +25,119 @@ a page for people.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from fairseq_ext.text import MAX_UNPACKED
 
 # ---- What a server allows, and where it keeps things
 
 
+def default_folder() -> Path:
+    """Return the folder for glossaries: fairseq_ext/glossaries in $XDG_DATA_HOME, else in
+    ~/.local/share."""
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "fairseq_ext" / "glossaries"
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Return the names of a list with commas."""
+    return tuple(filter(None, (name.strip() for name in text.split(","))))
+
+
+def flag(default: Any, text: str, unit: str | None = None, kind: Any = None) -> Any:
+    """Return a field that is a flag: its help, the unit of its value, and what reads that, where
+    the default does not say it."""
+    if default not in (None, ()):
+        text += f" (default: %(default){'g' if isinstance(default, float) else 's'})"
+    return field(
+        default=default,
+        metadata={"help": text, "metavar": unit, "type": kind or type(default)},
+    )
+
+
 @dataclass(frozen=True)
 class Settings:
     """The flags of `python -m fairseq_ext.serve` that are no decoding flags."""
 
-    host: str = "127.0.0.1"
-    port: int = 8000
-    api_keys: str | None = None  # file of hashes (guard.py)
-    glossary_folder: Path | None = None  # None: `default_folder`
-    max_body: int = 1 << 20  # bytes
-    max_lines: int = 128  # records of a request
-    max_line_tokens: int | None = None  # source tokens; None: as many as the model takes
-    max_queue: int = 1000  # requests that wait
-    deadline: float = 60.0  # seconds from a request's arrival to its answer
-    grace: float = 10.0  # seconds for running requests after SIGTERM
-    # names that the server answers to, in addition to loopback's and `host`
-    allowed_hosts: tuple[str, ...] = ()
-    # of pages of other sites that may use it through a browser; "*" for any
-    allowed_origins: tuple[str, ...] = ()
-    max_connections: int | None = None  # None: as the limit of open files allows
-    read_timeout: float = 20.0  # seconds for a request's header, and for its body
-    # seconds for which an idle connection stays: longer than clients keep theirs, so
-    # that they close first
-    keep_alive: int = 75
-    max_unpacked: int = MAX_UNPACKED  # bytes of the text of a file that is an archive
-    max_segments: int = 50_000  # sentences of a file
+    models: Path | None = flag(
+        None,
+        "instead of --data: folders of models, named by languages, as de-en (default: none)",
+        "FOLDER",
+        Path,
+    )
+    max_models: int | None = flag(
+        None, "most of these that are loaded at once (default: as memory allows)", "N", int
+    )
+    pivot: str | None = flag(
+        None,
+        "pairs without a model of their own go through this language (default: none do)",
+        "LANGUAGE",
+        str,
+    )
+    host: str = flag("127.0.0.1", "address to listen on; other than loopback with --api-keys only")
+    port: int = flag(8000, "port to listen on; 0: any that is free")
+    cpu_workers: int = flag(1, "processes of one thread that decode", "N")
+    worker_timeout: float = flag(
+        60.0,
+        "a decoding process that has sent nothing and used no CPU time for so long is replaced",
+        "SECONDS",
+    )
+    api_keys: str | None = flag(  # read by guard.py
+        None,
+        "hashes of keys, a line each; python -m fairseq_ext.serve.guard makes one (default: none)",
+        "FILE",
+        str,
+    )
+    glossary_folder: Path | None = flag(  # None: `default_folder`
+        None,
+        f"where glossaries are kept (default: {default_folder()}/SOURCE-TARGET)",
+        "DIR",
+        Path,
+    )
+    max_line_tokens: int | None = flag(
+        None,
+        "most source tokens of a sentence (default: as many as the model takes)",
+        "N",
+        int,
+    )
+    allowed_hosts: tuple[str, ...] = flag(
+        (),
+        "names that the server answers to, next to localhost and --host, joined by commas "
+        "(default: none; with --api-keys: any)",
+        "NAMES",
+        names,
+    )
+    allowed_origins: tuple[str, ...] = flag(
+        (),
+        "origins whose pages may use it through a browser, such as https://example.org, joined by "
+        "commas; *: any (default: none)",
+        "ORIGINS",
+        names,
+    )
+    max_connections: int | None = flag(
+        None,
+        "most connections at once (default: 1000, or as the limit of open files allows)",
+        "N",
+        int,
+    )
+    max_body: int = flag(1 << 20, "most bytes of a request", "BYTES")
+    max_lines: int = flag(128, "most sentences of a request", "N")
+    max_queue: int = flag(1000, "most sentences that wait", "N")
+    deadline: float = flag(60.0, "most for a request", "SECONDS")
+    read_timeout: float = flag(
+        20.0, "most for the header of a request, and for its body", "SECONDS"
+    )
+    # longer than clients keep theirs, so that they close first
+    keep_alive: int = flag(75, "an idle connection is closed after this time", "SECONDS")
+    max_unpacked: int = flag(
+        MAX_UNPACKED,
+        "most bytes to which the text of a docx, pptx, odt or epub may unpack",
+        "BYTES",
+    )
+    max_segments: int = flag(50_000, "most sentences of a file", "N")
+    grace: float = flag(10.0, "for open requests at SIGTERM", "SECONDS")
 
     @property
     def hosts(self) -> tuple[str, ...] | None:
@@ -67,10 +147,3 @@ class Settings:
             if self.api_keys is None or self.allowed_hosts
             else None
         )
-
-
-def default_folder() -> Path:
-    """Return the folder for glossaries: fairseq_ext/glossaries in $XDG_DATA_HOME, else in
-    ~/.local/share."""
-    base = os.environ.get("XDG_DATA_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "share") / "fairseq_ext" / "glossaries"

@@ -12,7 +12,6 @@ import socket
 import sys
 import threading
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_ext.core.errors import SERVER_PACKAGES, UsageError, explain
@@ -20,27 +19,12 @@ from fairseq_ext.engine.engine import Engine
 from fairseq_ext.engine.tickets import Closed
 from fairseq_ext.plugin.loading.model import add_model, flags_of
 from fairseq_ext.plugin.loading.settings import as_keywords
-from fairseq_ext.serve import Settings, default_folder
+from fairseq_ext.serve import Settings
 
 if TYPE_CHECKING:
     from fairseq_ext.serve.models import Models
 
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[\w.-]+|\[[0-9a-fA-F:.]+\])(?::\d{1,5})?", re.ASCII)
-NUMBERS = (  # flags with a number, whose default is that of Settings: name, unit, help
-    ("max_body", "BYTES", "most bytes of a request"),
-    ("max_lines", "N", "most sentences of a request"),
-    ("max_queue", "N", "most sentences that wait"),
-    ("deadline", "SECONDS", "most for a request"),
-    ("read_timeout", "SECONDS", "most for the header of a request, and for its body"),
-    ("keep_alive", "SECONDS", "an idle connection is closed after this time"),
-    (
-        "max_unpacked",
-        "BYTES",
-        "most bytes to which the text of a docx, pptx, odt or epub may unpack",
-    ),
-    ("max_segments", "N", "most sentences of a file"),
-    ("grace", "SECONDS", "for open requests at SIGTERM"),
-)
 EXIT_CODES = (
     "exit codes: 0 ended by SIGTERM or Ctrl-C; 1 an error, which is reported in one sentence"
 )
@@ -59,118 +43,20 @@ def parser(name: str = "python -m fairseq_ext.serve") -> ArgumentParser:
         formatter_class=RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add, default = parse.add_argument, Settings()
     add_model(parse, needed=False)
-    add(
-        "--models",
-        type=Path,
-        metavar="FOLDER",
-        help="instead of --data: folders of models, named by languages, as de-en (default: none)",
-    )
-    add(
-        "--max-models",
-        type=int,
-        metavar="N",
-        help="most of these that are loaded at once (default: as memory allows)",
-    )
-    add(
-        "--pivot",
-        metavar="LANGUAGE",
-        help="pairs without a model of their own go through this language (default: none do)",
-    )
-    add(
-        "--host",
-        default=default.host,
-        help="address to listen on; other than loopback with --api-keys only (default: "
-        f"{default.host})",
-    )
-    add(
-        "--port",
-        type=int,
-        default=default.port,
-        help=f"port to listen on; 0: any that is free (default: {default.port})",
-    )
-    add(
-        "--cpu-workers",
-        type=int,
-        default=1,
-        metavar="N",
-        help="processes of one thread that decode (default: 1)",
-    )
-    add(
-        "--worker-timeout",
-        type=float,
-        default=60.0,
-        metavar="SECONDS",
-        help="a decoding process that has sent nothing and used no CPU time for so long is "
-        "replaced (default: 60)",
-    )
-    add(
-        "--api-keys",
-        metavar="FILE",
-        help="hashes of keys, a line each; python -m fairseq_ext.serve.guard makes one "
-        "(default: none)",
-    )
-    add(
-        "--glossary-folder",
-        type=Path,
-        metavar="DIR",
-        help=f"where glossaries are kept (default: {default_folder()}/SOURCE-TARGET)",
-    )
-    add(
-        "--max-line-tokens",
-        type=int,
-        metavar="N",
-        help="most source tokens of a sentence (default: as many as the model takes)",
-    )
-    add(
-        "--allowed-hosts",
-        type=names,
-        default=(),
-        metavar="NAMES",
-        help="names that the server answers to, next to localhost and --host, joined by commas "
-        "(default: none; with --api-keys: any)",
-    )
-    add(
-        "--allowed-origins",
-        type=names,
-        default=(),
-        metavar="ORIGINS",
-        help="origins whose pages may use it through a browser, such as https://example.org, "
-        "joined by commas; *: any (default: none)",
-    )
-    add(
-        "--max-connections",
-        type=int,
-        metavar="N",
-        help="most connections at once (default: 1000, or as the limit of open files allows)",
-    )
-    for name, unit, text in NUMBERS:
-        value = getattr(default, name)
-        shown = f"{value:g}" if isinstance(value, float) else value
-        add(
-            "--" + name.replace("_", "-"),
-            type=type(value),
-            default=value,
-            metavar=unit,
-            help=f"{text} (default: {shown})",
-        )
+    for each in dataclasses.fields(Settings):
+        name = "--" + each.name.replace("_", "-")
+        parse.add_argument(name, default=each.default, **each.metadata)
     return parse
-
-
-def names(text: str) -> tuple[str, ...]:
-    """Return the names of a list with commas."""
-    return tuple(filter(None, (name.strip() for name in text.split(","))))
 
 
 def settings_of(args: Any) -> Settings:
     """Return the server's own flags (raises UsageError)."""
     from fairseq_ext.serve.guard import Keys, is_loopback
 
-    optional = ("max_line_tokens", "max_connections", "max_models", "cpu_workers", "worker_timeout")
-    for name in [*(name for name, *_ in NUMBERS if name != "grace"), *optional]:
-        value = getattr(args, name)
-        if value is not None and not value > 0:
+    for name, value in vars(args).items():
+        is_number = isinstance(value, (int, float)) and name not in ("grace", "port")
+        if is_number and not value > 0:
             raise UsageError(
                 f"--{name.replace('_', '-')} {value:g} allows nothing: use a number above 0"
             )
@@ -295,11 +181,11 @@ def main(argv: list[str] | None = None) -> int:
         args, others = parser().parse_known_args(argv)
         needed(*SERVER_PACKAGES)
         settings = settings_of(args)
-        options = {
-            "cpu_workers": args.cpu_workers,
-            "max_queue": args.max_queue,
-            "longest": args.max_line_tokens,
-            "worker_timeout": args.worker_timeout,
+        options: dict[str, Any] = {
+            "cpu_workers": settings.cpu_workers,
+            "max_queue": settings.max_queue,
+            "longest": settings.max_line_tokens,
+            "worker_timeout": settings.worker_timeout,
         }
         from fairseq_ext.serve.models import Models, ModelsOfFolder
 

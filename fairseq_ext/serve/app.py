@@ -48,11 +48,11 @@ from fairseq_ext.serve.libretranslate import LibreTranslate
 from fairseq_ext.serve.metrics import Counted
 from fairseq_ext.serve.models import Models, Pair
 from fairseq_ext.serve.service import (
-    ERRORS,
     REFUSED,
     Service,
     Stream,
     Streamed,
+    add_routes,
     refusal,
     waits,
 )
@@ -105,20 +105,18 @@ class Server(Service):
             app.add_exception_handler(kind, self.refused)
         some = {"oneOf": [records.SCHEMA, {"type": "array", "items": records.SCHEMA}]}
         one = {name: value for name, value in records.EXAMPLES.items() if isinstance(value, dict)}
-        more: dict[str, Any] = {"responses": ERRORS}
-        for path, route, schema, examples in (
-            ("/v1/translate", self.translate, some, records.EXAMPLES),
-            ("/v1/translate/stream", self.stream, records.SCHEMA, one),
-        ):
-            body = described({"application/json": schema}, examples)
-            app.post(path, openapi_extra=body, **more)(route)
-        GlossaryRoutes(self).add_to(app)
-        app.get("/v1/model", summary="What is loaded", **more)(self.get_model)
-        LibreTranslate(self).add_to(app)
-        DeepL(self).add_to(app)
-        app.get("/health")(self.health)
-        app.get("/ready", **more)(self.ready)
-        app.get("/metrics", summary="Counts for Prometheus", **more)(self.prometheus)
+        add_routes(
+            app,
+            "fairseq_ext",
+            ("POST", "/v1/translate", self.translate, described(some, records.EXAMPLES)),
+            ("POST", "/v1/translate/stream", self.stream, described(records.SCHEMA, one)),
+            ("GET", "/v1/model", self.get_model, {}),
+            ("GET", "/health", self.health, {}),
+            ("GET", "/ready", self.ready, {}),
+            ("GET", "/metrics", self.prometheus, {}),
+        )
+        for part in (GlossaryRoutes(self), LibreTranslate(self), DeepL(self)):
+            part.add_to(app)
         app.get("/", include_in_schema=False)(self.page)
 
     async def translate(self, request: Request) -> Any:
@@ -235,24 +233,18 @@ class GlossaryRoutes:
     def add_to(self, app: FastAPI) -> None:
         """Add the routes to an application."""
         path = "/v1/glossaries/{name}"
-        more: dict[str, Any] = {"responses": ERRORS}
-        body = {
-            "requestBody": {
-                "required": True,
-                "content": {"text/tab-separated-values": {"example": EXAMPLE}},
-            }
-        }
-        app.get("/v1/glossaries", summary="Names of glossaries", **more)(self.names)
-        examples = {"a file": {"name": "a.tsv", "content": EXAMPLE}}
-        file = described({"application/json": TermsFile.model_json_schema()}, examples)
-        app.post("/v1/terms", summary="Read a glossary file", openapi_extra=file, **more)(
-            self.terms
+        file = {"a file": {"name": "a.tsv", "content": EXAMPLE}}
+        content = {"text/tab-separated-values": {"example": EXAMPLE}}
+        body = {"openapi_extra": {"requestBody": {"required": True, "content": content}}}
+        add_routes(
+            app,
+            "fairseq_ext",
+            ("GET", "/v1/glossaries", self.names, {}),
+            ("POST", "/v1/terms", self.terms, described(TermsFile.model_json_schema(), file)),
+            ("PUT", path, self.put, body),
+            ("GET", path, self.get, {}),
+            ("DELETE", path, self.delete, {"status_code": 204, "response_class": Response}),
         )
-        app.put(path, summary="Keep a glossary", openapi_extra=body, **more)(self.put)
-        app.get(path, summary="Read a glossary", **more)(self.get)
-        app.delete(
-            path, summary="Forget a glossary", status_code=204, response_class=Response, **more
-        )(self.delete)
 
     def glossaries(self, request: Request) -> Glossaries:
         """Return the glossaries of the request's key and pair."""

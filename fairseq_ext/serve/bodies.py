@@ -209,14 +209,18 @@ def checked(
         ) from None
 
 
+FORM = "application/x-www-form-urlencoded"
+
+
 def described(
-    kinds: Mapping[str, dict[str, Any]], examples: Mapping[str, Any] | None = None
+    schema: dict[str, Any],
+    examples: Mapping[str, Any] | None = None,
+    kinds: Sequence[str] = ("application/json",),
 ) -> dict[str, Any]:
-    """Return the description of a body for the documentation. kinds: schemas by content type;
-    examples: of the JSON."""
-    content = {kind: {"schema": schema} for kind, schema in kinds.items()}
+    """Return the description of a body for the documentation, as a keyword of a route. examples: of
+    the JSON; kinds: its content types."""
+    content: dict[str, Any] = {kind: {"schema": schema} for kind in kinds}
     if examples:
-        content["application/json"]["examples"] = {
-            name: {"value": value} for name, value in examples.items()
-        }
-    return {"requestBody": {"required": True, "content": content}}
+        shown = {name: {"value": value} for name, value in examples.items()}
+        content[kinds[0]] = {"schema": schema, "examples": shown}
+    return {"openapi_extra": {"requestBody": {"required": True, "content": content}}}

@@ -60,7 +60,7 @@ from fairseq_ext.serve.deepl_texts import Tagged
 from fairseq_ext.serve.documents import Documents
 from fairseq_ext.serve.libretranslate import candidates
 from fairseq_ext.serve.models import Pair
-from fairseq_ext.serve.service import ERRORS, Service
+from fairseq_ext.serve.service import Service, add_routes
 from fairseq_ext.text.files import ENDINGS
 
 UNLIMITED = 1_000_000_000_000  # what DeepL says of an account without a limit
@@ -81,42 +81,34 @@ class DeepL:
         """Add the routes to an application."""
         one, all_of = "/v2/glossaries/{glossary_id}", "/v3/glossaries/{glossary_id}"
         document = "/v2/document/{document_id}"
-        answers: dict[int | str, dict[str, Any]] = {k: {**v} for k, v in ERRORS.items()}
-        for method, path, route, kind in (
-            ("POST", "/v2/translate", self.translate, TextRequest),
-            ("POST", "/v2/document", self.upload, DocumentRequest),
-            ("POST", document, self.document_status, DocumentKey),
-            ("POST", document + "/result", self.download, DocumentKey),
-            ("GET", "/v2/languages", self.languages, None),
-            ("POST", "/v2/languages", self.languages, LanguageType),
-            ("GET", "/v2/usage", self.usage, None),
-            ("POST", "/v2/usage", self.usage, None),
-            ("GET", "/v2/glossary-language-pairs", self.glossary_pairs, None),
-            ("POST", "/v2/glossaries", self.create, NewGlossary),
-            ("GET", "/v2/glossaries", self.list_all, None),
-            ("GET", one, self.get, None),
-            ("GET", one + "/entries", self.entries_of_one, None),
-            ("DELETE", one, self.delete, None),
-            ("POST", "/v3/glossaries", self.create, NewMultilingualGlossary),
-            ("GET", "/v3/glossaries", self.list_all, None),
-            ("GET", all_of, self.get, None),
-            ("PATCH", all_of, self.patch, GlossaryChange),
-            ("DELETE", all_of, self.delete, None),
-            ("GET", all_of + "/entries", self.entries, None),
-            ("PUT", all_of + "/dictionaries", self.replace, NewDictionary),
-            ("DELETE", all_of + "/dictionaries", self.delete_dictionary, None),
-            ("POST", "/v2/write/rephrase", self.write, WriteRequest),
-            ("POST", "/v2/write/correct", self.write, WriteRequest),
-        ):
-            app.add_api_route(
-                path,
-                route,
-                methods=[method],
-                summary=(route.__doc__ or "").partition(".")[0],
-                tags=["DeepL"],
-                responses=answers,
-                openapi_extra=description(kind),
-            )
+        add_routes(
+            app,
+            "DeepL",
+            ("POST", "/v2/translate", self.translate, description(TextRequest)),
+            ("POST", "/v2/document", self.upload, description(DocumentRequest)),
+            ("POST", document, self.document_status, description(DocumentKey)),
+            ("POST", document + "/result", self.download, description(DocumentKey)),
+            ("GET", "/v2/languages", self.languages, {}),
+            ("POST", "/v2/languages", self.languages, description(LanguageType)),
+            ("GET", "/v2/usage", self.usage, {}),
+            ("POST", "/v2/usage", self.usage, {}),
+            ("GET", "/v2/glossary-language-pairs", self.glossary_pairs, {}),
+            ("POST", "/v2/glossaries", self.create, description(NewGlossary)),
+            ("GET", "/v2/glossaries", self.list_all, {}),
+            ("GET", one, self.get, {}),
+            ("GET", one + "/entries", self.entries_of_one, {}),
+            ("DELETE", one, self.delete, {}),
+            ("POST", "/v3/glossaries", self.create, description(NewMultilingualGlossary)),
+            ("GET", "/v3/glossaries", self.list_all, {}),
+            ("GET", all_of, self.get, {}),
+            ("PATCH", all_of, self.patch, description(GlossaryChange)),
+            ("DELETE", all_of, self.delete, {}),
+            ("GET", all_of + "/entries", self.entries, {}),
+            ("PUT", all_of + "/dictionaries", self.replace, description(NewDictionary)),
+            ("DELETE", all_of + "/dictionaries", self.delete_dictionary, {}),
+            ("POST", "/v2/write/rephrase", self.write, description(WriteRequest)),
+            ("POST", "/v2/write/correct", self.write, description(WriteRequest)),
+        )
 
     # ---- the owner of a request, and its languages
 

@@ -17,6 +17,7 @@ from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.language_codes import name_of, two_letters
 from fairseq_ext.serve import Settings
 from fairseq_ext.serve.bodies import (
+    FORM,
     apart,
     checked,
     described,
@@ -27,7 +28,6 @@ from fairseq_ext.serve.bodies import (
 )
 from fairseq_ext.serve.deepl_glossaries import LONGEST, Entries, read_entries
 from fairseq_ext.serve.guard import read_body
-from fairseq_ext.serve.libretranslate import FORM
 from fairseq_ext.serve.model_folder import Pair
 
 
@@ -195,16 +195,13 @@ class NewMultilingualGlossary(GlossaryChange):
 EXAMPLE = {"text": ["Der Patient hat einen Port."], "source_lang": "DE", "target_lang": "EN-GB"}
 
 
-def description(kind: type[BaseModel] | None) -> dict[str, Any]:
-    """Return the description of a body for the documentation; None: of a request without one."""
-    if kind is None:
-        return {}
+def description(kind: type[BaseModel]) -> dict[str, Any]:
+    """Return the description of a body for the documentation."""
     schema = kind.model_json_schema()
     if parts := schema.pop("$defs", None):  # Swagger looks for them elsewhere
         schema["properties"]["dictionaries"]["items"] = parts["NewDictionary"]
     types = ["multipart/form-data"] if kind is DocumentRequest else ["application/json", FORM]
-    example = {"a text": EXAMPLE} if kind is TextRequest else None
-    return described(dict.fromkeys(types, schema), example)
+    return described(schema, {"a text": EXAMPLE} if kind is TextRequest else None, types)
 
 
 Kind = TypeVar("Kind", bound=BaseModel)

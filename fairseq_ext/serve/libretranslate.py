@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.language_codes import name_of, two_letters
 from fairseq_ext.serve.bodies import (
+    FORM,
     apart,
     checked,
     described,
@@ -33,11 +34,10 @@ from fairseq_ext.serve.bodies import (
 from fairseq_ext.serve.documents import READ, Document, Documents, translating
 from fairseq_ext.serve.guard import read_body
 from fairseq_ext.serve.models import Pair
-from fairseq_ext.serve.service import ERRORS, Service, ended
+from fairseq_ext.serve.service import Service, add_routes, ended
 from fairseq_ext.text.archives import Report
 from fairseq_ext.text.files import ENDINGS
 
-FORM = "application/x-www-form-urlencoded"
 EXAMPLE = {
     "q": "Der Patient hat einen Port.",
     "source": "de",
@@ -133,23 +133,23 @@ class LibreTranslate:
 
     def add_to(self, app: FastAPI) -> None:
         """Add the routes to an application."""
-        more: dict[str, Any] = {"responses": ERRORS, "tags": ["LibreTranslate"]}
-        for path, summary, route, kind in (
-            ("/translate", "Translate a text", self.translate, Texts),
-            ("/detect", "Detect the language of a text", self.detect, OfTexts),
-        ):
-            schema = kind.model_json_schema()
-            example = {name: EXAMPLE[name] for name in kind.model_fields if name in EXAMPLE}
-            body = described({"application/json": schema, FORM: schema}, {"a text": example})
-            app.post(path, summary=summary, openapi_extra=body, **more)(route)
-        file = described({"multipart/form-data": File.model_json_schema()})
-        app.post("/translate_file", summary="Translate a file", openapi_extra=file, **more)(
-            self.translate_file
+        kinds = ("application/json", FORM)
+        text, detected = (
+            described(kind.model_json_schema(), {"a text": example}, kinds)
+            for kind, example in ((Texts, EXAMPLE), (OfTexts, {"q": EXAMPLE["q"]}))
         )
-        app.get("/download_file/{name}", include_in_schema=False)(self.download_file)
-        app.post("/suggest", **more)(self.suggest)
-        app.get("/languages", **more)(self.languages)
-        app.get("/frontend/settings", **more)(self.settings)
+        file = described(File.model_json_schema(), kinds=["multipart/form-data"])
+        add_routes(
+            app,
+            "LibreTranslate",
+            ("POST", "/translate", self.translate, text),
+            ("POST", "/detect", self.detect, detected),
+            ("POST", "/translate_file", self.translate_file, file),
+            ("GET", "/download_file/{name}", self.download_file, {"include_in_schema": False}),
+            ("POST", "/suggest", self.suggest, {}),
+            ("GET", "/languages", self.languages, {}),
+            ("GET", "/frontend/settings", self.settings, {}),
+        )
         app.get("/spec", include_in_schema=False)(lambda: JSONResponse(app.openapi()))
 
     async def fields(self, request: Request) -> dict[str, Any]:

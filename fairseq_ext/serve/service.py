@@ -12,7 +12,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, TypeVar
 
-from fastapi import HTTPException, Request, Response
+from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
@@ -419,7 +419,7 @@ REFUSED = (
 )
 DEEPL = ("/v2", "/v3")  # how the paths of DeepL's API begin
 CLIENT_CLOSED = 499  # the status that proxies log where the client has disconnected
-ERRORS = {
+ERRORS: dict[int | str, dict[str, Any]] = {
     code: {"description": what}
     for code, what in {
         400: "the request cannot be used",
@@ -456,3 +456,20 @@ def refusal(error: Exception, path: str) -> Response:
         status, sentence = 503 if isinstance(error, Closed) else 500, str(error)
     field = "message" if path.startswith(DEEPL) else "error"
     return JSONResponse({field: sentence}, status, headers)
+
+
+def add_routes(
+    app: FastAPI, tag: str, *rows: tuple[str, str, Callable[..., Any], dict[str, Any]]
+) -> None:
+    """Add routes to an application: method, path, what answers, and more of their description. tag:
+    the API that they belong to."""
+    for method, path, route, more in rows:
+        app.add_api_route(
+            path,
+            route,
+            methods=[method],
+            summary=(route.__doc__ or "").partition(".")[0],
+            tags=[tag],
+            responses=ERRORS,
+            **more,
+        )
