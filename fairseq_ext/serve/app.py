@@ -42,7 +42,7 @@ from fairseq_ext.serve.bodies import (
     urlencoded,
 )
 from fairseq_ext.serve.deepl import DeepL
-from fairseq_ext.serve.glossaries import Glossaries
+from fairseq_ext.serve.glossaries import Glossaries, with_name
 from fairseq_ext.serve.guard import LONG, MAX_HEADER, read_body
 from fairseq_ext.serve.libretranslate import LibreTranslate
 from fairseq_ext.serve.metrics import Counted
@@ -295,7 +295,7 @@ class GlossaryRoutes:
                 errors.raise_first()
                 wrong = {}
             except UsageError as error:
-                wrong = {"error": str(error).replace(file.name, name).replace("--glossary: ", "")}
+                wrong = {"error": with_name(str(error), file.name, name)}
         found = {source: "|".join(targets) for source, targets in terms.items()}
         return {"terms": found, **({"cases": cases} if cases else {}), **wrong}
 
@@ -326,9 +326,7 @@ class GlossaryRoutes:
             probe = {"source": "", "glossaries": [file]}
             (answer,) = await self.service.answered(request, [probe], pair)
             if isinstance(answer, UsageError):
-                raise UsageError(
-                    str(answer).replace(file.path, f"glossary '{name}'").replace("--glossary: ", "")
-                )
+                raise UsageError(with_name(str(answer), file.path, f"glossary '{name}'"))
         return JSONResponse({"name": name, "bytes": len(body)}, 201 if is_new else 200)
 
     async def get(self, name: str, request: Request) -> Response:

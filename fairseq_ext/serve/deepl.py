@@ -30,7 +30,6 @@ from fairseq_ext.serve.deepl_glossaries import (
     Glossary,
     csv_text,
     tsv,
-    without_paths,
 )
 from fairseq_ext.serve.deepl_requests import (
     LISTED,
@@ -58,6 +57,7 @@ from fairseq_ext.serve.deepl_requests import (
 )
 from fairseq_ext.serve.deepl_texts import Tagged
 from fairseq_ext.serve.documents import Documents
+from fairseq_ext.serve.glossaries import with_name
 from fairseq_ext.serve.libretranslate import candidates
 from fairseq_ext.serve.models import Pair
 from fairseq_ext.serve.service import Service, add_routes
@@ -203,7 +203,10 @@ class DeepL:
             answers = await self.service.answered(request, requests, pair)
             for i, answer in zip(places, answers, strict=True):
                 if isinstance(answer, UsageError):
-                    raise UsageError(without_paths(str(answer), terms))
+                    said = str(answer)
+                    for glossary, file in terms:
+                        said = with_name(said, file.path, f"glossary '{cut(glossary.name)}'")
+                    raise UsageError(said)
                 out[i] = texts[i].read(answer.text)
         self.characters[owner] += sum(map(len, what.text))
         used = what.model_type.removeprefix("prefer_")

@@ -18,7 +18,7 @@ import shutil
 import threading
 import unicodedata
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -220,14 +220,6 @@ def engine_lines(entries: Entries) -> Iterable[bytes]:
             continue
         record = {"source": source, "target": [target]}
         yield json.dumps(record, ensure_ascii=False).encode() + b"\n"
-
-
-def without_paths(said: str, terms: Sequence[tuple[Glossary, GlossaryFile]]) -> str:
-    """Return a message of the engine with the names of glossaries instead of those of their
-    files."""
-    for glossary, file in terms:
-        said = said.replace(file.path, f"glossary '{cut(glossary.name)}'")
-    return said.replace("--glossary: ", "")
 
 
 # ---- Entries as text

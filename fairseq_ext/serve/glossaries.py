@@ -14,6 +14,11 @@ from fairseq_ext.engine.jobs import GlossaryFile
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
+def with_name(said: str, path: str, name: str) -> str:
+    """Return a message of the engine with a glossary's name instead of that of its file."""
+    return said.replace(path, name).replace("--glossary: ", "")
+
+
 class Missing(UsageError):
     """No glossary has this name."""
 

@@ -57,12 +57,9 @@ class Keys:
         scheme, _, key = headers.get("authorization", "").partition(" ")
         return (key.strip() if scheme.lower() in SCHEMES else None) or headers.get("x-api-key")
 
-    def check(self, headers: Mapping[str, str], also: str | None = None) -> None:
-        """Raise HTTPException 401 for a request without a key, 403 for a wrong one.
-
-        also: a key that came elsewhere.
-        """
-        key = self.of_headers(headers) or also
+    def check(self, headers: Mapping[str, str]) -> None:
+        """Raise HTTPException 401 for a request without a key, 403 for a wrong one."""
+        key = self.of_headers(headers)
         if self.admit(key):
             return
         if not key:

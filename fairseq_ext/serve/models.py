@@ -63,7 +63,7 @@ class Model:
 @dataclass(frozen=True)
 class Served:
     """The pairs of languages that one model serves. own: the one that is meant where a request
-    names none, None where it must."""
+    names none, None where it must; several: whether requests may choose among pairs."""
 
     pairs: list[Pair]
     own: Pair | None
@@ -93,27 +93,13 @@ class Models:
             return Served(list(itertools.product([found.source], found.languages)), own, True)
         return Served(list(itertools.permutations(found.languages, 2)), None, True)
 
-    def pairs(self) -> list[Pair]:
-        """Return the served pairs of languages (raises HTTPException 503 before they are known)."""
-        return self.served.pairs
-
-    @property
-    def own(self) -> Pair | None:
-        """The pair of a request that names none; None where it must."""
-        return self.served.own
-
-    @property
-    def several(self) -> bool:
-        """Whether requests may choose among pairs."""
-        return self.served.several
-
     def ready_line(self) -> str:
         """Return a line that names what is served, when the model is loaded (raises UsageError if
         it cannot be)."""
         model = self.engines[None].wait()
         said = (
             f"{len(model.languages)} languages"
-            if len(self.pairs()) > 1
+            if len(self.served.pairs) > 1
             else f"{model.source} to {model.target}"
         )
         return f"{said}, {model.signature}"
@@ -127,7 +113,7 @@ class Models:
         """
         engine = self.engines[None]
         assert engine.description is not None
-        submit = partial(engine.submit, languages=pair) if self.several else engine.submit
+        submit = partial(engine.submit, languages=pair) if self.served.several else engine.submit
         yield Model(submit, replace(engine.description, source=pair[0], target=pair[1]))
 
     @property
@@ -215,7 +201,7 @@ class ModelsOfFolder(Models):
         super().close()
 
     def ready_line(self) -> str:
-        return ", ".join("-".join(pair) for pair in self.pairs())
+        return ", ".join("-".join(pair) for pair in self.served.pairs)
 
     @property
     def served(self) -> Served:  # type: ignore[override]

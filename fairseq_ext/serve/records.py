@@ -200,9 +200,12 @@ def answer_json(record: Record, answer: Answer) -> dict[str, Any]:
     """Return the answer to a record."""
     hypotheses = []
     for h in answer.hypotheses:
-        detail = {"tokens": h.tokens, "token_scores": h.positional_scores} if record.detail else {}
-        utility = {} if h.utility is None else {"utility": h.utility}
-        hypotheses.append({"text": h.text, "score": h.score, **utility, **detail})
+        shown: dict[str, Any] = {"text": h.text, "score": h.score}
+        if h.utility is not None:
+            shown["utility"] = h.utility
+        if record.detail:
+            shown |= {"tokens": h.tokens, "token_scores": h.positional_scores}
+        hypotheses.append(shown)
     always = ("phrase", "met", "spans")
     constraints = [
         {name: value for name, value in asdict(c).items() if value or name in always}
@@ -216,23 +219,20 @@ def answer_json(record: Record, answer: Answer) -> dict[str, Any]:
     warnings = list(answer.warnings)
     if is_one_sentence(record.request):
         warnings += filter(None, [warning(record.request["source"], "the source")])
-    return {
-        **({} if record.id is None else {"id": record.id}),
+    out = {} if record.id is None else {"id": record.id}
+    out |= {
         "text": answer.text,
         "score": answer.score,
         "nbest": hypotheses,
         "constraints": constraints,
         "certificate": proof,
-        **({"warnings": warnings} if warnings else {}),
-        **(
-            {
-                "untranslated": [
-                    {"source": source, "reason": reason} for source, reason in answer.untranslated
-                ]
-            }
-            if answer.untranslated
-            else {}
-        ),
-        **({"alignment": answer.hypotheses[0].words} if record.request.get("align") else {}),
-        "seconds": {"queue": round(answer.queued, 6), "decoder": round(answer.decoded, 6)},
     }
+    if warnings:
+        out["warnings"] = warnings
+    if answer.untranslated:
+        names = ("source", "reason")
+        out["untranslated"] = [dict(zip(names, e, strict=True)) for e in answer.untranslated]
+    if record.request.get("align"):
+        out["alignment"] = answer.hypotheses[0].words
+    out["seconds"] = {"queue": round(answer.queued, 6), "decoder": round(answer.decoded, 6)}
+    return out

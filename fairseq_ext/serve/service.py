@@ -81,7 +81,7 @@ class Service:
         """Return the served pairs of languages (HTTPException 503 if there are none)."""
         if self.closing:
             raise HTTPException(503, "the server is closing", SOON)
-        if not (found := self.models.pairs()):
+        if not (found := self.models.served.pairs):
             raise HTTPException(503, "no model can be loaded: send the request again", SOON)
         return found
 
@@ -97,8 +97,8 @@ class Service:
         """
         query = urlencoded(request.scope["query_string"], "the query")
         pairs, (source, target) = self.pairs(), map(query.get, ("source", "target"))
-        if source is target is None and self.models.own is not None:
-            return self.models.own
+        if source is target is None and (own := self.models.served.own) is not None:
+            return own
         known = [pair for pair in pairs if source in (None, pair[0]) and target in (None, pair[1])]
         if len(known) != 1:
             said = cut(", ".join("-".join(pair) for pair in pairs[:20]))
@@ -115,7 +115,7 @@ class Service:
             found = folder or default_folder()
             if owner != "all":
                 found = found / "keys" / owner
-            if folder is None or self.models.several:
+            if folder is None or self.models.served.several:
                 found = found / "-".join(pair)
             self.glossaries_of[owner, pair] = Glossaries(found)
         return self.glossaries_of[owner, pair]
