@@ -191,7 +191,9 @@ class DeepL:
             raise UsageError(f"{len(what.text)} texts are more than {most}: send fewer at once")
         terms = self.terms(owner, what)
         files = [file for _, file in terms]
-        texts = [Tagged.from_text(text, what) for text in what.text]
+        texts = await self.service.read_in_time(
+            lambda: [Tagged.from_text(text, what) for text in what.text]
+        )
         found = [await self.pair_of(each, what.source_lang, what.target_lang) for each in what.text]
         out = list(what.text)
         groups: dict[Pair, list[int]] = defaultdict(list)

@@ -11,10 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lxml import etree
-
-from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.serve.deepl_requests import TextRequest
+from fairseq_ext.text.xml_tokens import Xml
 
 ROOT = "deepl-text"  # the element that is put around XML, which may have several roots or none
 
@@ -71,20 +69,8 @@ def inline_names(text: str, what: TextRequest) -> set[str]:
     stand next to text, and the non-splitting tags, but no splitting tag. Errors: UsageError for
     what is not well-formed.
     """
-    try:
-        root = etree.fromstring(text.encode(), PARSER)
-    except etree.XMLSyntaxError as error:
-        raise UsageError(
-            f"the XML is not well-formed ({cut(str(error.msg))}): correct it, or use html"
-        ) from None
-    found = set(what.non_splitting_tags)
-    for parent in root.iter(etree.Element):
-        texts = (parent.text, *(child.tail for child in parent))
-        if not what.outline_detection or any(text and text.strip() for text in texts):
-            for child in parent.iterchildren(etree.Element):
-                prefix = f"{child.prefix}:" if child.prefix else ""
-                found.add(prefix + etree.QName(child).localname)
-    return found - {*what.splitting_tags}
-
-
-PARSER = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, encoding="utf-8")
+    xml = Xml(text, "the XML")
+    *elements, _ = xml.partners  # the root ends last
+    among = xml.among_text() if what.outline_detection else elements
+    found = {xml.tokens[number].name for number in among}
+    return found.union(what.non_splitting_tags).difference(what.splitting_tags)
