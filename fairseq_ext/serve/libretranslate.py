@@ -180,38 +180,36 @@ class LibreTranslate:
                 else bad("Please contact the server operator to get an API key")
             )
 
-    def pair(self, source: str, target: str) -> None:
-        """Raise HTTPException for a pair that is not served."""
-        pairs = self.service.pairs()
-        for language in (source, target):
-            if not any(language in pair for pair in pairs):
-                raise bad(f"{cut(language)} is not supported")
-        if source != target and (source, target) not in pairs:
-            raise bad(
-                f"{name_of(target)} ({target}) is not available as a target language from "
-                f"{name_of(source)} ({source})"
-            )
+    def check_language(self, code: str) -> None:
+        """Raise HTTPException for a language that is not served."""
+        if code not in self.service.codes():
+            raise bad(f"{cut(code)} is not supported")
 
     async def pair_of(
         self, text: str, source: str, target: str
     ) -> tuple[str, str, dict[str, Any] | None]:
         """Return the languages of a text and of its translation, as the models name them, and how
-        the first was detected, if it was."""
-        pairs, codes = self.service.pairs(), self.service.codes()
+        the first was detected, if it was (raises HTTPException for a pair that is not served)."""
+        codes = self.service.codes()
         source, target = (
             next((each for each in codes if two_letters(each) == code), code)
             if code not in codes
             else code
             for code in (source, target)
         )
-        if source != "auto":
-            self.pair(source, target)
-            return source, target, None
-        if not any(target in pair for pair in pairs):
-            raise bad(f"{cut(target)} is not supported")
-        found = (await run_in_threadpool(candidates, [text], codes))[0]
-        self.pair(found["language"], target)
-        return found["language"], target, found
+        detected = None
+        if source == "auto":
+            self.check_language(target)
+            detected = (await run_in_threadpool(candidates, [text], codes))[0]
+            source = detected["language"]
+        for language in (source, target):
+            self.check_language(language)
+        if source != target and (source, target) not in self.service.pairs():
+            raise bad(
+                f"{name_of(target)} ({target}) is not available as a target language from "
+                f"{name_of(source)} ({source})"
+            )
+        return source, target, detected
 
     async def translate(self, request: Request) -> Any:
         """Translate a text, or a list of them."""
@@ -224,8 +222,7 @@ class LibreTranslate:
         source, target, detected = await self.pair_of(
             "\n".join(what.texts), what.source, what.target
         )
-        out: dict[str, Any] = {"translatedText": what.texts}
-        others: list[list[str]] = [[] for _ in what.texts]
+        ranked = [[text] for text in what.texts]
         if source != target:
             async with service.using(request, (source, target)) as model:
                 nbest = (
@@ -242,12 +239,9 @@ class LibreTranslate:
                 list(dict.fromkeys(h.text for h in answer.hypotheses))  # type: ignore[union-attr]
                 for answer in found
             ]
-            out["translatedText"], others = (
-                [texts[0] for texts in ranked],
-                [texts[1:] for texts in ranked],
-            )
+        out: dict[str, Any] = {"translatedText": [texts[0] for texts in ranked]}
         if alternatives:
-            out["alternatives"] = others
+            out["alternatives"] = [texts[1:] for texts in ranked]
         if detected is not None:
             out["detectedLanguage"] = [detected] * len(what.texts)
         return out if what.several else {name: value[0] for name, value in out.items()}
