@@ -10,7 +10,7 @@ from __future__ import annotations
 import html
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from functools import cache, partial
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +20,7 @@ from fairseq_ext.core.errors import UsageError
 from fairseq_ext.text import markup
 from fairseq_ext.text.atoms import Escape, Part
 from fairseq_ext.text.markdown_inline import Inline, titles
-from fairseq_ext.text.reading import text_atoms
+from fairseq_ext.text.reading import text_atoms, with_signs
 from fairseq_ext.text.stopping import checked
 from fairseq_ext.text.xml_tokens import places
 
@@ -186,7 +186,7 @@ class Document:
             elif found.is_syntax():
                 yield found.text
             else:
-                yield partial(escaped, known=found.literal())
+                yield found.escape()
                 yield from found.atoms
 
     def front_matter(self, text: str) -> Iterator[Part]:
@@ -327,23 +327,9 @@ def is_even(text: str) -> bool:
     )
 
 
-def escaped(text: str, known: frozenset[str]) -> str:
-    """Return text of a translation, where a character that would be syntax has a backslash, but for
-    those that stand in the source as text (known)."""
-    return "".join(
-        "\\" + character if character in "*_`[]<\\|" and character not in known else character
-        for character in text
-    )
-
-
-def double_quoted(text: str) -> str:
-    """Return text in double quotes of YAML and TOML."""
-    return text.replace("\\", "\\\\").replace('"', '\\"')
-
-
-def single_quoted(text: str) -> str:
-    """Return text in single quotes of YAML."""
-    return text.replace("'", "''")
+# text in double quotes of YAML and TOML, and in single quotes of YAML
+double_quoted = with_signs({"\\": "\\\\", '"': '\\"'})
+single_quoted = with_signs({"'": "''"})
 
 
 def yaml_text(text: str) -> str:

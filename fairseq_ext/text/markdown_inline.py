@@ -18,6 +18,7 @@ from fairseq_ext.text.atoms import (
     PLACEHOLDER,
     TEXT,
     Atom,
+    Escape,
     Part,
     is_plain,
     raw,
@@ -26,7 +27,7 @@ from fairseq_ext.text.atoms import (
 from fairseq_ext.text.html_tokens import tokens
 from fairseq_ext.text.markup import VERBATIM
 from fairseq_ext.text.placeholders import KINDS
-from fairseq_ext.text.reading import ENTITY, text_atoms
+from fairseq_ext.text.reading import ENTITY, text_atoms, with_signs
 from fairseq_ext.text.xml_tokens import places
 
 Span = tuple[int, int]
@@ -114,15 +115,11 @@ class Inline:
         signs = sum(self.text.count(sign) for sign in "[]{}|()")
         return letters < size + signs and (letters < size / 2 or signs >= len(code))
 
-    def literal(self) -> frozenset[str]:
-        """Return the characters of syntax that stand here as text."""
-        return frozenset(
-            character
-            for atom in self.atoms
-            if is_plain(atom)
-            for character in atom.raw
-            if character in "*_`[]<\\|"
-        )
+    def escape(self) -> Escape:
+        """Return how text is written here: what would be syntax has a backslash, but for the
+        characters that stand in the source as text."""
+        known = {character for atom in self.atoms if is_plain(atom) for character in atom.raw}
+        return with_signs({sign: "\\" + sign for sign in "*_`[]<\\|" if sign not in known})
 
     @cached_property
     def atoms(self) -> list[Atom]:
@@ -336,6 +333,4 @@ def titles(given: Inline) -> Iterator[Part]:
     yield given.text[at:]
 
 
-def bracketed(text: str) -> str:
-    """Return text in brackets."""
-    return text.replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]")
+bracketed = with_signs({sign: "\\" + sign for sign in "\\[]"})

@@ -16,7 +16,7 @@ import regex
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.text.atoms import BREAK, Part
 from fairseq_ext.text.messages import message_atoms
-from fairseq_ext.text.reading import through_escapes
+from fairseq_ext.text.reading import through_escapes, with_signs
 
 LINE = regex.compile(r"[^\n]*\n|[^\n]+")
 KEYWORD = regex.compile(
@@ -27,7 +27,8 @@ KEYWORD = regex.compile(
 ESCAPE = regex.compile(r"\\(?:[0-7]{1,3}|x[\da-fA-F]{1,2}|.)")
 FORMS = regex.compile(r"nplurals\s*=\s*(\d)\b")  # no language has ten
 NAMED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
-WRITTEN = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+# text as it stands in quotes
+escaped = with_signs({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"})
 
 
 @dataclass
@@ -136,8 +137,3 @@ def decoded(escape: regex.Match[str]) -> str:
     if body[0] in "01234567":
         return chr(int(body, 8))
     return chr(int(body[1:], 16)) if body[0] == "x" and body[1:] else NAMED.get(body, body)
-
-
-def escaped(text: str) -> str:
-    """Return text as it stands in quotes."""
-    return "".join(WRITTEN.get(character, character) for character in text)

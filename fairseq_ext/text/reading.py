@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from html.entities import html5
 from itertools import groupby
+from operator import methodcaller
 
 import regex
 
@@ -17,6 +18,7 @@ from fairseq_ext.text.atoms import (
     POINT,
     TEXT,
     Atom,
+    Escape,
     Part,
     is_plain,
     text_atom,
@@ -38,6 +40,11 @@ TAB = regex.compile(r"\t+")
 def escape(text: str) -> str:
     """Return text as it stands between tags."""
     return html.escape(text, quote=False)
+
+
+def with_signs(signs: dict[str, str]) -> Escape:
+    """Return a function that writes each of these characters so."""
+    return methodcaller("translate", str.maketrans(signs))
 
 
 def among(text: str, places: Iterable[tuple[int, int, Iterable[Part]]]) -> Iterator[Part]:
