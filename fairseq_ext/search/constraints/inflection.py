@@ -4,7 +4,8 @@ Each term has its forms as alternatives, in an inflected language those of searc
 in the place of a noun the words before it may change with it (search/phrases/agreement.py). The
 models choose: the sentence with the highest probability, the draft's own words among the
 candidates. Sums are compared, as a mean favours forms of many tokens. Terms are chosen one after
-the other, nouns first, since adjectives agree with them.
+the other, nouns first, since adjectives agree with them. Of alternatives that the glossary writes
+(a|b) the first is preferred.
 
 A term that the model knows, as it writes it itself for the source term alone, is often a common
 word in a sentence, which the term does not translate ("Set", "Open"). There the draft without it is
@@ -27,6 +28,8 @@ from fairseq_ext.search.phrases.sentence import SourceTerm
 from fairseq_ext.search.pool import Pool
 
 KNOWN_COST = 8.0  # nats that a term which the model knows may cost its sentence
+# nats a token by which another alternative of an entry must be better than the first
+OTHER_COST = 1.0
 WRONG_MARGIN = 2.0  # that the draft's own words must be better by, where they do not agree
 Options = list[tuple[SourceTerm, list[Rewrite]]]  # the terms of a draft, and ways to write them
 Score = Callable[[Pool, Sources, Sequence[Version], int | None], None]
@@ -175,19 +178,23 @@ class Inflection:
         bonus: dict[Rewrite | None, float] = {
             way: self.writer.bonus(term, way.form) if way in of_number else 0.0 for way in possible
         }
+        preferred = [self.writer.is_preferred(term, way.form) for way in possible]
+        if any(preferred) and not all(preferred):
+            for way, is_first in zip(possible, preferred, strict=True):
+                bonus[way] -= OTHER_COST * self.writer.size(term) * (not is_first)
         if may_be_left:  # the number decides only between forms
             gain = max(self.writer.bonus(term, form) for form in term.targets)
             bonus[None] = gain - KNOWN_COST
         if term in candidate.wrong:
             bonus[as_it_is(candidate, term)] = max(bonus.values()) - WRONG_MARGIN
         out = []
-        for way, of in bonus.items():
-            chosen = fixed | {term: way}
+        for written, of in bonus.items():
+            chosen = fixed | {term: written}
             version = self.writer.version(
                 sentence, candidate, {t: each for t, each in chosen.items() if each is not None}
             )
             if len(version.tokens) <= pool.max_len[sentence.number] + 1:
-                out.append(Choice(version, term, way, of))
+                out.append(Choice(version, term, written, of))
         return out
 
 

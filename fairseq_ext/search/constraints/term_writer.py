@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from unicodedata import normalize
 
-from fairseq_ext.search.constraints.drafts import Candidate, Rewrite, Sentence, Version
+from fairseq_ext.search.constraints.drafts import Candidate, Rewrite, Sentence, Version, is_form
 from fairseq_ext.search.constraints.word_alignment import widened, word_spans
 from fairseq_ext.search.phrases.agreement import (
     LANGUAGES,
@@ -24,7 +24,7 @@ from fairseq_ext.search.phrases.agreement import (
     numbers_of,
     verb_parts,
 )
-from fairseq_ext.search.phrases.forms import ADJECTIVE_ENDINGS, adjective_stem
+from fairseq_ext.search.phrases.forms import ADJECTIVE_ENDINGS, adjective_stem, forms_of_language
 from fairseq_ext.search.phrases.function_words import function_words
 from fairseq_ext.search.phrases.german_nouns import ALL, lexicon
 from fairseq_ext.search.phrases.letter_case import (
@@ -313,6 +313,23 @@ class TermWriter:
         if self.source != "en" or not term.mention:
             return 0.0
         return NUMBER_BONUS * (self.number(term) in numbers_of(form, term.targets))
+
+    def is_preferred(self, term: SourceTerm, form: str) -> bool:
+        """Return whether a form is one of the first alternative that the glossary has for a term,
+        if it has several."""
+        first, *others = term.text.split("|")
+        forms = forms_of_language(self.language)
+        if (
+            not others
+            or folded(form) == folded(first)
+            or (self.is_english and is_form(first, form))
+        ):
+            return True
+        return forms is not None and folded(form) in map(folded, forms(first))
+
+    def size(self, term: SourceTerm) -> int:
+        """Return the number of tokens of a term's first alternative."""
+        return len(self.text.segmenter().known_pieces(term.text.split("|")[0]))
 
     def number(self, term: SourceTerm) -> str:
         """Return the number of the source of a term, "" if it is not known."""

@@ -83,6 +83,22 @@ def test_mentions_share_no_words_and_the_report_counts_as_the_statistics(tmp_pat
 
 
 @pytest.mark.parametrize(
+    ("targets", "expected"),
+    [
+        ("quotation|bid", "quotation"),  # "bid" is better by less than a nat a token
+        ("bid|quotation", "bid"),
+        ("xylophone|bid", "bid"),  # by more
+        ("quotations|bid|quotation", "quotation"),  # a form of the first
+    ],
+)
+def test_the_first_alternative_is_preferred(tmp_path, targets, expected):
+    (tmp_path / "terms.tsv").write_text(f"Angebot\t{targets}\n", encoding="utf-8")
+    line = "Das Angebot muss noch geprüft werden.\n"
+    done = interactive_forked(line, MODEL, *OURS, "--glossary", tmp_path / "terms.tsv")
+    assert re.search(rf"^D-0\t\S+\tThe {expected} still", done.stdout, re.MULTILINE), done.stdout
+
+
+@pytest.mark.parametrize(
     ("line", "term", "target", "expected"),
     [
         ("Fertig.", "Fertig.", "Ready.", "Ready."),
