@@ -169,15 +169,10 @@ class Decoding(Intake):
             return self.scheduler.add(request, first=True)
         if self.placement is not None and request.is_draft and found:
             pool, sentence = make_pool(self.translator, [request.tokens], [request.constraints]), 0
-            terms = request.required_terms
-            placed = self.placement.sentence(pool, 0, found, request.requested, terms)
+            placed = self.placement.sentence(pool, 0, found, request.requested)
             with_terms = self.placement.placed(pool, [placed])[0]
             if with_terms is None:
-                assert request.constraints is not None  # its terms were placed
-                terms = request.required_terms = placed.required_next
-                request.search_constraints = (
-                    request.constraints.without_terms(terms) if terms else request.constraints
-                )
+                request.search_constraints = request.constraints
                 request.nbest = request.most = request.requested
                 return self.scheduler.add(request, first=True)
             found = with_terms

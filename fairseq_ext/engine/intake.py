@@ -25,7 +25,7 @@ from fairseq_ext.search.constraints.placement import GlossaryPlacement
 from fairseq_ext.search.constraints.report import ConstraintCounts
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.mbr import check_seed
-from fairseq_ext.search.phrases.sentence import SentenceConstraints, SourceTerm
+from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.protocols import Schedule
 from fairseq_ext.search.scheduler import Request, Scheduler
 from fairseq_ext.translator import Translation, Translator
@@ -50,8 +50,6 @@ class JobRequest(Request):
     # most tokens of a search that is repeated (search/strategies/stop/early.py)
     room: int | None = None
     long: list[Hypothesis] = field(default_factory=list)  # what the first one has found
-    # terms that the search must have, as a draft had no word for them
-    required_terms: tuple[SourceTerm, ...] = ()
 
     @property
     def is_draft(self) -> bool:

@@ -90,7 +90,9 @@ def is_copied(term: SourceTerm, words: Sequence[str], is_known: bool) -> bool:
     of the source: a name, a path, code."""
     own = words_of(term.mention)
     before, behind = term.around
-    runs = [[before, *own]] * (before in JOINTS) + [[*own, behind]] * (behind in JOINTS)
+    # "Controller/Foreman" is no path
+    joints = JOINTS if is_known or before == behind else JOINTS - {"/"}
+    runs = [[before, *own]] * (before in joints) + [[*own, behind]] * (behind in joints)
     if is_known:
         runs += [own] * (len(own) > 1) + [[before, *own]] * is_word(before)
         runs += [[*own, behind]] * is_word(behind)
@@ -173,7 +175,6 @@ class Candidate:
     spans: list[Span] = field(default_factory=list)  # of its tokens in the text, once aligned
     # how terms without a word are written
     inserted: dict[SourceTerm, Rewrite] = field(default_factory=dict)
-    leads: dict[SourceTerm, str] = field(default_factory=dict)  # words written before a term
     unfit: set[SourceTerm] = field(default_factory=set)  # terms that the model would not write
     # how its terms are written, once this is decided (inflection.py)
     rewrites: dict[SourceTerm, Rewrite] = field(default_factory=dict)
@@ -230,8 +231,6 @@ class Sentence:
     candidates: list[Candidate]
     nbest: int
     mentions: list[Mention] = field(default_factory=list)
-    # terms that the search has brought in, since a first draft had no word for them
-    required: tuple[SourceTerm, ...] = ()
     entry: SourceTerm | None = None  # the term that is all of its source
     source: int = -1  # its number among the encoded sources
     # terms that the model writes itself for their source terms: they may be left
@@ -325,9 +324,8 @@ class Sentence:
                 kept = "" if span is None else candidate.text[slice(*span)]
                 out.append(Placement("left", kept, weight, True))
             elif is_held or term not in rewrites:
-                is_searched = term in self.required
-                how = "compound" if candidate.is_compounded(term) else "draft"
-                out.append(Placement("searched" if is_searched else how, doubtful=is_searched))
+                is_compound = candidate.is_compounded(term)
+                out.append(Placement("compound" if is_compound else "draft"))
             else:
                 way = rewrites[term]
                 removed = [span for span, written in way.around if not written]
@@ -345,8 +343,6 @@ class Sentence:
         weight: float | None,
     ) -> Placement:
         """Return how a term got its place in a version of a candidate that writes it."""
-        if term in self.required:
-            return Placement("searched", displaced, weight, True)
         if folded(displaced) == folded(rewrite.text) or term in candidate.wrong:
             is_compound = candidate.is_compounded(term)
             return Placement("compound" if is_compound else "draft", weight=weight)
@@ -389,14 +385,6 @@ class Sentence:
         first = self.candidates[0]
         pairs = zip(candidate.has_term, first.has_term, strict=True)
         return candidate is first or any(own and not other for own, other in pairs)
-
-    @property
-    def required_next(self) -> tuple[SourceTerm, ...]:
-        """The terms that a next search must have: those for which the best draft has no word, but
-        for those that the last search was to bring in, and these; none if there is no such term."""
-        places = [] if self.candidates[0].words is None else self.places(self.candidates[0])
-        new = [term for term, word in places if word is None and term not in self.required]
-        return (*self.required, *new) if new else ()
 
     @property
     def lacks_answer(self) -> bool:
@@ -474,7 +462,7 @@ def usable_hypotheses(
         left = sentence.left_terms(candidate)
         placed = constraints.without_mentions(list(left))
         if is_allowed and all(met_with_prefix(list(tokens), placed, pool.ordered, meets, lead)):
-            others = tuple(term.text for term in (*sentence.required, *candidate.inserted))
+            others = tuple(term.text for term in candidate.inserted)
             out[tokens] = replace(
                 final,
                 tokens=final.tokens.to(pool.length.device),

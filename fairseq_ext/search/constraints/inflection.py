@@ -96,9 +96,7 @@ class Inflection:
                     term, candidate.text, span, spans, longer_word(candidate, term)
                 )
                 if self.has_agreement
-                else self.writer.choices(
-                    term, candidate.text, span, spans, candidate.leads.get(term, "")
-                ),
+                else self.writer.choices(term, candidate.text, span, spans),
             )
             for term, span in places
         ]

@@ -19,23 +19,19 @@ from fairseq_ext.search.constraints.drafts import (
     Rewrite,
     Sentence,
     Version,
-    folded_words,
 )
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding, Sources
 from fairseq_ext.search.constraints.term_writer import TermWriter, led
 from fairseq_ext.search.constraints.word_alignment import Mention, word_spans
-from fairseq_ext.search.phrases.agreement import noun_after
-from fairseq_ext.search.phrases.function_words import function_words, stem
+from fairseq_ext.search.phrases.function_words import function_words
 from fairseq_ext.search.phrases.noun_phrases import lacks_article
-from fairseq_ext.search.phrases.pieces import folded
-from fairseq_ext.search.phrases.places import PLURAL, Span, agreeing, overlap
+from fairseq_ext.search.phrases.places import PLURAL, agreeing, overlap
 from fairseq_ext.search.phrases.sentence import SourceTerm
 from fairseq_ext.search.pool import Pool
 
 # places and leads of a term that are compared by the whole sentence: without words before it, with
 # one word, and with more
 COMPARED = (3, 3, 6)
-FILLS = 8  # first words in front of a term that are compared
 NEAR = 8  # tokens behind a term that are compared
 LEADS = {  # words before a term in the singular and in the plural
     "en": (
@@ -56,12 +52,11 @@ class Option(NamedTuple):
     lead: str
     form: str  # of the term
     own: str  # the model's word in its place
-    around: tuple[tuple[Span, str], ...] = ()  # as in Rewrite
 
     def rewrite(self, form: str) -> Rewrite:
         """Return the rewrite that has a form after the lead."""
         span = self.place, self.place
-        return Rewrite(span, led(self.lead, form), form, "inserted", self.around)
+        return Rewrite(span, led(self.lead, form), form, "inserted")
 
 
 class Insertion:
@@ -117,116 +112,26 @@ class Insertion:
         form = forms[0]
         is_plural = PLURAL.search(form) is not None
         leads = LEADS.get(self.writer.language, ([""], [""]))[is_plural]
-        around: tuple[tuple[Span, str], ...] = ()
-        if self.writer.is_from_german and self.is_lacking(candidate, term):
-            leads = ["without"] if is_plural else ["without a", "without"]
-            removed = self.privatives(sentence, candidate, term)
-            around, taken = tuple((span, "") for span in removed), [*taken, *removed]
-        out, spans = [], word_spans(candidate.text)
-        content = {*folded_words(form)} - function_words("en") if self.writer.is_english else ()
-        own = {*map(stem, content)}
-        before_noun = [
-            end
-            for _, end in spans
-            if self.writer.is_adjective(term) and noun_after(candidate.text, end, "de", taken)
-        ]
-        if before_noun:
-            leads = [""]
-        for i, (_, end) in enumerate(spans):
-            if before_noun and end not in before_noun:
-                continue
+        out = []
+        for _, end in word_spans(candidate.text):
             if any(overlap((end - 1, end + 1), other) and end != other[1] for other in taken):
                 continue
-            if own & {stem(folded(candidate.text[slice(*span)])) for span in spans[i : i + 2]}:
-                continue  # "cash discount discount"
             cased = self.writer.in_case(term, form, candidate.text, (end, end))[0]
             before = candidate.text[:end] + " "
             needs = self.writer.is_english and lacks_article(cased, before)
             # "the Amount to settle cash discount field"
             needs |= any(start - 1 <= end <= behind for start, behind in phrases)
-            out += [
-                Option(end, lead, cased, word or cased, around)
-                for lead in leads
-                if lead or not needs
-            ]
+            out += [Option(end, lead, cased, word or cased) for lead in leads if lead or not needs]
         return out
 
-    def is_lacking(self, candidate: Candidate, term: SourceTerm) -> bool:
-        """Return whether "ohne" stands before a German mention, and no "without" in the draft."""
-        assert candidate.words is not None
-        return term.around[0].lower() == "ohne" and "without" not in candidate.words.folded
-
-    def privatives(self, sentence: Sentence, candidate: Candidate, term: SourceTerm) -> list[Span]:
-        """Return the words of a draft such as "shirtless" that translate "ohne" with its noun, each
-        with the space behind it."""
-        words = candidate.words
-        assert words is not None
-        own = {w for i in sentence.mention_numbers(term) for w in sentence.mentions[i].words}
-        own |= {w - 1 for w in own}  # "ohne"
-        return [
-            (start, end + 1)
-            for i, (start, end) in enumerate(words.words)
-            if words.folded[i].endswith("less")
-            and words.is_free(i)
-            and words.strongest[i] in own
-            and candidate.text[start].islower()
-            and candidate.text[end : end + 1] == " "
-        ]
-
-    def fill(self, pool: Pool, sources: Sources, sentences: Sequence[Sentence]) -> None:
-        """Find the words that a term needs in front where it is of another class or number than the
-        English word in its place: "riding a skateboard" for "skateboarding"."""
-        jobs = []
-        for sentence in sentences if self.writer.is_english else ():
-            draft = sentence.candidates[0]
-            for term, span in sentence.places(draft) if draft.words is not None else ():
-                if span is None:
-                    continue
-                displaced = draft.text[slice(*span)]
-                mentions = [sentence.mentions[i] for i in sentence.mention_numbers(term)]
-                own = self.own_word(mentions, displaced)
-                if own and term not in draft.inserted and differs(term, own, displaced):
-                    jobs.append((sentence, term, span, own))
-        if not jobs:
-            return
-        pairs = []
-        for sentence, _, span, _ in jobs:
-            draft = sentence.candidates[0]
-            lead = len(draft.draft.tokens) - len(draft.tokens)
-            first = lead + next_token(draft, span[0])
-            pairs.append((sentence.source, draft.draft.tokens.tolist()[: first + 1]))
-        tokens = self.forced_decoding.next_tokens(sources, pairs, pool.bos, FILLS)
-        versions = []
-        for (sentence, term, span, own), (_, ids) in zip(jobs, tokens, strict=True):
-            texts = (self.writer.text.text([int(token)]).strip() for token in ids)
-            known = {stem(own), stem(folded(sentence.candidates[0].text[slice(*span)]))}
-            heads = ["", *(x for x in texts if x.isalpha() and stem(folded(x)) not in known)]
-            leads = [f"{head} {article}".strip() for head in heads for article in ("", "a", "the")]
-            versions += [
-                self.writer.version(
-                    sentence, sentence.candidates[0], {term: Rewrite(span, led(lead, own), own)}
-                )
-                for lead in dict.fromkeys(leads)
-            ]
-        self.score_versions_(pool, sources, versions, NEAR)
-        best: dict[tuple[Sentence, SourceTerm], float] = {}
-        for version in versions:
-            ((term, rewrite),) = version.rewrites.items()
-            key, value = (version.sentence, term), float(version.scores.sum())
-            if value > best.get(key, -float("inf")):
-                best[key] = value
-                version.candidate.leads[term] = rewrite.text.removesuffix(rewrite.form).strip()
-
-    def own_word(self, mentions: Sequence[Mention], displaced: str = "") -> str:
-        """Return the word that the model writes for a term by itself, a form of what is displaced
-        if there is one; "" for none."""
+    def own_word(self, mentions: Sequence[Mention]) -> str:
+        """Return the word that the model writes for a term by itself; "" for none."""
         share: dict[str, float] = {}
         functions = function_words(self.writer.language)
         for phrase, part in (pair for each in mentions for pair in each.renderings.items()):
             for word in dict.fromkeys(each for each in phrase if each not in functions):
                 share[word] = share.get(word, 0.0) + part
-        same = [word for word in share if displaced and stem(word) == stem(folded(displaced))]
-        return max(same or share, key=share.__getitem__, default="")
+        return max(share, key=share.__getitem__, default="")
 
     def selected(
         self,
@@ -262,16 +167,6 @@ class Insertion:
                 [(each, x.rewrite(x.form)) for each, x in zip(versions, chosen, strict=True)]
             )
         return out
-
-
-def differs(term: SourceTerm, own: str, displaced: str) -> bool:
-    """Return whether a displaced English word has another part of speech or number than a term, for
-    which the model writes its own word."""
-    if " " in displaced or own == folded(displaced):
-        return False
-    is_verb = displaced.endswith("ing") and not any(t.endswith("ing") for t in (*term.targets, own))
-    has_plural = any(PLURAL.search(form) for form in (*term.targets, own))
-    return is_verb or (PLURAL.search(displaced) is not None and not has_plural)
 
 
 def next_token(candidate: Candidate, place: int) -> int:

@@ -5,9 +5,9 @@ are found and replaced by the terms (word_alignment.py); of several target forms
 best model score stays. So the decoder reads probable words before and after a term, and a term that
 the model does not know has no effect on the rest. A term that the draft has already is left
 unchanged. If the best hypothesis has no word for a term, another one that has is used; if none has,
-the term is inserted (insertion.py), or, where it cannot be, the sentence is searched again. A term
-that the model knows and that does not fit is left (inflection.py). If the result breaks another
-constraint, the sentence is searched with all its terms forced.
+the term is inserted (insertion.py). A term that the model knows and that does not fit is left
+(inflection.py). If a term cannot be inserted, or the result breaks another constraint, the sentence
+is searched with all its terms forced.
 
 Scores are the model's for the final text.
 """
@@ -65,10 +65,8 @@ from fairseq_ext.search.protocols import SearchSpec
 
 BATCH_SIZE = 128  # sentences whose hypotheses are scored in one call
 Driver = Callable[[Pool, OnFinal], None]
-Terms = tuple[SourceTerm, ...]
 # least share of a term among the model's own translations of its source term, by which it knows it
 KNOWN_SHARE = 0.5
-LENGTH_REWARD = 0.6  # nats a token of a hypothesis that competes with the best draft
 
 
 class GlossaryPlacement:
@@ -119,14 +117,11 @@ class GlossaryPlacement:
             return self.forced(pool, answer)
         waiting: list[Sentence] = []
         left: list[int] = []
-        again, required = dict[int, Terms](), dict[int, Terms]()
 
         def answer_waiting() -> None:
             for sentence, found in zip(waiting, self.placed(pool, waiting), strict=True):
                 if found is not None:
                     answer(sentence.number, found)
-                elif sentence.required_next:
-                    again[sentence.number] = sentence.required_next
                 else:
                     left.append(sentence.number)
             self.forced_decoding.forget(
@@ -137,8 +132,7 @@ class GlossaryPlacement:
         def collect(number: int, found: list[Hypothesis]) -> None:
             if not given[number].terms or not found:
                 return answer(number, found)
-            terms = required.get(number, ())
-            waiting.append(self.sentence(pool, number, found, self.spec.nbest, terms))
+            waiting.append(self.sentence(pool, number, found, self.spec.nbest))
             if len(waiting) == BATCH_SIZE:
                 answer_waiting()
 
@@ -150,13 +144,6 @@ class GlossaryPlacement:
             (self.draft if has_terms_alone else self.other_draft)(
                 replace(pool, constraints=None if has_terms_alone else others), collect
             )
-            answer_waiting()
-        while again:
-            required = dict(again)
-            again.clear()
-            for number, terms in required.items():
-                others[number] = given[number].without_terms(terms)
-            self.forced(replace(pool, constraints=others, to_decode=sorted(required)), collect)
             answer_waiting()
         if left:
             self.forced(
@@ -170,19 +157,15 @@ class GlossaryPlacement:
         number: int,
         drafts: Sequence[Hypothesis],
         nbest: int,
-        required: tuple[SourceTerm, ...],
     ) -> Sentence:
-        """Return a sentence of the pool with its drafts, best first.
-
-        required: terms that the search was forced to use.
-        """
+        """Return a sentence of the pool with its drafts, best first."""
         assert pool.constraints is not None
         constraints = pool.constraints[number]
         candidates = [
             self.candidate(pool, constraints, draft, pool.lead_of(number)) for draft in drafts
         ]
         mentions = mentions_of(constraints, self.source_functions, self.writer.source)
-        sentence = Sentence(number, constraints, candidates, nbest, mentions, required)
+        sentence = Sentence(number, constraints, candidates, nbest, mentions)
         term = constraints.terms[0]
         is_all = {*range(len(pool.source(number)) - 1)}.issubset(*term.mentions[:1] or ((),))
         is_same = folded(term.mention) == folded(" ".join(words_of(term.source)))
@@ -276,7 +259,6 @@ class GlossaryPlacement:
             ]
             self.align(pool, sources, new)
         self.insert(pool, sources, sentences)
-        self.insert.fill(pool, sources, sentences)
         self.inflect(pool, sources, sentences)
         versions = [each for sentence in sentences for each in self.written(pool, sentence)]
         unscored = [each for each in versions if not len(each.scores)]
@@ -304,12 +286,12 @@ class GlossaryPlacement:
         candidate.finals.append((value, final))
 
     def value(self, sentence: Sentence, candidate: Candidate, final: Hypothesis) -> float:
-        """Return by what versions of a sentence are compared: the log-probability, with a reward
-        for length, less the cost of each known term that is left."""
+        """Return by what versions of a sentence are compared: the log-probability less the
+        cost of each known term that is left."""
         reasons = UNFIT_REASON, COPIED_REASON
         left = {term for term, why in sentence.left_terms(candidate).items() if why in reasons}
         cost = KNOWN_COST * len(sentence.known_terms & left)
-        return float(final.positional_scores.sum()) + LENGTH_REWARD * len(final.tokens) - cost
+        return float(final.positional_scores.sum()) - cost
 
     def render(self, pool: Pool, sentences: Sequence[Sentence]) -> None:
         """Find what the models write for the terms of sentences by themselves."""

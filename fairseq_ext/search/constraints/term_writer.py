@@ -85,11 +85,9 @@ class TermWriter:
         """The conversion between the target's tokens and text."""
         return self.target_text()
 
-    def choices(
-        self, term: SourceTerm, text: str, span: Span, taken: list[Span], lead: str = ""
-    ) -> list[Rewrite]:
+    def choices(self, term: SourceTerm, text: str, span: Span, taken: list[Span]) -> list[Rewrite]:
         """Return the ways to write a term in the place of a span of a text; taken: the spans of all
-        terms; lead: words before it."""
+        terms."""
         displaced, before = text[slice(*span)], text[: span[0]]
         forms = term.targets
         if self.is_english:
@@ -107,17 +105,16 @@ class TermWriter:
         return [
             self.agreed(each, led(first, cased), cased, text, taken)
             for each, cased in ways
-            for first in self.leads(lead, cased, text[: each[0]])
+            for first in self.leads(cased, text[: each[0]])
         ]
 
     def displaced(self, term: SourceTerm, text: str, span: Span) -> Span:
         """Return the words that a term displaces in a text in the place of a span."""
         return widened(text, span, term.targets[0], [])
 
-    def leads(self, lead: str, form: str, before: str) -> tuple[str, ...]:
-        """Return the words that may stand before a form. lead: those that are known."""
-        needs = self.is_english and not lead and lacks_article(form, before)
-        return (lead, "the") if needs else (lead,)
+    def leads(self, form: str, before: str) -> tuple[str, ...]:
+        """Return the words that may stand before a form."""
+        return ("", "the") if self.is_english and lacks_article(form, before) else ("",)
 
     def agreed(
         self, span: Span, text: str, form: str, draft: str, taken: Sequence[Span]
@@ -301,11 +298,6 @@ class TermWriter:
     def is_wrong(self, term: SourceTerm, text: str, span: Span, form: str) -> bool:
         """Return whether a term that a text has does not go with the words around it."""
         return not self.agrees(text, {term: Rewrite(span, form, form)}, term)
-
-    def is_adjective(self, term: SourceTerm) -> bool:
-        """Return whether a term is a German adjective."""
-        base = min(term.targets, key=len, default="")
-        return self.language in LANGUAGES and base + "em" in term.targets and " " not in base
 
     def bonus(self, term: SourceTerm, form: str) -> float:
         """Return what a form of a German noun gains (in nats) for the number of its source term, an

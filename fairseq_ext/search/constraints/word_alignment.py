@@ -2,11 +2,10 @@
 term, and forced decoding.
 
 Attention: the words whose prediction attends to the term, by the cross-attention of all layers and
-heads on average. A word whose strongest source word is another one counts a third. Renderings: the
+heads on average. Renderings: the
 words that the model writes for the term by itself (renderings.py). Function words translate no
 term, unless a rendering has them; a verb translates no noun. Neighbours join a word where they
-translate the same source term: "power cable" for "Netzkabel". A word that is nearly the term itself
-("priority" for "priorities") counts twice.
+translate the same source term: "power cable" for "Netzkabel".
 
 Where the model has no such attention, a rendering, else prediction difference:
 
@@ -35,9 +34,6 @@ from fairseq_ext.search.phrases.pieces import folded
 from fairseq_ext.search.phrases.places import MIN_NOUN, MIN_OTHER_PART, Span, overlapping
 
 ATTENDED = 0.25  # least score of a word
-OTHER_WORD_SHARE = (
-    1 / 3
-)  # share of the attention that counts where another source word is the strongest
 RENDERED = 0.5  # weight of the renderings next to that of the attention
 IS_RENDERING = 0.25  # least share of the renderings that have a word
 IS_PHRASE = 0.5  # least share of those that have several words together
@@ -120,12 +116,6 @@ class WordAlignment:
         self.is_taken = [
             any(start < word[1] and word[0] < end for start, end in taken) for word in self.words
         ]
-        own = [
-            {word for form in each.forms for word in words_of(folded(form))} for each in mentions
-        ]
-        self.kinship = [
-            [1.0 + share_long_prefix(word, each) for word in self.folded] for each in own
-        ]
         # the strongest source word of each word; None: not known
         self.strongest: list[int | None] = [None] * len(self.words)
         # the source words of which a word is the strongest one
@@ -145,8 +135,7 @@ class WordAlignment:
             return True
         found = [w for w, word in enumerate(self.words) if span[0] <= word[0] < span[1]]
         agrees = any(self.rendering(mention, w) >= IS_RENDERING for w in found)
-        is_weak = weight < (MIN_SURE_SCORE if agrees else MIN_SURE_SCORE_ALONE)
-        return is_weak or self.are_modifiers(mention, {self.folded[w] for w in found})
+        return weight < (MIN_SURE_SCORE if agrees else MIN_SURE_SCORE_ALONE)
 
     def take_parts_(self) -> None:
         """Give mentions without a sure word of their own the longer German noun that begins or ends
@@ -173,18 +162,6 @@ class WordAlignment:
             self.weight[mention] = weight
             self.parts[mention] = (start, start + length) if begins else (end - length, end)
         self.doubtful = {}
-
-    def are_modifiers(self, mention: int, words: Collection[str]) -> bool:
-        """Return whether words are in the renderings of a mention, but never the head, which is the
-        last word: "young" of "young boy". Phrases with function words ("crowd of people") say
-        nothing."""
-        phrases = [
-            (phrase, share)
-            for phrase, share in self.mentions[mention].renderings.items()
-            if phrase and self.functions and self.functions.isdisjoint(phrase)
-        ]
-        inside = sum(share for phrase, share in phrases if not set(words).isdisjoint(phrase))
-        return inside >= IS_PHRASE and not any(phrase[-1] in words for phrase, _ in phrases)
 
     @property
     def unsure(self) -> list[int]:
@@ -214,16 +191,7 @@ class WordAlignment:
                 for source, word in enumerate(of_source.argmax(1).tolist()):
                     self.claims[word].add(source)
         scores = {
-            m: [
-                self.kinship[m][w]
-                * (
-                    attention[m][w] * (1.0 if self.belongs(m, w) else OTHER_WORD_SHARE)
-                    + RENDERED
-                    * self.rendering(m, w)
-                    * (OTHER_WORD_SHARE if self.is_of_other(m, w) else 1.0)
-                )
-                for w in range(len(self.words))
-            ]
+            m: [attention[m][w] + RENDERED * self.rendering(m, w) for w in range(len(self.words))]
             for m in range(len(self.mentions))
         }
         self.take_(scores, ATTENDED)
@@ -233,13 +201,6 @@ class WordAlignment:
         if none is known."""
         strongest, own = self.strongest[word], self.mentions[mention].words
         return strongest is None or not own or strongest in own
-
-    def is_of_other(self, mention: int, word: int) -> bool:
-        """Return whether a word is the translation of other source words alone, and only a part of
-        the renderings of a mention: the Account of "Balance Account No." for "bank account"."""
-        of, claims = self.mentions[mention], self.claims[word]
-        is_part = (self.folded[word],) not in of.renderings
-        return bool(claims) and claims.isdisjoint(of.words) and is_part
 
     def differ_(self, drops: dict[int, Tensor]) -> None:
         """Find words by the fall of each token's log-probability without a mention (L,)."""
@@ -355,16 +316,6 @@ def word_spans(text: str) -> list[Span]:
         if is_word(word) and not any(first <= start < end for first, end in unknown)
     ]
     return sorted(known + unknown)
-
-
-def share_long_prefix(word: str, others: Collection[str]) -> bool:
-    """Return whether a word and one of the others, all in lower case, have the same beginning and
-    differ in at most three letters at the end."""
-    for other in others:
-        least = max(5, len(word) - 3, len(other) - 3)
-        if least <= len(word) and least <= len(other) and word[:least] == other[:least]:
-            return True
-    return False
 
 
 def sums(rows: np.ndarray, groups: Sequence[Sequence[int]]) -> np.ndarray:

@@ -195,11 +195,9 @@ class SentenceConstraints:
         for alternatives in (*self.any_of, *(cased.forms for cased in self.cased)):
             yield from itertools.chain.from_iterable(alternatives)
 
-    def without_terms(self, kept: Sequence[SourceTerm] = ()) -> SentenceConstraints:
-        """Return these constraints without those of its glossary terms, except for `kept`."""
-        return replace(
-            self.without_mentions([term for term in self.terms if term not in kept]), terms=()
-        )
+    def without_terms(self) -> SentenceConstraints:
+        """Return these constraints without those of its glossary terms."""
+        return replace(self.without_mentions(self.terms), terms=())
 
     def without_mentions(self, terms: Sequence[SourceTerm]) -> SentenceConstraints:
         """Return these constraints without those of some of its glossary terms."""

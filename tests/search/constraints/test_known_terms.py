@@ -102,6 +102,7 @@ def test_a_source_that_is_a_term_alone_gives_it_as_it_is_written(translated, mat
         ("Length", ("-", "ist"), "The Content - Length is 5", False, True),
         ("Files", ("_", "_"), "in Program _ Files _ x", False, True),
         ("Length", ("Die", "ist"), "The Length is 5", True, False),  # one word
+        ("Prüfer", ("der", "/"), "the Prüfer / Leiter", False, False),
         ("Supply Chain", ("von", "."), "of Supply Chain .", True, True),
         ("Supply Chain", ("von", "."), "of Supply Chain .", False, False),  # an order
         ("Length", ("-", "ist"), "The Inhalt - length is 5", False, False),
