@@ -114,44 +114,36 @@ class Inflections:
     """What the inflected forms of a word share (`--glossary-match lemma`).
 
     A lemma alone joins words of several classes ("posting", "posted" and "post"; "verwendet" and
-    "verwenden"), and a term is one of them. So in English a plural shares its singular, and a word
-    with a capital in running text, which may be a name (Windows), nothing; in German the forms of
-    a noun share its lemma, and those of an adjective or a participle its stem. In other languages
-    all forms of a lemma count.
+    "verwenden"), and a term is one of them. So in English a plural shares its singular; in German
+    the forms of a noun share its lemma, if the noun is its own ("Daten" is no form of "Datum"), and
+    those of an adjective or a participle its stem. In other languages all forms of a lemma count.
+    Capitals at the start of a word stay.
     Errors: UsageError if simplemma does not support the language.
     """
 
     def __init__(self, language: str, flag: str):
         self.lemma = lemmatizer(language, flag)
         code = simplemma_code(language)
-        self.is_english = code == "en"
         self.of_word = {"en": self.english, "de": self.german}.get(code, self.lemma)
 
-    def of_term(self, words: Sequence[str]) -> Key:
-        """Return what the forms of a term share."""
-        return self.of_words([word.lower() for word in words] if self.is_english else words)
-
-    def of_text(self, words: Sequence[str]) -> Key:
-        """Return the words of a text in the form of `of_term`."""
-        if not self.is_english:
-            return self.of_words(words)
-        is_title = not any(len(word) >= MIN_INFLECTED and word.islower() for word in words)
-        first = next((i for i, word in enumerate(words) if is_word(word)), -1)
-        return self.of_words(
-            [w.lower() if is_title or i == first else w for i, w in enumerate(words)]
-        )
-
-    def of_words(self, words: Sequence[str]) -> Key:
+    def __call__(self, words: Sequence[str]) -> Key:
         """Return what the forms of each word share."""
-        return tuple(
-            [
-                (self.of_word(word) if len(word) >= MIN_INFLECTED else word).casefold()
-                for word in words
-            ]
-        )
+        return tuple([self.shared(word) for word in words])
+
+    def shared(self, word: str) -> str:
+        """Return what the forms of a word share."""
+        if len(word) < MIN_INFLECTED or has_own_case(word):
+            return word
+        return word[0] + self.of_word(word)[1:].replace("ß", "ss")
+
+    def is_lemma(self, words: Sequence[str]) -> bool:
+        """Return whether a term is no inflected form of another noun."""
+        nouns = [word for word in words if word[0].isupper()]
+        return all(self.lemma(word).casefold() == word.casefold() for word in nouns)
 
     def english(self, word: str) -> str:
-        """Return the singular of an English plural; any other word itself."""
+        """Return the singular of an English plural in small letters; any other word itself, as
+        one with a capital may be a name (Windows)."""
         return self.lemma(word) if NO_S.search(word) and word.islower() else word
 
     def german(self, word: str) -> str:
@@ -160,8 +152,8 @@ class Inflections:
         lemma = self.lemma(word)
         if word[0].isupper() and lemma[:1].isupper():
             return lemma
-        word = word.lower()
-        stem, own = GERMAN_ADJECTIVE.sub("", word), self.lemma(word)
+        low = word.lower()
+        stem, own = GERMAN_ADJECTIVE.sub("", low), self.lemma(low)
         return stem + ADJECTIVE if own in (stem, self.lemma(stem)) else word
 
 
@@ -180,10 +172,9 @@ def version() -> str:
 #   initial, if no term of that length matches there as written: "Port 80 ..." has the term *port*,
 #   but "about us" never has *US*.
 # - casefold: case-insensitive.
-# - lemma: as surface; terms of four letters or more also in another case, except for words with a
-#   case of their own (FastTab), and in other forms (`Inflections`): *Gummistiefel* is in "mit
-#   Gummistiefeln". Of several terms the one with the words as written wins, then one with the same
-#   letters, then the first one in the file.
+# - lemma: as surface, and words of four letters or more in other forms (`Inflections`):
+#   *Gummistiefel* is in "mit Gummistiefeln". Of several terms the one with the words as written
+#   wins, then the first one in the file.
 # - The longest term (in words) wins, the leftmost among terms of equal length; shorter terms do not
 #   match words that it covers.
 
@@ -236,55 +227,42 @@ class Matcher:
 
     def __init__(self, match: str = "surface", inflections: Inflections | None = None):
         self.match, self.inflections = match, inflections
-        # by the words as written, by their letters, by what their forms share
-        self.indexes = [TermIndex(), TermIndex(), TermIndex()]
+        self.words, self.forms = TermIndex(), TermIndex()
 
-    def keys(self, words: Sequence[str]) -> list[tuple[int, Key]]:
-        """Return the forms of a text's words that are compared, each with the number of its index,
-        the best one first."""
-        written = as_written(words)
-        folded = tuple([word.casefold() for word in written])
-        if self.inflections is None:
-            return [(0, written if self.match == "surface" else folded)]
-        shared = self.inflections.of_text(written)
-        found = [(0, written), (1, folded), (2, shared)]
-        if any(map(has_own_case, written)):
-            found += [(1, with_own_case(written, folded)), (2, with_own_case(written, shared))]
-        return sorted(found, key=lambda each: each[0])
+    def key(self, words: Sequence[str]) -> Key:
+        """Return the form of words that is compared; an apostrophe and a hyphen equal their
+        typographic forms."""
+        words = [TYPOGRAPHIC_FORMS.get(word, word) for word in words]
+        return tuple([word.casefold() for word in words] if self.match == "casefold" else words)
 
     def add(self, words: Sequence[str], term: int) -> int:
         """Add a term with its number. Return the number of the term with these words, which may be
         an earlier one."""
-        written = as_written(words)
-        folded = tuple([word.casefold() for word in written])
-        known = self.indexes[0].add(folded if self.match == "casefold" else written, term)
-        is_short = len(words) == 1 and len(words[0]) < MIN_INFLECTED  # a label such as "Use", "No"
-        if known == term and self.inflections is not None and not is_short:
-            self.indexes[1].add(with_own_case(written, folded), term)
-            shared = self.inflections.of_term(written)
-            self.indexes[2].add(with_own_case(written, shared), term)
+        key = self.key(words)
+        known = self.words.add(key, term)
+        if known == term and self.inflections is not None and self.inflections.is_lemma(key):
+            self.forms.add(self.inflections(key), term)
         return known
 
     def matches(self, words: Sequence[str]) -> list[Match]:
         """Return the terms in a sentence of these words, from left to right."""
+        key = self.key(words)
         found = []  # (-length, place, how well the words match, term)
-        for rank, (number, key) in enumerate(self.keys(words)):
-            index = self.indexes[number]
+        initial = next((i for i, word in enumerate(words) if word[0].isalpha()), -1)
+        shared = self.inflections
+        for rank, index in enumerate((self.words, self.forms)[: 1 if shared is None else 2]):
+            key = shared(key) if shared is not None and rank else key
             for place, word in enumerate(key):
-                if word in index.lengths:
-                    found += [
-                        (-length, place, rank, term)
-                        for length, term in index.terms_at(key, place, word)
-                    ]
-        if self.match != "casefold":
-            initial = next((i for i, word in enumerate(words) if word[0].isalpha()), -1)
-            if initial >= 0 and (word := words[initial])[0].isupper():
-                found += [
-                    (-length, initial, 1, term)
-                    for length, term in self.indexes[0].terms_at(
-                        as_written(words), initial, word[0].lower() + word[1:]
-                    )
-                ]
+                firsts = [word]
+                if place == initial and words[place][0].isupper():  # of surface and lemma
+                    low = words[place][0].lower() + words[place][1:]
+                    firsts.append(shared.shared(low) if shared is not None and rank else low)
+                for how, first in enumerate(firsts):
+                    if first in index.lengths:
+                        found += [
+                            (-length, place, 2 * rank + how, term)
+                            for length, term in index.terms_at(key, place, first)
+                        ]
         found = [each for each in found if not continues_name(words, each[1] - each[0])]
         if len(found) == 1:
             return [Match(found[0][1], found[0][1] - found[0][0], found[0][3])]
@@ -305,18 +283,6 @@ def matcher(match: str, language: str | None) -> Matcher:
         Inflections(language or "", "--glossary-match lemma") if match == "lemma" else None
     )
     return Matcher(match, inflections)
-
-
-def as_written(words: Sequence[str]) -> Key:
-    """Return words with plain apostrophes and hyphens."""
-    return tuple([TYPOGRAPHIC_FORMS.get(word, word) for word in words])
-
-
-def with_own_case(written: Key, words: Key) -> Key:
-    """Return words in another form, but those with a case of their own as written."""
-    return tuple(
-        [own if has_own_case(own) else word for own, word in zip(written, words, strict=True)]
-    )
 
 
 def continues_name(words: Sequence[str], end: int) -> bool:

@@ -381,10 +381,13 @@ class Sentence:
         return int(place >= SEARCHED or not self.competes(self.candidates[place]))
 
     def competes(self, candidate: Candidate) -> bool:
-        """Return whether a candidate has a term that the best one lacks, or is the best one."""
+        """Return whether a candidate has a term that the best one lacks, and has in no other form,
+        or is the best one."""
         first = self.candidates[0]
-        pairs = zip(candidate.has_term, first.has_term, strict=True)
-        return candidate is first or any(own and not other for own, other in pairs)
+        each = zip(self.constraints.terms, candidate.has_term, first.has_term, strict=True)
+        return candidate is first or any(
+            own and not (other or term in first.other_forms) for term, own, other in each
+        )
 
     @property
     def lacks_answer(self) -> bool:

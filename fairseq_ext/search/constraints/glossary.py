@@ -31,6 +31,7 @@ from fairseq_ext.core.words import Match, has_lemmas, matcher, words_of
 from fairseq_ext.search.phrases.agreement import LANGUAGES
 from fairseq_ext.search.phrases.forms import Forms, forms_of_language
 from fairseq_ext.search.phrases.letter_case import NOUNS_HAVE_CAPITALS, keeps_case, lowered
+from fairseq_ext.search.phrases.places import plural_of
 from fairseq_ext.search.phrases.segmenter import Segmenter
 from fairseq_ext.search.phrases.sentence import EXACT, Cased, Phrase, Unwritable
 from fairseq_ext.search.registry import is_given, register_feature, typed
@@ -301,7 +302,14 @@ class Glossary:
 
     def inflections(self, term: Term, target: str) -> tuple[str, ...]:
         """Return the inflected forms of a target, none for one that is to be written exactly."""
-        return () if self.inflected is None or term.case == "exact" else self.inflected(target)
+        if term.case == "exact" or not self.options.forms:
+            return ()
+        if self.inflected is not None:
+            return self.inflected(target)
+        # the mention may be a plural
+        is_needed = self.matcher.inflections is not None and len(term.targets) == 1
+        is_english = two_letters(self.options.languages.target or "") == "en"
+        return (plural_of(target),) if is_needed and is_english and plural_of(target) else ()
 
     def cased(self, term: Term) -> Cased:
         """Return the case in which a term's targets count, with the search's spellings."""

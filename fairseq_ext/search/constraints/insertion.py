@@ -1,11 +1,10 @@
 """Places for glossary terms for which a draft has no word.
 
 The model does not know the term, but what it would write for the source term by itself
-(renderings.py). So the best place in the draft, and the words that lead to it ("on a", "with the"),
-are those where this word is the most probable; the term then takes its place. The draft keeps all
-of its words. The log-probabilities of the draft's own steps select a few places, in one pass over
-the draft; these are compared by the sum over the sentence, in which tokens that are not near the
-term count as in the draft.
+(renderings.py). So the best place in the draft is the one where this word is the most probable; the
+term then takes its place. The draft keeps all of its words. The log-probabilities of the draft's
+own steps select a few places, in one pass over the draft; these are compared by the sum over the
+sentence, in which tokens that are not near the term count as in the draft.
 """
 
 from __future__ import annotations
@@ -21,42 +20,27 @@ from fairseq_ext.search.constraints.drafts import (
     Version,
 )
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding, Sources
-from fairseq_ext.search.constraints.term_writer import TermWriter, led
+from fairseq_ext.search.constraints.term_writer import TermWriter
 from fairseq_ext.search.constraints.word_alignment import Mention, word_spans
 from fairseq_ext.search.phrases.function_words import function_words
-from fairseq_ext.search.phrases.noun_phrases import lacks_article
-from fairseq_ext.search.phrases.places import PLURAL, agreeing, overlap
+from fairseq_ext.search.phrases.places import agreeing, overlap
 from fairseq_ext.search.phrases.sentence import SourceTerm
 from fairseq_ext.search.pool import Pool
 
-# places and leads of a term that are compared by the whole sentence: without words before it, with
-# one word, and with more
-COMPARED = (3, 3, 6)
+COMPARED = 3  # places of a term that are compared by the whole sentence
 NEAR = 8  # tokens behind a term that are compared
-LEADS = {  # words before a term in the singular and in the plural
-    "en": (
-        "|a|the|and a|and the|with a|with the|in a|in the|on a|on the|at the|of a|of the|to the|"
-        "into the|by a|from the|near a|using a".split("|"),
-        "|the|and|and the|with|with the|in|in the|on|on the|of|of the|for|to the|between".split(
-            "|"
-        ),
-    ),
-    "de": ("|der|die|das|den|dem|des|im|in der|in den|auf dem|auf der|für|von|mit".split("|"),) * 2,
-}
 
 
 class Option(NamedTuple):
-    """A way to insert a term: after words that lead to it."""
+    """A way to insert a term."""
 
     place: int  # in the draft's text
-    lead: str
     form: str  # of the term
     own: str  # the model's word in its place
 
     def rewrite(self, form: str) -> Rewrite:
-        """Return the rewrite that has a form after the lead."""
-        span = self.place, self.place
-        return Rewrite(span, led(self.lead, form), form, "inserted")
+        """Return the rewrite that has a form."""
+        return Rewrite((self.place, self.place), form, form, "inserted")
 
 
 class Insertion:
@@ -110,18 +94,15 @@ class Insertion:
             agreeing(term.targets, word) if self.writer.is_english else self.writer.of_number(term)
         )
         form = forms[0]
-        is_plural = PLURAL.search(form) is not None
-        leads = LEADS.get(self.writer.language, ([""], [""]))[is_plural]
         out = []
         for _, end in word_spans(candidate.text):
             if any(overlap((end - 1, end + 1), other) and end != other[1] for other in taken):
                 continue
-            cased = self.writer.in_case(term, form, candidate.text, (end, end))[0]
-            before = candidate.text[:end] + " "
-            needs = self.writer.is_english and lacks_article(cased, before)
             # "the Amount to settle cash discount field"
-            needs |= any(start - 1 <= end <= behind for start, behind in phrases)
-            out += [Option(end, lead, cased, word or cased) for lead in leads if lead or not needs]
+            if any(start - 1 <= end <= behind for start, behind in phrases):
+                continue
+            cased = self.writer.in_case(term, form, candidate.text, (end, end))
+            out.append(Option(end, cased, word or cased))
         return out
 
     def own_word(self, mentions: Sequence[Mention]) -> str:
@@ -143,10 +124,10 @@ class Insertion:
         """Return the options whose first token is the most probable in the draft, as versions with
         the model's own word, each with the rewrite that has the term."""
         segmenter = self.writer.text.segmenter()
-        first: dict[tuple[str, str], int] = {}  # tokens
-        for lead, own in {(each.lead, each.own) for of in options for each in of}:
-            piece = segmenter.known_pieces(led(lead, own), " ")[0]
-            first[lead, own] = segmenter.dictionary.index(piece)
+        own = {each.own for of in options for each in of}
+        first = {
+            word: segmenter.dictionary.index(segmenter.known_pieces(word, " ")[0]) for word in own
+        }
         tokens = sorted(set(first.values()))
         column = {token: i for i, token in enumerate(tokens)}
         drafts = [(s.source, s.candidates[0].draft.tokens.tolist()) for s, _ in jobs]
@@ -157,14 +138,15 @@ class Insertion:
             begins = len(candidate.draft.tokens) - len(candidate.tokens)
             values = log_probs.tolist()
             steps = {end: next_token(candidate, end) + begins for end in {x.place for x in of}}
-            ranked = sorted(of, key=lambda x: -values[steps[x.place]][column[first[x.lead, x.own]]])
-            kinds = [[x for x in ranked if min(2, len(x.lead.split())) == n] for n in range(3)]
-            chosen = [x for kind, n in zip(kinds, COMPARED, strict=True) for x in kind[:n]]
-            versions = [
-                self.writer.version(sentence, candidate, {term: x.rewrite(x.own)}) for x in chosen
-            ]
+            ranked = sorted(of, key=lambda x: -values[steps[x.place]][column[first[x.own]]])
             out.append(
-                [(each, x.rewrite(x.form)) for each, x in zip(versions, chosen, strict=True)]
+                [
+                    (
+                        self.writer.version(sentence, candidate, {term: x.rewrite(x.own)}),
+                        x.rewrite(x.form),
+                    )
+                    for x in ranked[:COMPARED]
+                ]
             )
         return out
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from unicodedata import normalize
@@ -30,17 +29,9 @@ from fairseq_ext.search.phrases.german_nouns import ALL, lexicon
 from fairseq_ext.search.phrases.letter_case import (
     capitalised,
     fitted,
-    is_title,
     keeps_case,
     lowered,
     starts_sentence,
-)
-from fairseq_ext.search.phrases.noun_phrases import (
-    BARE,
-    is_plural,
-    is_plural_in_german,
-    lacks_article,
-    verb_behind,
 )
 from fairseq_ext.search.phrases.pieces import folded, normal
 from fairseq_ext.search.phrases.places import (
@@ -52,20 +43,12 @@ from fairseq_ext.search.phrases.places import (
     compounds,
     edited,
     edits,
-    fitting,
     overlap,
 )
 from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.phrases.sentence import SourceTerm
 
 NUMBER_BONUS = 3.0
-NUMBER = re.compile(r"(?<![\w-])\d[\d.,]*-$")
-LEADS_OF_KIND = (  # articles behind the same preposition
-    ("der", "die", "das", "den", "dem", "des"),
-    ("im", "in der", "in den"),
-    ("auf dem", "auf der"),
-)
-ARTICLES = ("a", "an", "the")
 PARTS_BEFORE, PARTS_BEHIND = re.compile(r"(?:\w+-)+$"), re.compile(r"(?:-\w+)+")
 SENTENCE_END = re.compile(r"\s*[.!?…]$")
 TAKES_S = re.compile(r"(?:ung|[hk]eit|schaft|ion|tät|ling|tum)$")
@@ -88,42 +71,18 @@ class TermWriter:
     def choices(self, term: SourceTerm, text: str, span: Span, taken: list[Span]) -> list[Rewrite]:
         """Return the ways to write a term in the place of a span of a text; taken: the spans of all
         terms."""
-        displaced, before = text[slice(*span)], text[: span[0]]
-        forms = term.targets
+        displaced, forms = text[slice(*span)], term.targets
         if self.is_english:
-            forms = agreeing(forms, displaced, before)
-            is_bare = self.is_from_german and BARE.search(before) is not None
-            if is_bare and is_plural_in_german(term.source, term.mention):
-                forms = tuple(filter(is_plural, term.targets)) or forms
+            forms = agreeing(forms, displaced, text[: span[0]])
         # the draft's own word may be one of them
         forms = tuple(form for form in forms if folded(form) == folded(displaced)) or forms
-        between = ARTICLES if self.is_english else ()
-        wide = [(widened(text, span, form, taken, between), form) for form in forms]
-        ways = [
-            (each, cased) for each, form in wide for cased in self.in_case(term, form, text, each)
-        ]
-        return [
-            self.agreed(each, led(first, cased), cased, text, taken)
-            for each, cased in ways
-            for first in self.leads(cased, text[: each[0]])
-        ]
+        wide = [(widened(text, span, form, taken), form) for form in forms]
+        ways = [(each, self.in_case(term, form, text, each)) for each, form in wide]
+        return [Rewrite(each, form, form) for each, form in ways]
 
     def displaced(self, term: SourceTerm, text: str, span: Span) -> Span:
         """Return the words that a term displaces in a text in the place of a span."""
         return widened(text, span, term.targets[0], [])
-
-    def leads(self, form: str, before: str) -> tuple[str, ...]:
-        """Return the words that may stand before a form."""
-        return ("", "the") if self.is_english and lacks_article(form, before) else ("",)
-
-    def agreed(
-        self, span: Span, text: str, form: str, draft: str, taken: Sequence[Span]
-    ) -> Rewrite:
-        """Return the rewrite of a span of a draft, with the verb behind it that agrees."""
-        verb = ""
-        if self.is_english:
-            span, verb = verb_behind(draft, span, form, taken)
-        return Rewrite(span, text + verb, form)
 
     def inflected(
         self, term: SourceTerm, text: str, span: Span, taken: list[Span], form: str = ""
@@ -143,19 +102,12 @@ class TermWriter:
         noun = noun_after(text, span[1], self.language, others)
         if noun is not None and not any(map(has_noun, forms)):
             forms = self.attributive(forms, text, span, others, noun)
-        spans = [span, *other_spans(text, span, others)] if " " in term.mention else [span]
-        for place, form in itertools.product(spans, forms):
-            wide = widened(text, place, form, taken)
+        for form in forms:
+            wide = widened(text, span, form, taken)
             cased = self.in_sentence(term, form, text, wide)
             if not has_noun(form):
                 to, particle = verb_parts(text, wide, others)
                 found.setdefault(Rewrite(wide, to + cased, cased, around=particle))
-                continue
-            number = NUMBER.search(text[: wide[0]])  # "648-Fraktionen"
-            if number and "plural" in numbers_of(form, term.targets):
-                found.setdefault(
-                    Rewrite((number.start(), wide[1]), f"{number[0][:-1]} {cased}", cased)
-                )
                 continue
             for i, beginning in enumerate(beginnings(text, wide[0], self.language, others)):
                 if not i or fits(form, beginning.endings):
@@ -187,18 +139,12 @@ class TermWriter:
 
     def inserted(self, term: SourceTerm, rewrite: Rewrite, text: str) -> list[Rewrite]:
         """Return the ways to write a term that is inserted in a text, the given one first: with its
-        other forms, and other articles behind the same preposition."""
+        other forms."""
         if self.language not in LANGUAGES:
             return [rewrite]
-        lead = rewrite.text.removesuffix(rewrite.form).strip()
-        leads = next((each for each in LEADS_OF_KIND if lead in each), (lead,))
         forms = self.of_number(term) if any(map(has_noun, term.targets)) else term.targets
         cased = [self.in_sentence(term, form, text, rewrite.span) for form in forms]
-        found = [
-            Rewrite(rewrite.span, led(first, form), form, rewrite.placed_by)
-            for first in leads
-            for form in cased
-        ]
+        found = [Rewrite(rewrite.span, form, form, rewrite.placed_by) for form in cased]
         return list(dict.fromkeys([rewrite, *found]))
 
     def agrees(
@@ -341,19 +287,14 @@ class TermWriter:
         of a sentence. Its other letter case is a form of its own."""
         if term.case in ("any", "fitted") and starts_sentence(text, span[0]):
             return capitalised(form)
-        return self.in_case(term, form, text, span)[0]
+        return self.in_case(term, form, text, span)
 
-    def in_case(self, term: SourceTerm, form: str, text: str, span: Span) -> tuple[str, ...]:
+    def in_case(self, term: SourceTerm, form: str, text: str, span: Span) -> str:
         """Return a form in the letter case that it has in the place of a span of a text."""
         if term.case in ("any", "fitted"):
-            cased = fitted(form, text, span, self.language)
-            low = lowered(form)
-            # in running text, one word with a capital may be a label, or the model's habit
-            is_either = self.is_english and form == low and cased == (capitalised(low),)
-            is_either = is_either and not starts_sentence(text, span[0]) and not is_title(text)
-            return (*cased, low) if is_either else cased
+            return fitted(form, text, span, self.language)
         begins = term.case == "initial" and span[0] == 0 < span[1] and text[:1].isupper()
-        return (capitalised(form) if begins and not keeps_case(form) else form,)
+        return capitalised(form) if begins and not keeps_case(form) else form
 
     @property
     def is_english(self) -> bool:
@@ -423,33 +364,8 @@ def links(form: str) -> tuple[str, ...]:
     return ("n",) if form.endswith("e") else ("",) if form[-1:] in "aiouäöüy" else ("", "s")
 
 
-def led(lead: str, term: str) -> str:
-    """Return a term after the words that lead to it."""
-    *others, last = lead.split(" ")
-    return " ".join([*others, fitting(last, term) if last in ("a", "an") else last, term]).strip()
-
-
 def hyphened(text: str, span: Span) -> Span:
     """Return a span with the parts of a word that hyphens join to it."""
     before, behind = PARTS_BEFORE.search(text[: span[0]]), PARTS_BEHIND.match(text, span[1])
     start = span[0] if before is None else before.start()
     return start, span[1] if behind is None else behind.end()
-
-
-def other_spans(text: str, span: Span, taken: list[Span]) -> list[Span]:
-    """Return other places of a term for several words: with the noun behind them, which their
-    adjective has, and without the first or the last word."""
-    words = word_spans(text)
-    inside = [i for i, (start, _) in enumerate(words) if span[0] <= start < span[1]]
-    if not inside:
-        return []
-    first, last = inside[0], inside[-1]
-    found = []
-    if last + 1 < len(words) and text[words[last][0]].islower():
-        behind = words[last + 1]
-        is_noun = text[behind[0]].isupper() and text[span[1] : behind[0]].isspace()
-        if is_noun and not any(overlap(behind, other) for other in taken):
-            found.append((span[0], behind[1]))
-    if len(inside) > 2:
-        found += [(words[first + 1][0], span[1]), (span[0], words[last - 1][1])]
-    return found

@@ -36,8 +36,6 @@ from fairseq_ext.search.phrases.places import MIN_NOUN, MIN_OTHER_PART, Span, ov
 ATTENDED = 0.25  # least score of a word
 RENDERED = 0.5  # weight of the renderings next to that of the attention
 IS_RENDERING = 0.25  # least share of the renderings that have a word
-IS_PHRASE = 0.5  # least share of those that have several words together
-LONGEST = 4  # words that translate a single source word
 MIN_SURE_SCORE = (
     0.4  # least score of words that are not doubtful, where a rendering has one of them
 )
@@ -78,15 +76,6 @@ class Mention:
                 for key in dict.fromkeys(keys):
                     found[key] = found.get(key, 0.0) + share
         return exact, stems
-
-    def share(self, *words: str) -> float:
-        """Return the share of the renderings that have these words next to each other."""
-        n = len(words)
-        return sum(
-            share
-            for phrase, share in self.renderings.items()
-            if any(phrase[i : i + n] == words for i in range(len(phrase) - n + 1))
-        )
 
 
 class WordAlignment:
@@ -196,12 +185,6 @@ class WordAlignment:
         }
         self.take_(scores, ATTENDED)
 
-    def belongs(self, mention: int, word: int) -> bool:
-        """Return whether the source word that is strongest for a word is one of a mention's; true
-        if none is known."""
-        strongest, own = self.strongest[word], self.mentions[mention].words
-        return strongest is None or not own or strongest in own
-
     def differ_(self, drops: dict[int, Tensor]) -> None:
         """Find words by the fall of each token's log-probability without a mention (L,)."""
         self.take_(
@@ -269,12 +252,7 @@ class WordAlignment:
             first -= 1
         while self.joins(mention, last + 1, last):
             last += 1
-        ranges = [
-            (start, last)
-            for start in range(max(0, last - LONGEST + 1), first)
-            if self.is_phrase(mention, start, last)
-        ]
-        return min(ranges, default=(first, last))
+        return first, last
 
     def joins(self, mention: int, word: int, left: int) -> bool:
         """Return whether a word next to one of a mention translates it as well: its strongest
@@ -291,18 +269,6 @@ class WordAlignment:
         if self.is_function[word] and not of.has_function_word:
             return False
         return between.isspace() and self.claims[word] <= of.words
-
-    def is_phrase(self, mention: int, first: int, last: int) -> bool:
-        """Return whether words next to each other translate a source word together."""
-        inner = [word for word in range(first, last + 1) if not self.is_function[word]]
-        return (
-            first < last
-            and first in inner
-            and last in inner
-            and self.mentions[mention].share(*self.folded[first : last + 1]) >= IS_PHRASE
-            and all(self.belongs(mention, word) for word in inner)
-            and all(self.is_free(word) for word in range(first, last + 1))
-        )
 
 
 def word_spans(text: str) -> list[Span]:
@@ -334,31 +300,13 @@ def remove_tokens(source: Sequence[int], places: Sequence[int]) -> list[int]:
     return [token for place, token in enumerate(source) if place not in left_out]
 
 
-def widened(
-    text: str, span: Span, term: str, taken: list[Span], between: Collection[str] = ()
-) -> Span:
+def widened(text: str, span: Span, term: str, taken: list[Span]) -> Span:
     """Return the span with neighbouring words that the term itself contains ("electric guitar" for
-    the term "six-string guitar"), behind one of the words `between` too where the span then has the
-    whole term. An empty span, for an insertion, is unchanged."""
+    the term "six-string guitar"). An empty span, for an insertion, is unchanged. taken: the spans
+    of other terms."""
     if span[0] == span[1]:
         return span
-    own = stems(term)
-    wide = spread(text, span, own, taken, between)
-    is_whole = own <= stems(text[slice(*wide)])  # "Register a new item" for "Register new items"
-    return wide if is_whole else spread(text, span, own, taken)
-
-
-def stems(text: str) -> set[str]:
-    """Return the stems of a text's words."""
-    return {stem(folded(word)) for word in words_of(text)}
-
-
-def spread(
-    text: str, span: Span, own: set[str], taken: list[Span], between: Collection[str] = ()
-) -> Span:
-    """Return the span with the words next to it that have one of these stems. between: words that
-    may stand before such a word."""
-    words = words_of(text)
+    own, words = stems(term), words_of(text)
     spans = [
         (start, start + len(word))
         for start, word in zip(starts_of(text, words), words, strict=True)
@@ -370,7 +318,11 @@ def spread(
     ]:
         is_free = all(behind <= other[0] or first >= other[1] for other in taken if other != span)
         gap = text[behind:start] if behind <= start else text[end:first]
-        is_near = gap[:1].isspace() and {*gap.split()} <= {*between}
-        if is_near and is_free and stem(folded(text[first:behind])) in own:
+        if gap.isspace() and is_free and stem(folded(text[first:behind])) in own:
             start, end = min(start, first), max(end, behind)
     return start, end
+
+
+def stems(text: str) -> set[str]:
+    """Return the stems of a text's words."""
+    return {stem(folded(word)) for word in words_of(text)}

@@ -12,7 +12,6 @@
 | letter_case.py | the letter case of a term in its sentence |
 | forms.py | inflected forms of terms |
 | agreement.py, german_nouns.py | the words that agree with a German noun; its cases |
-| noun_phrases.py | English around a placed term: article, number, verb |
 | function_words.py | words that no term displaces |
 | sentence_ends.py | the tokens that end a sentence (`--constraint-end`) |
 

@@ -60,40 +60,33 @@ def titled(term: str) -> str:
     )
 
 
-def is_title(text: str) -> bool:
-    """Return whether each word of an English text but the small ones has a capital."""
-    return not any(word[0].islower() and word not in SMALL for word in PART.findall(text))
-
-
 def starts_sentence(text: str, start: int) -> bool:
     """Return whether the word at a place of a text is the first one of a sentence."""
     return SENTENCE_START.search(text[:start]) is not None
 
 
-def fitted(term: str, text: str, span: tuple[int, int], language: str = "en") -> tuple[str, ...]:
-    """Return a term in the case that it has in the place of a span of a text, the best one first.
+def fitted(term: str, text: str, span: tuple[int, int], language: str = "en") -> str:
+    """Return a term in the case that it has in the place of a span of a text.
 
     span: [start, end) in characters, empty where the term is inserted; language: of the text.
-    There are two where the language decides: a German noun keeps the capital that an adjective
-    or a verb loses.
     """
     displaced = [
         part.group() for part in PART.finditer(text[slice(*span)]) if part.group()[0].isalpha()
     ]
     if text.isupper() and len(text.split()) > 1:
-        return (term.upper(),)
+        return term.upper()
     if displaced and starts_sentence(text, span[0]):
         first, *others = displaced
         begun = term if has_own_case(term.split()[0]) else capitalised(term)
         if language in NOUNS_HAVE_CAPITALS:
-            return (begun if first[0].isupper() else term,)
+            return begun if first[0].isupper() else term
         if any(word[0].isupper() for word in others):
-            return (as_label(term, displaced, language),)
-        return (begun[:1] + lowered(begun)[1:] if first[0].isupper() else lowered(term),)
-    low, is_label = lowered(term), any(word[0].isupper() for word in displaced)
+            return as_label(term, displaced, language)
+        return begun[:1] + lowered(begun)[1:] if first[0].isupper() else lowered(term)
     if language in NOUNS_HAVE_CAPITALS:
-        return (term,) if is_label or not displaced or low == term else (term, low)
-    return (as_label(term, displaced, language) if is_label else low,)
+        return term
+    is_label = any(word[0].isupper() for word in displaced)
+    return as_label(term, displaced, language) if is_label else lowered(term)
 
 
 def as_label(term: str, displaced: list[str], language: str) -> str:

@@ -39,6 +39,13 @@ SINGULAR = r"(?<!\w)(?:alias|atlas|bias|canvas|gas|lens|means|news|series|specie
 PLURAL = regex.compile(
     rf"(?i)(?:\w*(?:[^ius\W]s(?<!{SINGULAR})|men|children|people|feet|teeth|mice|geese))$"
 )
+PLURALS = (  # endings of English nouns
+    (regex.compile(r"(?i)(?<=m)an$"), "en"),
+    (regex.compile(r"(?i)(?<=child)$"), "ren"),
+    (regex.compile(r"(?i)(?<=[^aeiou])y$"), "ies"),
+    (regex.compile(r"(?i)(?<=[sxz]|[cs]h)$"), "es"),
+    (regex.compile(r"(?<=\p{L})$"), "s"),
+)
 AGREEING_VERB = regex.compile(r" (?:is|are|was|were|has|have|does|do)$")  # with a noun before it
 WORD = regex.compile(r"\p{L}+")
 SENTENCE_SIGN = regex.compile("[.!?…]")  # which no term doubles
@@ -73,8 +80,9 @@ class PhraseToFind(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The length of its longest form in characters; 0 without a mention."""
-        return max(map(len, self.forms), default=0) if self.mention else 0
+        """How many words its longest form has beyond one; 0 without a mention."""
+        counts = (form.count(" ") + form.count("-") for form in self.forms)
+        return max(counts, default=0) if self.mention else 0
 
 
 class Text(NamedTuple):
@@ -375,6 +383,13 @@ def banned_in_texts(
         return banned_in
 
     return look
+
+
+def plural_of(noun: str) -> str:
+    """Return the plural of an English noun; "" for one that is a plural, or no word."""
+    if PLURAL.search(noun):
+        return ""
+    return next((e.sub(other, noun, count=1) for e, other in PLURALS if e.search(noun)), "")
 
 
 def agreeing(targets: tuple[str, ...], word: str, before: str = "") -> tuple[str, ...]:

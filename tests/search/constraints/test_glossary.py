@@ -151,18 +151,18 @@ def test_segmented_text_is_matched_piece_by_piece(glossary):
         ("casefold", "Straße", "in der STRASSE", True),
         ("casefold", "Stiefel", "zwei Stiefeln", False),
         ("lemma", "Gummistiefel", "mit Gummistiefeln", True),
-        ("lemma", "Gummistiefel", "mit GUMMISTIEFEL", True),  # the words themselves, in any case
+        ("lemma", "Gummistiefel", "mit GUMMISTIEFEL", False),
         ("lemma", "grünes Haus", "die grünen Häuser", True),
         ("lemma", "grünes Haus", "die grünen, Häuser", False),
         ("lemma", "Haus", "die Hausverwaltung", False),
-        ("lemma", "Häuser", "ein Haus", True),
-        ("lemma", "Gummistiefel", "gummistiefel", True),
+        ("lemma", "Häuser", "ein Haus", False),
+        ("lemma", "Gummistiefel", "gummistiefel", False),
         # an adjective or a participle in another form, not another verb form
         ("lemma", "klinisch", "mit klinischer Prüfung", True),
-        ("lemma", "Neuer Ordner", "in einen neuen Ordner", True),
-        ("lemma", "Ausgewählt", "die ausgewählten Zeilen", True),
-        ("lemma", "Ausgewählt", "Sie können ihn auswählen.", False),
-        ("lemma", "Verwenden", "wird verwendet", False),
+        ("lemma", "neuer Ordner", "in einen neuen Ordner", True),
+        ("lemma", "ausgewählt", "die ausgewählten Zeilen", True),
+        ("lemma", "ausgewählt", "Sie können ihn auswählen.", False),
+        ("lemma", "verwenden", "wird verwendet", False),
         ("lemma", "Bestand", "die Prüfung ist bestanden", False),
         ("lemma", "Keiner", "kein Ordner", False),
         # a word with a case of its own, and a short one, as written
@@ -185,12 +185,13 @@ def test_case_and_lemmas_of_sources(glossary, match, term, text, matches):
 @pytest.mark.parametrize(
     ("term", "text", "matches"),
     [
-        ("Shock absorber", "check both shock absorbers", True),
+        ("shock absorber", "check both shock absorbers", True),
+        ("Check", "please check both", False),  # a label
         ("steering wheels", "the steering wheel", True),
-        ("child seat", "Child Seats", True),  # a title
+        ("child seat", "Child seats are here", True),
         ("woman", "two women", True),
         ("conflict of interest", "no conflicts of interest", True),
-        ("Window", "Windows are open.", True),
+        ("window", "Windows are open.", True),
         ("Window", "install it on Windows first", False),
         ("post", "the posted order", False),
         ("use", "using it", False),
@@ -198,7 +199,7 @@ def test_case_and_lemmas_of_sources(glossary, match, term, text, matches):
         ("low fat", "lower fat", False),
         ("trials", "a trial", True),
         ("glass", "the glasses", True),
-        ("don't know", "we Don’t know", True),
+        ("don't know", "we don’t know", True),
         ("No", "we have no service", False),
         ("US", "tell us", False),
     ],
@@ -219,8 +220,8 @@ def test_forms_of_terms_are_found_where_there_are_lemmas(glossary, source, match
 
 def test_of_terms_with_the_same_lemmas_the_one_with_the_words_wins(glossary):
     both = glossary("haus\t3\nHaus\t1\nHäuser\t2\n", match="lemma", languages=Languages("de", "en"))
-    texts = ("zwei Häuser", "ein Haus", "im haus", "zwei HÄUSER", "in Häusern")
-    assert [found(both, text) for text in texts] == [["2"], ["1"], ["3"], ["2"], ["1"]]
+    texts = ("zwei Häuser", "ein Haus", "im haus", "in Häusern")
+    assert [found(both, text) for text in texts] == [["2"], ["1"], ["3"], ["1"]]
 
 
 def test_lemmas_of_an_unknown_language_are_refused(glossary):

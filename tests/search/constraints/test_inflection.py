@@ -10,7 +10,7 @@ from sizes import drawn
 
 from fairseq_ext import Translator
 from fairseq_ext.search.constraints.drafts import Rewrite, is_part_of
-from fairseq_ext.search.constraints.term_writer import TermWriter, other_spans
+from fairseq_ext.search.constraints.term_writer import TermWriter
 from fairseq_ext.search.phrases.sentence import SourceTerm
 
 
@@ -61,24 +61,6 @@ def test_an_adjective_of_the_draft_has_an_ending_that_goes_with_the_words_before
     assert (place is not None) == is_wrong
 
 
-@pytest.mark.parametrize(
-    ("text", "words", "others"),
-    [
-        ("die verbleibende Menge", "verbleibende", ["verbleibende Menge"]),
-        ("die verbleibende, Menge", "verbleibende", []),
-        ("Register Ausführen im Hintergrund", None, ["Ausführen im Hintergrund", None]),
-        ("die Rechnung Betrag", "Rechnung", []),
-    ],
-)
-def test_a_term_of_several_words_has_other_places(text, words, others):
-    words = words or text
-    start = text.index(words)
-    found = other_spans(text, (start, start + len(words)), [])
-    assert [text[slice(*span)] for span in found] == [
-        other or text.rsplit(" ", 1)[0] for other in others
-    ]
-
-
 @pytest.mark.parametrize(("mention", "forms"), [("box", ["Kunde"]), ("boxes", ["Kunden"])])
 def test_a_noun_has_the_number_of_its_english_source(mention, forms):
     writer = TermWriter(lambda: None, 2, "de")
@@ -118,14 +100,6 @@ def test_a_word_that_another_term_may_take_is_no_mistake_of_the_draft():
     assert is_part_of(part, longer) and not is_part_of(longer, part)
 
 
-def test_a_noun_behind_a_number_loses_the_hyphen():
-    writer = TermWriter(lambda: None, 2, "de")
-    term = SourceTerm("fractures", targets=("Fraktur", "Frakturen"))
-    text = "mit 648-Fraktionen"
-    ways = writer.inflected(term, text, (8, 18), [(8, 18)])
-    assert "mit 648 Frakturen" in {text[: w.span[0]] + w.text + text[w.span[1] :] for w in ways}
-
-
 @pytest.mark.parametrize(
     ("word", "part", "forms", "written"),
     [
@@ -157,11 +131,3 @@ def test_an_adjective_agrees_with_a_noun_that_is_a_term_too():
         if writer.agrees(text, chosen | {adjective: Rewrite((9, 18), form, form)}, adjective)
     ]
     assert possible == ["randomisierte"]
-
-
-def test_an_inserted_noun_may_have_another_article():
-    writer = TermWriter(lambda: None, 2, "de")
-    term = SourceTerm("records", targets=("Datensatz", "Datensätze"))
-    first = Rewrite((3, 3), "die Datensatz", "Datensatz", "inserted")
-    texts = [each.text for each in writer.inserted(term, first, "Sie.")]
-    assert texts[0] == "die Datensatz" and {"der Datensatz", "den Datensatz"} <= set(texts)
