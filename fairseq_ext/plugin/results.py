@@ -193,7 +193,7 @@ class ResultsFile:
             return None
         if record["source"] != source:
             raise UsageError(
-                f"sentence {number} of {self.path} was translated from another source, "
+                f"sentence {number + 1} of {self.path} was translated from another source, "
                 "or with other constraints or another prefix: use the same data, or name "
                 "another --results-file"
             )

@@ -362,7 +362,7 @@ class Sentences:
                 "(all: --stats-file)",
                 len(counts.unmet),
                 counts.given,
-                number,
+                number + 1,
                 cut(phrase),
                 reason,
             )

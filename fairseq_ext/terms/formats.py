@@ -160,7 +160,7 @@ def read_hypotheses(path: str, target_lang: str) -> list[str]:
     for number in range(len(texts)):
         if number not in numbers:
             raise UsageError(
-                f"{flag} {path} has no sentence {number}: finish the run with --resume"
+                f"{flag} {path} has no sentence {number + 1}: finish the run with --resume"
             )
     return [texts[numbers.index(number)] for number in range(len(texts))]
 

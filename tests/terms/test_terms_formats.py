@@ -141,7 +141,7 @@ def test_translations_in_text_results_corpus_and_submission(tmp_path):
         {"id": 0, "source": "f1", "text": "eins", "hypotheses": [{"tokens": [5, 2]}]},
     ]
     assert read(jsonl(tmp_path / "results", *results)) == ["eins", "zwei"]
-    with pytest.raises(UsageError, match="has no sentence 0"):
+    with pytest.raises(UsageError, match="has no sentence 1"):
         read(jsonl(tmp_path / "part.jsonl", *results[:2]))
     corpus = [
         {"id": 0, "source": "one", "hypotheses": ["eins", "ein"]},

@@ -71,40 +71,8 @@ RULES = [
         "the second best has the term",
         {"drafts:Sentence.competes": lambda self, candidate: candidate is self.candidates[0]},
     ),
-    Rule("length reward", "all", "of competing hypotheses", {"placement:LENGTH_REWARD": 0.0}),
-    Rule(
-        "searched again",
-        "all",
-        "a term without a word or place",
-        {"drafts:Sentence.required_next": property(always(()))},
-    ),
     Rule(
         "inserted", "all", "a term without a word", {"insertion:Insertion.__call__": always(None)}
-    ),
-    Rule("words before an insertion", "en, de", "with the", {"insertion:LEADS": {}}),
-    Rule(
-        "not next to itself",
-        "en",
-        "cash discount discount",
-        {"insertion:folded_words": always(())},
-    ),
-    Rule(
-        "without",
-        "de-en",
-        "ohne Hemd: shirtless",
-        {"insertion:Insertion.is_lacking": always(False)},
-    ),
-    Rule(
-        "inserted before its noun",
-        "de",
-        "an adjective",
-        {"insertion:TermWriter.is_adjective": always(False)},
-    ),
-    Rule(
-        "words for another class",
-        "en",
-        "riding a skateboard",
-        {"insertion:Insertion.fill": always(None)},
     ),
     Rule("imperative", "de-en", "Fragen Sie", {"placement:is_imperative": always(False)}),
     Rule(
@@ -114,40 +82,10 @@ RULES = [
         {"word_alignment:WordAlignment.is_verb": always(False)},
     ),
     Rule(
-        "word of others",
-        "all",
-        "the Account of Balance Account",
-        {"word_alignment:WordAlignment.is_of_other": always(False)},
-    ),
-    Rule(
-        "modifiers",
-        "all",
-        "young of young boy",
-        {"word_alignment:WordAlignment.are_modifiers": always(False)},
-    ),
-    Rule(
-        "nearly the term",
-        "all",
-        "priorities: priority",
-        {"word_alignment:share_long_prefix": always(False)},
-    ),
-    Rule(
-        "strongest source word",
-        "all",
-        "others count a third",
-        {"word_alignment:OTHER_WORD_SHARE": 1.0},
-    ),
-    Rule(
         "neighbours join",
         "all",
         "power cable",
         {"word_alignment:WordAlignment.joins": always(False)},
-    ),
-    Rule(
-        "phrases join",
-        "all",
-        "crowd of people",
-        {"word_alignment:WordAlignment.is_phrase": always(False)},
     ),
     Rule(
         "part of a compound",
@@ -162,7 +100,6 @@ RULES = [
         "electric guitar: six-string guitar",
         {"term_writer:widened": lambda text, span, *_: span},
     ),
-    Rule("words between", "en", "Register a new item", {"term_writer:ARTICLES": ()}),
     Rule(
         "another form stays",
         "en",
@@ -170,25 +107,11 @@ RULES = [
         {"placement:is_form": always(False)},
     ),
     Rule(
-        "article",
-        "en",
-        "the Field",
-        {"term_writer:lacks_article": always(False), "insertion:lacks_article": always(False)},
-    ),
-    Rule("plural without article", "de-en", "Bücher", {"term_writer:BARE": NEVER}),
-    Rule(
         "number of the displaced",
         "en",
         "buildings: edifices",
         {"term_writer:agreeing": lambda forms, *_: forms},
     ),
-    Rule(
-        "verb behind",
-        "en",
-        "the lines are",
-        {"term_writer:verb_behind": lambda text, span, *_: (span, "")},
-    ),
-    Rule("label or word", "en", "the Page, the page", {"term_writer:is_title": always(True)}),
     Rule("sentence end", "all", "a full stop", {"term_writer:SENTENCE_END": NEVER}),
     Rule(
         "articles agree",
@@ -214,25 +137,17 @@ RULES = [
         "der randomisierten Studie",
         {"term_writer:TermWriter.attributive": lambda self, forms, *_: forms},
     ),
-    Rule("other places", "de", "the noun behind", {"term_writer:other_spans": always([])}),
     Rule(
         "verb parts",
         "de",
         "abzubrechen: zu beenden",
         {"term_writer:verb_parts": always(("", ()))},
     ),
-    Rule("numbers with hyphens", "de", "648-Fraktionen", {"term_writer:NUMBER": NEVER}),
     Rule(
         "repairs",
         "de",
         "einen Differenz",
         {"term_writer:TermWriter.wrong_place": always(None)},
-    ),
-    Rule(
-        "articles of a preposition",
-        "de",
-        "im, in der",
-        {"term_writer:LEADS_OF_KIND": ()},
     ),
 ]
 

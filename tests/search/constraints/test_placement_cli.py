@@ -80,6 +80,7 @@ def test_mentions_share_no_words_and_the_report_counts_as_the_statistics(tmp_pat
     counts = json.loads((tmp_path / "s").read_text())
     left = [t for each in found for t in each["terms"] if t["placed_by"] == "left"]
     assert len(left) == counts["glossary"]["unmet"] == len(counts["constraints"]["unmet"]) == 1
+    assert counts["constraints"]["unmet"][0][0] == 3 and "the first in sentence 4" in done.stderr
 
 
 @pytest.mark.parametrize(
