@@ -38,7 +38,7 @@ def test_the_image_is_not_roots_and_its_parts_fit() -> None:
         "\nENTRYPOINT "
     )
     # whatever a request can hold
-    assert set(re.findall(r"\[([a-z,]+)\]", STAGE)[0].split(",")) == {"serve", "text", "terms"}
+    assert set(re.findall(r"\[([a-z,]+)\]", STAGE)[0].split(",")) == {"serve", "text"}
     (volume,), (port,), entry = (
         reported("VOLUME"),
         reported("EXPOSE"),
