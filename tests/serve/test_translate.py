@@ -405,7 +405,7 @@ def test_glossaries_are_kept_replaced_and_forgotten(client, settings):
     text = client.post("/v1/translate", json=record).json()["text"]
     assert "employee" in text and "house" not in text
     # also for another form of the word
-    both = client.post("/v1/translate", json={**record, "glossary": {"Ports": "house"}}).json()
+    both = client.post("/v1/translate", json={**record, "glossary": {"Port": "house"}}).json()
     assert [c["phrase"] for c in both["constraints"]] == ["house"]
     refused = client.put(path, content="Patient\t|x\n", headers=TSV)
     assert refused.status_code == 400 and "line 1 of glossary 'clinic'" in refused.json()["error"]
