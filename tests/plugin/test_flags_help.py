@@ -146,7 +146,8 @@ def test_every_flag_of_the_other_commands_says_what_it_is_and_its_default(comman
     ]
     assert reported
     for action in reported:
-        said = action.help or ""
+        default = f"{action.default:g}" if isinstance(action.default, float) else action.default
+        said = re.sub(r"%\(default\)[sdg]", str(default), action.help or "")
         assert len(said) > 8, action.dest
         assert action.required or "default: " in said, action.dest
         if action.default not in (None, (), []) and not isinstance(action.default, bool):
