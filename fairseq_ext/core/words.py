@@ -134,7 +134,8 @@ class Inflections:
         """Return what the forms of a word share."""
         if len(word) < MIN_INFLECTED or has_own_case(word):
             return word
-        return word[0] + self.of_word(word)[1:].replace("ß", "ss")
+        form = self.of_word(word).replace("ß", "ss")
+        return (form[0].upper() if word[0].isupper() else form[0].lower()) + form[1:]
 
     def is_lemma(self, words: Sequence[str]) -> bool:
         """Return whether a term is no inflected form of another noun."""
@@ -246,23 +247,27 @@ class Matcher:
 
     def matches(self, words: Sequence[str]) -> list[Match]:
         """Return the terms in a sentence of these words, from left to right."""
-        key = self.key(words)
         found = []  # (-length, place, how well the words match, term)
-        initial = next((i for i, word in enumerate(words) if word[0].isalpha()), -1)
-        shared = self.inflections
-        for rank, index in enumerate((self.words, self.forms)[: 1 if shared is None else 2]):
-            key = shared(key) if shared is not None and rank else key
+        keys = [(self.words, self.key(words))]
+        if self.inflections is not None:
+            keys.append((self.forms, self.inflections(keys[0][1])))
+        for rank, (index, key) in enumerate(keys):
             for place, word in enumerate(key):
-                firsts = [word]
-                if place == initial and words[place][0].isupper():  # of surface and lemma
-                    low = words[place][0].lower() + words[place][1:]
-                    firsts.append(shared.shared(low) if shared is not None and rank else low)
-                for how, first in enumerate(firsts):
-                    if first in index.lengths:
-                        found += [
-                            (-length, place, 2 * rank + how, term)
-                            for length, term in index.terms_at(key, place, first)
-                        ]
+                if word in index.lengths:
+                    found += [
+                        (-length, place, 2 * rank, term)
+                        for length, term in index.terms_at(key, place, word)
+                    ]
+        initial = next((i for i, word in enumerate(words) if word[0].isalpha()), -1)
+        if self.match != "casefold" and initial >= 0 and words[initial][0].isupper():
+            first = keys[0][1][initial]
+            low = first[0].lower() + first[1:]
+            for rank, (index, key) in enumerate(keys):
+                word = self.inflections.shared(low) if self.inflections and rank else low
+                found += [
+                    (-length, initial, 2 * rank + 1, term)
+                    for length, term in index.terms_at(key, initial, word)
+                ]
         found = [each for each in found if not continues_name(words, each[1] - each[0])]
         if len(found) == 1:
             return [Match(found[0][1], found[0][1] - found[0][0], found[0][3])]

@@ -15,9 +15,11 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "scripts" / "experiments" / "terminology"
 sys.path[:0] = [str(HERE)]
 
+import rules  # noqa: E402
 from placement_model import AttentiveModel, SpanTerm, Words, in_step  # noqa: E402
 from placement_scores import Entry  # noqa: E402
 
+from fairseq_ext.search.constraints import placement  # noqa: E402
 from fairseq_ext.translator import Translator  # noqa: E402
 
 DEMO = ROOT / "checkpoints" / "demo"
@@ -119,3 +121,25 @@ def test_the_command_compares_the_ways_and_writes_the_tables(tmp_path):
         "### two, beam 5: 2 terms in 2 sentences" in done.stdout
         and "| mean of the layers | 100.0% |" in done.stdout
     ), done.stderr
+
+
+def test_what_a_rule_earns(tmp_path):
+    """rules.py on lines of the demo: another form stays by its rule, and is replaced without it."""
+    rule, other = "another form stays", "articles agree"  # the second is of German targets
+    (tmp_path / "text.de").write_text("Das Speichern der Datei schlägt fehl.\n", encoding="utf-8")
+    (tmp_path / "text.en").write_text("Saving the file fails.\n", encoding="utf-8")
+    (tmp_path / "terms.tsv").write_text("Speichern\tSave\n", encoding="utf-8")
+    given = [DEMO, tmp_path / "text", "de", "en", tmp_path / "terms.tsv"]
+    command = [sys.executable, HERE / "rules.py", "--out", tmp_path / "out", "--least", "1"]
+    command += ["--set", "demo", *given, "--only", rule, other, "--rounds", "2"]
+    subprocess.run(list(map(str, command)), check=True, capture_output=True)
+    rounds = json.loads((tmp_path / "out" / "rules.json").read_text())
+    up, down, _, placed = rounds[0]["rules"][rule]["demo"]
+    assert (up, down, placed) == (1, 0, 0) and rounds[0]["rules"][other] == {}
+    assert rounds[1]["off"] == [other] and rule in rounds[1]["rules"]
+
+
+def test_each_rule_can_be_left_out():
+    with rules.without(rules.RULES):
+        assert placement.KNOWN_SHARE == 2
+    assert placement.KNOWN_SHARE == 0.5

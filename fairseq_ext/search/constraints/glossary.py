@@ -308,8 +308,10 @@ class Glossary:
             return self.inflected(target)
         # the mention may be a plural
         is_needed = self.matcher.inflections is not None and len(term.targets) == 1
-        is_english = two_letters(self.options.languages.target or "") == "en"
-        return (plural_of(target),) if is_needed and is_english and plural_of(target) else ()
+        if not is_needed or two_letters(self.options.languages.target or "") != "en":
+            return ()
+        plural = plural_of(target)
+        return (plural,) if plural else ()
 
     def cased(self, term: Term) -> Cased:
         """Return the case in which a term's targets count, with the search's spellings."""
@@ -382,10 +384,10 @@ def repeat_mode(flags: Any) -> str:
     return str(flags.glossary_repeat or ("each" if places_terms(flags) else "once"))
 
 
-def match_mode(match: Any, languages: Languages, has_words: bool) -> str:
+def match_mode(match: str | None, languages: Languages, has_words: bool) -> str:
     """Return --glossary-match, or its default for the source language. has_words: whether sources
     are known in words, and not in pieces only."""
-    return str(match or ("lemma" if has_words and has_lemmas(languages.source) else "surface"))
+    return match or ("lemma" if has_words and has_lemmas(languages.source) else "surface")
 
 
 def check_glossary(flags: Any, of_requests: bool = False) -> None:

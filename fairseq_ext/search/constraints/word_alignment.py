@@ -2,10 +2,11 @@
 term, and forced decoding.
 
 Attention: the words whose prediction attends to the term, by the cross-attention of all layers and
-heads on average. Renderings: the
-words that the model writes for the term by itself (renderings.py). Function words translate no
-term, unless a rendering has them; a verb translates no noun. Neighbours join a word where they
-translate the same source term: "power cable" for "Netzkabel".
+heads on average. Renderings: the words that the model writes for the term by itself
+(renderings.py). Function words translate no term, unless a rendering has them; a verb translates no
+noun. Neighbours join a word where they translate the same source term: "power cable" for
+"Netzkabel". Where little speaks for a German word, a longer noun that begins or ends with a
+rendering is taken, if its other part translates the source word next to the term.
 
 Where the model has no such attention, a rendering, else prediction difference:
 

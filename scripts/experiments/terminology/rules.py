@@ -117,7 +117,7 @@ RULES = [
         "articles agree",
         "de",
         "dem Verband: der Gruppe",
-        {"term_writer:beginnings": "first"},
+        {"term_writer:fits": always(False)},
     ),
     Rule(
         "agreement",
@@ -165,7 +165,7 @@ def without(rules: Sequence[Rule]) -> Iterator[None]:
                 owner = getattr(owner, parent)
             old = vars(owner)[name]
             undo.append((owner, name, old))
-            setattr(owner, name, (lambda *a, old=old: old(*a)[:1]) if value == "first" else value)
+            setattr(owner, name, value)
         yield
     finally:
         for owner, name, old in reversed(undo):

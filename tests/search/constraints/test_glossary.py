@@ -153,6 +153,7 @@ def test_segmented_text_is_matched_piece_by_piece(glossary):
         ("lemma", "Gummistiefel", "mit Gummistiefeln", True),
         ("lemma", "Gummistiefel", "mit GUMMISTIEFEL", False),
         ("lemma", "grünes Haus", "die grünen Häuser", True),
+        ("lemma", "Arzt", "zwei Ärzte", True),
         ("lemma", "grünes Haus", "die grünen, Häuser", False),
         ("lemma", "Haus", "die Hausverwaltung", False),
         ("lemma", "Häuser", "ein Haus", False),
@@ -214,8 +215,8 @@ def test_english_terms_in_another_number(glossary, term, text, matches):
     [("fr", None, True), ("xx", None, False), (None, None, False), ("fr", "surface", False)],
 )
 def test_forms_of_terms_are_found_where_there_are_lemmas(glossary, source, match, matches):
-    given = glossary("cheval\tx\n", match=match, languages=Languages(source, "en"))
-    assert found(given, "deux chevaux") == ["x"] * matches
+    given = glossary("cheval\tx\nœil\ty\n", match=match, languages=Languages(source, "en"))
+    assert found(given, "deux chevaux et deux yeux") == ["x", "y"] * matches
 
 
 def test_of_terms_with_the_same_lemmas_the_one_with_the_words_wins(glossary):
