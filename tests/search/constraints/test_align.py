@@ -36,7 +36,7 @@ from fairseq_ext.search.constraints.term_writer import TermWriter, ended
 from fairseq_ext.search.constraints.word_alignment import Mention, WordAlignment, sums, widened
 from fairseq_ext.search.phrases.function_words import function_words
 from fairseq_ext.search.phrases.letter_case import fitted
-from fairseq_ext.search.phrases.places import agreeing, edited, edits, fitting
+from fairseq_ext.search.phrases.places import agreeing, edited, edits, fitting, plural_of
 from fairseq_ext.search.phrases.sentence import SentenceConstraints, SourceTerm
 
 SOURCES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()
@@ -803,6 +803,13 @@ def test_no_term_is_inserted_into_a_phrase_with_a_term_of_the_draft():
     insertion = Insertion(None, TermWriter(lambda: None, 2, "en"), None)
     options = insertion.options(sentence, discount)
     assert {option.place for option in options} == {len("in"), len(text)}
+
+
+def test_the_plural_of_an_english_noun():
+    nouns = "order line|policy|day|box|match|gentleman|child|lines|C++".split("|")
+    assert [*map(plural_of, nouns)] == [
+        *("order lines", "policies", "days", "boxes", "matches", "gentlemen", "children", "", "")
+    ]
 
 
 @pytest.mark.parametrize(

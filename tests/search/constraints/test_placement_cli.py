@@ -32,6 +32,14 @@ def test_a_verb_that_the_draft_has_in_another_form_stays_as_it_is(tmp_path):
     assert re.search(r"\bcycle\b", cycle)
 
 
+def test_a_mention_in_the_plural_becomes_the_plural_of_the_target(tmp_path):
+    (tmp_path / "terms.tsv").write_text("Ordner\tbinder\n", encoding="utf-8")
+    lines = "Die Ordner sind leer.\nDer Ordner ist leer.\n"
+    done = interactive_forked(lines, MODEL, *OURS, "--glossary", tmp_path / "terms.tsv")
+    found = re.findall(r"^D-\d+\t\S+\t(.*)$", done.stdout, re.MULTILINE)
+    assert [re.findall(r"\bbinders?\b", text) for text in found] == [["binders"], ["binder"]]
+
+
 def test_other_forms_of_a_term_are_found_but_by_surface(tmp_path):
     """The signature names the match; surface is not named."""
     (tmp_path / "terms.tsv").write_text("Angebot\tquotations\n", encoding="utf-8")
