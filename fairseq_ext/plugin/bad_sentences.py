@@ -103,13 +103,14 @@ class BadSentences:
             source, target = size if isinstance(size, tuple) else (size, 0)
             of_target = f" and its reference {target}" if limit is None or source <= limit else ""
             self.too_long[i] = SentenceError(
-                f"sentence {i} has {source} tokens{of_target}, and the model takes {max_positions}"
-                ": shorten or split it, or leave it out with --skip-invalid-size-inputs-valid-test"
+                f"sentence {i + 1} has {source} tokens{of_target}, and the model takes "
+                f"{max_positions}: shorten or split it, or leave it out with "
+                "--skip-invalid-size-inputs-valid-test"
             )
         if self.max_tokens:
             for i in [i for i in map(int, kept) if dataset.num_tokens(i) > self.max_tokens]:
                 self.too_long[i] = SentenceError(
-                    f"sentence {i} has {dataset.num_tokens(i)} tokens and --max-tokens takes "
+                    f"sentence {i + 1} has {dataset.num_tokens(i)} tokens and --max-tokens takes "
                     f"{self.max_tokens}: raise it, or split the sentence"
                 )
             kept = kept[[int(i) not in self.too_long for i in kept]]
