@@ -17,9 +17,9 @@ from fairseq_ext.search.checks import refused_by_corpus
 
 EXIT_CODES = """
 exit codes: 0 every sentence is translated; 1 stopped by an error, \
-which is reported in one sentence; 3 done, with entries in errors.jsonl
-(the last line says how many); 4 the same, and an input file could \
-not be read to its end; 130 interrupted. After 1, 4 and 130 the
+which is reported in one sentence; 3 some sentences could not be translated
+(errors.jsonl names them, and constraints that are not met); 4 an input file \
+could not be read to its end; 130 interrupted. After 1, 4 and 130 the
 same command continues the run.
 """
 
@@ -239,7 +239,7 @@ def main(argv: list[str] | None = None) -> int:
         f"{'not all' if done.unreadable else 'all'} done: "
         f"{counted(done.sentences_before + done.sentences, 'sentence')}, {entries}"
     )
-    return 4 if done.unreadable else 3 if done.errors else 0
+    return 4 if done.unreadable else 3 if done.errors > done.unmet else 0
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import json
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
@@ -223,16 +224,15 @@ class OutputFolder:
 
     def write_errors(
         self, shards: Iterable[Shard], unreadable: Callable[[Shard], list[dict[str, Any]]]
-    ) -> int:
+    ) -> Counter[str]:
         """Write errors.jsonl again, for finished and unfinished shards: shard by shard, in the
-        order of their lines. Return the number of entries.
+        order of their lines. Return the number of entries of each kind.
 
         unreadable: returns the entries of a shard as a whole.
         """
-        count = 0
+        kinds: Counter[str] = Counter()
 
         def chunks() -> Iterable[bytes]:
-            nonlocal count
             for shard in shards:
                 if self.parts_of(shard).is_dir():
                     lines = list(json_lines(self.summary(shard)[1]))
@@ -240,11 +240,11 @@ class OutputFolder:
                     path = self.errors_path(shard)
                     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
                 lines += json_lines(unreadable(shard))
-                count += len(lines)
+                kinds.update(json.loads(line)["kind"] for line in lines)
                 yield b"".join(lines)
 
         replace(self.folder / "errors.jsonl", chunks())
-        return count
+        return kinds
 
 
 def damaged_error(path: Path, why: str) -> UsageError:

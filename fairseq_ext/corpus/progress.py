@@ -26,6 +26,7 @@ class Progress:
     shards_done: int = 0
     unreadable: list[str] = field(default_factory=list)  # shards: why
     errors: int = 0  # entries of errors.jsonl
+    unmet: int = 0  # of these, constraints that are not met
     sentences_before: int = 0  # done by earlier runs
     sentences: int = 0  # done by this run, like all fields below
     translated: int = 0

@@ -29,7 +29,7 @@ from fairseq_ext.corpus.output import OutputFolder
 from fairseq_ext.corpus.progress import Progress, RunStats
 from fairseq_ext.corpus.scheduler import ray_for
 from fairseq_ext.corpus.shards import Shard, ShardReader, UnreadableShard, check_columns, shards_of
-from fairseq_ext.corpus.worker import Result, died_result
+from fairseq_ext.corpus.worker import NOT_MET, Result, died_result
 from fairseq_ext.plugin.loading.data_folder import SegmentationCheck, kind_of_files
 from fairseq_ext.plugin.loading.settings import as_arguments, parse
 
@@ -119,7 +119,8 @@ class Run:
         finally:
             self.joiner.shutdown()
             progress, entries = self.progress, self.manifest.shards.values()
-            progress.errors = self.store.write_errors(self.shards, self.entries)
+            kinds = self.store.write_errors(self.shards, self.entries)
+            progress.errors, progress.unmet = kinds.total(), kinds[NOT_MET]
             progress.unreadable = [
                 entry["reason"] for entry in entries if entry["state"] == "unreadable"
             ]

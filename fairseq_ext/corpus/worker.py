@@ -18,6 +18,8 @@ from fairseq_ext.core.stats import Section, Stats
 from fairseq_ext.corpus.shards import Shard, ShardLine
 from fairseq_ext.search.constraints.report import ConstraintCounts
 
+NOT_MET = "constraint not met"  # the kind of such an entry of errors.jsonl
+
 
 class Result(NamedTuple):
     """The result of a finished unit."""
@@ -304,7 +306,7 @@ class UnitTranslation:
             self.unmet.setdefault(sentence.number, []).append((phrase, reason))
             self.note(
                 sentence,
-                "constraint not met",
+                NOT_MET,
                 f"'{phrase}' in {self.where(sentence)} is not met: {reason}",
             )
 

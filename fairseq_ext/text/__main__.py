@@ -124,9 +124,7 @@ def main(argv: list[str] | None = None) -> int:
             ) from None
     except UsageError as error:
         report(type(error), error, error.__traceback__)
-        from fairseq_ext.text.archives import WrongArchive
-
-        return 2 if isinstance(error, WrongArchive) else 1
+        return 1
     for source, reason in left[:SHOWN]:
         print(f"left as it was: '{cut(source)}' ({reason})", file=sys.stderr)
     if found.kinds:

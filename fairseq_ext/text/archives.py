@@ -56,10 +56,6 @@ MANIFESTS = {
 }
 
 
-class WrongArchive(UsageError):
-    """An archive that cannot be translated: damaged, encrypted, too large, or none."""
-
-
 @dataclass
 class Report:
     """The parts of a file that are not translated: kinds that never are, and parts that cannot be
@@ -80,14 +76,14 @@ def translate_archive(
     """Write an archive whose parts with text are translated.
 
     name: of the file, for messages; limit: bytes to which these parts may unpack together.
-    Errors: WrongArchive for a file that is none, is encrypted or damaged, or unpacks to more.
+    Errors: UsageError for a file that is none, is encrypted or damaged, or unpacks to more.
     """
     report = Report()
     try:
         old = zipfile.ZipFile(source)
     except DAMAGED:
         # one with a password, or of a program before 2007, is of another kind
-        raise WrongArchive(
+        raise UsageError(
             f"{name} must be an archive without a password, as its ending says: save it again as "
             f"{ending[1:]} with its program"
         ) from None
@@ -120,18 +116,18 @@ def translate_archive(
 
 @contextmanager
 def reading(name: str) -> Iterator[None]:
-    """Read an archive in this context (raises WrongArchive where it is wrong)."""
+    """Read an archive in this context (raises UsageError where it is wrong)."""
     try:
         yield
     except UsageError:
         raise
     except DAMAGED:
-        raise WrongArchive(
+        raise UsageError(
             f"{name} is damaged, or packed in a way that is not read: save it again with its "
             "program"
         ) from None
     except RuntimeError:
-        raise WrongArchive(f"{name} needs a password: save it without") from None
+        raise UsageError(f"{name} needs a password: save it without") from None
 
 
 def check_encryption(old: zipfile.ZipFile, limit: int, name: str) -> None:
@@ -149,7 +145,7 @@ def unpacked(old: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int, name: str)
         while piece := part.read(AT_ONCE):
             content += piece
             if len(content) > limit:
-                raise WrongArchive(
+                raise UsageError(
                     f"the text of {name} unpacks to more than is allowed: raise --max-unpacked, or "
                     "divide the file"
                 )

@@ -4,8 +4,9 @@ whose fault an error is."""
 import json
 
 import pytest
-from corpus_jobs import DEMO, FLAGS, read, source_lines, write_text
+from corpus_jobs import DEMO, FLAGS, one_process, read, records, source_lines, write_text
 
+from fairseq_ext.corpus.__main__ import main
 from fairseq_ext.corpus.shards import Shard
 from fairseq_ext.corpus.worker import CorpusWorker, UnitTranslation
 
@@ -64,6 +65,19 @@ def test_a_unit_is_translated_as_the_translator_does_and_refuses_sentence_by_sen
     # the statistics are each unit's own
     again = demo.translate(shard, read(tmp_path / "a.jsonl")[1:2]).stats
     assert again.sentences == 1 and again.as_dict()["constraints"] == {"given": 1, "met": 1}
+
+
+@pytest.mark.parametrize(("more", "status"), [([], 0), ([{"source": "hund " * 1025}], 3)])
+def test_an_unmet_constraint_is_an_entry_and_no_error(tmp_path, demo, monkeypatch, more, status):
+    """The status of the command is that of the others: 3 only if a line is not translated."""
+    unmet = {"source": source_lines(10, 11)[0], "constraints": ["hospital"], "avoid": ["hospital"]}
+    lines = "".join(json.dumps(line) + "\n" for line in (unmet, *more))
+    (tmp_path / "a.jsonl").write_text(lines)
+    words = ["translate", "--path", "m", "--data", "d", "--input", str(tmp_path / "a.jsonl")]
+    with one_process(monkeypatch, demo):
+        assert main([*words, "--output", str(tmp_path / "out"), "--cpu"]) == status
+    kinds = [each["kind"] for each in records(tmp_path / "out" / "errors.jsonl")]
+    assert kinds == ["constraint not met", *["too long"] * len(more)]
 
 
 def test_a_record_has_its_own_allowed_outputs(tmp_path, demo):

@@ -93,13 +93,13 @@ NAMED = docx("x").replace(b"word/document.xml", b"\xff" * 17)
     ],
 )
 def test_archives_that_are_wrong(content, message, tmp_path, monkeypatch, capsys):
-    """With one sentence and status 2."""
+    """With one sentence and status 1."""
     assert message in refused(tmp_path, "a.docx", content, max_unpacked=2000)
     monkeypatch.setattr("fairseq_ext.text.__main__.through_translator", lambda *_: through())
     monkeypatch.setattr("fairseq_ext.translator.Translator", lambda **flags: None)
     monkeypatch.chdir(tmp_path)
     files, flags = ["a.docx", "b.docx"], ["--data", ".", "--path", "x", "--max-unpacked", "2000"]
-    assert main(["translate", *files, *flags]) == 2
+    assert main(["translate", *files, *flags]) == 1
     assert re.fullmatch(rf"error: .*a\.docx.*{message}.*\n", capsys.readouterr().err)
     assert not (tmp_path / "b.docx").exists()
 
