@@ -10,7 +10,8 @@ By the file's name:
 - any other: source term, tab, target term; the first line may be a header like that of .csv.
   UTF-8, or UTF-16 with a byte order mark.
 `a|b` in a target: either alternative. Blank lines are skipped. A header's column `case`, or a field
-`case` in JSONL, says in which letter case an entry counts: exact, initial or any.
+`case` in JSONL, says in which letter case an entry counts: exact, initial or any. A column or field
+`optional` says by yes or no whether the entry may be left where it does not fit.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import csv
 import io
 import json
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from fairseq_ext.core.language_codes import language_of, two_letters
 from fairseq_ext.core.tbx import rows
 
 CASES = ("", "exact", "initial", "any")  # of an entry
+OPTIONAL = {"": False, "no": False, "false": False, "yes": True, "true": True}
 
 
 @dataclass(slots=True)
@@ -43,6 +45,7 @@ class Entry:
     targets: tuple[str, ...]  # alternatives
     line: int  # from 1
     case: str = ""  # exact, initial or any; "": none is named
+    optional: bool = False  # it may be left where it does not fit
 
 
 @dataclass(frozen=True)
@@ -64,11 +67,9 @@ def read(path: str, flag: str, languages: Languages, errors: LineErrors) -> list
         try:
             if isinstance(row, UsageError):
                 raise row
-            source, targets, *case = row
+            source, targets, *rest = row
             where = f"line {number} of {path}"
-            found.append(
-                Entry(*checked(source, targets, where), number, checked_case("".join(case), where))
-            )
+            found.append(Entry(*checked(source, targets, where), number, *details(rest, where)))
         except UsageError as error:
             errors.add(error)
     return found
@@ -89,13 +90,31 @@ def checked(source: str, targets: list[str], where: str) -> tuple[str, tuple[str
     return source, tuple(dict.fromkeys(stripped))
 
 
-def checked_case(case: str, where: str) -> str:
-    """Return an entry's case in small letters; UsageError for one that there is not."""
-    if (small := case.strip().lower()) not in CASES:
+def details(cells: Sequence[str], where: str) -> tuple[str, bool]:
+    """Return an entry's case and whether it is optional, from their cells, if there are any
+    (raises UsageError for others than there are)."""
+    case, optional = (cell.strip().lower() for cell in (*cells, "", "")[:2])
+    if case not in CASES:
         raise UsageError(
             f"{where} has the case '{cut(case)}': write exact, initial or any, or nothing"
         )
-    return small
+    if optional not in OPTIONAL:
+        raise UsageError(f"{where} has '{cut(optional)}' as optional: write yes or no, or nothing")
+    return case, OPTIONAL[optional]
+
+
+def written(entries: Iterable[Entry]) -> Iterator[str]:
+    """Yield the lines of a tab-separated file of entries, with the columns that they need."""
+    entries = list(entries)
+    others = {"case": [entry.case for entry in entries]}
+    others["optional"] = ["yes" * entry.optional for entry in entries]
+    columns = {"source": [entry.source for entry in entries]}
+    columns["target"] = ["|".join(entry.targets) for entry in entries]
+    columns |= {name: cells for name, cells in others.items() if any(cells)}
+    if len(columns) > 2:
+        yield "\t".join(columns) + "\n"
+    for row in zip(*columns.values(), strict=True):
+        yield "\t".join(" ".join(cell.split()) for cell in row) + "\n"
 
 
 def tab_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:
@@ -119,7 +138,8 @@ def json_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int,
                 targets = target.split("|") if isinstance(target, str) else list(target)
                 for text in [record["source"], *targets]:
                     text.encode()  # raises an error for a lone surrogate
-                yield number, (record["source"], targets, str(record.get("case") or ""))
+                rest = (str(record.get(name) or "") for name in ("case", "optional"))
+                yield number, (record["source"], targets, *rest)
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 how = (
                     'write {"source": "term", "target": "a|b"}, the target as text '
@@ -271,7 +291,7 @@ def entries(
     two columns of CSV without a header that names two of them.
     """
     columns: list[int] | None = None
-    is_named, case = False, -1  # the column of the case
+    is_named, others = False, [-1, -1]  # the columns of case and optional
     for number, row in rows:
         if isinstance(row, UsageError) or not any(cell.strip() for cell in row):
             yield from [(number, row)] if isinstance(row, UsageError) else []
@@ -287,7 +307,9 @@ def entries(
             columns, is_named = found or [0, 1], found is not None
             if found is not None:
                 names = [cell.strip().lower() for cell in row]
-                case = names.index("case") if "case" in names else -1
+                others = [
+                    names.index(name) if name in names else -1 for name in ("case", "optional")
+                ]
                 logger.info(
                     "the first row of %s is its header: %s",
                     path,
@@ -307,8 +329,8 @@ def entries(
                 ),
             )
         else:
-            named = row[case] if 0 <= case < len(row) else ""
-            yield number, (row[columns[0]], row[columns[1]].split("|"), named)
+            rest = (row[place] if 0 <= place < len(row) else "" for place in others)
+            yield number, (row[columns[0]], row[columns[1]].split("|"), *rest)
 
 
 def separator_hint(row: list[str], one_way: str) -> str:

@@ -332,6 +332,8 @@ class Sentences:
     def report_unmet(self, stats: Stats) -> None:
         """Log the results of the glossary's terms; warn of unmet constraints, and of lines of the
         constraints file without a sentence."""
+        if self.source is not None and self.source.glossary is not None:
+            self.source.glossary.fit.warn()
         terms = stats.find_section(GlossaryCounts)
         if terms is not None:
             counts_by_result = {

@@ -30,7 +30,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.glossary import READERS, Languages, LineErrors, read
+from fairseq_ext.core.glossary import READERS, Entry, Languages, LineErrors, read, written
 from fairseq_ext.engine.jobs import Answer
 from fairseq_ext.serve import Settings, records
 from fairseq_ext.serve.bodies import (
@@ -281,23 +281,33 @@ class GlossaryRoutes:
 
     def read_file(self, name: str, content: bytes, pair: Pair) -> dict[str, Any]:
         """Return terms and errors of a file with this name and content."""
-        errors, terms, cases = LineErrors(), dict[str, list[str]](), dict[str, str]()
+        terms, cases = dict[str, list[str]](), dict[str, str]()
+        entries, wrong = self.entries_of(name, content, pair)
+        for entry in entries:
+            known = terms.setdefault(entry.source, [])
+            known += [target for target in entry.targets if target not in known]
+            if entry.case:
+                cases.setdefault(entry.source, entry.case)
+        found = {source: "|".join(targets) for source, targets in terms.items()}
+        return {
+            "terms": found,
+            **({"cases": cases} if cases else {}),
+            **({"error": wrong} if wrong else {}),
+        }
+
+    def entries_of(self, name: str, content: bytes, pair: Pair) -> tuple[list[Entry], str]:
+        """Return the entries of a file, and its first error, if there is one."""
+        errors, found = LineErrors(), list[Entry]()
         suffix = PurePath(name).suffix.lower()
         with tempfile.NamedTemporaryFile(suffix=suffix if suffix in READERS else "") as file:
             file.write(content)
             file.flush()
             try:
-                for entry in read(file.name, "--glossary", Languages(*pair), errors):
-                    known = terms.setdefault(entry.source, [])
-                    known += [target for target in entry.targets if target not in known]
-                    if entry.case:
-                        cases.setdefault(entry.source, entry.case)
+                found = read(file.name, "--glossary", Languages(*pair), errors)
                 errors.raise_first()
-                wrong = {}
             except UsageError as error:
-                wrong = {"error": with_name(str(error), file.name, name)}
-        found = {source: "|".join(targets) for source, targets in terms.items()}
-        return {"terms": found, **({"cases": cases} if cases else {}), **wrong}
+                return found, with_name(str(error), file.name, name)
+        return found, ""
 
     async def put(self, name: str, request: Request) -> Any:
         """Keep a glossary, one term a line: source term, tab, target term (or a|b).
@@ -309,16 +319,10 @@ class GlossaryRoutes:
         path = kept.path(name)
         body = await read_body(request, self.service.settings)
         if given := urlencoded(request.scope["query_string"], "the query").get("file"):
-            found = await run_in_threadpool(self.read_file, file_name(given), body, pair)
-            if "error" in found:
-                raise UsageError(found["error"])
-            cases = found.get("cases", {})
-            body = "".join(
-                f"{' '.join(source.split())}\t{target}"
-                + (f"\t{cases.get(source, '')}\n" if cases else "\n")
-                for source, target in found["terms"].items()
-            ).encode()
-            body = (b"source\ttarget\tcase\n" if cases else b"") + body
+            entries, wrong = await run_in_threadpool(self.entries_of, file_name(given), body, pair)
+            if wrong:
+                raise UsageError(wrong)
+            body = "".join(written(entries)).encode()
         is_new = not path.exists()
         # subtle: in its folder, which workers on other machines see as well; one of them knows
         # what the model can write

@@ -17,7 +17,7 @@ from unicodedata import normalize
 
 from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.core.files import LineErrors, Lines
-from fairseq_ext.core.glossary import Entry, Languages, read
+from fairseq_ext.core.glossary import Entry, Languages, read, written
 from fairseq_ext.core.words import (
     MATCHES,
     Lemmatizer,
@@ -179,12 +179,7 @@ def expand_command(args: Namespace) -> None:
         for entry in entries
     ]
     new = sum(len(a.targets) - len(b.targets) for a, b in zip(expanded, entries, strict=True))
-    has_cases = any(entry.case for entry in expanded)
-    if has_cases:
-        print("source\ttarget\tcase")
-    for entry in expanded:
-        cells = (entry.source, "|".join(entry.targets), *([entry.case] if has_cases else []))
-        print("\t".join(" ".join(cell.split()) for cell in cells))
+    sys.stdout.writelines(written(expanded))
     print(
         f"{counted(len(expanded), 'entry', 'entries')}, {counted(new, 'form')} added",
         file=sys.stderr,

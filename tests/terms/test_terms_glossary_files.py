@@ -1,6 +1,7 @@
 """Every format of a glossary gives the same entries, and wrong lines are refused by number."""
 
 import zipfile
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from sizes import examples
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.glossary import Languages, LineErrors, read
+from fairseq_ext.core.glossary import Languages, LineErrors, read, written
 
 ENTRIES = [("Ader", ("vein", "lode")), ("grüne Ader", ("green vein",))]
 TBX2 = """<?xml version="1.0"?>
@@ -99,25 +100,33 @@ def test_formats(tmp_path, name, content, lines):
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("g.tsv", "source\ttarget\tcase\nAder\tvein\tExact\nErz\tore\t\nGang\tlode\n"),
-        ("g.csv", "Case;de;en\nexact;Ader;vein\n;Erz;ore\n;Gang;lode\n"),
+        (
+            "g.tsv",
+            "source\ttarget\tcase\toptional\nAder\tvein\tExact\t\nErz\tore\t\tYes\nGang\tlode\n",
+        ),
+        ("g.csv", "Case;de;en;optional\nexact;Ader;vein;no\n;Erz;ore;yes\n;Gang;lode;\n"),
         (
             "g.jsonl",
             '{"source": "Ader", "target": "vein", "case": "exact"}\n'
-            '{"source": "Erz", "target": "ore", "case": ""}\n'
+            '{"source": "Erz", "target": "ore", "case": "", "optional": true}\n'
             '{"source": "Gang", "target": "lode"}\n',
         ),
     ],
 )
-def test_an_entry_names_its_case(tmp_path, name, content):
+def test_an_entry_names_its_case_and_is_optional(tmp_path, name, content):
     found = read_text(tmp_path, name, content)
-    assert [(each.source, each.case) for each in found] == [
-        ("Ader", "exact"),
-        ("Erz", ""),
-        ("Gang", ""),
+    assert [(each.source, each.case, each.optional) for each in found] == [
+        ("Ader", "exact", False),
+        ("Erz", "", True),
+        ("Gang", "", False),
     ]
+    again = read_text(tmp_path, "again.tsv", "".join(written(found)))
+    assert [replace(each, line=0) for each in again] == [replace(each, line=0) for each in found]
     with pytest.raises(UsageError, match="line [12] of .* has the case 'upper': write exact,"):
         read_text(tmp_path, name, content.replace("Exact", "upper").replace("exact", "upper"))
+    wrong = content.replace("Yes", "maybe").replace("yes", "maybe").replace("true", '"maybe"')
+    with pytest.raises(UsageError, match="line [23] of .* has 'maybe' as optional: write yes or"):
+        read_text(tmp_path, name, wrong)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be"])

@@ -28,6 +28,7 @@ from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.core.glossary import Entry, Languages, LineErrors, read
 from fairseq_ext.core.language_codes import two_letters
 from fairseq_ext.core.words import Match, has_lemmas, matcher, words_of
+from fairseq_ext.search.constraints.glossary_fit import GlossaryFit
 from fairseq_ext.search.phrases.agreement import LANGUAGES
 from fairseq_ext.search.phrases.forms import Forms, forms_of_language
 from fairseq_ext.search.phrases.letter_case import NOUNS_HAVE_CAPITALS, keeps_case, lowered
@@ -145,6 +146,7 @@ class Term:
     lacks: str = ""  # why it can write none
     cased: Cased = EXACT  # the case in which they count, with other spellings
     case: str = ""  # the same, by the file
+    optional: bool = False  # it may be left where it does not fit
 
     @property
     def text(self) -> str:
@@ -181,6 +183,11 @@ class Glossary:
             match = match_mode(options.match, options.languages, not segmenter.takes_pieces)
             self.matcher = matcher(match, options.languages.source)
             self.read()
+        self.fit = GlossaryFit(
+            options.path,
+            lambda: ((term.source, term.targets) for term in self.terms),
+            segmenter.takes_pieces,
+        )
         merged = (
             f", {counted(self.merged, 'line')} merged with earlier ones of the same source term"
             if self.merged
@@ -227,6 +234,7 @@ class Glossary:
         else:
             self.merged += 1
         self.terms[number].case = self.terms[number].case or entry.case
+        self.terms[number].optional |= entry.optional
         for target in entry.targets:
             self.terms[number].targets.setdefault(target, entry.line)
 
@@ -362,7 +370,9 @@ class Glossary:
         places."""
         found: list[Required] = []
         once: dict[int, Required] = {}
-        for match in self.matcher.matches(words):
+        matches = self.matcher.matches(words)
+        self.fit.add(words, (match.term for match in matches))
+        for match in matches:
             self.used_terms.add(match.term)
             if self.options.repeat == "once" and match.term in once:
                 once[match.term].matches.append(match)

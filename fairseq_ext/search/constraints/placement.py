@@ -314,8 +314,10 @@ class GlossaryPlacement:
                 term
                 for term in sentence.constraints.terms
                 if not term.required
-                and term.case in ("any", "fitted")
-                and sentence.share(term) >= KNOWN_SHARE
+                and (
+                    term.optional
+                    or (term.case in ("any", "fitted") and sentence.share(term) >= KNOWN_SHARE)
+                )
             }
 
     def score_versions_(

@@ -378,6 +378,7 @@ class ConstraintSource:
                     each.term.source,
                     each.cased.mode,
                     in_compounds=each.cased.in_compounds,
+                    optional=each.term.optional,
                     mention=" ".join(words[each.matches[0].start : each.matches[0].end]),
                     around=neighbours(words, each.matches[0].start, each.matches[0].end),
                 )

@@ -63,6 +63,37 @@ def test_the_letters_of_the_file_decide_nothing(translated, beam):
         assert any(target in each.text.lower() for each in small), target
 
 
+def test_an_entry_says_itself_that_it_is_optional(tmp_path):
+    """A term that the model does not know is left where it does not fit, if its entry allows it."""
+    line = "Im Lauf der Zeit wurde es besser.\n"
+    glossary = tmp_path / "terms.tsv"
+    for optional, is_there in (("no", True), ("yes", False)):
+        glossary.write_text(f"source\ttarget\toptional\nLauf\tvelocipede\t{optional}\n")
+        done = interactive_forked(line, MODEL, *OURS, "--glossary", glossary)
+        (text,) = re.findall(r"^D-\d+\t\S+\t(.*)$", done.stdout, re.MULTILINE)
+        assert ("velocipede" in text) == is_there
+        assert ("constraints not met: 1 of 1" in done.stderr) == (not is_there)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda a, b: (a, b), ""),
+        (lambda a, b: (a.title(), b), "would be found in another letter case: add --glossary-m"),
+        (lambda a, b: (b, a), "would be found by their targets: name its columns in a header, or"),
+    ],
+)
+def test_a_glossary_that_does_not_fit_its_texts_is_one_warning(tmp_path, change, said):
+    """Its columns are the wrong way round, or its letter case is another."""
+    terms = {"steht": "stands", "schläft": "sleeps", "gestern": "yesterday", "kaputt": "broken"}
+    rows = [change(a, b) for a, b in terms.items()]
+    (tmp_path / "terms.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in rows), encoding="utf-8")
+    command = (MODEL, *OURS, "--glossary", tmp_path / "terms.tsv", "--beam", 1)
+    done = interactive_forked("\n".join(LINES) + "\n", *command)
+    warned = [line for line in done.stderr.splitlines() if "would be found" in line]
+    assert len(warned) == bool(said) and said in "".join(warned), done.stderr
+
+
 def test_another_hypothesis_has_a_known_term(translated):
     """The best draft has another word in its place ("bottom")."""
     line, terms = ["Er kam ans Ende der Seite."], {"Ende": "End"}
