@@ -1,16 +1,16 @@
-"""Words of a text in any script, their lemmas, and the glossary terms in a text."""
+"""Words of a text in any script, and the glossary terms in a text."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import regex
 
-from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.lemmas import code_of, lemmatizer
 
 LANGUAGE = re.compile(r">>.*?<<", re.DOTALL)
 LETTER_IS_WORD = r"\p{Han}\p{Hiragana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
@@ -56,54 +56,10 @@ def is_word(unit: str) -> bool:
     return any(character.isalnum() for character in unit)
 
 
-# ---- Lemmas
-#
-# They come from `simplemma` (offline, 54 languages).
+# ---- Inflected forms
 
 
-Lemmatizer = Callable[[str], str]
 Key = tuple[str, ...]  # words in the form that is compared
-LEMMA_CACHE_SIZE = 1 << 17  # words
-
-
-def lemmatizer(language: str, flag: str) -> Lemmatizer:
-    """Return a function from a word to its lemma.
-
-    language: ISO 639 code; a region after it is dropped (`de`, `de-AT`). flag: for messages.
-    Errors: UsageError if simplemma does not support the language.
-    """
-    from simplemma.strategies import DefaultStrategy, ToLowercaseFallbackStrategy
-
-    code = simplemma_code(language)
-    strategy, fallback = DefaultStrategy(), ToLowercaseFallbackStrategy()
-    try:
-        strategy.get_lemma("a", code)  # loads the dictionary before the first sentence
-    except ValueError:
-        raise UsageError(
-            f"{flag}: simplemma has no lemmas for the language '{language}': use another language, "
-            "or leave lemmas out"
-        ) from None
-
-    @lru_cache(maxsize=LEMMA_CACHE_SIZE)
-    def lemma(word: str) -> str:
-        # the same as simplemma.lemmatize, without its cache
-        return strategy.get_lemma(word, code) or fallback.get_lemma(word, code)
-
-    return lemma
-
-
-def simplemma_code(language: str) -> str:
-    """Return the code of a language without its region, as simplemma has it."""
-    return language.lower().replace("_", "-").split("-")[0]
-
-
-def has_lemmas(language: str | None) -> bool:
-    """Return whether simplemma has lemmas for a language."""
-    from simplemma.strategies.dictionaries.dictionary_factory import SUPPORTED_LANGUAGES
-
-    return simplemma_code(language or "") in SUPPORTED_LANGUAGES
-
-
 MIN_INFLECTED = 4  # letters of a word whose other forms are found
 NO_S = re.compile(r"(?:s|men|children|people|feet|teeth|mice|geese)(?<!ss)$")  # English plurals
 ADJECTIVE = "-"  # mark of a stem: "bestanden" is no form of "Bestand"
@@ -123,7 +79,7 @@ class Inflections:
 
     def __init__(self, language: str, flag: str):
         self.lemma = lemmatizer(language, flag)
-        code = simplemma_code(language)
+        code = code_of(language)
         self.of_word = {"en": self.english, "de": self.german}.get(code, self.lemma)
 
     def __call__(self, words: Sequence[str]) -> Key:
@@ -156,13 +112,6 @@ class Inflections:
         low = word.lower()
         stem, own = GERMAN_ADJECTIVE.sub("", low), self.lemma(low)
         return stem + ADJECTIVE if own in (stem, self.lemma(stem)) else word
-
-
-def version() -> str:
-    """Return the tool and its version, for signatures."""
-    from importlib.metadata import version as installed
-
-    return f"simplemma-{installed('simplemma')}"
 
 
 # ---- The terms of a glossary in a sentence

@@ -18,15 +18,8 @@ from unicodedata import normalize
 from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.core.files import LineErrors, Lines
 from fairseq_ext.core.glossary import Entry, Languages, read, written
-from fairseq_ext.core.words import (
-    MATCHES,
-    Lemmatizer,
-    TermIndex,
-    is_word,
-    lemmatizer,
-    starts_of,
-    words_of,
-)
+from fairseq_ext.core.lemmas import Lemmatizer, lemmatizer
+from fairseq_ext.core.words import MATCHES, TermIndex, is_word, starts_of, words_of
 from fairseq_ext.search.phrases.forms import forms_of_language
 from fairseq_ext.terms import formats
 from fairseq_ext.terms.score import EvaluationSet, score, table

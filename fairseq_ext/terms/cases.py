@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from unicodedata import normalize
 
-from fairseq_ext.core.words import Lemmatizer, starts_of, words_of
+from fairseq_ext.core.lemmas import Lemmatizer
+from fairseq_ext.core.words import starts_of, words_of
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.core.files import LineErrors, Lines
 from fairseq_ext.core.glossary import Languages
 from fairseq_ext.core.glossary import read as read_glossary
-from fairseq_ext.core.words import has_lemmas, matcher, words_of
+from fairseq_ext.core.lemmas import has_lemmas
+from fairseq_ext.core.words import matcher, words_of
 from fairseq_ext.terms.cases import Sentence, Term
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from fairseq_ext.core import words
+from fairseq_ext.core import lemmas
 from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.terms.cases import Case, Sentence, cases_of
 from fairseq_ext.terms.metrics import (
@@ -29,8 +29,8 @@ class EvaluationSet:
     """The test set that systems are scored on. The lemmatizers are None if there are no lemmas."""
 
     sentences: Sequence[Sentence]
-    of_source: words.Lemmatizer | None
-    of_target: words.Lemmatizer | None
+    of_source: lemmas.Lemmatizer | None
+    of_target: lemmas.Lemmatizer | None
     description: str  # for the signature: format, terms and languages
 
     def cases(self, hypotheses: Sequence[str]) -> list[Case]:
@@ -70,7 +70,7 @@ def score(test_set: EvaluationSet, hypotheses: Sequence[str]) -> dict[str, Any]:
         for name, metric in metrics.items()
     }
     tools = "|".join(f"{name}[{metric.get_signature()}]" for name, metric in metrics.items())
-    lemma_tool = "none" if test_set.of_target is None else words.version()
+    lemma_tool = "none" if test_set.of_target is None else lemmas.version()
     return {
         **values,
         "term_success": share(success(cases)),

@@ -26,7 +26,8 @@ from fairseq.data import Dictionary
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
 
 from fairseq_ext.core.glossary import Languages
-from fairseq_ext.core.words import lemmatizer, words_of
+from fairseq_ext.core.lemmas import lemmatizer
+from fairseq_ext.core.words import words_of
 from fairseq_ext.search.constraints.glossary import Glossary, GlossaryOptions
 from fairseq_ext.search.phrases.segmenter import Segmenter
 

@@ -3,7 +3,7 @@
 import pytest
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.words import lemmatizer
+from fairseq_ext.core.lemmas import lemmatizer
 from fairseq_ext.terms.__main__ import forms_in, main
 
 LINES = [

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.words import lemmatizer
+from fairseq_ext.core.lemmas import lemmatizer
 from fairseq_ext.terms.cases import Sentence, Term, cases_of, claim, lemma_places, places
 from fairseq_ext.terms.metrics import (
     after_final_punctuation,

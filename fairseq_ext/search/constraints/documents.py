@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairseq_ext.core.files import Lines
-from fairseq_ext.core.words import has_lemmas, lemmatizer, words_of
+from fairseq_ext.core.lemmas import has_lemmas, lemmatizer
+from fairseq_ext.core.words import words_of
 
 FLAG = "--glossary-documents"
 BLANK = "blank"

@@ -27,7 +27,8 @@ from typing import Any, Literal
 from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.core.glossary import Entry, Languages, LineErrors, read
 from fairseq_ext.core.language_codes import two_letters
-from fairseq_ext.core.words import Match, has_lemmas, matcher, words_of
+from fairseq_ext.core.lemmas import has_lemmas
+from fairseq_ext.core.words import Match, matcher, words_of
 from fairseq_ext.search.constraints.glossary_fit import GlossaryFit
 from fairseq_ext.search.phrases.agreement import LANGUAGES
 from fairseq_ext.search.phrases.forms import Forms, forms_of_language

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 
 from fairseq_ext.core.language_codes import two_letters
-from fairseq_ext.core.words import has_lemmas, has_own_case
+from fairseq_ext.core.lemmas import WordForms, has_lemmas, word_forms
+from fairseq_ext.core.words import has_own_case
 from fairseq_ext.search.phrases.function_words import function_words
 
 MAX_FORMS = 24  # of a term, itself included
@@ -39,52 +40,25 @@ Forms = Callable[[str], tuple[str, ...]]  # a term -> its forms, itself first
 
 @lru_cache(maxsize=4)
 def forms_of_language(language: str) -> Forms | None:
-    """Return a function from a term to its forms; None for a language without forms. The table is
-    read when the first form is needed (1 to 3 s)."""
+    """Return a function from a term to its forms; None for a language without forms. The first
+    form that is ever needed writes the table (core/lemmas.py)."""
     code = two_letters(language)
     has_forms = code not in LANGUAGES_WITHOUT_FORMS and has_lemmas(code)
     return TermForms(code) if has_forms else None
 
 
-class Table:
-    """Word forms by lemma, and lemmas by word form, of a language."""
-
-    def __init__(self, lemma_of: Mapping[str, str]):
-        self.lemma_of = lemma_of
-        self.of_lemma: dict[str, list[str]] = defaultdict(list)
-        for form, lemma in lemma_of.items():
-            self.of_lemma[lemma].append(form)
-        self.of_lemma.default_factory = None
-
-    @cached_property
-    def by_ending(self) -> dict[str, list[str]]:
-        """The lemmas with several forms by their last letters."""
-        found: dict[str, list[str]] = defaultdict(list)
-        for lemma, forms in self.of_lemma.items():
-            if len(forms) > 1:
-                found[lemma[-min(ENDINGS) :]].append(lemma)
-        return found
-
-
-def read_table(language: str) -> Table:
-    """Return simplemma's table of a language."""
-    from simplemma.strategies.dictionaries.dictionary_factory import DefaultDictionaryFactory
-
-    return Table(DefaultDictionaryFactory().get_dictionary(language))
-
-
 class TermForms:
     """The forms of terms. language: two letters; table: of its word forms, None for simplemma's."""
 
-    def __init__(self, language: str, table: Table | None = None):
+    def __init__(self, language: str, table: WordForms | None = None):
         self.language, self.own_table = language, table
         self.functions = function_words(language)
         self.of_word = lru_cache(maxsize=1 << 14)(self.forms_of_word)
 
     @cached_property
-    def table(self) -> Table:
+    def table(self) -> WordForms:
         """The table of word forms."""
-        return read_table(self.language) if self.own_table is None else self.own_table
+        return word_forms(self.language) if self.own_table is None else self.own_table
 
     def __call__(self, term: str) -> tuple[str, ...]:
         """Return the forms of a term, the term first, then those that the table has."""
@@ -145,13 +119,13 @@ class TermForms:
         if low == word:
             return [word]
         table = self.table
-        is_noun = table.lemma_of.get(word, low)[:1].isupper()
+        is_noun = (table.lemma(word) or low)[:1].isupper()
         if self.language == "de":
-            is_adjective = low + "em" in table.lemma_of
+            is_adjective = self.has(low + "em")
             is_infinitive = (
-                low in table.of_lemma
-                and low.endswith("n")
-                and is_nominalised(word, table.of_lemma.get(word, ()))
+                low.endswith("n")
+                and table.forms(low) != ()
+                and is_nominalised(word, table.forms(word))
             )
             has_other = is_adjective or is_infinitive or (not is_noun and self.has(low))
             return [word] * (is_noun or not has_other) + [low] * has_other
@@ -159,24 +133,24 @@ class TermForms:
 
     def has(self, word: str) -> bool:
         """Return whether the table has a word."""
-        return word in self.table.lemma_of
+        return self.table.lemma(word) is not None
 
     def table_forms(self, word: str) -> list[str]:
         """Return the forms that the table has. Of a word that is itself an inflected form (a
         plural, a participle, a comparative), those that continue it."""
         table = self.table
-        if word in table.of_lemma:
-            found = self.inflections(word, table.of_lemma[word])
+        if forms := table.forms(word):
+            found = self.inflections(word, forms)
             return found if len(found) > 1 else []
-        lemma = table.lemma_of.get(word)
+        lemma = table.lemma(word)
         if lemma is None:
             return []
         if self.language == "de" and word[:1].islower():
             is_inflected = word.startswith(lemma) and word[len(lemma) :] in ADJECTIVE_ENDINGS
-            if is_inflected and lemma + "em" in table.lemma_of:
-                return self.inflections(lemma, table.of_lemma.get(lemma, (lemma,)))
+            if is_inflected and self.has(lemma + "em"):
+                return self.inflections(lemma, table.forms(lemma) or (lemma,))
             return with_all_endings(word, [])
-        others = self.inflections(lemma, table.of_lemma.get(lemma, ()))
+        others = self.inflections(lemma, table.forms(lemma))
         return list(dict.fromkeys([word, *others]))
 
     def inflections(self, lemma: str, forms: Sequence[str]) -> list[str]:
@@ -230,7 +204,7 @@ class TermForms:
             return with_all_endings(word, [])
         if self.language == "de" and word[:1].isupper() and word.endswith("s"):
             return []  # a foreign word: "Bias", "Spikes"
-        of_ending = self.table.by_ending.get(word[-min(ENDINGS) :], [])
+        of_ending = self.table.similar(word)
         alike: list[str] = []
         for length in ENDINGS:
             same = (
@@ -243,7 +217,7 @@ class TermForms:
                 break
         edits: Counter[tuple[int, str]] = Counter()
         for lemma in alike:
-            for form in self.inflections(lemma, self.table.of_lemma[lemma]):
+            for form in self.inflections(lemma, self.table.forms(lemma)):
                 shared = common_length(lemma, form)
                 edits[len(lemma) - shared, form[shared:]] += 1
         return [

@@ -83,22 +83,22 @@ class Lexicon:
 
     def is_adjective(self, word: str) -> bool:
         """Return whether an inflected word is an adjective, as far as is known."""
-        low, table = word[:1].lower() + word[1:], self.forms.table
+        low = word[:1].lower() + word[1:]
         stem = adjective_stem(low)
-        is_known = stem + "em" in table.lemma_of or stem.endswith(PARTICIPLES)
-        return is_known or low not in table.lemma_of
+        is_known = self.forms.has(stem + "em") or stem.endswith(PARTICIPLES)
+        return is_known or not self.forms.has(low)
 
     def is_stem(self, word: str) -> bool:
         """Return whether a word is an adjective without an ending, as adverbs are."""
-        return word + "em" in self.forms.table.lemma_of
+        return self.forms.has(word + "em")
 
     def lemma(self, word: str) -> str:
         """Return the lemma of a word, itself if it is not known."""
-        return self.forms.table.lemma_of.get(word, word)
+        return self.forms.table.lemma(word) or word
 
     def is_verb(self, word: str) -> bool:
         """Return whether a word is the infinitive of a verb."""
-        return word.endswith("n") and len(self.forms.table.of_lemma.get(word, ())) > 1
+        return word.endswith("n") and len(self.forms.table.forms(word)) > 1
 
     def cells_of(self, noun: str) -> Cells:
         """Return the cells in which a form of a noun may stand."""
@@ -108,7 +108,7 @@ class Lexicon:
             part = last[start : start + 1].upper() + last[start + 1 :]
             found = frozenset[str]()
             for lemma in self.lemmas(part):
-                forms = self.forms.inflections(lemma, self.forms.table.of_lemma.get(lemma, ()))
+                forms = self.forms.inflections(lemma, self.forms.table.forms(lemma))
                 forms = [form.replace("ß", "ss") for form in forms]
                 lemma = lemma.replace("ß", "ss")
                 genders = self.genders(lemma, forms)
@@ -126,15 +126,15 @@ class Lexicon:
     def lemmas(self, word: str) -> list[str]:
         """Return the lemmas of a noun in the table."""
         table = self.forms.table
-        known = [word] if word in table.of_lemma else []
-        if (lemma := table.lemma_of.get(word, "")) and lemma[:1].isupper() and lemma != word:
+        known = [word] if table.forms(word) else []
+        if (lemma := table.lemma(word) or "") and lemma[:1].isupper() and lemma != word:
             known.append(lemma)
         nominal = (each for each in known if not self.is_infinitive(each))
         return list(nominal) or known
 
     def is_infinitive(self, lemma: str) -> bool:
         """Return whether a noun is an infinitive ("das Verwenden")."""
-        forms = self.forms.table.of_lemma.get(lemma, ())
+        forms = self.forms.table.forms(lemma)
         return lemma.endswith("n") and {lemma, lemma + "s"} >= set(forms)
 
     def genders(self, lemma: str, forms: Sequence[str]) -> str:
@@ -146,7 +146,7 @@ class Lexicon:
         if not {lemma + "s", lemma + "es", lemma + "ses"}.isdisjoint(forms):
             is_from_verb = PREFIXED.match(lemma) and self.is_verb(lemma.lower() + "en")
             is_masculine = (
-                (lemma.endswith("er") and lemma + "in" in self.forms.table.lemma_of)
+                (lemma.endswith("er") and self.forms.has(lemma + "in"))
                 or (is_from_verb and not lemma.endswith("bild"))
                 or MASCULINE.search(lemma)
             )
@@ -154,10 +154,10 @@ class Lexicon:
         if lemma + "ns" in forms:  # Name
             return "w"
         plural = lemma + ("n" if lemma.endswith("e") else "en")
-        if lemma + "m" in self.forms.table.lemma_of or len({lemma, *forms}) < 2:
+        if self.forms.has(lemma + "m") or len({lemma, *forms}) < 2:
             return "mfn"  # a noun from an adjective (Angestellte); one without forms
         woman = lemma.removesuffix("e") + "in"
-        is_person = woman in self.forms.table.lemma_of or PERSON.search(lemma)
+        is_person = self.forms.has(woman) or PERSON.search(lemma)
         return "w" if plural in forms and is_person else "f"
 
 

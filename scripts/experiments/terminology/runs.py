@@ -47,7 +47,7 @@ from searches import (  # noqa: E402
     text_arguments,
 )
 
-from fairseq_ext.core.words import lemmatizer  # noqa: E402
+from fairseq_ext.core.lemmas import lemmatizer  # noqa: E402
 from fairseq_ext.terms.cases import Sentence, Term  # noqa: E402
 from fairseq_ext.terms.formats import Files  # noqa: E402
 from fairseq_ext.terms.formats import read_text as read_with_glossary  # noqa: E402

@@ -2,6 +2,7 @@
 
 import pytest
 
+from fairseq_ext.core.lemmas import in_memory
 from fairseq_ext.search.phrases.agreement import (
     beginnings,
     fits,
@@ -12,7 +13,7 @@ from fairseq_ext.search.phrases.agreement import (
     numbers_of,
     verb_parts,
 )
-from fairseq_ext.search.phrases.forms import Table, TermForms, forms_of_language
+from fairseq_ext.search.phrases.forms import TermForms, forms_of_language
 from fairseq_ext.search.phrases.places import compounds
 
 ADJECTIVE = ("e", "em", "en", "er", "es")
@@ -67,7 +68,7 @@ def test_unknown_words_have_the_edits_of_similar_ones():
     stems = [f"{letter}{vowel}rkoll" for letter in "bdfghklmnp" for vowel in "ae"]
     table = {word: word for word in map(str.capitalize, stems)}
     table |= {word + "s": word for word in list(table)}
-    assert TermForms("de", Table(table))("Dunkoll") == ("Dunkoll", "Dunkolls")
+    assert TermForms("de", in_memory(table))("Dunkoll") == ("Dunkoll", "Dunkolls")
 
 
 def written(text, word, language="de"):

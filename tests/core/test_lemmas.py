@@ -1,0 +1,62 @@
+"""Lemmas and their forms come from a file in the cache, which is made once."""
+
+import os
+import sqlite3
+from multiprocessing import get_context
+
+import pytest
+import simplemma
+
+from fairseq_ext.core.lemmas import lemmatizer, word_forms
+
+WORDS = "Katze Katzen ging gehe Häusern Haus-Katzen Donaudampfschiffe qwrtz GEHEN Am".split()
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    word_forms.cache_clear()
+    yield tmp_path / "fairseq_ext"
+    word_forms.cache_clear()
+
+
+@pytest.mark.parametrize("language", ["et", "de-AT"])
+def test_lemmas_are_those_of_simplemma(language):
+    lemma = lemmatizer(language, "--flag")
+    code = language.split("-")[0]
+    assert [lemma(word) for word in WORDS] == [simplemma.lemmatize(w, code) for w in WORDS]
+
+
+def answers(_=None):
+    table = word_forms("et")
+    return table.lemma("kassid"), table.forms("kass")[:3], table.lemma("qwrtz")
+
+
+@pytest.mark.parametrize("wrong", ["", "no folder", "open to others", "damaged", "a folder"])
+def test_a_cache_that_cannot_be_used_changes_nothing(cache, wrong):
+    expected = answers()
+    (file,) = cache.iterdir()
+    word_forms.cache_clear()
+    if wrong == "no folder":
+        file.unlink()
+        cache.rmdir()
+        cache.write_text("")
+    elif wrong == "open to others":
+        with sqlite3.connect(file) as database:  # what another user would have written
+            database.execute("update words set lemma = 'x'")
+        file.chmod(0o666)
+    elif wrong == "damaged":
+        file.write_bytes(file.read_bytes()[:20_000])
+    elif wrong == "a folder":
+        file.unlink()
+        file.mkdir()
+    assert answers() == expected and expected[0] == "kass" and expected[2] is None
+
+
+def test_processes_that_start_together_and_forked_ones_share_it(cache):
+    with get_context("fork").Pool(3) as pool:
+        assert len(set(pool.map(answers, range(3), 1))) == 1
+    parent = answers()  # opens it, and so does each child
+    with get_context("fork").Pool(2) as pool:
+        assert set(pool.map(answers, range(4), 1)) == {parent}
+    assert len(os.listdir(cache)) == 1
