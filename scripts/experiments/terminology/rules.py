@@ -2,13 +2,15 @@
 
     python scripts/experiments/terminology/rules.py --out DIR
         --set NAME MODEL TEXT SRC TGT GLOSSARY [--set ...] [--only RULE ...] [--off RULE ...]
-        [--rounds N] [--least N]
+        [--rounds N] [--least N] [--numbers]
 
 RULES is the list of rules: name, languages, an example, and what is replaced in the package to do
 without. Of each set (a model folder, the prefix of TEXT.SRC and TEXT.TGT, a glossary) the lines
 whose output a glossary changes with all rules or without one of them are compared by sentence chrF.
 In each round every rule is left out by itself; the one that earns least, lines better with it less
-lines worse, is off from then on while it earns fewer than --least lines (3). DIR/rules.json gets
+lines worse, is off from then on while it earns fewer than --least lines (3). With
+--numbers, each number (NUMBERS) is compared with other values of it, in one round. DIR/rules.json
+gets
 every round, DIR/rules.md the table of the last one. It runs on the CPU.
 """
 
@@ -151,6 +153,39 @@ RULES = [
     ),
 ]
 
+# numbers of fairseq_ext/search/constraints, and other values of each
+NUMBERS: dict[str, tuple[float, ...]] = {
+    "placement:KNOWN_SHARE": (0.25, 0.75),
+    "drafts:SEARCHED": (1, 10),
+    "inflection:KNOWN_COST": (4.0, 16.0),
+    "inflection:OTHER_COST": (0.0, 2.0),
+    "inflection:WRONG_MARGIN": (1.0, 4.0),
+    "inflection:NEAR": (4, 16),
+    "inflection:COMPARED": (2, 8),
+    "insertion:COMPARED": (1, 6),
+    "insertion:NEAR": (4, 16),
+    "renderings:BEAM": (2, 10),
+    "renderings:EXTRA": (1, 6),
+    "term_writer:NUMBER_BONUS": (1.5, 6.0),
+    "word_alignment:ATTENDED": (0.12, 0.5),
+    "word_alignment:RENDERED": (0.25, 1.0),
+    "word_alignment:IS_RENDERING": (0.12, 0.5),
+    "word_alignment:MIN_SURE_SCORE": (0.0, 1.0),
+    "word_alignment:MIN_SURE_SCORE_ALONE": (0.3, 0.9),
+    "word_alignment:PART_ATTENDED": (0.05, 0.2),
+    "word_alignment:DROP": (0.25, 1.0),
+}
+USED_BY = {"KNOWN_COST": ("placement",), "SEARCHED": ("placement",)}  # modules with a copy
+
+
+def other_values() -> Iterator[Rule]:
+    """Yield each number with another value as a rule that may be left out."""
+    for number, values in NUMBERS.items():
+        module, name = number.split(":")
+        for value in values:
+            targets = (f"{each}:{name}" for each in (module, *USED_BY.get(name, ())))
+            yield Rule(f"{number} = {value:g}", "all", "", dict.fromkeys(targets, value))
+
 
 @contextmanager
 def without(rules: Sequence[Rule]) -> Iterator[None]:
@@ -282,7 +317,7 @@ def markdown(found: Round) -> str:
             *("+{} -{}, {:+.2f}, {:+}".format(*earned[n]) if n in earned else "" for n in names),
             str(net(earned)),
         ]
-        for rule in RULES
+        for rule in (*RULES, *other_values())
         if (earned := found["rules"].get(rule.name))
     ]
     return table(head, rows)
@@ -293,6 +328,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parse.add_argument("--set", nargs=6, action="append", required=True, metavar="WORD")
     parse.add_argument("--only", nargs="+", help="rules (all)")
     parse.add_argument("--off", nargs="+", default=[], help="rules that are off from the start")
+    parse.add_argument("--numbers", action="store_true", help="compare numbers, not rules")
     parse.add_argument("--rounds", type=int, default=1, help="most rounds (1)")
     parse.add_argument("--least", type=int, default=3, help="lines that a rule must earn (3)")
     parse.add_argument("--limit", type=int, help="lines of each text (all)")
@@ -304,7 +340,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     rounds: list[Round] = []
     args.out.mkdir(parents=True, exist_ok=True)
     for _ in range(args.rounds):
-        rules = [r for r in RULES if r not in off and (not args.only or r.name in args.only)]
+        table_of = list(other_values()) if args.numbers else RULES
+        rules = [r for r in table_of if r not in off and (not args.only or r.name in args.only)]
         rounds.append(one_round(sets, rules, off))
         (args.out / "rules.json").write_text(json.dumps(rounds, indent=1), encoding="utf-8")
         (args.out / "rules.md").write_text(markdown(rounds[-1]), encoding="utf-8")
