@@ -152,6 +152,13 @@ def test_a_kernel_gives_what_torch_gives_in_any_order_of_its_threads(kernel, lau
     )
 
 
+def test_the_first_of_equal_dimensions_wins(launches):
+    x = torch.tensor([[1.0, 2, 2, 0], [0, 0, -0.0, 0], [3, 1, 3, 3]])
+    dimensions = torch.tensor([[0, 1, 2], [2, 1, 0], [3, 0, 2]])
+    assert lsh_cuda.wta_hash(x, dimensions, 1).tolist() == [[1, 0, 2], [0, 0, 0], [0, 0, 0]]
+    assert launches
+
+
 # ---- the largest shapes
 
 
