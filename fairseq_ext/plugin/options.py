@@ -28,6 +28,7 @@ from fairseq_ext.plugin.flags_dataclass import flags_dataclass
 from fairseq_ext.plugin.loading.settings import (
     checkpoint_of,
     max_tokens_limit,
+    of_some_tasks,
     segments_text,
     setting,
     shows_bar,
@@ -97,7 +98,7 @@ def own_flags(settings: DictConfig | Namespace) -> Any:
 def languages_of(settings: DictConfig | Namespace) -> Languages:
     """Return the languages of a task's settings, which an engine changes from request to request;
     None for a task without them."""
-    return Languages(*(getattr(settings, f"{side}_lang", None) for side in ("source", "target")))
+    return Languages(*(of_some_tasks(settings, f"{side}_lang") for side in ("source", "target")))
 
 
 @dataclass(frozen=True)
@@ -125,8 +126,8 @@ def command_settings(settings: DictConfig | Namespace) -> CommandSettings:
     seed = setting(settings, "common", "seed")
     return CommandSettings(
         languages_of(settings),
-        getattr(settings, "left_pad_source", True),
-        str(getattr(settings, "data", None) or ""),
+        of_some_tasks(settings, "left_pad_source", True),
+        str(of_some_tasks(settings, "data") or ""),
         checkpoint_of(settings),
         1 if seed is None else int(seed),
         max_tokens_limit(setting(settings, "dataset", "max_tokens")),
@@ -137,7 +138,7 @@ def command_settings(settings: DictConfig | Namespace) -> CommandSettings:
         bool(setting(settings, "dataset", "skip_invalid_size_inputs_valid_test")),
         segments_text(settings),
         shows_bar(settings),
-        bool(getattr(settings, "keep_inference_langtok", False)),
+        bool(of_some_tasks(settings, "keep_inference_langtok")),
     )
 
 
@@ -180,7 +181,7 @@ def options_of(
     chooses its placement. Those that fairseq's commands read are written into args.
     Errors: UsageError for flags that cannot work.
     """
-    generation = frozen(GenerationConfig, args)
+    given = generation = frozen(GenerationConfig, args)
     typed = bool(generation.constraints)
     if calls.phrases and (flag := expect_phrases(flags, generation)):
         generation = replace(generation, constraints="unordered")
@@ -193,7 +194,7 @@ def options_of(
     validate(flags, generation, *more)
     flags = choose_placement(flags, generation, settings.segments_text, calls.glossaries)
     for name in ("constraints", "sampling"):
-        if (value := vars(generation)[name]) != getattr(args, name, None):
+        if (value := vars(generation)[name]) != vars(given)[name]:
             setattr(args, name, value)
     return Options(flags, generation, settings, typed)
 

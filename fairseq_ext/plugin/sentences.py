@@ -23,6 +23,7 @@ from fairseq_ext.plugin.loading.data_folder import (
     note_unknown_words,
     warn_segmented_output,
 )
+from fairseq_ext.plugin.loading.settings import of_some_tasks
 from fairseq_ext.plugin.options import Options, languages_of
 from fairseq_ext.plugin.stock import SentencepiecePair
 from fairseq_ext.search.constraints.allowed import AllowedOutputs
@@ -384,12 +385,8 @@ def segmentation(build: Callable[[Any], Any], args: Any) -> Any:
         # errors of the segmentation's own reader
         if explain(error) is not None:
             raise
-        path = getattr(args, "sentencepiece_model", None)
-        named = (
-            f"--sentencepiece-model {path}"
-            if path
-            else f"what --bpe {getattr(args, '_name', '')} names"
-        )
+        path = of_some_tasks(args, "sentencepiece_model")
+        named = f"--sentencepiece-model {path}" if path else "what --bpe names"
         raise UsageError(
             f"{named} cannot be read ({cut(str(error))}): it is damaged or of another "
             "kind; copy it again"

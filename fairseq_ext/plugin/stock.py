@@ -35,7 +35,7 @@ from fairseq_ext.core.command_line import is_loaded
 from fairseq_ext.core.errors import UsageError, counted, cut
 from fairseq_ext.core.files import table_lines
 from fairseq_ext.core.words import LANGUAGE
-from fairseq_ext.plugin.loading.settings import setting
+from fairseq_ext.plugin.loading.settings import of_some_tasks, setting
 
 LARGEST = 2**31 - 1
 PROCESSES = max(64, 4 * (os.cpu_count() or 1))
@@ -112,8 +112,6 @@ class MultiSimpleEpoch(TranslationMultiSimpleEpochTask):
     NLLB Team, No Language Left Behind, 2022, https://arxiv.org/abs/2207.04672
     """
 
-    has_language_behind_eos = False  # --lang-tok-behind-eos
-
     @staticmethod
     def add_args(parser) -> None:
         TranslationMultiSimpleEpochTask.add_args(parser)
@@ -135,14 +133,13 @@ class MultiSimpleEpoch(TranslationMultiSimpleEpochTask):
         languages, dictionaries, training = MultilingualDatasetManager.prepare(
             cls.load_dictionary, args, **kwargs
         )
-        if getattr(args, "add_data_source_prefix_tags", False):
+        if of_some_tasks(args, "add_data_source_prefix_tags"):
             # several languages may share a dictionary, which gets a word once
             for dictionary in dictionaries.values():
                 for tag in NLLB_TAGS:
                     dictionary.add_symbol(tag)
         made = cls(args, languages, dictionaries, training)
-        if getattr(args, "lang_tok_behind_eos", False):
-            made.has_language_behind_eos = True
+        if of_some_tasks(args, "lang_tok_behind_eos"):
             made.data_manager.src_dataset_tranform_func = made.with_language_behind
         return made
 
@@ -152,7 +149,7 @@ class MultiSimpleEpoch(TranslationMultiSimpleEpochTask):
         return AppendTokenDataset(dataset, token)
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
-        if not self.has_language_behind_eos:
+        if not of_some_tasks(self.args, "lang_tok_behind_eos"):
             return super().inference_step(generator, models, sample, prefix_tokens, constraints)
         first = self.data_manager.get_decoder_langtok(
             self.args.target_lang, self.args.langtoks["main"][1]
@@ -179,7 +176,7 @@ class PretrainedBART(TranslationFromPretrainedBARTTask):
         extra_gen_cls_kwargs=None,
         prefix_allowed_tokens_fn=None,
     ):
-        if getattr(args, "score_reference", False):
+        if of_some_tasks(args, "score_reference"):
             return super().build_generator(models, args)
         extra = {
             "eos": self.tgt_dict.index(f"[{self.args.target_lang}]"),

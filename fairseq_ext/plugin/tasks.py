@@ -43,7 +43,7 @@ from fairseq_ext.plugin.loading.languages import (
     dictionary_language,
     name_languages_,
 )
-from fairseq_ext.plugin.loading.settings import checkpoint_of
+from fairseq_ext.plugin.loading.settings import checkpoint_of, of_some_tasks
 from fairseq_ext.plugin.options import check_outputs
 from fairseq_ext.plugin.run import Session
 from fairseq_ext.plugin.sentences import segmentation
@@ -264,10 +264,10 @@ class Extended(GeneratorBuilderMixin):
 
     def build_model(self, cfg, from_checkpoint=False):
         """Build the stock task's model, unless none of our searches runs it (raises UsageError)."""
-        name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None) or ""
+        name = of_some_tasks(cfg, "_name") or of_some_tasks(cfg, "arch") or ""
         if reason := refusal_reason(name, self):
             raise UsageError(f"the checkpoint's architecture {name} {reason}")
-        data = getattr(cfg, "data", None)
+        data = of_some_tasks(cfg, "data")
         self.trained_on = data if isinstance(data, str) else None
         with no_first_weights(name) if from_checkpoint else nullcontext():
             return super().build_model(cfg, from_checkpoint)  # type: ignore[misc]
@@ -282,7 +282,7 @@ class Extended(GeneratorBuilderMixin):
     ):
         """Build our generator, with the stock signature; the stock generator if the caller names a
         class, or with --score-reference."""
-        references = getattr(args, "score_reference", False)
+        references = of_some_tasks(args, "score_reference")
         if references:
             checks.refuse_reference(self.session.flags, Flags)
         if seq_gen_cls is not None or references:

@@ -20,7 +20,7 @@ def register_named_tasks(options: ModuleType) -> None:
     stock = options.utils.import_user_module
 
     def import_user_module(args) -> None:
-        given = getattr(args, "user_dir", None)
+        given = args.user_dir
         if given is not None:
             refuse_two(own.values_of("--user-dir"), given)
         if given is not None and is_ours(given):

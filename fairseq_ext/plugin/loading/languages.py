@@ -19,7 +19,7 @@ from fairseq.utils import split_paths
 from omegaconf import DictConfig
 
 from fairseq_ext.core.errors import UsageError, cut
-from fairseq_ext.plugin.loading.settings import saved_settings, setting
+from fairseq_ext.plugin.loading.settings import of_some_tasks, saved_settings, setting
 
 DICTIONARY = re.compile(r"dict\.(.+)\.txt")
 
@@ -194,7 +194,7 @@ def known_languages(
 ) -> list[str]:
     """Return the languages of a task, in the order of its flags (raises UsageError if they do not
     name them)."""
-    langs = getattr(settings, "langs", None)
+    langs = of_some_tasks(settings, "langs")
     if not issubclass(task, PAIRED):
         if not langs:
             raise UsageError(
@@ -206,7 +206,7 @@ def known_languages(
         raise UsageError(
             f"--task {name} needs --lang-pairs: those of the training, such as de-en,en-de"
         )
-    lang_dict = getattr(settings, "lang_dict", None)
+    lang_dict = of_some_tasks(settings, "lang_dict")
     if langs and lang_dict:
         raise UsageError(
             "--langs and --lang-dict name the languages twice: leave one of the two out"

@@ -21,6 +21,11 @@ from fairseq_ext.plugin.compat import checkpoints
 from fairseq_ext.plugin.loading.checkpoint import plain
 
 
+def of_some_tasks(settings: DictConfig | Namespace, name: str, default: Any = None) -> Any:
+    """Return a setting that only some of fairseq's tasks and commands have."""
+    return getattr(settings, name, default)
+
+
 def setting(settings: DictConfig | Namespace, group: str, name: str) -> Any:
     """Return a flag of the command, which fairseq keeps in a group of its configuration; None if
     the settings do not have it.
@@ -31,15 +36,14 @@ def setting(settings: DictConfig | Namespace, group: str, name: str) -> Any:
     if isinstance(settings, DictConfig):
         whole = settings._get_parent()
         return None if whole is None else OmegaConf.select(whole, f"{group}.{name}")  # type: ignore
-    # a Namespace of fairseq's has all arguments of its command
-    return getattr(settings, name, None)
+    return of_some_tasks(settings, name)
 
 
 def segments_text(settings: DictConfig | Namespace) -> bool:
     """Return whether the command names a --bpe or a --tokenizer, which it builds later."""
     if isinstance(settings, DictConfig):
         return any(setting(settings, group, "_name") for group in ("bpe", "tokenizer"))
-    return any(getattr(settings, group, None) for group in ("bpe", "tokenizer"))
+    return any(of_some_tasks(settings, group) for group in ("bpe", "tokenizer"))
 
 
 def checkpoint_of(settings: DictConfig | Namespace) -> str | None:
