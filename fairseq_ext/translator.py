@@ -25,7 +25,7 @@ from fairseq_ext.plugin.loading.model import configuration, find_model
 from fairseq_ext.plugin.loading.settings import as_arguments, checked, text_of
 from fairseq_ext.plugin.options import languages_of
 from fairseq_ext.plugin.stock import refuse_flags
-from fairseq_ext.plugin.workers import CallLock
+from fairseq_ext.plugin.workers import CallLock, without_autocast
 from fairseq_ext.search.constraints.from_python import (
     Avoid,
     CallConstraints,
@@ -114,7 +114,7 @@ class Translator(SearchingModel):
         self.beam, self.nbest = width_and_length(None, None, (generation.beam, generation.nbest))
         self.lock = CallLock()  # held while a call uses task, generator or models
         # modules draw weights, which the checkpoint then replaces: not from the caller's numbers
-        with torch.random.fork_rng(devices=[]), in_one_sentence():
+        with torch.random.fork_rng(devices=[]), without_autocast(), in_one_sentence():
             super().__init__(self.cfg)
             self.sentences.phrases_of_calls = True
             self.sentences.glossaries_of_calls = self.glossaries_of_calls
@@ -292,7 +292,7 @@ class Translator(SearchingModel):
         """Translate lines that need not be the first of their call, as `translate` does."""
         if not isinstance(errors, str) or errors not in ("raise", "return"):
             raise UsageError(f"errors is {cut(repr(errors))}: use 'raise' or 'return'")
-        with self.lock:
+        with self.lock, without_autocast():
             check_seed(given.seed, self.generator.options.flags)
             self.generator, nbest = self.generators.use(beam, nbest)
             if given:
@@ -422,7 +422,7 @@ class Translator(SearchingModel):
     def align(self, sources: Sequence[str], hypotheses: Sequence[Translation]) -> None:
         """Find the `words` of translations that stand for those of their sources; None where the
         model does not say what it attends to."""
-        with self.lock:
+        with self.lock, without_autocast():
             self.aligner = self.aligner or Aligner(self)
             for part in range(0, len(sources), ALIGNED):
                 here = hypotheses[part : part + ALIGNED]
@@ -447,7 +447,7 @@ class Translator(SearchingModel):
                 "target for each source"
             )
         check_task(self.task)
-        with self.lock:
+        with self.lock, without_autocast():
             source, target = (
                 [
                     self.checked(line, f"the {('source', 'target')[side]} of line {number}", side)

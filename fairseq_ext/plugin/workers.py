@@ -16,7 +16,8 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -293,3 +294,16 @@ class CallLock(type(threading.RLock())):  # type: ignore[misc]
             self.release()
             raise
         return True
+
+
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """Compute in the model's types, whatever `torch.autocast` of the calling program says."""
+    kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+    for kind in kinds:
+        torch.set_autocast_enabled(kind, False)
+    try:
+        yield
+    finally:
+        for kind in kinds:
+            torch.set_autocast_enabled(kind, True)

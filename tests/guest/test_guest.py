@@ -49,6 +49,27 @@ def test_defaults_of_torch_with_which_no_model_can_be_loaded(dtype, device):
         torch.set_default_dtype(before)
 
 
+@pytest.mark.parametrize("backend", ["auto", "fairseq"])
+def test_a_program_under_autocast_gets_the_translations_of_one_without(backend):
+    from demo_model import FLAGS
+
+    from fairseq_ext import Translator
+
+    def results():
+        translator = Translator(**FLAGS, decoder_backend=backend)
+        found = translator.translate(["Das Haus ist klein."], constraints=[["house"]])[0][0]
+        translator.align(["Das Haus ist klein."], [found])
+        (scored,) = translator.score(["Das Haus ist klein."], [found.text])
+        marked = translator.translate_text("<p>Das <b>Haus</b> ist klein.</p>", "html").text
+        return found, scored, marked, translator.signature
+
+    expected = results()
+    for dtype in (torch.bfloat16, torch.float16):
+        with torch.autocast("cpu", dtype=dtype):
+            assert results() == expected
+            assert torch.is_autocast_enabled("cpu")
+
+
 def test_an_import_changes_nothing(program):
     assert program["changed by import fairseq_ext"] == []
     # fairseq's own doing: two of its tasks call logging.basicConfig
