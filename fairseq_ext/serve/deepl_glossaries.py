@@ -2,9 +2,11 @@
 
 | in the folder of an owner | what is in it |
 | --- | --- |
-| ID/glossary.json | the glossary without its entries |
-| ID/de-en.tsv | the entries of a dictionary, as they were sent |
-| ID/de-en.jsonl | those that a sentence can hold, for the engine; a bar is no sign there |
+| ID/glossary.json | the glossary without its entries; it names their files |
+| ID/de-en-VERSION.tsv | the entries of a dictionary, as they were sent |
+| ID/de-en-VERSION.jsonl | those that a sentence can hold, for the engine; a bar is no sign there |
+
+Other entries are another version, so a change takes place when glossary.json is replaced.
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ import json
 import re
 import shutil
 import threading
+import time
 import unicodedata
 import uuid
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -33,24 +37,31 @@ from fairseq_ext.serve.glossaries import Missing
 from fairseq_ext.serve.model_folder import Pair
 
 Entries = dict[str, str]
+STAYS = 3600  # seconds that an earlier version is kept, which a request may read
 LONGEST = 1024  # bytes of a term, and of a glossary's name, as in DeepL's API
 
 
 class Dictionary(BaseModel):
-    """The record of one dictionary. digest: of its file for the engine."""
+    """The record of one dictionary. digest: of its file for the engine; version: of its entries."""
 
     source_lang: str
     target_lang: str
     entry_count: int
     digest: str
+    version: str = ""
 
     @property
     def pair(self) -> Pair:
         return self.source_lang, self.target_lang
 
+    def files(self, folder: Path) -> tuple[Path, Path]:
+        """Return the files of its entries, as they were sent and for the engine."""
+        name = f"{'-'.join(self.pair)}{self.version}"
+        return folder / f"{name}.tsv", folder / f"{name}.jsonl"
+
     def shown(self) -> dict[str, Any]:
         """Return the dictionary for an answer."""
-        return self.model_dump(exclude={"digest"})
+        return self.model_dump(exclude={"digest", "version"})
 
 
 class Glossary(BaseModel):
@@ -123,8 +134,8 @@ class DeepLGlossaries:
 
     def entries(self, glossary: Glossary, pair: Pair) -> Entries:
         """Return the entries of a dictionary (raises Missing)."""
-        self.dictionary(glossary, pair)
-        path = self.path(glossary.glossary_id) / f"{'-'.join(pair)}.tsv"
+        found = self.dictionary(glossary, pair)
+        path, _ = found.files(self.path(glossary.glossary_id))
         try:
             lines = path.read_text(encoding="utf-8").split("\n")
         except FileNotFoundError:
@@ -134,7 +145,7 @@ class DeepLGlossaries:
     def file(self, glossary: Glossary, pair: Pair) -> GlossaryFile:
         """Return the file of a dictionary for the engine (raises Missing)."""
         found = self.dictionary(glossary, pair)
-        path = self.path(glossary.glossary_id) / f"{'-'.join(pair)}.jsonl"
+        _, path = found.files(self.path(glossary.glossary_id))
         return GlossaryFile(str(path), found.digest)
 
     def create(self, name: str, dictionaries: Mapping[Pair, Entries]) -> Glossary:
@@ -169,30 +180,40 @@ class DeepLGlossaries:
             return self.write(glossary, dictionaries)
 
     def write(self, glossary: Glossary, dictionaries: Mapping[Pair, Entries]) -> Glossary:
-        """Write a glossary and these dictionaries of it: all files, or where one fails none."""
+        """Write a glossary and these dictionaries of it: all of them, or where one fails none."""
         folder = self.path(glossary.glossary_id)
         folder.mkdir(parents=True, exist_ok=True)
         known = {each.pair: each for each in glossary.dictionaries}
-        with contextlib.ExitStack() as files:
-
-            def write(name: str, content: bytes) -> None:
-                out = files.enter_context(atomic_write(folder / name))
+        earlier = [known[pair].files(folder) for pair in dictionaries if pair in known]
+        contents: dict[Path, bytes] = {}
+        for pair, entries in dictionaries.items():
+            sent, usable = tsv(entries).encode(), b"".join(engine_lines(entries))
+            known[pair] = Dictionary(
+                source_lang=pair[0],
+                target_lang=pair[1],
+                entry_count=len(entries),
+                digest=sha256([usable]),
+                version=f"-{sha256([sent])[:16]}",
+            )
+            contents |= dict(zip(known[pair].files(folder), (sent, usable), strict=True))
+        glossary.dictionaries = [*known.values()]
+        record = folder / "glossary.json", glossary.model_dump_json().encode()
+        with contextlib.ExitStack() as files:  # the record is replaced last
+            for path, content in (record, *contents.items()):
+                out = files.enter_context(atomic_write(path))
                 out.write(content)
                 out.flush()
-
-            for pair, entries in dictionaries.items():
-                name, content = "-".join(pair), b"".join(engine_lines(entries))
-                write(f"{name}.tsv", tsv(entries).encode())
-                write(f"{name}.jsonl", content)
-                known[pair] = Dictionary(
-                    source_lang=pair[0],
-                    target_lang=pair[1],
-                    entry_count=len(entries),
-                    digest=sha256([content]),
-                )
-            glossary.dictionaries = [*known.values()]
-            write("glossary.json", glossary.model_dump_json().encode())
+        for path in chain(*earlier):
+            path.touch()  # so that it stays a while
+        self.remove_earlier(glossary, folder)
         return glossary
+
+    def remove_earlier(self, glossary: Glossary, folder: Path) -> None:
+        """Remove the files of earlier versions that no request reads any more."""
+        kept = {path for each in glossary.dictionaries for path in each.files(folder)}
+        for path in {*folder.glob("*.tsv"), *folder.glob("*.jsonl")} - kept:
+            if path.stat().st_mtime < time.time() - STAYS:
+                path.unlink(missing_ok=True)
 
     def delete(self, identifier: str) -> None:
         """Delete a glossary (raises as `get`)."""
@@ -205,10 +226,11 @@ class DeepLGlossaries:
         """Delete a dictionary (raises as `get`, and Missing)."""
         with self.lock:
             glossary = self.get(identifier)
-            glossary.dictionaries.remove(self.dictionary(glossary, pair))
+            found = self.dictionary(glossary, pair)
+            glossary.dictionaries.remove(found)
             self.write(glossary, {})
-            for ending in ("tsv", "jsonl"):
-                (self.path(identifier) / f"{'-'.join(pair)}.{ending}").unlink(missing_ok=True)
+            for path in found.files(self.path(identifier)):
+                path.unlink(missing_ok=True)
 
 
 def engine_lines(entries: Entries) -> Iterable[bytes]:

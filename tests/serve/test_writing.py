@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import resource
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -96,6 +97,56 @@ def test_a_glossary_of_deepl_s_api_without_room(client, settings):
     assert files(settings.glossary_folder) == before
     assert list(settings.glossary_folder.rglob("*")) == folders
     assert client.put(f"/v3/glossaries/{made}/dictionaries", json=many).is_success
+    client.delete(f"/v2/glossaries/{made}", headers=TSV)
+
+
+def test_a_server_killed_while_it_replaces_a_dictionary_leaves_the_old_or_the_new_one(
+    client, serving, settings, tmp_path, monkeypatch
+):
+    """Each step is followed by a copy of the folder: what SIGKILL leaves there."""
+    copies = []
+
+    def copied(step):
+        def act(*arguments, **more):
+            done = step(*arguments, **more)
+            copies.append(tmp_path / str(len(copies)))
+            shutil.copytree(settings.glossary_folder, copies[-1])
+            return done
+
+        return act
+
+    made = client.post("/v2/glossaries", json={"name": "a", **TERMS}).json()["glossary_id"]
+    new = {**DICTIONARY, "entries": "Patient\tquokka\nHafen\tharbour"}
+    with monkeypatch.context() as patch:
+        for name in ("replace", "unlink"):
+            patch.setattr(os, name, copied(getattr(os, name)))
+        assert client.put(f"/v3/glossaries/{made}/dictionaries", json=new).is_success
+    states = []
+    for folder in copies:
+        with serving(glossary_folder=folder) as later:
+            counts = later.get(f"/v2/glossaries/{made}").json()["entry_count"]
+            entries = later.get(f"/v2/glossaries/{made}/entries").text
+            given = {"text": ["Der Patient ist hier."], "source_lang": "DE", "target_lang": "EN"}
+            answer = later.post("/v2/translate", json={**given, "glossary_id": made})
+            text = answer.json()["translations"][0]["text"]
+            states.append((counts, entries, "quokka" in text))
+    old = 1, TERMS["entries"], False
+    assert {*states} == {old, (2, new["entries"], True)}
+    client.delete(f"/v2/glossaries/{made}", headers=TSV)
+
+
+def test_an_earlier_version_of_a_dictionary_stays_for_the_requests_that_read_it(client, settings):
+    made = client.post("/v2/glossaries", json={"name": "a", **TERMS}).json()["glossary_id"]
+    folder = next(settings.glossary_folder.rglob(made))
+    versions = []
+    for number in range(4):
+        for path in folder.iterdir():
+            os.utime(path, (0, 0))
+        body = {**DICTIONARY, "entries": f"Port\t{number}"}
+        assert client.put(f"/v3/glossaries/{made}/dictionaries", json=body).is_success
+        versions.append(sorted(path.read_text() for path in folder.glob("*.tsv")))
+    before = [TERMS["entries"], *(f"Port\t{number}" for number in range(4))]
+    assert versions == [sorted(before[number : number + 2]) for number in range(4)]
     client.delete(f"/v2/glossaries/{made}", headers=TSV)
 
 
