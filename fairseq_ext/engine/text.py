@@ -27,7 +27,7 @@ from fairseq_ext.engine.tickets import Busy, Closed
 from fairseq_ext.text.formats import Pass
 from fairseq_ext.text.in_lines import pieces
 from fairseq_ext.text.marks import ended
-from fairseq_ext.text.segments import Item, Segment
+from fairseq_ext.text.segments import LONGEST, Item, Segment
 from fairseq_ext.text.stopping import until
 
 # segments of a text that an engine has at once, and items that are not joined:
@@ -113,6 +113,11 @@ class TextRequest:
                 return None
             slot = Slot(Segment("", "", [], [], []) if item is None else item)
             self.slots.append(slot)
+            if isinstance(item, Segment) and item.is_cut:
+                self.warnings.append(
+                    f"'{cut(item.plain)}' is translated in parts: it has more than {LONGEST} "
+                    "characters"
+                )
             if slot.is_open:
                 self.needs_segment = False
                 self.waiting.append(slot)

@@ -82,6 +82,7 @@ class Segment:
     lead: str = ""  # what plain begins with to name its target language, here or before
     # in its text; of a piece of a longer segment, the upper 31 bits say which piece it is
     number: int = 0
+    is_cut: bool = False  # whether it is the first part of a sentence of too many characters
     # whether a placeholder that is no part of it stands directly before and behind it
     touches: tuple[bool, bool] = (False, False)
     # what the source is made of, in its order: (raw, place in plain), and (raw, edge of a mark)

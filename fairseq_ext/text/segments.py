@@ -85,7 +85,11 @@ def of_run(run: Sequence[Atom], ends: Ends, escape: Escape) -> Iterator[Item]:
     """Yield the items of a run: of each of its lines, where its breaks end sentences."""
     for atoms in lines_of(run):
         shown = SPACES.sub(" ", read(atoms))
-        yield from of_parts(atoms, short(shown, ends(shown)) if shown else [], escape)
+        whole = ends(shown) if shown else []
+        parts = short(shown, whole)
+        long = [start for start, end in pairwise([0, *whole]) if end - start > LONGEST]
+        cuts = {parts[bisect_right(parts, start)] for start in long}
+        yield from of_parts(atoms, parts, escape, cuts)
 
 
 def lines_of(run: Sequence[Atom]) -> Iterator[list[Atom]]:
@@ -140,10 +144,18 @@ def read(atoms: Sequence[Atom]) -> str:
     return "".join(STANDS_IN if atom.kind == PLACEHOLDER else atom.text for atom in atoms)
 
 
-def of_parts(atoms: Sequence[Atom], ends: Sequence[int], escape: Escape) -> Iterator[Item]:
-    """Yield the items of atoms, given where their parts end in what is read."""
+def of_parts(
+    atoms: Sequence[Atom], ends: Sequence[int], escape: Escape, cuts: Collection[int] = ()
+) -> Iterator[Item]:
+    """Yield the items of atoms, given where their parts end in what is read. cuts: the ends of the
+    first parts of sentences that are too long."""
+    at = 0
     for sentence in cut(atoms, ends):
-        yield from trimmed(collapsed(balanced(sentence)), escape)
+        at += len(read(sentence))
+        for item in trimmed(collapsed(balanced(sentence)), escape):
+            if isinstance(item, Segment):
+                item.is_cut = at in cuts
+            yield item
 
 
 def cut(atoms: Sequence[Atom], ends: Sequence[int]) -> Iterator[list[Atom]]:
@@ -310,7 +322,7 @@ def led(items: Iterable[Item], leads: Collection[str]) -> Iterator[Item]:
                 item = item.source
             elif own or lead:
                 atoms = item.atoms if own else [Atom(TEXT, "", f"{lead} "), *item.atoms]
-                item = replace(segment_of(atoms, item.escape), lead=lead)
+                item = replace(segment_of(atoms, item.escape), lead=lead, is_cut=item.is_cut)
         yield item
 
 

@@ -306,6 +306,19 @@ def test_a_sentence_that_is_cut_is_named(client):
     assert said.startswith("'Ω9Ω9") and "is translated in parts: the source has" in said
 
 
+def test_a_sentence_that_is_cut_for_its_characters_is_named(client):
+    """It has fewer tokens than the model takes."""
+    word = "Gesundheitsministerium "
+    long = f"Das {word * 290}ist hier. "
+    for source, count in ((long, 1), (long * 2, 2), (f"Das {word * 100}ist hier. " * 4, 0)):
+        answer = client.post("/v1/translate", json={"source": source}).json()
+        said = answer.get("warnings", [])
+        assert len(said) == count
+        for each in said:
+            assert each.startswith("'Das Gesundheitsministerium")
+            assert each.endswith("is translated in parts: it has more than 3000 characters")
+
+
 def test_a_file_that_unpacks_to_much_is_refused(serving):
     sent = {
         "files": {"file": ("a.docx", docx("Hund " * 1000))},
