@@ -172,6 +172,14 @@ def build(
     return model.to(dtype).to(DEVICE).eval()
 
 
+def with_ties(model):
+    """The model, each second word being as likely as the one before it."""
+    weight = model.decoder.output_projection.weight
+    with torch.no_grad():
+        weight[5::2] = weight[4 : len(weight) - 1 : 2]
+    return model
+
+
 def language_model(seed: int = 9, dtype: torch.dtype = torch.float64, words: int = WORDS):
     """A random Transformer language model over the same dictionary, for --lm-path."""
     torch.manual_seed(seed)

@@ -159,6 +159,16 @@ def test_the_first_of_equal_dimensions_wins(launches):
     assert launches
 
 
+@pytest.mark.parametrize("optimised", [True, False])
+def test_listed_words_of_several_blocks_are_written_one_after_another(optimised):
+    V = 3 * lsh_cuda.BLOCK - 7
+    hits = torch.zeros(1, V, dtype=torch.int32)
+    listed = [0, 5, 255, 256, 300, 511, V - 1]
+    hits[0, listed] = 2
+    never = torch.zeros(V, dtype=torch.bool)
+    assert lsh_cuda.compact(hits, 2, never, optimised).tolist() == listed
+
+
 # ---- the largest shapes
 
 

@@ -220,6 +220,20 @@ def test_heads_of_whole_vectors_equal_teacher_forcing(h, activation):
 
 
 @needs_library
+@pytest.mark.parametrize("width", [8, 32, 256])
+def test_attention_of_scores_far_from_each_other_is_finite(width):
+    widths = {f"{side}_embed_dim": width for side in ("encoder", "decoder")}
+    model = model_of(2, torch.float32, **widths)
+    with torch.no_grad():
+        for layer in model.decoder.layers:
+            layer.encoder_attn.q_proj.weight *= 1000
+    rows = Rows([model], [3, 40])
+    rows.start([0, 1])
+    assert rows.decoder.weights[0].compiled is not None
+    assert all(found.isfinite().all() for found in rows.decoder.step(torch.tensor([[2], [2]])))
+
+
+@needs_library
 def test_sentences_may_leave_one_after_another_and_rows_go_on_in_blocks():
     """Slots with gaps, compacted when half are empty, under steps of one token and of several."""
     rows = Rows([model_of(2, torch.float32)], [i % 5 for i in range(12)], 4)

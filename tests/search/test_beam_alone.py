@@ -138,7 +138,7 @@ def other_width(draw: random.Random, unnormalized: bool) -> dict:
     """A stopping criterion, and what prunes next to it."""
     strategy = dict(draw.choice(ENDINGS))
     if draw.random() < 0.5:
-        strategy["prune_threshold"] = draw.choice([0.5, 2.5, 10.0])
+        strategy["prune_threshold"] = draw.choice([0.0, 0.5, 2.5, 10.0])
     if draw.random() < 0.3:
         strategy["prune_children"] = draw.choice([1, 2, 3])
     if draw.random() < 0.3:

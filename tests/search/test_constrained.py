@@ -8,7 +8,7 @@ import random
 
 import pytest
 import torch
-from models import alone, batch, build, dictionary, forced, generators, run, same
+from models import alone, batch, build, dictionary, forced, generators, run, same, with_ties
 from search.phrases.test_segmentations import BOUNDARIES_12, MODES, SEARCHED, required
 from search.phrases.test_segmentations import CASES as CASE_MODES
 from sizes import covering, drawn, part_of
@@ -140,6 +140,21 @@ def test_random_batches_give_the_loops_bits(monkeypatch):
             ).ours
         sample = batch([draw.randint(1, 12) for _ in range(draw.choice([1, 2, 5, 9]))], seed=case)
         constraints = [phrases(draw, 4) for _ in range(sample["nsentences"])]
+        assert both(ours, {**sample, "sentence_constraints": constraints}, monkeypatch)
+
+
+def test_equal_scores_have_the_loops_order(monkeypatch):
+    draw = random.Random(SEED)
+    for case in range(20):
+        ours = generators(
+            [with_ties(build("transformer", case, dtype=torch.float32))],
+            {"select": "dba", "constraint_compete": draw.choice(["rows", "off"])},
+            beam=draw.choice([2, 3, 5]),
+            max_len_b=12,
+            constraints="unordered",
+        ).ours
+        sample = batch([draw.randint(1, 9) for _ in range(5)], seed=case)
+        constraints = [phrases(draw, 3) for _ in range(sample["nsentences"])]
         assert both(ours, {**sample, "sentence_constraints": constraints}, monkeypatch)
 
 

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from models import batch, build, generators, run, same
+from models import batch, build, generators, run, same, with_ties
 from parallel_decoding import EOS, LENGTHS, METHODS, PAD, blocks, counts, drafts
 from sizes import covering, drawn, part_of
 
@@ -112,6 +112,15 @@ def test_the_compiled_row_makes_the_calls_of_the_definition(method, dtype, tmp_p
         offered += count["drafts_offered"]
     assert offered > 30
     assert compiled[0] and (compiled[1] > 0) == (dtype == torch.float32)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_of_equal_words_the_first_is_chosen(method):
+    for seed in range(4):
+        model = with_ties(build("transformer", seed, torch.float32, words=60, eos=0.5))
+        ours = generators([model], blocks(method), words=60, beam=1, max_len_b=20).ours
+        [[found]] = run(ours, batch([7], seed, words=60))
+        assert all(token % 2 == 0 or token < 4 for token in found["tokens"].tolist())
 
 
 @pytest.mark.usefixtures("on_the_cpu")
