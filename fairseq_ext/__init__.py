@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from fairseq_ext.core.errors import SentenceError as SentenceError
     from fairseq_ext.core.errors import UsageError as UsageError
     from fairseq_ext.engine.engine import Engine as Engine
-    from fairseq_ext.plugin.calls import Translation as Translation
     from fairseq_ext.plugin.tasks import extend as extend
+    from fairseq_ext.search.report import Translation as Translation
     from fairseq_ext.translator import Translator as Translator
 
 LAZY_EXPORTS = {  # name -> its module, which is imported when the name is first used
     "Engine": "engine.engine",
     "SentenceError": "core.errors",
-    "Translation": "plugin.calls",
+    "Translation": "search.report",
     "Translator": "translator",
     "UsageError": "core.errors",
     "__version__": "core",

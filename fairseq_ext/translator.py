@@ -16,7 +16,6 @@ from fairseq_ext.core.errors import UsageError, counted, cut, in_one_sentence
 from fairseq_ext.plugin.calls import (
     Generators,
     SearchingModel,
-    Translation,
     check_task,
     score_pairs,
     width_and_length,
@@ -35,6 +34,7 @@ from fairseq_ext.search.constraints.from_python import (
     check_texts,
 )
 from fairseq_ext.search.mbr import check_seed
+from fairseq_ext.search.report import Translation
 from fairseq_ext.text.alignment import Aligner
 from fairseq_ext.text.atoms import Segment
 from fairseq_ext.text.formats import Format, Pass, check_text, passes
@@ -456,4 +456,4 @@ class Translator(SearchingModel):
                 for side, given in enumerate((sources, targets))
             )
             found = score_pairs(self.task, self.models, source, target, self.cfg.dataset, self.cuda)
-            return [self.translation(h) for h in found]
+            return [self.translation_of(h) for h in found]

@@ -27,8 +27,9 @@ from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.mbr import check_seed
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.protocols import Schedule
+from fairseq_ext.search.report import Translation
 from fairseq_ext.search.scheduler import Request, Scheduler
-from fairseq_ext.translator import Translation, Translator
+from fairseq_ext.translator import Translator
 
 Event = tuple[int, Any]  # the number of a request, and a Partial, an Answer or an Exception
 EMPTY = Answer([Translation("", [], 0.0, [])])
@@ -128,9 +129,9 @@ class Intake:
         )
 
     def answer(
-        self, request: JobRequest, found: list[dict[str, Any]], gap: float | None = None
+        self, request: JobRequest, found: list[Hypothesis], gap: float | None = None
     ) -> None:
-        """Answer a request with its hypotheses, fairseq's dicts, best first. gap: see `Answer`."""
+        """Answer a request with its hypotheses, best first. gap: see `Answer`."""
         hypotheses = [self.translator.translation(h) for h in found[: request.requested]]
         if request.job.align:
             self.translator.align([request.job.source] * len(hypotheses), hypotheses)

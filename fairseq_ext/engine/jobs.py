@@ -8,9 +8,7 @@ from typing import Any
 
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.search.constraints.from_python import check_list, check_texts
-from fairseq_ext.translator import Translation
-
-Span = tuple[int, int]  # characters [start, end)
+from fairseq_ext.search.report import Span, Translation
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fairseq_ext.engine.jobs import Answer, Constraint, Partial
-from fairseq_ext.plugin.calls import Translation
+from fairseq_ext.search.report import Translation
 from fairseq_ext.text import in_lines
 from fairseq_ext.text.marks import Projection
 from fairseq_ext.text.segments import Item, Segment

@@ -33,7 +33,8 @@ from fairseq_ext.search.phrases.places import (
     match_phrases_in_order,
 )
 from fairseq_ext.search.phrases.sentence import EMPTY, Phrase, SentenceConstraints
-from fairseq_ext.translator import Translation, Translator
+from fairseq_ext.search.report import Translation
+from fairseq_ext.translator import Translator
 
 # glossaries of requests in memory, and bytes of their files: each takes many times as much
 CACHE_SIZE, CACHE_BYTES = 64, 8 << 20

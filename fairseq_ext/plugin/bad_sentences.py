@@ -16,14 +16,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-import torch
-
 from fairseq_ext.core.command_line import is_loaded
 from fairseq_ext.core.errors import SentenceError, UsageError, damaged_data, isolated, report
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.plugin.options import Options
+from fairseq_ext.plugin.pools import dictionary_of
 from fairseq_ext.plugin.sentences import Batch, Sentences
 from fairseq_ext.plugin.workers import select_batch
+from fairseq_ext.search.finished import no_hypothesis
 from fairseq_ext.search.registry import choice
 
 BAD_SENTENCES = 3  # the status of a command with sentences that cannot be translated
@@ -237,17 +237,7 @@ class BadSentences:
 
     def empty_hypotheses(self) -> list[dict[str, Any]]:
         """Return the n-best list of a sentence that is not translated."""
-        lost = torch.tensor([-float("inf")])
-        tokens, nothing = torch.tensor([self.task.target_dictionary.eos()]), torch.empty(0)
-        return [
-            {
-                "tokens": tokens,
-                "score": lost[0],
-                "attention": nothing,
-                "alignment": nothing,
-                "positional_scores": lost.clone(),
-            }
-        ]
+        return [dictionary_of(no_hypothesis(self.task.target_dictionary.eos()))]
 
     def report_at_end(self, stats: Stats) -> int:
         """Report unmet constraints and a pending error at the end of the process; return the

@@ -1,5 +1,4 @@
-"""Common parts of Translator and Engine: a loaded model, its generators, pools and scores, and
-`Translation`."""
+"""Common parts of Translator and Engine: a loaded model, its generators, pools and scores."""
 
 from __future__ import annotations
 
@@ -7,7 +6,6 @@ import copy
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,46 +21,13 @@ from fairseq_ext.core.errors import SentenceError, UsageError, cut
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.plugin.bad_sentences import decode_isolating_errors
 from fairseq_ext.plugin.loading.model import LoadedModel
+from fairseq_ext.plugin.pools import hypothesis_of
 from fairseq_ext.plugin.workers import CallLock, select_batch
 from fairseq_ext.search.constraints.report import report_skipped_sentence
-from fairseq_ext.search.phrases.sentence import EMPTY, Placement, SentenceConstraints
+from fairseq_ext.search.finished import Hypothesis
+from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
 from fairseq_ext.search.pool import Pool
-
-# ---- What the Python API returns for a line: `Translation`
-
-
-@dataclass
-class Translation:
-    """One hypothesis of one line."""
-
-    text: str  # without subword segmentation
-    tokens: list[str] = field(repr=False)  # subword tokens, EOS left out
-    score: float  # natural logarithm; length-normalised unless unnormalized=True
-    positional_scores: list[float] = field(repr=False)  # of each token, EOS included
-    # (source, target) positions, with print_alignment="hard"
-    alignment: list[tuple[int, int]] | None = field(default=None, repr=False)
-    # character spans of source and target words that are translations of each other, if requested
-    words: list[tuple[tuple[int, int], tuple[int, int]]] | None = field(default=None, repr=False)
-    utility: float | None = None  # expected utility, with mbr=...
-    # unmet constraints: text, reason
-    unmet: list[tuple[str, str]] = field(default_factory=list)
-    # glossary terms that replaced no word: check that they read well
-    elsewhere: list[str] = field(default_factory=list, repr=False)
-    # how each glossary term got its place, with glossary_placement="align"
-    placements: list[Placement] = field(default_factory=list, repr=False)
-
-    def __repr__(self) -> str:
-        lacks = f", unmet={self.unmet!r}" if self.unmet else ""
-        return f"Translation({self.text!r}, score={self.score:.4f}{lacks})"
-
-
-def empty(unmet: list[tuple[str, str]]) -> Translation:
-    """Return the translation of an empty line: no text, score 0.
-
-    unmet: the line's constraints, each with the reason.
-    """
-    return Translation("", [], 0.0, [], unmet=unmet)
-
+from fairseq_ext.search.report import Translation
 
 # ---- The generators of one Translator
 #
@@ -379,7 +344,7 @@ class SearchingModel(LoadedModel):
                     out[i] = (
                         each
                         if isinstance(each, SentenceError)
-                        else [self.translation(h) for h in each[:nbest]]
+                        else [self.translation_of(h) for h in each[:nbest]]
                     )
                 if bar is not None:
                     bar.update(len(out) - out.count(None) - bar.n)
@@ -388,7 +353,8 @@ class SearchingModel(LoadedModel):
     def empty_translation(self, number: int, wanted: SentenceConstraints) -> Translation:
         """Return the translation of an empty line, which is not searched."""
         self.stats.sentences += 1
-        return empty(report_skipped_sentence(number, wanted, self.stats, "the line is empty"))
+        unmet = report_skipped_sentence(number, wanted, self.stats, "the line is empty")
+        return Translation("", [], 0.0, [], unmet=unmet)
 
     def use_constraints(self) -> None:
         """Search with constraints from now on, whatever the flags are; a line without constraints
@@ -396,21 +362,20 @@ class SearchingModel(LoadedModel):
         with self.lock:
             self.generator = self.generators.constrain()
 
-    def translation(self, hypothesis: dict) -> Translation:
-        """Return a hypothesis of fairseq as a Translation."""
-        text = self.generator.target_text.pieces(hypothesis["tokens"])
-        alignment = hypothesis["alignment"]
-        pairs = (
-            [tuple(pair) for pair in alignment] if self.aligns and alignment is not None else None
-        )
+    def translation_of(self, found: dict[str, Any]) -> Translation:
+        """Return the translation of fairseq's dictionary of a hypothesis."""
+        return self.translation(hypothesis_of(found), found["alignment"] if self.aligns else None)
+
+    def translation(
+        self, hypothesis: Hypothesis, alignment: Sequence[Sequence[int]] | None = None
+    ) -> Translation:
+        """Return a hypothesis as a Translation."""
+        text = self.generator.target_text.pieces(hypothesis.tokens)
         return Translation(
             text=self.decode(text),
             tokens=text.split(),
-            score=float(hypothesis["score"]),
-            positional_scores=hypothesis["positional_scores"].tolist(),
-            alignment=pairs,  # type: ignore[arg-type]
-            utility=hypothesis.get("utility"),
-            unmet=hypothesis.get("unmet", []),
-            elsewhere=hypothesis.get("elsewhere", []),
-            placements=hypothesis.get("placements", []),
+            score=hypothesis.score,
+            positional_scores=hypothesis.positional_scores.tolist(),
+            alignment=None if alignment is None else [(i, j) for i, j in alignment],
+            **hypothesis.outcome,
         )

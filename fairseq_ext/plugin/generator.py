@@ -7,7 +7,7 @@ The interface of fairseq's commands, tasks and scorers stays: the constructor,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,13 +26,13 @@ from fairseq_ext.model.choose import check_finite, make_decoder, refuse_other_ba
 from fairseq_ext.model.protocol import Regroupable
 from fairseq_ext.model.stock_model import model_of_pair
 from fairseq_ext.plugin.options import Context, Options, search_spec, signature, signature_versions
-from fairseq_ext.plugin.pools import PoolBuilder
-from fairseq_ext.plugin.results import Progress, ResultsFile, checksum
+from fairseq_ext.plugin.pools import PoolBuilder, dictionary_of
+from fairseq_ext.plugin.results import Progress, Result, ResultsFile, checksum
 from fairseq_ext.plugin.search_setup import driver_of, may_read_models, setup_of
 from fairseq_ext.search.constraints.glossary import places_terms
 from fairseq_ext.search.constraints.report import SentenceGoal, count_terms, report_constraints
 from fairseq_ext.search.constraints.sources import is_ordered
-from fairseq_ext.search.finished import Hypothesis
+from fairseq_ext.search.finished import Hypothesis, no_hypothesis
 from fairseq_ext.search.mbr import BayesRisk
 from fairseq_ext.search.phrases.places import InText
 from fairseq_ext.search.phrases.segmenter import Segmenter, TargetText
@@ -197,10 +197,10 @@ class BeamSearchGenerator(SequenceGenerator):
         """Return every sentence's hypotheses as fairseq's commands read them; those of an earlier
         run come from the results file."""
         device, ids = pool.length.device, pool.ids.tolist()
-        out: list[list[dict[str, Any]]] = [[] for _ in ids]
+        out: list[Sequence[Hypothesis]] = [() for _ in ids]
         if self.results is not None:
             for i, number in enumerate(ids):
-                out[i] = self.results.hypotheses(number, self.checksum(pool, i), device) or []
+                out[i] = self.results.hypotheses(number, self.checksum(pool, i), device)
             pool.to_decode = [i for i, found in enumerate(out) if not found]
             if (
                 pool.to_decode
@@ -218,8 +218,9 @@ class BeamSearchGenerator(SequenceGenerator):
                 return
             out[sentence] = self.answer(pool, sentence, found)
             if self.results is not None:
-                text = self.target_text.text(out[sentence][0]["tokens"])
-                self.results.add(ids[sentence], self.checksum(pool, sentence), text, out[sentence])
+                text = self.target_text.text(out[sentence][0].tokens)
+                source = self.checksum(pool, sentence)
+                self.results.add(Result(ids[sentence], source, text, out[sentence]))
             if progress is not None:
                 progress.add()
             if self.on_answer is not None:
@@ -235,11 +236,11 @@ class BeamSearchGenerator(SequenceGenerator):
             self.results.forget(ids)
         if progress is not None:
             progress.close()
-        return out
+        return [list(map(dictionary_of, found)) for found in out]
 
-    def answer(self, pool: Pool, sentence: int, found: list[Hypothesis]) -> list[dict[str, Any]]:
-        """Return the results of a sentence from its final hypotheses, with those first that meet
-        the constraints."""
+    def answer(self, pool: Pool, sentence: int, found: list[Hypothesis]) -> list[Hypothesis]:
+        """Return the hypotheses of a sentence with their outcomes, those first that meet the
+        constraints."""
         if found and found[0].ending is not None:
             self.strategies.stop.count_ending(found[0].ending)
         given = pool.original_constraints or pool.constraints
@@ -248,7 +249,7 @@ class BeamSearchGenerator(SequenceGenerator):
                 "every allowed output is forbidden by another flag, such as "
                 "--no-repeat-ngram-size: leave it out"
             )
-        found = found or [self.empty_hypothesis(pool.length.device)]
+        found = found or [no_hypothesis(self.eos, pool.length.device)]
         if given is not None:
             lead = pool.lead_of(sentence)
             wanted = SentenceGoal(
@@ -267,10 +268,9 @@ class BeamSearchGenerator(SequenceGenerator):
             )
         if self.bayes_risk is not None:
             found = self.bayes_risk(found, self.source_text(pool, sentence))
-        out = self.as_dictionaries(found)
         self.stats.sentences += 1
-        self.stats.target_tokens += out[0]["tokens"].numel()
-        return out
+        self.stats.target_tokens += found[0].tokens.numel()
+        return found
 
     def source_text(self, pool: Pool, sentence: int) -> str:
         """Return a sentence's source as text; "" for speech."""
@@ -305,42 +305,6 @@ class BeamSearchGenerator(SequenceGenerator):
         if self.in_text is None or self.in_text.whole_words != pool.boundaries.whole_words:
             self.in_text = InText(self.target_text.words, pool.boundaries.whole_words)
         return self.in_text
-
-    def as_dictionaries(self, found: list[Hypothesis]) -> list[dict[str, Any]]:
-        """Return a sentence's hypotheses as fairseq's commands read them. Additional keys:
-        "utility", the expected utility; "unmet", the unmet constraints as (text, reason);
-        "elsewhere", the texts of glossary terms that are not in the place of their translation."""
-        nothing = torch.empty(0)
-
-        def dictionary(h: Hypothesis) -> dict[str, Any]:
-            flags: dict[str, Any] = {
-                name: list(given)
-                for name, given in (
-                    ("unmet", h.unmet),
-                    ("elsewhere", h.elsewhere),
-                    ("placements", h.placements),
-                )
-                if given
-            }
-            flags |= {} if h.utility is None else {"utility": h.utility}
-            return flags | {  # fairseq's commands do not read these keys
-                "tokens": h.tokens,
-                "score": torch.tensor(h.score, dtype=h.positional_scores.dtype),
-                "attention": nothing if h.attention is None else h.attention,
-                "alignment": nothing,
-                "positional_scores": h.positional_scores,
-            }
-
-        return [dictionary(h) for h in found]
-
-    def empty_hypothesis(self, device: torch.device) -> Hypothesis:
-        """Return the hypothesis of a sentence whose every continuation was forbidden: empty, with
-        the lowest score."""
-        return Hypothesis(
-            torch.tensor([self.eos], device=device),
-            -float("inf"),
-            torch.tensor([-float("inf")], device=device),
-        )
 
 
 # ---- `--print-alignment`: which source token each target token comes from

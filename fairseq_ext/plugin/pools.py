@@ -1,7 +1,9 @@
-"""Batches of fairseq as pools of the search."""
+"""Batches of fairseq as pools of the search, and hypotheses as the dictionaries that fairseq
+reads."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -11,11 +13,13 @@ from torch import Tensor
 from fairseq_ext.core.errors import SentenceError, UsageError, counted
 from fairseq_ext.search.constraints.allowed_product import Products
 from fairseq_ext.search.constraints.lines import from_packed
+from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.phrases.sentence_ends import EndsOfSources
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import SearchSpec
 from fairseq_ext.search.registry import refills
+from fairseq_ext.search.report import Outcome
 
 
 def source_of(sample: dict[str, Any]) -> Tensor:
@@ -28,6 +32,26 @@ def source_of(sample: dict[str, Any]) -> Tensor:
             "fairseq's task for such data"
         )
     return sample["net_input"]["src_tokens"]
+
+
+def dictionary_of(hypothesis: Hypothesis) -> dict[str, Any]:
+    """Return a hypothesis as fairseq's commands read it, and its `Outcome`, which they do not."""
+    nothing, h = torch.empty(0), hypothesis
+    return {
+        "tokens": h.tokens,
+        "score": torch.tensor(h.score, dtype=h.positional_scores.dtype),
+        "attention": nothing if h.attention is None else h.attention,
+        "alignment": nothing,
+        "positional_scores": h.positional_scores,
+        **h.outcome,
+    }
+
+
+def hypothesis_of(found: dict[str, Any]) -> Hypothesis:
+    """Return the hypothesis of a dictionary, which may be of fairseq's own search."""
+    outcome = {each.name: found[each.name] for each in fields(Outcome) if each.name in found}
+    score = float(found["score"])
+    return Hypothesis(found["tokens"], score, found["positional_scores"], **outcome)
 
 
 class PoolBuilder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import gc
 import json
@@ -9,7 +10,8 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,6 +22,8 @@ from tqdm import tqdm
 from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.core.files import is_stream, replace, sha256, verify_digest, with_digest
 from fairseq_ext.core.stats import Stats
+from fairseq_ext.search.finished import Hypothesis
+from fairseq_ext.search.report import as_json, from_json
 
 # ---- `--results-file` and `--resume`
 #
@@ -31,6 +35,17 @@ from fairseq_ext.core.stats import Stats
 
 SHOWN = 80  # characters of a value in a message
 logger = logging.getLogger("fairseq_ext")
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished sentence. source: a checksum of all that its results depend on; text: of the best
+    hypothesis."""
+
+    id: int
+    source: str
+    text: str
+    hypotheses: Sequence[Hypothesis]  # best first
 
 
 class ResultsFile:
@@ -46,9 +61,9 @@ class ResultsFile:
         self, path: str, resume: bool, signature: str, made_from: dict[str, str], words: int
     ):
         self.path, self.words = Path(path), words
-        self.done: dict[int, dict[str, Any]] = {}
+        self.done: dict[int, Result] = {}
         # results of the current search; its sentences are searched again if it fails
-        self.unconfirmed: dict[int, dict[str, Any]] = {}
+        self.unconfirmed: dict[int, Result] = {}
         if os.path.isdir(path) or path.endswith(os.sep):
             raise UsageError(f"--results-file {path} is a directory: name a file")
         try:
@@ -116,8 +131,8 @@ class ResultsFile:
                     if number == 1:
                         self.compare(header(line), made_from)
                     else:
-                        record = sentence(line, self.words)
-                        self.done[record["id"]] = record
+                        result = result_of(line, self.words)
+                        self.done[result.id] = result
                 except ValueError as error:
                     if isinstance(error, UsageError):
                         raise
@@ -162,53 +177,36 @@ class ResultsFile:
                 "and add --resume"
             ) from error
 
-    def add(self, number: int, source: str, text: str, hypotheses: list[dict[str, Any]]) -> None:
-        """Write a finished sentence: its checksum, the best translation as text, its hypotheses as
-        fairseq's commands read them."""
-        kept = [
-            {
-                "tokens": h["tokens"].tolist(),
-                "score": float(h["score"]),
-                "positional_scores": h["positional_scores"].tolist(),
-            }
-            | {name: h[name] for name in ("unmet", "utility") if name in h}
-            for h in hypotheses
-        ]
-        record = {"id": number, "source": source, "text": text, "hypotheses": kept}
-        self.write(record)
-        self.unconfirmed[number] = record
+    def add(self, result: Result) -> None:
+        """Write a finished sentence."""
+        self.write(as_json(result))
+        self.unconfirmed[result.id] = result
 
     def forget(self, numbers: Iterable[int]) -> None:
         """Drop the unconfirmed records of sentences whose search is over."""
         for number in numbers:
             self.unconfirmed.pop(number, None)
 
-    def hypotheses(
-        self, number: int, source: str, device: torch.device
-    ) -> list[dict[str, Any]] | None:
-        """Return the hypotheses of a finished sentence, given its checksum; None for any other
+    def hypotheses(self, number: int, source: str, device: torch.device) -> list[Hypothesis]:
+        """Return the hypotheses of a finished sentence, given its checksum; none for any other
         sentence."""
-        record = self.done.get(number) or self.unconfirmed.get(number)
-        if record is None:
-            return None
-        if record["source"] != source:
+        result = self.done.get(number) or self.unconfirmed.get(number)
+        if result is None:
+            return []
+        if result.source != source:
             raise UsageError(
                 f"sentence {number + 1} of {self.path} was translated from another source, "
                 "or with other constraints or another prefix: use the same data, or name "
                 "another --results-file"
             )
-        nothing = torch.empty(0)
+        # fairseq's commands change the scores that they print
         return [
-            {
-                "tokens": torch.tensor(h["tokens"], device=device),
-                "score": torch.tensor(h["score"], device=device),
-                "attention": nothing,
-                "alignment": nothing,
-                "positional_scores": torch.tensor(h["positional_scores"], device=device),
-            }
-            | ({"unmet": [tuple(each) for each in h["unmet"]]} if "unmet" in h else {})
-            | ({"utility": h["utility"]} if "utility" in h else {})
-            for h in record["hypotheses"]
+            dataclasses.replace(
+                h,
+                tokens=h.tokens.to(device),
+                positional_scores=h.positional_scores.to(device, copy=True),
+            )
+            for h in result.hypotheses
         ]
 
     def close(self) -> None:
@@ -254,7 +252,7 @@ def checksum(*given: Any) -> str:
 # programs may have written it and `--resume` prints these lines as translations.
 
 
-FORMAT = {"format": "fairseq_ext results", "version": 2}
+FORMAT = {"format": "fairseq_ext results", "version": 3}
 START = json.dumps(FORMAT)[:-1].encode()  # start of the first line
 
 
@@ -282,68 +280,26 @@ def header(line: bytes) -> dict[str, str]:
     return made_from
 
 
-def sentence(line: bytes, words: int) -> dict[str, Any]:
-    """Return a sentence's record. words: size of the dictionary of its tokens.
+def result_of(line: bytes, words: int) -> Result:
+    """Return the sentence of a line. words: size of the dictionary of its tokens.
 
     Errors: ValueError; its text can follow "because".
     """
-    record = verify_digest(line)
-    if not (
-        is_index(record.get("id"))
-        and isinstance(record.get("source"), str)
-        and isinstance(record.get("text"), str)
-    ):
-        raise ValueError("it has no number, source or text of a sentence")
-    hypotheses = record.get("hypotheses")
-    if not isinstance(hypotheses, list) or not hypotheses:
-        raise ValueError("it has no hypotheses")
-    for hypothesis in hypotheses:
-        check(hypothesis, words)
-    return record
-
-
-def check(hypothesis: Any, words: int) -> None:
-    """Raise ValueError unless `hypothesis` is one over a dictionary of this size."""
-    if not isinstance(hypothesis, dict):
-        raise ValueError("it has a hypothesis that is not an object")
-    tokens, scores, unmet = (
-        hypothesis.get(name) for name in ("tokens", "positional_scores", "unmet")
-    )
-    if (
-        not isinstance(tokens, list)
-        or not tokens
-        or not all(is_index(token) and token < words for token in tokens)
-    ):
-        raise ValueError(f"it has a token outside the dictionary's {words} words")
-    given = [hypothesis.get("score"), hypothesis.get("utility", 0.0)]
-    if (
-        not isinstance(scores, list)
-        or len(scores) != len(tokens)
-        or not all(map(is_number, [*given, *scores]))
-    ):
-        raise ValueError("it has a score that is not a number, or not one for each token")
-    if "unmet" in hypothesis and not (
-        isinstance(unmet, list) and all(is_text_pair(pair) for pair in unmet)
-    ):
-        raise ValueError("it has constraints that are not pairs of phrase and reason")
-
-
-def is_index(value: Any) -> bool:
-    """Return whether it is an integer of 0 or more."""
-    return type(value) is int and value >= 0
-
-
-def is_number(value: Any) -> bool:
-    """Return whether it is a number, or -Infinity, the score of a sentence whose every word was
-    forbidden."""
-    return type(value) in (int, float) and value == value
-
-
-def is_text_pair(value: Any) -> bool:
-    """Return whether it is [phrase, reason]."""
-    return (
-        isinstance(value, list) and len(value) == 2 and all(isinstance(text, str) for text in value)
-    )
+    result: Result = from_json(Result, verify_digest(line))
+    if result.id < 0 or not result.hypotheses:
+        raise ValueError("it has no hypotheses, or a number below 0")
+    for each in result.hypotheses:
+        tokens, scores = each.tokens, each.positional_scores
+        if (
+            tokens.dtype != torch.long
+            or tokens.dim() != 1
+            or not len(tokens)
+            or not 0 <= int(tokens.min()) <= int(tokens.max()) < words
+        ):
+            raise ValueError(f"it has a token outside the dictionary's {words} words")
+        if scores.shape != tokens.shape or scores.isnan().any():
+            raise ValueError("it has not one score for each token")
+    return result
 
 
 # ---- `--stats-file F`: the counters of a run as JSON

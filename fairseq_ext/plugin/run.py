@@ -35,6 +35,7 @@ from fairseq_ext.plugin.options import (
     options_of,
     own_flags,
 )
+from fairseq_ext.plugin.pools import hypothesis_of
 from fairseq_ext.plugin.results import ResultsFile, StatsFile
 from fairseq_ext.plugin.sentences import Batch, Sentences, numbers_of
 from fairseq_ext.plugin.workers import CpuWorkers
@@ -158,12 +159,13 @@ class Session:
                 found = lines.decode_usable(batch, run, error)
         if generator.options.flags.print_utility:
             for number, (best, *_) in zip(numbers_of(sample), found, strict=False):
-                print(f"U-{number}\t{best.get('utility', math.nan):.4f}")
+                utility = hypothesis_of(best).utility
+                print(f"U-{number}\t{math.nan if utility is None else utility:.4f}")
         if self.sentences.report_path or self.sentences.documents is not None:
             self.sentences.report_glossary(
                 sample,
                 [generator.target_text.text(each[0]["tokens"]) for each in found],
-                [each[0] for each in found],
+                [hypothesis_of(each[0]) for each in found],
             )
         return found
 

@@ -39,6 +39,7 @@ from fairseq_ext.search.constraints.report import (
 from fairseq_ext.search.constraints.required import case_of
 from fairseq_ext.search.constraints.source_text import unknown_pieces
 from fairseq_ext.search.constraints.sources import ConstraintSource, Matching
+from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.phrases.pieces import kind_of, normal
 from fairseq_ext.search.phrases.segmenter import Segmenter, TargetText
 from fairseq_ext.search.phrases.sentence import EMPTY, Phrase, SentenceConstraints
@@ -304,7 +305,7 @@ class Sentences:
         return None if boundaries is None else boundaries.whole_words
 
     def report_glossary(
-        self, sample: dict, translations: list[str], best: Sequence[dict[str, Any]]
+        self, sample: dict, translations: list[str], best: Sequence[Hypothesis]
     ) -> None:
         """Write a batch's lines of --glossary-report, and have their documents keep their forms;
         best: the best hypothesis of each of its sentences, or of the first few; translations: as
@@ -320,9 +321,7 @@ class Sentences:
             text = source.source_text.text(row, each.unknown)
             required = source.required(text)
             if self.glossary_report is not None:
-                self.glossary_report.add(
-                    number, text, translation, required, hypothesis.get("placements", ())
-                )
+                self.glossary_report.add(number, text, translation, required, hypothesis.placements)
             if self.documents is not None:
                 forms = forms_used(
                     normal(normalize("NFKC", translation)), required, segmented, self.whole_words()

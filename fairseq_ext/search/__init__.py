@@ -11,6 +11,7 @@
 | log_probs.py, processors.py | scores of the next token; logits processors of every search |
 | candidates.py | continuations, banks, and the rows of the next beam |
 | finished.py | finished hypotheses, and the scores that they are ranked by |
+| report.py | what is reported of a sentence, and its JSON |
 | protocols.py, registry.py | the extension points; the strategies by name |
 | checks.py, outside.py | refusals of flags; checks of strategies from outside |
 | mbr.py | minimum Bayes risk over the candidates |

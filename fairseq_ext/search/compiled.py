@@ -31,11 +31,12 @@ from fairseq_ext.kernels.beam import (
 )
 from fairseq_ext.kernels.library import address, library, new
 from fairseq_ext.kernels.transformer import CompiledRows
-from fairseq_ext.search.finished import Ending, Hypothesis, n_best
+from fairseq_ext.search.finished import Hypothesis, n_best
 from fairseq_ext.search.log_probs import MANY
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.pool import PerPoolCache, Pool
 from fairseq_ext.search.protocols import SearchSetup
+from fairseq_ext.search.report import Ending
 from fairseq_ext.search.scheduler import CompiledSearcher, Request, common_prefix
 from fairseq_ext.search.shortlists import CompiledLists
 

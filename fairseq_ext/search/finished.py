@@ -16,37 +16,26 @@ from torch import Tensor
 
 from fairseq_ext.search.beam import Beam, upload
 from fairseq_ext.search.candidates import Candidates
-from fairseq_ext.search.phrases.sentence import Placement
 from fairseq_ext.search.pool import Pool
-
-
-@dataclass(frozen=True)
-class Ending:
-    """The end of a sentence's search: its certificate, and the work saved against a search to the
-    length limit."""
-
-    gap: float  # bound of the score that the answer lacks, in nats; 0 if it is proved the best
-    steps: int
-    rows: int
+from fairseq_ext.search.report import Ending, Outcome
 
 
 @dataclass
-class Hypothesis:
+class Hypothesis(Outcome):
     """One finished translation. Tensors are its own, never views of the search's."""
 
     tokens: Tensor  # (L,) ends in EOS
     score: float
     positional_scores: Tensor  # (L,)
     attention: Tensor | None = None  # (source width, L)
-    ending: Ending | None = None  # of its sentence, if the stop strategy has certificates
-    unmet: tuple[tuple[str, str], ...] = ()  # unmet constraints: text, reason
-    utility: float | None = None  # expected utility, with --mbr
-    # texts of glossary terms that it has in another place than that of their translation
-    elsewhere: tuple[str, ...] = ()
-    placements: tuple[Placement, ...] = ()  # of each glossary term of its sentence
-    left_terms: tuple[
-        tuple[str, str], ...
-    ] = ()  # texts of terms that are not placed, and the reason
+    # texts of terms that are not placed, and the reason
+    left_terms: tuple[tuple[str, str], ...] = ()
+
+
+def no_hypothesis(eos: int, device: torch.device | None = None) -> Hypothesis:
+    """Return the hypothesis of a sentence without one: empty, with the lowest score."""
+    lost = torch.tensor([-torch.inf], device=device)
+    return Hypothesis(torch.tensor([eos], device=device), -torch.inf, lost)
 
 
 def n_best(

@@ -23,10 +23,11 @@ from fairseq_ext.kernels.beam import StrategyRules
 from fairseq_ext.model.protocol import Decoder, Regroupable
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
-from fairseq_ext.search.finished import Ending, Finished, Scoring
+from fairseq_ext.search.finished import Finished, Scoring
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.processors import LogitsProcessors
+from fairseq_ext.search.report import Ending
 
 
 class Schedule(ABC):

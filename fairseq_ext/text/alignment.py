@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.core.words import is_word
-from fairseq_ext.plugin.calls import Translation, pool_without_constraints
+from fairseq_ext.plugin.calls import pool_without_constraints
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
 from fairseq_ext.search.phrases.pieces import normal
 from fairseq_ext.search.phrases.places import Span, Text, overlapping, token_spans
+from fairseq_ext.search.report import Translation
 from fairseq_ext.text.units import WITH_NEGATIONS
 
 Pairs = list[tuple[Span, Span]]  # characters of the source, and of the translation

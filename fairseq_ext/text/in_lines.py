@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.plugin.calls import Translation
 from fairseq_ext.plugin.loading.settings import TooLong
+from fairseq_ext.search.report import Translation
 from fairseq_ext.text.atoms import Item, Segment
 from fairseq_ext.text.marks import Projection
 from fairseq_ext.text.segments import halves

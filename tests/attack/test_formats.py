@@ -18,7 +18,7 @@ HYPOTHESIS = {"tokens": [5, 2], "score": -1.0, "positional_scores": [-0.5, -0.5]
 SENTENCE = {"id": 0, "source": "x", "text": "a", "hypotheses": [HYPOTHESIS]}
 RESULTS = {
     "no format": (1, {**HEAD, "format": "mine"}, "it is not the beginning of a results file"),
-    "an older version": (1, {**HEAD, "version": 1}, "it is not the beginning of a results file"),
+    "an older version": (1, {**HEAD, "version": 2}, "it is not the beginning of a results file"),
     "no origin": (1, {**HEAD, "made_from": None}, "it is not the beginning of a results file"),
     "an origin of numbers": (
         1,
@@ -30,30 +30,30 @@ RESULTS = {
         {**HEAD, "made_from": {"--beam": "4"}},
         "which differs in --beam (4 there, 5 now)",
     ),
-    "no number": (2, {**SENTENCE, "id": None}, "it has no number, source or text of a sentence"),
+    "no number": (2, {**SENTENCE, "id": None}, "its 'id' is not what a report has there"),
     "a number below 0": (
         2,
         {**SENTENCE, "id": -1},
-        "it has no number, source or text of a sentence",
+        "it has no hypotheses, or a number below 0",
     ),
-    "half a number": (2, {**SENTENCE, "id": 0.5}, "it has no number, source or text of a sentence"),
+    "half a number": (2, {**SENTENCE, "id": 0.5}, "its 'id' is not"),
     "truth for a number": (
         2,
         {**SENTENCE, "id": True},
-        "it has no number, source or text of a sentence",
+        "its 'id' is not",
     ),
-    "no source": (2, {**SENTENCE, "source": 3}, "it has no number, source or text of a sentence"),
-    "no text": (2, {**SENTENCE, "text": ["a"]}, "it has no number, source or text of a sentence"),
+    "no source": (2, {**SENTENCE, "source": 3}, "its 'source' is not"),
+    "no text": (2, {**SENTENCE, "text": ["a"]}, "its 'text' is not"),
     "no hypotheses": (2, {**SENTENCE, "hypotheses": []}, "it has no hypotheses"),
     "hypotheses by name": (
         2,
         {**SENTENCE, "hypotheses": {"0": HYPOTHESIS}},
-        "it has no hypotheses",
+        "its 'hypotheses' is not",
     ),
     "a hypothesis as text": (
         2,
         {**SENTENCE, "hypotheses": ["a"]},
-        "it has a hypothesis that is not an object",
+        "its 'hypotheses' is not",
     ),
     "a word too many": (
         2,
@@ -78,32 +78,32 @@ RESULTS = {
     "a huge word": (
         2,
         {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "tokens": [10**40, 2]}]},
-        "a token outside the dictionary's 10 words",
+        "its 'tokens' is not",
     ),
     "NaN": (
         2,
         {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "score": float("nan")}]},
-        "it has a score that is not a number",
+        "its 'score' is not",
     ),
     "a score as text": (
         2,
         {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "score": "-1"}]},
-        "it has a score that is not a number",
+        "its 'score' is not",
     ),
     "a score too few": (
         2,
         {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "positional_scores": [-1.0]}]},
-        "or not one for each token",
+        "it has not one score for each token",
     ),
     "unmet as text": (
         2,
         {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "unmet": "x"}]},
-        "not pairs of phrase and reason",
+        "its 'unmet' is not",
     ),
     "unmet without reason": (
         2,
         {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "unmet": [["x"]]}]},
-        "not pairs of phrase and reason",
+        "its 'unmet' is not",
     ),
 }
 

@@ -11,13 +11,15 @@ import time
 
 import pytest
 import torch
-from forked import Child, command, in_fork, interactive_main
+from demo_model import MODEL, OURS
+from forked import Child, command, in_fork, interactive_forked, interactive_main
 from models import build, generators
 from sizes import drawn, part_of
 
 from fairseq_ext import UsageError
-from fairseq_ext.plugin.results import ResultsFile, checksum
+from fairseq_ext.plugin.results import Result, ResultsFile, checksum
 from fairseq_ext.plugin.run import run_key
+from fairseq_ext.search.finished import Hypothesis
 
 FLAGS = [
     "--user-dir",
@@ -172,20 +174,14 @@ def test_a_file_that_is_there_already_is_refused_without_resume(tiny, tmp_path):
 def test_files_that_cannot_be_continued_are_refused(tmp_path):
     path, tokens, device = tmp_path / "results.jsonl", torch.tensor([5, 6, 2]), torch.device("cpu")
     source = checksum(tokens, None)
-    found = [
-        {
-            "tokens": tokens,
-            "score": torch.tensor(-1.5),
-            "positional_scores": torch.tensor([-0.5, -0.5, -0.5]),
-        }
-    ]
-    opened(path).add(3, source, "text", found)
+    found = [Hypothesis(tokens, -1.5, torch.tensor([-0.5, -0.5, -0.5]))]
+    opened(path).add(Result(3, source, "text", found))
     again = opened(path, True)
     [h] = again.hypotheses(3, source, device)
     assert (
-        h["tokens"].tolist() == [5, 6, 2]
-        and float(h["score"]) == -1.5
-        and again.hypotheses(4, source, device) is None
+        h.tokens.tolist() == [5, 6, 2]
+        and h.score == -1.5
+        and again.hypotheses(4, source, device) == []
     )
     others = (checksum(torch.tensor([i, j, 2]), None) for i in range(4, 400) for j in range(4, 99))
     alike = next(each for each in others if each[:2] == source[:2] and each != source)
@@ -206,26 +202,21 @@ def test_a_disk_that_is_full_is_reported_in_a_sentence(tmp_path):
     """The sentences before are on disk, and the same command goes on with them."""
     path, device = tmp_path / "results.jsonl", torch.device("cpu")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    found = [
-        {
-            "tokens": torch.tensor([5, 2]),
-            "score": torch.tensor(-1.5),
-            "positional_scores": torch.tensor([-0.5, -1.0]),
-        }
-    ]
+    found = [Hypothesis(torch.tensor([5, 2]), -1.5, torch.tensor([-0.5, -1.0]))]
     results = opened(path)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, limits[1]))
         with pytest.raises(UsageError, match="cannot be written .*: make room and add --resume"):
             for number in range(100):
-                results.add(number, "source", "text", found)
+                results.add(Result(number, "source", "text", found))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    results.add(500, "source", "text", found)  # a program that goes on: no half line is before it
+    # a program that goes on: no half line is before it
+    results.add(Result(500, "source", "text", found))
     results.close()
     again = opened(path, True)
     assert 1 < number == len(again.done) - 1 and again.done[500]
-    assert again.hypotheses(0, "source", device) is not None
+    assert again.hypotheses(0, "source", device)
     with pytest.raises(UsageError, match="/dev/full cannot be written"):
         opened("/dev/full")
 
@@ -289,3 +280,31 @@ def test_what_results_depend_on_is_in_the_key():
     assert {name for name, value in key(other, beam=3).items() if value != same[name]} == {
         "the model"
     }
+
+
+def test_a_resumed_run_reports_the_same_as_the_first(tmp_path):
+    """Where terms stand, how they got there and which are left; the certificate is in the file."""
+    (tmp_path / "terms.tsv").write_text(
+        "Ordner\tbinder\nAngebot\tquotation\nVerwenden\tUse\nÄrztin\t漢\n", encoding="utf-8"
+    )
+    lines = [
+        "Der Ordner ist leer, und das Angebot muss noch geprüft werden.",
+        "Durch Verwenden dieser Klasse lässt sich die Leistung steigern.",
+        "Die Ärztin öffnet den Ordner.",
+        "Die Änderungen sind noch nicht gespeichert.",
+    ]
+    path, report = tmp_path / "results", tmp_path / "report"
+    flags = ("--glossary", tmp_path / "terms.tsv", "--glossary-report", report, "--nbest", 2)
+    flags += ("--results-file", path, "--stop", "optimal", "--unnormalized")
+    first = interactive_forked("\n".join(lines) + "\n", MODEL, *OURS, *flags)
+    written, kept = report.read_text(encoding="utf-8"), records(path)
+    terms = [term for line in written.splitlines() for term in json.loads(line)["terms"]]
+    assert {"left", "aligned"} <= {term["placed_by"] for term in terms}, written
+    best = [each["hypotheses"][0] for each in kept[1:]]
+    assert kept[0]["version"] == 3 and best[3]["ending"]["gap"] == 0.0
+    assert any("漢" in phrase for phrase, _ in best[2]["unmet"])
+    stats = ("--stats-file", tmp_path / "stats")
+    again = interactive_forked("\n".join(lines) + "\n", MODEL, *OURS, *flags, "--resume", *stats)
+    assert json.loads((tmp_path / "stats").read_text())["sentences"] == 0  # none is searched again
+    assert report.read_text(encoding="utf-8") == written and records(path) == kept
+    assert results(again.stdout) == results(first.stdout)

@@ -17,7 +17,7 @@ from test_command import NEEDED
 from test_faults import until
 
 from fairseq_ext import Translator
-from fairseq_ext.plugin.calls import Translation
+from fairseq_ext.search.report import Translation
 from fairseq_ext.serve import Settings, model_folder, models
 from fairseq_ext.serve.__main__ import main
 from fairseq_ext.serve.service import Service

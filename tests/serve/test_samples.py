@@ -14,7 +14,7 @@ from serving import FLAGS, listening
 from fairseq_ext import Engine, Translator, UsageError
 from fairseq_ext.engine.jobs import Answer, Job
 from fairseq_ext.engine.worker import load
-from fairseq_ext.plugin.calls import Translation
+from fairseq_ext.search.report import Translation
 from fairseq_ext.serve import Settings
 from fairseq_ext.serve.models import pivoted
 from fairseq_ext.text.__main__ import through_translator

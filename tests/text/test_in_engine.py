@@ -13,7 +13,7 @@ from serving import FLAGS
 from fairseq_ext import Translator, UsageError
 from fairseq_ext.engine.jobs import Answer
 from fairseq_ext.engine.text import MAX_RUNNING, MAX_SLOTS, TextRequest
-from fairseq_ext.plugin.calls import Translation
+from fairseq_ext.search.report import Translation
 from fairseq_ext.text.formats import passes
 from fairseq_ext.text.splitter import plain_ends
 

@@ -14,7 +14,7 @@ from office_files import docx
 
 from fairseq_ext.engine.jobs import Answer
 from fairseq_ext.engine.text import TextRequest
-from fairseq_ext.plugin.calls import Translation
+from fairseq_ext.search.report import Translation
 from fairseq_ext.serve.service import Service
 from fairseq_ext.text import files
 from fairseq_ext.text.formats import passes

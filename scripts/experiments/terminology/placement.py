@@ -48,7 +48,7 @@ from searches import (  # noqa: E402
     text_arguments,
 )
 
-from fairseq_ext.plugin.calls import Translation  # noqa: E402
+from fairseq_ext.search.report import Translation  # noqa: E402
 from fairseq_ext.translator import Translator  # noqa: E402
 
 WAYS = ("fairseq", "fairseq, form known", "free", "align", "in step", "again")

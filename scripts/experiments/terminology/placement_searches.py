@@ -13,10 +13,10 @@ from placement_model import AttentiveModel, SpanTerm, Words, in_step
 from placement_scores import Entry, as_word
 from torch import Tensor
 
-from fairseq_ext.plugin.calls import Translation
 from fairseq_ext.search.constraints.word_alignment import remove_tokens, word_spans
 from fairseq_ext.search.phrases.letter_case import fitted
 from fairseq_ext.search.phrases.places import agreeing, edited, edits, overlapping, token_spans
+from fairseq_ext.search.report import Translation
 from fairseq_ext.translator import Translator
 
 Spans = list[tuple[int, int]]  # of characters

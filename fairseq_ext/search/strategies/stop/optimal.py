@@ -39,10 +39,11 @@ from fairseq_ext.core.stats import Mean, Section, Stats
 from fairseq_ext.kernels.beam import StopRule, StrategyRules
 from fairseq_ext.search.beam import Beam, upload
 from fairseq_ext.search.candidates import Candidates, StopDecision
-from fairseq_ext.search.finished import Ending, Finished, Scoring
+from fairseq_ext.search.finished import Finished, Scoring
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Stop
 from fairseq_ext.search.registry import register
+from fairseq_ext.search.report import Ending
 from fairseq_ext.search.strategies.stop.length_reward import LengthFlags, check_length
 
 
