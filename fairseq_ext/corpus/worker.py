@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -14,9 +13,9 @@ from typing import Any, NamedTuple
 import torch
 
 from fairseq_ext.core.errors import UsageError, explain, isolated
-from fairseq_ext.core.stats import Section, Stats
+from fairseq_ext.core.stats import Section
 from fairseq_ext.corpus.shards import Shard, ShardLine
-from fairseq_ext.search.constraints.report import ConstraintCounts
+from fairseq_ext.search.constraints.report import ConstraintCounts, constraint_reports
 
 NOT_MET = "constraint not met"  # the kind of such an entry of errors.jsonl
 
@@ -161,7 +160,6 @@ class UnitTranslation:
         self.hypotheses: dict[int, list] = {}  # by the sentence's number
         self.reasons: dict[int, str] = {}  # of sentences without hypotheses
         self.constraints: dict[int, Any] = {}  # SentenceConstraints, by the sentence's number
-        self.unmet: dict[int, list[tuple[str, str]]] = {}
         self.errors: list[dict[str, Any]] = []
 
     def decode(self) -> None:
@@ -207,6 +205,11 @@ class UnitTranslation:
                 "failed",
                 explain(problem) or f"{type(problem).__name__}: {problem}".splitlines()[0],
             )
+        for sentence in self.sentences:
+            for best in self.hypotheses.get(sentence.number, [])[:1]:
+                for phrase, reason in best.unmet:
+                    where = f"'{phrase}' in {self.where(sentence)}"
+                    self.note(sentence, NOT_MET, f"{where} is not met: {reason}")
         self.errors.sort(key=lambda entry: entry["line"])
 
     def use_constraints(self) -> UsageError | None:
@@ -278,7 +281,7 @@ class UnitTranslation:
         def decode(part: Sequence[ShardLine]) -> list[Any]:
             numbers = [sentence.number for sentence in part]
             wanted = [self.constraints[number] for number in numbers] if self.constraints else None
-            before, mark = stats.copy(), stats.mark()
+            mark = stats.mark()
             try:
                 found = self.translator.search(
                     [tokens_of[number] for number in numbers], wanted, nbest, numbers=numbers
@@ -287,7 +290,6 @@ class UnitTranslation:
                 stats.rollback(mark)
                 raise
             self.hypotheses.update(zip(numbers, found, strict=True))
-            self.record_unmet(part, before)
             return found
 
         results = isolated(sentences, decode, Exception) if sentences else []
@@ -297,40 +299,20 @@ class UnitTranslation:
             if isinstance(result, Exception)
         ]
 
-    def record_unmet(self, sentences: Sequence[ShardLine], before: Stats) -> None:
-        """Record the constraints that a search has not met, from the statistics."""
-        counts = self.translator.stats.since(before).find_section(ConstraintCounts)
-        of_number = {sentence.number: sentence for sentence in sentences}
-        for number, phrase, reason in counts.unmet if counts is not None else ():
-            sentence = of_number[number]
-            self.unmet.setdefault(sentence.number, []).append((phrase, reason))
-            self.note(
-                sentence,
-                NOT_MET,
-                f"'{phrase}' in {self.where(sentence)} is not met: {reason}",
-            )
-
     def record(self, sentence: ShardLine) -> str:
         """Return the sentence's line of JSONL output."""
         nbest = self.hypotheses.get(sentence.number, [])
         record: dict[str, Any] = {"id": sentence.id, "source": sentence.source}
         record["hypotheses"] = [h.text for h in nbest]
         record["scores"] = [round(h.score, 6) for h in nbest]
-        if nbest and nbest[0].utility is not None:
-            record["utility"] = round(nbest[0].utility, 6)
+        if nbest:
+            record |= {name: round(value, 6) for name, value in nbest[0].shown.items()}
         wanted = self.constraints.get(sentence.number)
         if wanted is not None and nbest:
-            left = Counter(phrase for phrase, _ in self.unmet.get(sentence.number, []))
-            given = [
-                *[wanted.prefix_text] * bool(wanted.prefix),
-                *wanted.text,
-                *(text for text, _ in wanted.unmet),
+            record["constraints"] = [
+                {"phrase": each.phrase, "met": each.met}
+                for each in constraint_reports(wanted, nbest[0])
             ]
-            record["constraints"] = []
-            # among equal phrases, the last ones count as not met
-            for text in reversed(given):
-                record["constraints"].insert(0, {"phrase": text, "met": not left[text]})
-                left[text] -= left[text] > 0
         if sentence.number in self.reasons:
             record["error"] = self.reasons[sentence.number]
         return json.dumps(record, ensure_ascii=False).translate(SEPARATORS) + "\n"

@@ -182,7 +182,7 @@ class Decoding(Intake):
             and request.constraints.terms
         ):
             found = elsewhere(request.constraints, found)
-        self.answer(request, self.generator.answer(pool, sentence, found), gap_of(found))
+        self.answer(request, self.generator.answer(pool, sentence, found))
 
     def report_prefixes(self) -> None:
         """Report the certain beginnings of the requests that stream. There is none for a
@@ -214,9 +214,3 @@ class Decoding(Intake):
         else:
             self.apart += map(list, halves([*known.values()]))
         self.clear()
-
-
-def gap_of(found: list[Hypothesis]) -> float | None:
-    """Return the score that the certificate of an answer leaves open, in nats; None if there is no
-    certificate."""
-    return found[0].ending.gap if found and found[0].ending is not None else None

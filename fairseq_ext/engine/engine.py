@@ -35,7 +35,6 @@ from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.process_pool import GRACE, REAP, ForkServer
 from fairseq_ext.engine.dispatch import fresh
 from fairseq_ext.engine.jobs import (
-    Answer,
     Description,
     GlossaryFile,
     Job,
@@ -50,6 +49,7 @@ from fairseq_ext.engine.text import TextRequest
 from fairseq_ext.plugin.loading.settings import checked, text_of
 from fairseq_ext.search.constraints.from_python import ListOf, Phrases, is_empty, items
 from fairseq_ext.search.constraints.lines import fields_of
+from fairseq_ext.search.report import Report
 from fairseq_ext.text.formats import Format, check_text, passes
 from fairseq_ext.text.splitter import splitter
 
@@ -144,7 +144,7 @@ class Engine:
         seed: int | None = None,
         number: int = 0,
         allowed: ListOf[str] | None = None,
-    ) -> Future[Answer]:
+    ) -> Future[Report]:
         """Return a future of the translation of one sentence. If it is cancelled, its rows are free
         at the next step.
 
@@ -203,7 +203,7 @@ class Engine:
         protect: ListOf[str] = (),
         on_partial: Callable[[Partial], None] | None = None,
         **request: Any,
-    ) -> Future[Answer]:
+    ) -> Future[Report]:
         """Return a future of the translation of a text, made sentence by sentence as by
         `Translator.translate_text`. request: arguments of `submit`, for each sentence. Errors:
         those of both."""
@@ -214,7 +214,7 @@ class Engine:
         ways = passes(format, splitter(source), protect, model.leads)
         return TextRequest(self.submit, text, ways, request, on_partial).future
 
-    def stream(self, source: str, **request: Any) -> Iterator[Partial | Answer]:
+    def stream(self, source: str, **request: Any) -> Iterator[Partial | Report]:
         """Yield the certain beginning of a translation each time that it has grown, and the answer
         last. A caller that stops early cancels the request.
 
@@ -224,7 +224,7 @@ class Engine:
         future = self.submit(source, on_partial=parts.put, **request)
         future.add_done_callback(lambda _: parts.put(None))
 
-        def follow() -> Iterator[Partial | Answer]:
+        def follow() -> Iterator[Partial | Report]:
             try:
                 while (part := parts.get()) is not None:
                     yield part

@@ -15,24 +15,24 @@ from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError, cut, explain
 from fairseq_ext.core.language_codes import two_letters
-from fairseq_ext.engine.jobs import Answer, Job, Work
-from fairseq_ext.engine.requirements import Requirements, Term
+from fairseq_ext.engine.jobs import Job, Work
+from fairseq_ext.engine.requirements import Requirements
 from fairseq_ext.plugin.loading.settings import TooLong
 from fairseq_ext.plugin.options import languages_of
 from fairseq_ext.search.constraints.drafts import SEARCHED
-from fairseq_ext.search.constraints.glossary import places_terms
+from fairseq_ext.search.constraints.glossary import Required, places_terms
 from fairseq_ext.search.constraints.placement import GlossaryPlacement
 from fairseq_ext.search.constraints.report import ConstraintCounts
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.mbr import check_seed
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.protocols import Schedule
-from fairseq_ext.search.report import Translation
+from fairseq_ext.search.report import Report, Translation
 from fairseq_ext.search.scheduler import Request, Scheduler
 from fairseq_ext.translator import Translator
 
-Event = tuple[int, Any]  # the number of a request, and a Partial, an Answer or an Exception
-EMPTY = Answer([Translation("", [], 0.0, [])])
+Event = tuple[int, Any]  # the number of a request, and a Partial, a Report or an Exception
+EMPTY = Translation("", [], 0.0, [])
 
 
 @dataclass(eq=False, kw_only=True)
@@ -43,7 +43,7 @@ class JobRequest(Request):
     tokens: Tensor  # (L,)
     requested: int  # hypotheses of its answer; its search may keep more
     constraints: SentenceConstraints | None
-    terms: list[Term]
+    terms: list[Required]
     # what the search obeys: fewer than `constraints`, while a draft is searched
     search_constraints: SentenceConstraints | None
     started: float = 0.0  # time.monotonic()
@@ -84,11 +84,8 @@ class Intake:
                 if job.source.strip():
                     return self.scheduler.add(self.prepared(number, job))
                 self.requirements.named(job)  # errors of a glossary are reported all the same
-            constraints = self.requirements.of_empty(job)
-            now = time.monotonic()
-            self.events.append(
-                (number, Answer(EMPTY.hypotheses, constraints, queued=now - job.submitted))
-            )
+            constraints, now = self.requirements.of_empty(job), time.monotonic()
+            self.events.append((number, Report([EMPTY], constraints, now - job.submitted)))
         except Exception as error:
             self.events.append((number, reported_error(error)))
 
@@ -128,25 +125,18 @@ class Intake:
             search_constraints=search_constraints,
         )
 
-    def answer(
-        self, request: JobRequest, found: list[Hypothesis], gap: float | None = None
-    ) -> None:
-        """Answer a request with its hypotheses, best first. gap: see `Answer`."""
+    def answer(self, request: JobRequest, found: list[Hypothesis]) -> None:
+        """Answer a request with its hypotheses, best first."""
         hypotheses = [self.translator.translation(h) for h in found[: request.requested]]
         if request.job.align:
             self.translator.align([request.job.source] * len(hypotheses), hypotheses)
-        constraints = self.requirements.report(
-            request.job, request.constraints, request.terms, hypotheses[0]
-        )
-        now = time.monotonic()
-        answer = Answer(
-            hypotheses,
-            constraints,
-            gap,
+        given = request.job, request.tokens, request.constraints, request.terms
+        constraints = self.requirements.report(*given, hypotheses[0])
+        queued, decoded = (
             request.started - request.job.submitted,
-            now - request.started,
+            time.monotonic() - request.started,
         )
-        self.events.append((request.number, answer))
+        self.events.append((request.number, Report(hypotheses, constraints, queued, decoded)))
 
     def work_done(self) -> Work:
         """Return the counts of all work so far."""

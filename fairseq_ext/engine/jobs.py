@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.search.constraints.from_python import check_list, check_texts
-from fairseq_ext.search.report import Span, Translation
 
 
 @dataclass(frozen=True)
@@ -44,48 +43,6 @@ class Partial:
 
     text: str
     tokens: int
-
-
-@dataclass(frozen=True)
-class Constraint:
-    """A required phrase, and whether and where the best hypothesis has it."""
-
-    phrase: str  # as it was given, "a|b" for alternatives
-    met: bool
-    reason: str = ""  # why it is not met
-    spans: tuple[Span, ...] = ()  # where it stands in the text
-    term: str = ""  # the source term of a glossary that requires it
-    source_spans: tuple[Span, ...] = ()  # where the term stands in the source
-    # of a term: "in place" of the words that translate it, or "elsewhere"; "" where
-    # that is not known
-    place: str = ""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The translation of one request."""
-
-    hypotheses: list[Translation]  # best first
-    constraints: list[Constraint] = field(default_factory=list)
-    # certificate: what the best hypothesis may lack, in nats, 0 where it is proved the
-    # best; None without one
-    gap: float | None = None
-    queued: float = 0.0  # seconds from submission to the decoder
-    decoded: float = 0.0  # seconds in the decoder
-    # segments of a text that stay as they are, each with the reason
-    untranslated: list[tuple[str, str]] = field(default_factory=list)
-    # of segments of a text that are translated in parts, since they are too long
-    warnings: list[str] = field(default_factory=list)
-
-    @property
-    def text(self) -> str:
-        """The text of the best hypothesis."""
-        return self.hypotheses[0].text
-
-    @property
-    def score(self) -> float:
-        """The score of the best hypothesis."""
-        return self.hypotheses[0].score
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,14 @@ it is joined."""
 
 from __future__ import annotations
 
+import copy
 import math
 import sys
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fairseq_ext.engine.jobs import Answer, Constraint, Partial
-from fairseq_ext.search.report import Translation
+from fairseq_ext.engine.jobs import Partial
+from fairseq_ext.search.report import ConstraintReport, Ending, Report, Translation
 from fairseq_ext.text import in_lines
 from fairseq_ext.text.marks import Projection
 from fairseq_ext.text.segments import Item, Segment
@@ -20,7 +21,7 @@ class Slot:
     """An item of the text and its result so far."""
 
     item: Item
-    answer: Answer | BaseException | None = None
+    answer: Report | BaseException | None = None
     partial: Partial | None = None
 
     @property
@@ -43,9 +44,8 @@ class Rank:
     length: int = 0
 
     def hypothesis(self) -> Translation:
-        return Translation(
-            "".join(self.texts), self.tokens, self.total / max(1, self.length), self.scores
-        )
+        score = self.total / max(1, self.length)
+        return Translation("".join(self.texts), self.tokens, score, self.scores)
 
 
 class Joined:
@@ -59,7 +59,7 @@ class Joined:
     def __init__(self, keeps: bool = True):
         self.keeps = keeps
         self.ranks = [Rank()]
-        self.constraints: list[Constraint] = []
+        self.constraints: list[ConstraintReport] = []
         self.words: list[Any] | None = []
         self.gap: float | None = -math.inf
         self.queued = self.decoded = 0.0
@@ -67,7 +67,7 @@ class Joined:
         self.source = self.target = self.items = self.answers = 0
         self.untranslated: list[tuple[str, str]] = []
         self.error: BaseException | None = None  # the first
-        self.last: Answer | None = None
+        self.last: Report | None = None
 
     def add(self, slot: Slot) -> str:
         """Add the next item; return its translation."""
@@ -76,11 +76,11 @@ class Joined:
         if isinstance(slot.item, Segment) and isinstance(slot.answer, BaseException):
             self.error = self.error or slot.answer
             self.untranslated.append((slot.item.source, str(slot.answer)))
-        if isinstance(slot.answer, Answer):
+        if isinstance(slot.answer, Report):
             self.answers += 1
             self.last = slot.answer
         if self.keeps:
-            if projection is not None and isinstance(slot.answer, Answer):
+            if projection is not None and isinstance(slot.answer, Report):
                 self.places(slot, projection, slot.answer)
             self.hypotheses(slot, text)
         self.source += len(slot.item if isinstance(slot.item, str) else slot.item.source)
@@ -89,13 +89,10 @@ class Joined:
 
     def hypotheses(self, slot: Slot, text: str) -> None:
         """Append the hypotheses of an item to those of the text."""
-        found = slot.answer.hypotheses if isinstance(slot.answer, Answer) else []
+        found = slot.answer.hypotheses if isinstance(slot.answer, Report) else []
         for _ in range(len(self.ranks), len(found)):
             # earlier items, which have fewer hypotheses, repeat their last one
-            last = self.ranks[-1]
-            self.ranks.append(
-                Rank(last.texts[:], last.tokens[:], last.scores[:], last.total, last.length)
-            )
+            self.ranks.append(copy.deepcopy(self.ranks[-1]))
         for rank, each in enumerate(self.ranks):
             each.texts.append(rendered(slot, rank)[0] if rank else text)
             if found:
@@ -105,7 +102,7 @@ class Joined:
                 each.total += best.score * (1 + len(best.tokens))
                 each.length += 1 + len(best.tokens)
 
-    def places(self, slot: Slot, projection: Projection, answer: Answer) -> None:
+    def places(self, slot: Slot, projection: Projection, answer: Report) -> None:
         """Add the constraints and word pairs of a segment, with their places in the whole text."""
         assert isinstance(slot.item, Segment)
         origin, moved, at, start = slot.item.origin, projection.offset, self.target, self.source
@@ -139,20 +136,19 @@ class Joined:
         """Return the translation so far."""
         return "".join(self.ranks[0].texts)
 
-    def answer(self, untranslated: list[tuple[str, str]]) -> Answer:
+    def answer(self, untranslated: list[tuple[str, str]]) -> Report:
         """Return the answer, when all items are added. untranslated: the segments of
         all passes that stay as they are."""
         if self.items == 1 and self.last is not None and self.text() == self.last.text:
             return self.last
         hypotheses = [rank.hypothesis() for rank in self.ranks]
         hypotheses[0].words = self.words
-        return Answer(
-            hypotheses, self.constraints, self.gap, self.queued, self.decoded, untranslated
-        )
+        hypotheses[0].ending = None if self.gap is None else Ending(self.gap, 0, 0)
+        return Report(hypotheses, self.constraints, self.queued, self.decoded, untranslated)
 
 
 def rendered(slot: Slot, rank: int) -> tuple[str, Projection | None]:
     """Return the translation of an item by the hypothesis of this rank, and how its characters
     have moved."""
-    found = slot.answer.hypotheses if isinstance(slot.answer, Answer) else [None]
+    found = slot.answer.hypotheses if isinstance(slot.answer, Report) else [None]
     return in_lines.rendered(slot.item, found[min(rank, len(found) - 1)])

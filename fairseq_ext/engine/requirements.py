@@ -3,11 +3,12 @@ translation."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import tempfile
 import unicodedata
-from collections import Counter, OrderedDict
-from dataclasses import dataclass
+from collections import OrderedDict
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -17,13 +18,14 @@ from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import sha256
 from fairseq_ext.core.glossary import Languages
 from fairseq_ext.core.words import starts_of, words_of
-from fairseq_ext.engine.jobs import Constraint, GlossaryFile, Job, Span
+from fairseq_ext.engine.jobs import GlossaryFile, Job
 from fairseq_ext.plugin.options import languages_of
 from fairseq_ext.search.constraints.glossary import (
     Glossary,
+    Required,
     options_of_file,
-    places_terms,
 )
+from fairseq_ext.search.constraints.report import constraint_reports
 from fairseq_ext.search.phrases.pieces import normal
 from fairseq_ext.search.phrases.places import (
     PhraseToFind,
@@ -32,25 +34,12 @@ from fairseq_ext.search.phrases.places import (
     match_phrases,
     match_phrases_in_order,
 )
-from fairseq_ext.search.phrases.sentence import EMPTY, Phrase, SentenceConstraints
-from fairseq_ext.search.report import Translation
+from fairseq_ext.search.phrases.sentence import EMPTY, Phrase, Placed, SentenceConstraints
+from fairseq_ext.search.report import ConstraintReport, Span, Translation, named
 from fairseq_ext.translator import Translator
 
 # glossaries of requests in memory, and bytes of their files: each takes many times as much
 CACHE_SIZE, CACHE_BYTES = 64, 8 << 20
-
-
-@dataclass(frozen=True)
-class Term:
-    """A glossary term that a source holds."""
-
-    source: str
-    phrases: tuple[Phrase, ...]
-    spans: tuple[Span, ...]  # in the source
-    case: str = "exact"  # in which its phrases count
-
-
-NO_TERM = Term("", (), ())
 
 
 class OfRequests(Translator):
@@ -73,9 +62,9 @@ class Requirements:
         self.glossaries: OrderedDict[tuple[str, Languages], Glossary] = OrderedDict()
         self.sizes: dict[tuple[str, Languages], int] = {}  # bytes of their files
 
-    def of_job(self, job: Job, tokens: Tensor) -> tuple[SentenceConstraints | None, list[Term]]:
+    def of_job(self, job: Job, tokens: Tensor) -> tuple[SentenceConstraints | None, list[Required]]:
         """Return the constraints of a source of these tokens (L,), including those of the flags,
-        and the glossary terms among them.
+        and what glossaries require of it.
 
         Errors: UsageError for phrases and glossaries that cannot be used.
         """
@@ -88,20 +77,9 @@ class Requirements:
         named = self.named(job)
         unknown = self.translator.sentences.unknown_pieces(job.source, tokens)
         found = source.sentence(0, tokens, own, named, unknown)
-        terms = []
-        glossaries = [*([] if source.glossary is None else [source.glossary]), *named]
+        glossaries = [*filter(None, [source.glossary]), *named]
         words = source.source_text.words(tokens, unknown) if glossaries else []
-        for glossary in glossaries:
-            terms += [
-                Term(
-                    each.term.source,
-                    each.phrases,
-                    spans_of(job.source, words, each.matches),
-                    each.cased.mode,
-                )
-                for each in glossary.required(words)
-            ]
-        return found, terms
+        return found, [each for glossary in glossaries for each in glossary.required(words)]
 
     def named(self, job: Job) -> list[Glossary]:
         """Return the glossaries of a request, each read once."""
@@ -152,69 +130,56 @@ class Requirements:
         """Return the number of bytes of the files of all glossaries in memory."""
         return sum(self.sizes.values())
 
-    def of_empty(self, job: Job) -> list[Constraint]:
+    def of_empty(self, job: Job) -> list[ConstraintReport]:
         """Return the constraints of a request whose source is empty: all unmet."""
-        fields = job.fields or {}
+        fields, reason = job.fields or {}, "the source is empty"
         phrases = [
             *fields.get("constraints", []),
             *("|".join(texts) for texts in fields.get("any_of", [])),
             *fields.get("prefix", []),
         ]
-        return [Constraint(phrase, False, "the source is empty") for phrase in phrases]
+        return [ConstraintReport(phrase=each, met=False, reason=reason) for each in phrases]
 
     def report(
-        self, job: Job, wanted: SentenceConstraints | None, terms: list[Term], best: Translation
-    ) -> list[Constraint]:
+        self,
+        job: Job,
+        tokens: Tensor,
+        wanted: SentenceConstraints | None,
+        terms: list[Required],
+        best: Translation,
+    ) -> list[ConstraintReport]:
         """Return whether and where the best hypothesis has each phrase of a request, in the order
-        in which they were given; a place serves one phrase."""
+        in which they were given; a place serves one phrase. tokens (L,): of the source."""
         if wanted is None or not (wanted.any_of or wanted.prefix or best.unmet):
             return []
-        reasons: dict[str, list[str]] = {}
-        for text, reason in best.unmet:
-            reasons.setdefault(text, []).append(reason)
-        terms, elsewhere = list(terms), Counter(best.elsewhere)
-        out = []
+        source = self.translator.task.session.sentences.constraint_source()
+        words = source.source_text.words(tokens, wanted.unknown) if terms else []
+        places = [None if place is None else place[1] for place in self.places(wanted, best)]
         if wanted.prefix:
-            is_met = wanted.prefix_text not in reasons
             prefix = self.translator.generator.target_text.text(wanted.prefix).strip()
-            spans = ((0, len(prefix)),) if is_met and best.text.startswith(prefix) else ()
-            out.append(
-                Constraint(
-                    wanted.prefix_text,
-                    is_met,
-                    "" if is_met else reasons[wanted.prefix_text].pop(),
-                    spans,
-                )
+            places.insert(0, (0, len(prefix)) if best.text.startswith(prefix) else None)
+        reports = constraint_reports(wanted, best, [place is not None for place in places])
+        out = [
+            replace(each, spans=(place,)) if each.met and place is not None else each
+            for each, place in itertools.zip_longest(reports, places)
+        ]
+        terms, placements = list(terms), list(best.placements)
+        phrases = zip(wanted.any_of, wanted.cases, strict=True)
+        for i, (alternatives, cased) in enumerate(phrases, bool(wanted.prefix)):
+            if (term := pop_term(terms, alternatives, cased.mode)) is None:
+                continue
+            key = term.term.source, alternatives
+            own = (p for p in placements if p.term and (p.term.source, p.term.phrases) == key)
+            if (how := next(own, None)) is not None:
+                placements.remove(how)
+            out[i] = replace(
+                out[i],
+                term=term.term.source,
+                source_spans=spans_of(job.source, words, term.matches),
+                place="" if how is None or not out[i].met else how.place,
+                **named(how or Placed(), Placed),
             )
-        is_placed = places_terms(self.translator.generator.options.flags)
-        places = self.places(wanted, best)
-        lacks: dict[int, str] = {}
-        # of equal phrases, those without a place first
-        for i in sorted(range(len(places)), key=lambda i: places[i] is not None):
-            if reasons.get(wanted.text[i]):
-                lacks[i] = reasons[wanted.text[i]].pop()
-        for i, (alternatives, cased, place) in enumerate(
-            zip(wanted.any_of, wanted.cases, places, strict=True)
-        ):
-            spans = () if place is None or i in lacks else (place[1],)
-            term = pop_term(terms, alternatives, cased.mode)
-            where = ""
-            if term.source and i not in lacks and is_placed:
-                where = "elsewhere" if elsewhere[wanted.text[i]] > 0 else "in place"
-                elsewhere[wanted.text[i]] -= 1
-            out.append(
-                Constraint(
-                    wanted.text[i],
-                    i not in lacks,
-                    lacks.get(i, ""),
-                    spans,
-                    term.source,
-                    term.spans,
-                    where,
-                )
-            )
-        left = [(text, reason) for text, of_text in reasons.items() for reason in of_text]
-        return out + [Constraint(text, False, reason) for text, reason in left]
+        return out
 
     def places(self, wanted: SentenceConstraints, best: Translation) -> list[Place | None]:
         """Return the place of each phrase of a sentence in its translation; None for none."""
@@ -263,17 +228,17 @@ def digest_of(file: GlossaryFile) -> tuple[str, int]:
     return sha256([content]), len(content)
 
 
-def pop_term(terms: list[Term], alternatives: tuple[Phrase, ...], case: str) -> Term:
-    """Remove the term that requires these phrases from the list, and return it; NO_TERM where
-    none does.
+def pop_term(terms: list[Required], alternatives: tuple[Phrase, ...], case: str) -> Required | None:
+    """Remove the term that requires these phrases from the list, and return it; None where none
+    does.
 
     Of several the one in this case goes first, then the one with the fewest other
     phrases, which are banned.
     """
     fitting = [term for term in terms if set(alternatives) <= set(term.phrases)]
     if not fitting:
-        return NO_TERM
-    found = min(fitting, key=lambda term: (term.case != case, len(term.phrases)))
+        return None
+    found = min(fitting, key=lambda term: (term.cased.mode != case, len(term.phrases)))
     terms.remove(found)
     return found
 

@@ -21,9 +21,10 @@ from weakref import WeakMethod
 
 from fairseq_ext.core.errors import cut
 from fairseq_ext.engine.callbacks import THREADS, Reply, Threads, when_done
-from fairseq_ext.engine.jobs import Answer, Partial
+from fairseq_ext.engine.jobs import Partial
 from fairseq_ext.engine.joined import Joined, Slot
 from fairseq_ext.engine.tickets import Busy, Closed
+from fairseq_ext.search.report import Report
 from fairseq_ext.text.formats import Pass
 from fairseq_ext.text.in_lines import pieces
 from fairseq_ext.text.marks import ended
@@ -49,7 +50,7 @@ class TextRequest:
 
     def __init__(
         self,
-        submit: Callable[..., Future[Answer]],
+        submit: Callable[..., Future[Report]],
         text: str,
         passes: Sequence[Pass],
         request: dict[str, Any],
@@ -63,7 +64,7 @@ class TextRequest:
         # its calls are those of this object too, one after another: no lock is held in them
         self.calls = self.future.calls
         self.lock = threading.Lock()  # of these two, which `stop` reads in any thread
-        self.running: dict[Slot, Future[Answer]] = {}
+        self.running: dict[Slot, Future[Report]] = {}
         self.is_over = False
         self.waiting: deque[Slot] = deque()  # to be submitted
         self.untranslated: list[tuple[str, str]] = []
@@ -99,7 +100,7 @@ class TextRequest:
         for future in running:
             future.cancel()
 
-    def finish(self, what: Answer | BaseException) -> None:
+    def finish(self, what: Report | BaseException) -> None:
         """Complete the future with the answer or the error, after the partial results."""
         self.is_over = True
         self.future.answer(what)
@@ -174,7 +175,7 @@ class TextRequest:
 
         self.calls.add(call)
 
-    def on_answer(self, slot: Slot, future: Future[Answer]) -> None:
+    def on_answer(self, slot: Slot, future: Future[Report]) -> None:
         """Store the answer of a segment, and continue."""
         with self.lock:
             is_known = self.running.pop(slot, None) is not None
@@ -208,7 +209,7 @@ class TextRequest:
             slot = self.slots.popleft()
             text = self.joined.add(slot)
             self.joined_tokens += (
-                len(slot.answer.hypotheses[0].tokens) if isinstance(slot.answer, Answer) else 0
+                len(slot.answer.hypotheses[0].tokens) if isinstance(slot.answer, Report) else 0
             )
             if self.on_text is not None and not self.passes:
                 self.on_text(text)
@@ -248,12 +249,12 @@ class ThroughEngine:
     characters, total: that have been submitted, and of the whole file, where it is known.
     """
 
-    def __init__(self, submit: Callable[..., Future[Answer]], of_format: Callable[..., list[Pass]]):
+    def __init__(self, submit: Callable[..., Future[Report]], of_format: Callable[..., list[Pass]]):
         self.submit = submit
         self.of_format = partial(of_format, numbers=itertools.count())
         self.moved = time.monotonic()
         self.characters = self.total = 0
-        self.running: Future[Answer] | None = None
+        self.running: Future[Report] | None = None
         self.stopped = False
 
     def __call__(self, text: str, format: str) -> Iterator[str]:
@@ -268,7 +269,7 @@ class ThroughEngine:
             yield part
         self.running.result()
 
-    def submitted(self, source: str, **request: Any) -> Future[Answer]:
+    def submitted(self, source: str, **request: Any) -> Future[Report]:
         """Return a segment's future; its end sets `moved`."""
         future = self.submit(source, **request)
         self.characters += len(source)

@@ -27,7 +27,7 @@ from fairseq_ext.search.constraints.report import report_skipped_sentence
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.report import Translation
+from fairseq_ext.search.report import Outcome, Translation, named
 
 # ---- The generators of one Translator
 #
@@ -377,5 +377,5 @@ class SearchingModel(LoadedModel):
             score=hypothesis.score,
             positional_scores=hypothesis.positional_scores.tolist(),
             alignment=None if alignment is None else [(i, j) for i, j in alignment],
-            **hypothesis.outcome,
+            **named(hypothesis, Outcome),
         )

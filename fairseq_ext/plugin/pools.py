@@ -19,7 +19,7 @@ from fairseq_ext.search.phrases.sentence_ends import EndsOfSources
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import SearchSpec
 from fairseq_ext.search.registry import refills
-from fairseq_ext.search.report import Outcome
+from fairseq_ext.search.report import Outcome, named
 
 
 def source_of(sample: dict[str, Any]) -> Tensor:
@@ -43,7 +43,7 @@ def dictionary_of(hypothesis: Hypothesis) -> dict[str, Any]:
         "attention": nothing if h.attention is None else h.attention,
         "alignment": nothing,
         "positional_scores": h.positional_scores,
-        **h.outcome,
+        **named(h, Outcome),
     }
 
 

@@ -10,13 +10,13 @@ import contextlib
 import functools
 import types
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from typing import Any, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
 
-from fairseq_ext.search.phrases.sentence import Placement
+from fairseq_ext.search.phrases.sentence import Placed, Placement
 
 Span = tuple[int, int]  # characters [start, end)
 
@@ -37,15 +37,23 @@ class Outcome:
 
     ending: Ending | None = None  # of its sentence, if the stop strategy has certificates
     unmet: Sequence[tuple[str, str]] = ()  # unmet constraints: text, reason
-    utility: float | None = None  # expected utility, with --mbr
-    # texts of glossary terms that it has in another place than that of their translation
-    elsewhere: Sequence[str] = ()
+    # expected utility, with --mbr
+    utility: float | None = field(default=None, metadata={"shown": True})
     placements: Sequence[Placement] = ()  # of each glossary term of its sentence
 
     @property
-    def outcome(self) -> dict[str, Any]:
-        """These fields alone, by name: of a hypothesis of one class, for one of another."""
-        return {each.name: getattr(self, each.name) for each in fields(Outcome)}
+    def elsewhere(self) -> list[str]:
+        """The texts of terms that are in another place than that of their translation."""
+        return [p.term.text for p in self.placements if p.term and p.place == "elsewhere"]
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """Those of these fields that JSON answers show by their names."""
+        return {
+            each.name: value
+            for each in fields(Outcome)
+            if each.metadata and (value := getattr(self, each.name)) is not None
+        }
 
 
 @dataclass
@@ -62,12 +70,61 @@ class Translation(Outcome):
     words: list[tuple[Span, Span]] | None = None
 
     def __post_init__(self) -> None:
-        self.unmet, self.elsewhere = list(self.unmet), list(self.elsewhere)
-        self.placements = list(self.placements)
+        self.unmet, self.placements = list(self.unmet), list(self.placements)
 
     def __repr__(self) -> str:
         lacks = f", unmet={self.unmet!r}" if self.unmet else ""
         return f"Translation({self.text!r}, score={self.score:.4f}{lacks})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConstraintReport(Placed):
+    """A required phrase, and whether and where the best hypothesis has it."""
+
+    phrase: str  # as it was given, "a|b" for alternatives
+    met: bool
+    spans: tuple[Span, ...] = ()  # where it stands in the text
+    reason: str = ""  # why it is not met
+    term: str = ""  # the source term of a glossary that requires it
+    source_spans: tuple[Span, ...] = ()  # where the term stands in the source
+    # of a term: "in place" of the words that translate it, or "elsewhere"; "" where
+    # that is not known
+    place: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The answer of a sentence, or of a text, which has untranslated segments and warnings."""
+
+    hypotheses: list[Translation]  # best first
+    constraints: list[ConstraintReport] = field(default_factory=list)
+    queued: float = 0.0  # seconds from submission to the decoder
+    decoded: float = 0.0  # seconds in the decoder
+    # segments of a text that stay as they are, each with the reason
+    untranslated: list[tuple[str, str]] = field(default_factory=list)
+    # of segments of a text that are translated in parts, since they are too long
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """The text of the best hypothesis."""
+        return self.hypotheses[0].text
+
+    @property
+    def score(self) -> float:
+        """The score of the best hypothesis."""
+        return self.hypotheses[0].score
+
+    @property
+    def gap(self) -> float | None:
+        """What the best hypothesis may lack, in nats, by its certificate; None without one."""
+        ending = self.hypotheses[0].ending
+        return None if ending is None else ending.gap
+
+
+def named(value: Any, kind: Any) -> dict[str, Any]:
+    """Return the fields that a dataclass has from one of its bases, by name."""
+    return {each.name: getattr(value, each.name) for each in fields(kind)}
 
 
 # ---- A report as JSON

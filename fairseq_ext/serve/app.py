@@ -31,7 +31,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.glossary import READERS, Entry, Languages, LineErrors, read, written
-from fairseq_ext.engine.jobs import Answer
+from fairseq_ext.search.report import Report
 from fairseq_ext.serve import Settings, records
 from fairseq_ext.serve.bodies import (
     checked,
@@ -145,7 +145,7 @@ class Server(Service):
             await waits(request)
             stream = Stream(partial(self.submit, model), ready, self.settings.deadline)
 
-        def shown(answer: Answer) -> dict[str, Any]:
+        def shown(answer: Report) -> dict[str, Any]:
             self.metrics.answered(answer)
             return records.answer_json(record, answer)
 

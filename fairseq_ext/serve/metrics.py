@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Summa
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fairseq_ext.engine.jobs import Answer
+from fairseq_ext.search.report import Report
 from fairseq_ext.serve.models import Models
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
@@ -69,7 +69,7 @@ class Metrics:
             registry=self.registry,
         )
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: Report) -> None:
         """Count an answer."""
         self.queue.observe(answer.queued)
         self.latency.observe(answer.queued + answer.decoded)

@@ -37,8 +37,9 @@ from fastapi.concurrency import run_in_threadpool
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.engine.callbacks import THREADS, Reply, resolve, when_done
 from fairseq_ext.engine.engine import Engine
-from fairseq_ext.engine.jobs import Answer, Description, Work
+from fairseq_ext.engine.jobs import Description, Work
 from fairseq_ext.engine.tickets import Busy
+from fairseq_ext.search.report import Report
 from fairseq_ext.serve.model_folder import ModelFolder, Pair
 
 logger = logging.getLogger("fairseq_ext")
@@ -55,7 +56,7 @@ class Model:
     """The translator of one pair. submit: that of Engine; hold: keeps it loaded until the function
     that it returns is called."""
 
-    submit: Callable[..., Future[Answer]]
+    submit: Callable[..., Future[Report]]
     description: Description
     hold: Hold = lambda: lambda: None
 
@@ -244,7 +245,7 @@ class ModelsOfFolder(Models):
                     503, f"the model {'-'.join(pair)} cannot be loaded: {error}"
                 ) from None
 
-            def submit(*source: Any, **request: Any) -> Future[Answer]:
+            def submit(*source: Any, **request: Any) -> Future[Report]:
                 ended = hold()
                 try:
                     future = engine.submit(*source, **request)
@@ -342,7 +343,7 @@ def available() -> float:
 # For a pair of languages that has no model: sentence by sentence, through a third language.
 
 
-Submit = Callable[..., Future[Answer]]
+Submit = Callable[..., Future[Report]]
 RETRY = 0.2  # seconds until the second model is tried again, where its queue is full
 # added to the number of a sentence for the second model, whose samples do not follow
 # those of the first
@@ -362,7 +363,7 @@ def pivoted(first: Submit, second: Submit, hold: Hold = lambda: lambda: None) ->
         seed: int | None = None,
         number: int = 0,
         **request: Any,
-    ) -> Future[Answer]:
+    ) -> Future[Report]:
         if terms or glossaries:
             raise UsageError(
                 "a pair that goes through a third language has no glossaries: leave it out, "
@@ -374,7 +375,7 @@ def pivoted(first: Submit, second: Submit, hold: Hold = lambda: lambda: None) ->
         except BaseException:
             release()
             raise
-        out: Future[Answer] = Reply(THREADS, lambda: None)
+        out: Future[Report] = Reply(THREADS, lambda: None)
 
         def end(_: Any) -> None:
             release()
@@ -383,7 +384,7 @@ def pivoted(first: Submit, second: Submit, hold: Hold = lambda: lambda: None) ->
 
         when_done(out, end)
 
-        def half(done: Future[Answer]) -> None:
+        def half(done: Future[Report]) -> None:
             if out.done() or done.cancelled():
                 return
             try:
@@ -405,7 +406,7 @@ def pivoted(first: Submit, second: Submit, hold: Hold = lambda: lambda: None) ->
                 if out.done():  # cancelled meanwhile
                     running[-1].cancel()
 
-        def answer_whole(middle: Answer, done: Future[Answer]) -> None:
+        def answer_whole(middle: Report, done: Future[Report]) -> None:
             if done.cancelled() or (error := done.exception()) is not None:
                 return None if done.cancelled() else resolve(out, error)
             answer, of_middle = done.result(), middle.hypotheses[0].words

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import (
@@ -22,8 +22,9 @@ from pydantic import (
 )
 
 from fairseq_ext.core.errors import UsageError, cut
-from fairseq_ext.engine.jobs import Answer, GlossaryFile
+from fairseq_ext.engine.jobs import GlossaryFile
 from fairseq_ext.search.constraints.lines import KEYS, fields_of
+from fairseq_ext.search.report import Report, as_json
 from fairseq_ext.serve.bodies import checked, read_json
 from fairseq_ext.text.formats import FORMATS, passes
 from fairseq_ext.text.several_sentences import warning
@@ -196,19 +197,16 @@ def is_one_sentence(request: dict[str, Any]) -> bool:
     return any(request.get(name) for name in ("constraints", "any_of", "prefix"))
 
 
-def answer_json(record: Record, answer: Answer) -> dict[str, Any]:
+def answer_json(record: Record, answer: Report) -> dict[str, Any]:
     """Return the answer to a record."""
     hypotheses = []
     for h in answer.hypotheses:
-        shown: dict[str, Any] = {"text": h.text, "score": h.score}
-        if h.utility is not None:
-            shown["utility"] = h.utility
+        shown: dict[str, Any] = {"text": h.text, "score": h.score} | h.shown
         if record.detail:
             shown |= {"tokens": h.tokens, "token_scores": h.positional_scores}
         hypotheses.append(shown)
-    always = ("phrase", "met", "spans")
     constraints = [
-        {name: value for name, value in asdict(c).items() if value or name in always}
+        {"phrase": c.phrase, "met": c.met, "spans": c.spans} | as_json(c)
         for c in answer.constraints
     ]
     proof = (

@@ -22,9 +22,10 @@ from starlette.types import Receive, Scope, Send
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.exit import DISK_FULL_ERRNOS
 from fairseq_ext.engine.callbacks import THREADS, Threads, when_done
-from fairseq_ext.engine.jobs import Answer, Partial
+from fairseq_ext.engine.jobs import Partial
 from fairseq_ext.engine.text import TextRequest
 from fairseq_ext.engine.tickets import Busy, Closed, WorkerDied
+from fairseq_ext.search.report import Report
 from fairseq_ext.serve import Settings, default_folder, records
 from fairseq_ext.serve.bodies import apart, urlencoded
 from fairseq_ext.serve.glossaries import Glossaries, Missing
@@ -154,7 +155,7 @@ class Service:
         items: list[Pass] | None = None,
         options: Mapping[str, Any] | None = None,
         **request: Any,
-    ) -> Future[Answer]:
+    ) -> Future[Report]:
         """Return a future of the translation of a text, sentence by sentence; of one sentence if it
         must have phrases. Errors: those of `Engine.submit`. items: see `prepared`; options: of
         `passes`."""
@@ -223,17 +224,17 @@ class Service:
 
     async def answered(
         self, request: Request, requests: Sequence[dict[str, Any]], pair: Pair
-    ) -> list[Answer | UsageError]:
+    ) -> list[Report | UsageError]:
         """Return the answers to these requests, keywords of `submit`."""
         async with self.using(request, pair) as model:
             begin = time.monotonic()
             ready = [await self.prepared(each, model) for each in requests]
             if time.monotonic() - begin > BRIEF:
                 await waits(request)
-            futures: list[Future[Answer]] = submit_all(partial(self.submit, model), ready)
+            futures: list[Future[Report]] = submit_all(partial(self.submit, model), ready)
             found = await answers(request, futures, self.settings.deadline)
         for answer in found:
-            if isinstance(answer, Answer):
+            if isinstance(answer, Report):
                 self.metrics.answered(answer)
         return found
 
@@ -256,10 +257,10 @@ async def waits(request: Request) -> None:
 
 
 def submit_all(
-    submit: Callable[..., Future[Answer]], requests: Sequence[dict[str, Any]]
-) -> list[Future[Answer]]:
+    submit: Callable[..., Future[Report]], requests: Sequence[dict[str, Any]]
+) -> list[Future[Report]]:
     """Return a future of each request, or of none: errors are those of `submit`."""
-    futures: list[Future[Answer]] = []
+    futures: list[Future[Report]] = []
     try:
         for request in requests:
             futures.append(submit(**request))
@@ -271,8 +272,8 @@ def submit_all(
 
 
 async def answers(
-    request: Request, futures: Sequence[Future[Answer]], deadline: float
-) -> list[Answer | UsageError]:
+    request: Request, futures: Sequence[Future[Report]], deadline: float
+) -> list[Report | UsageError]:
     """Return the answers, in order, with a UsageError for a request that cannot be used.
 
     Errors: HTTPException 504 at the deadline, Disconnected, what the engine raises.
@@ -341,7 +342,7 @@ class Stream:
     """
 
     def __init__(
-        self, submit: Callable[..., Future[Answer]], request: dict[str, Any], deadline: float
+        self, submit: Callable[..., Future[Report]], request: dict[str, Any], deadline: float
     ):
         self.loop = asyncio.get_running_loop()
         self.changed = asyncio.Event()
@@ -383,7 +384,7 @@ class Stream:
 class Streamed(StreamingResponse):
     """The events of a stream. One whose client has gone before the first is cancelled as well."""
 
-    def __init__(self, stream: Stream, shown: Callable[[Answer], Any]):
+    def __init__(self, stream: Stream, shown: Callable[[Report], Any]):
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         super().__init__(stream.events(shown), media_type="text/event-stream", headers=headers)
         self.future = stream.future

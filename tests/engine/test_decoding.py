@@ -13,13 +13,13 @@ from sizes import drawn, part_of
 
 from fairseq_ext import Translator, UsageError
 from fairseq_ext.engine.decoding import Decoding
-from fairseq_ext.engine.jobs import Answer, GlossaryFile, Job, Partial
+from fairseq_ext.engine.jobs import GlossaryFile, Job, Partial
 from fairseq_ext.engine.worker import STEPS, load
 from fairseq_ext.kernels.beam import SearchResult
 from fairseq_ext.kernels.library import library
 from fairseq_ext.search.compiled import CompiledSearch
 from fairseq_ext.search.interpreted import LoopSearch
-from fairseq_ext.search.report import Translation
+from fairseq_ext.search.report import Report, Translation
 from fairseq_ext.search.scheduler import Request, Searchers
 from fairseq_ext.search.strategies.stop.early import LengthRetry
 
@@ -67,7 +67,7 @@ def answers(decoding: Decoding, jobs: list[Job]) -> list:
     return [last[number] for number in range(len(jobs))]
 
 
-def same_as_alone(translator: Translator, each: Job, answer: Answer) -> None:
+def same_as_alone(translator: Translator, each: Job, answer: Report) -> None:
     """The answer has the hypotheses that the offline API finds for the sentence alone."""
     fields = each.fields or {}
     given = {
@@ -277,7 +277,7 @@ def test_requests_with_phrases_get_the_answers_of_the_loop_to_the_last_bit_as_th
                 steps[number] -= 1
                 if steps[number] == 0:
                     decoding.cancel(number)
-            out |= {number: what for number, what in decoding.events if isinstance(what, Answer)}
+            out |= {number: what for number, what in decoding.events if isinstance(what, Report)}
             decoding.events = []
         return {
             number: (answer.hypotheses, answer.constraints)
@@ -368,7 +368,7 @@ def test_a_request_that_is_given_up_in_a_step_that_then_fails_is_answered_once()
     while decoding.busy:
         decoding.work()
     assert sorted(number for number, _ in decoding.events) == [0, 1]
-    assert all(isinstance(what, Answer) for _, what in decoding.events)  # each has run again, alone
+    assert all(isinstance(what, Report) for _, what in decoding.events)  # each has run again, alone
 
 
 def test_arrivals_start_together_after_some_steps(decoding):
@@ -415,7 +415,7 @@ def test_spans_are_where_the_phrases_stand(decoding):
     (answer,) = answers(
         decoding, [Job(text, None, terms=(("Port", "house|port"), ("Patient", "patient")))]
     )
-    assert isinstance(answer, Answer) and len(answer.constraints) == 2
+    assert isinstance(answer, Report) and len(answer.constraints) == 2
     for constraint in answer.constraints:
         assert constraint.met and not constraint.reason
         (span,), (source,) = constraint.spans, constraint.source_spans
@@ -457,8 +457,9 @@ def test_a_place_serves_one_of_equal_terms(decoding, terms, held):
     text = {"house": "The house has a port."}.get(held[0], "The patient has a port.")
     requested = Job("Der Patient hat einen Port.", None, terms=tuple(terms.items()))
     requirements = decoding.requirements
-    wanted, found = requirements.of_job(requested, decoding.translator.encode(requested.source))
-    reported = requirements.report(requested, wanted, found, Translation(text, [], 0.0, []))
+    tokens = decoding.translator.encode(requested.source)
+    found = requirements.of_job(requested, tokens)
+    reported = requirements.report(requested, tokens, *found, Translation(text, [], 0.0, []))
     assert [c.term for c in reported] == list(terms)
     assert [text[slice(*c.spans[0])] if c.spans else None for c in reported] == held
 

@@ -18,8 +18,9 @@ from test_decoding import FLAGS, LINES
 from test_translator_types import values
 
 from fairseq_ext import Engine, Translator, UsageError
-from fairseq_ext.engine.jobs import Answer, Partial
+from fairseq_ext.engine.jobs import Partial
 from fairseq_ext.engine.tickets import Busy, Closed, WorkerDied
+from fairseq_ext.search.report import Report
 
 HERE = Path(__file__).parent
 PATIENCE = 120  # seconds for anything, on a machine that does much else
@@ -79,7 +80,7 @@ def texts(translator: Translator, lines: list[str]) -> list[str]:
 
 def test_threads_get_what_the_translator_gives(engine, translator, sources):
     expected = dict(zip(sources, texts(translator, sources), strict=True))
-    found: list[tuple[str, Answer]] = []
+    found: list[tuple[str, Report]] = []
 
     def query(lines: list[str]) -> None:
         for line in lines:
@@ -98,7 +99,7 @@ def test_threads_get_what_the_translator_gives(engine, translator, sources):
 
 def test_a_stream_grows_to_the_answer(engine, translator, sources):
     *parts, answer = engine.stream(sources[0])
-    assert isinstance(answer, Answer) and answer.text == texts(translator, sources[:1])[0]
+    assert isinstance(answer, Report) and answer.text == texts(translator, sources[:1])[0]
     assert all(isinstance(part, Partial) for part in parts)
     assert [part.tokens for part in parts] == sorted({part.tokens for part in parts})
 

@@ -20,9 +20,10 @@ from fairseq_ext.core.channel import Channel
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.engine import requirements, worker
 from fairseq_ext.engine.decoding import Decoding
-from fairseq_ext.engine.jobs import Answer, GlossaryFile, Job, Work
+from fairseq_ext.engine.jobs import GlossaryFile, Job, Work
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.search.checks import refused_by_engine
+from fairseq_ext.search.report import Report
 
 FLAGS = demo_model.FLAGS | dict(beam=2)
 LINES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()[:6]
@@ -58,7 +59,7 @@ def answer_all(decoding: Decoding) -> None:
         decoding.add(number, job(line))
     while decoding.busy:
         decoding.work()
-    assert all(isinstance(what, Answer) for _, what in decoding.events)
+    assert all(isinstance(what, Report) for _, what in decoding.events)
     decoding.events = []
 
 
@@ -97,7 +98,7 @@ def served(decoding: Decoding) -> Iterator[Channel]:
 def until_answered(ours: Channel) -> list[object]:
     """What a worker sends, up to an answer or error."""
     found: list[object] = []
-    while not any(isinstance(what, (Answer, Exception)) for what in found):
+    while not any(isinstance(what, (Report, Exception)) for what in found):
         found += [what for message in ours.receive() for _, what in pickle.loads(message)]
     return found
 
@@ -109,7 +110,7 @@ def test_a_worker_that_works_sends_counts_between_steps(decoding, monkeypatch):
     with served(decoding) as ours:
         ours.send(pickle.dumps(("add", 0, job(" ".join(LINES)))))
         found = until_answered(ours)
-    at = next(i for i, what in enumerate(found) if isinstance(what, Answer))
+    at = next(i for i, what in enumerate(found) if isinstance(what, Report))
     before = [what.steps for what in found[:at] if isinstance(what, Work)]
     assert len(before) > 10 and max(before) < 5
 

@@ -17,8 +17,9 @@ from fairseq_ext import Translator
 from fairseq_ext.corpus.job import CorpusJob
 from fairseq_ext.corpus.run import translate
 from fairseq_ext.engine.intake import Intake
-from fairseq_ext.engine.jobs import Answer, Job
+from fairseq_ext.engine.jobs import Job
 from fairseq_ext.engine.worker import description, load
+from fairseq_ext.search.report import Report
 
 LINES = ["w1 w2 w3", "w4", "w5 w6 w7 w8 w9", "w10 w11"]
 # what no folder says
@@ -144,7 +145,7 @@ def test_a_prefix_stands_behind_what_the_task_forces(made, tmp_path):
     }
 
 
-def answers(engine: Intake, jobs: list[Job]) -> list[Answer]:
+def answers(engine: Intake, jobs: list[Job]) -> list[Report]:
     """What the engine's worker makes of these requests, in this process."""
     for number, job in enumerate(jobs):
         engine.add(number, job)

@@ -487,11 +487,11 @@ def test_the_second_model_of_a_pivot_stays_while_the_first_is_at_work(pretended)
         running = await use("x", "z")
         with pytest.raises(models.HTTPException, match="all 2 models"):
             await use("a", "b")
-        made[0].submitted[0].set_result(models.Answer([Translation("middle", [], 0.0, [])]))
+        made[0].submitted[0].set_result(models.Report([Translation("middle", [], 0.0, [])]))
         await use("a", "b")  # in the place of the first, whose work is done
         assert [each.is_closed for each in made] == [True, False, False]
         (second,) = made[1].submitted
-        second.set_result(models.Answer([Translation("end", [], 0.0, [])]))
+        second.set_result(models.Report([Translation("end", [], 0.0, [])]))
         assert running.result(5).text == "end"
         assert [pretended.users[pair].count for pair in (("x", "y"), ("y", "z"))] == [0, 0]
         loading.cancel()
@@ -505,7 +505,7 @@ def test_a_text_keeps_its_model_between_two_of_its_sentences(pretended):
     users = pretended.users["x", "y"]
 
     def answer(number: int) -> None:
-        made[0].submitted[number].set_result(models.Answer([Translation("end", [], 0.0, [])]))
+        made[0].submitted[number].set_result(models.Report([Translation("end", [], 0.0, [])]))
 
     async def story() -> None:
         waiting = asyncio.ensure_future(use())

@@ -12,9 +12,9 @@ import pytest
 from serving import FLAGS, listening
 
 from fairseq_ext import Engine, Translator, UsageError
-from fairseq_ext.engine.jobs import Answer, Job
+from fairseq_ext.engine.jobs import Job
 from fairseq_ext.engine.worker import load
-from fairseq_ext.search.report import Translation
+from fairseq_ext.search.report import Report, Translation
 from fairseq_ext.serve import Settings
 from fairseq_ext.serve.models import pivoted
 from fairseq_ext.text.__main__ import through_translator
@@ -124,7 +124,7 @@ def test_both_models_of_a_pair_draw_by_the_seed():
 
     def submit(source, **request):
         future = Future()
-        future.set_result(Answer([Translation(source + "'", [], 0.0, [])]))
+        future.set_result(Report([Translation(source + "'", [], 0.0, [])]))
         requested.append((source, request.get("seed"), request.get("number")))
         return future
 

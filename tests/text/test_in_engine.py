@@ -11,9 +11,8 @@ import pytest
 from serving import FLAGS
 
 from fairseq_ext import Translator, UsageError
-from fairseq_ext.engine.jobs import Answer
 from fairseq_ext.engine.text import MAX_RUNNING, MAX_SLOTS, TextRequest
-from fairseq_ext.search.report import Translation
+from fairseq_ext.search.report import Report, Translation
 from fairseq_ext.text.formats import passes
 from fairseq_ext.text.splitter import plain_ends
 
@@ -156,7 +155,7 @@ def test_a_long_text_is_read_and_reported_as_it_goes():
 
     def answer(number: int) -> None:
         source, future = requested[number]
-        future.set_result(Answer([Translation(source.upper(), [source], -1.0, [-1.0])]))
+        future.set_result(Report([Translation(source.upper(), [source], -1.0, [-1.0])]))
         while request.calls.running:  # in another thread
             time.sleep(0)
 

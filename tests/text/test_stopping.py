@@ -12,9 +12,8 @@ import pytest
 from fastapi import HTTPException
 from office_files import docx
 
-from fairseq_ext.engine.jobs import Answer
 from fairseq_ext.engine.text import TextRequest
-from fairseq_ext.search.report import Translation
+from fairseq_ext.search.report import Report, Translation
 from fairseq_ext.serve.service import Service
 from fairseq_ext.text import files
 from fairseq_ext.text.formats import passes
@@ -65,9 +64,9 @@ def test_a_second_pass_ends_with_its_request():
             ended.set()
         yield text
 
-    def submit(source: str, **request) -> Future[Answer]:
-        future = Future[Answer]()
-        future.set_result(Answer([Translation(source, [source], -1.0, [-1.0])]))
+    def submit(source: str, **request) -> Future[Report]:
+        future = Future[Report]()
+        future.set_result(Report([Translation(source, [source], -1.0, [-1.0])]))
         return future
 
     first = passes("text", plain_ends)[0]

@@ -424,10 +424,9 @@ class Version:
 
 def elsewhere(constraints: SentenceConstraints, found: list[Hypothesis]) -> list[Hypothesis]:
     """Return the hypotheses of a search that could put the terms anywhere."""
-    terms = tuple(term.text for term in constraints.terms)
     how = [Placement("searched" if t.phrases else "left", doubtful=True) for t in constraints.terms]
     placements = of_terms(constraints.terms, how)
-    return [replace(hypothesis, elsewhere=terms, placements=placements) for hypothesis in found]
+    return [replace(hypothesis, placements=placements) for hypothesis in found]
 
 
 def of_terms(terms: Sequence[SourceTerm], how: Sequence[Placement]) -> tuple[Placement, ...]:
@@ -465,11 +464,9 @@ def usable_hypotheses(
         left = sentence.left_terms(candidate)
         placed = constraints.without_mentions(list(left))
         if is_allowed and all(met_with_prefix(list(tokens), placed, pool.ordered, meets, lead)):
-            others = tuple(term.text for term in candidate.inserted)
             out[tokens] = replace(
                 final,
                 tokens=final.tokens.to(pool.length.device),
-                elsewhere=others,
                 left_terms=tuple((term.text, why) for term, why in left.items()),
             )
     return list(out.values())

@@ -27,12 +27,14 @@ from fairseq_ext.search.phrases.pieces import folded, normal
 from fairseq_ext.search.phrases.places import PhraseToFind, Span, Text, match_phrases
 from fairseq_ext.search.phrases.sentence import (
     Meets,
+    Placed,
     Placement,
     SentenceConstraints,
     SourceTerm,
     met,
     met_with_prefix,
 )
+from fairseq_ext.search.report import ConstraintReport, Outcome, named
 
 LEFT_OUT = "left out, as it costs more than --constraint-bonus gives"
 
@@ -94,35 +96,33 @@ def report_constraints(
         return [replace(h, unmet=constraints.unmet) for h in found] if constraints.unmet else found
     texts = constraints.text + ((constraints.prefix_text,) if constraints.prefix else ())
     which = [met_with_prefix(h.tokens.tolist(), constraints, ordered, meets, lead) for h in found]
+    which = [as_placed(each, texts, h) for each, h in zip(which, found, strict=True)]
+    reason = LEFT_OUT if soft else unmet_reason(constraints, goal.limit - lead)
+    left = [[each for each in h.left_terms if each[1] != FORM_REASON] for h in found]
+    lacks = [
+        tuple(
+            (text, dict(of).get(text, reason))
+            for text, is_met in zip(texts, each, strict=True)
+            if not is_met
+        )
+        for each, of in zip(which, left, strict=True)
+    ]
     # subtle: a search that ran into a dead end ends a row as it is, also where complete
     # hypotheses were found before
     # a term that placement has left costs its hypothesis no place
-    left = [Counter(text for text, why in h.left_terms if why != FORM_REASON) for h in found]
-    which = [as_placed(each, texts, h) for each, h in zip(which, found, strict=True)]
     complete = [
         i
-        for i, each in enumerate(which)
-        if not Counter(text for text, ok in zip(texts, each, strict=True) if not ok) - left[i]
+        for i, each in enumerate(lacks)
+        if not Counter(text for text, _ in each) - Counter(text for text, _ in left[i])
     ]
     kept = (
         list(range(len(found)))
         if soft
-        else complete or sorted(range(len(found)), key=lambda i: -sum(which[i]))
+        else complete or sorted(range(len(found)), key=lambda i: len(lacks[i]))
     )
-    best = which[kept[0]] if kept else met_with_prefix([], constraints, ordered, meets)
-    total.met += sum(best)
-    reason = LEFT_OUT if soft else unmet_reason(constraints, goal.limit - lead)
-    reasons = [dict((text, why) for text, why in h.left_terms if why != FORM_REASON) for h in found]
-    lacks = [
-        tuple(
-            (text, of.get(text, reason))
-            for text, is_met in zip(texts, each, strict=True)
-            if not is_met
-        )
-        for each, of in zip(which, reasons, strict=True)
-    ]
-    of_best = lacks[kept[0]] if kept else tuple((text, reason) for text in texts)
-    total.unmet += [[number, text, reason] for text, reason in of_best]
+    best = lacks[kept[0]]
+    total.met += len(texts) - len(best)
+    total.unmet += [[number, text, reason] for text, reason in best]
     return [replace(found[i], unmet=constraints.unmet + lacks[i]) for i in kept]
 
 
@@ -164,6 +164,30 @@ def count_terms(terms: Sequence[SourceTerm], best: Hypothesis, stats: Stats, pla
         total.doubtful = (total.doubtful or 0) + sum(each.doubtful for each in best.placements)
     else:
         total.met = (total.met or 0) + held.total()
+
+
+def constraint_reports(
+    constraints: SentenceConstraints, best: Outcome, has_place: Sequence[bool] = ()
+) -> list[ConstraintReport]:
+    """Return the constraints of a sentence, its prefix first and those last that were dropped.
+
+    has_place: of the prefix and each phrase. Of equal phrases those without a place are unmet
+    first, then the last ones.
+    """
+    texts = [*[constraints.prefix_text] * bool(constraints.prefix), *constraints.text]
+    left = Counter(map(tuple, best.unmet)) - Counter(constraints.unmet)
+    reasons: dict[int, str] = {}
+    for i in sorted(range(len(texts)), key=lambda i: (*has_place[i : i + 1], -i)):
+        if (unmet := next((each for each in +left if each[0] == texts[i]), None)) is not None:
+            left[unmet] -= 1
+            reasons[i] = unmet[1]
+    return [
+        ConstraintReport(phrase=text, met=i not in reasons, reason=reasons.get(i, ""))
+        for i, text in enumerate(texts)
+    ] + [
+        ConstraintReport(phrase=text, met=False, reason=reason)
+        for text, reason in constraints.unmet
+    ]
 
 
 def report_skipped_sentence(
@@ -299,9 +323,7 @@ class GlossaryReport:
                 "forms": len(forms_of(each.term)),
                 "source_at": source_at,
             }
-            found = {} if how is None else {**vars(how)}
-            for name in ("term", "other_form"):
-                found.pop(name, None)
+            found = {} if how is None else named(how, Placed)
             terms.append({**entry, "form": form, "at": at, **found})
         record = {"id": number, "source": source, "translation": translation, "terms": terms}
         line = json.dumps(record, ensure_ascii=False).encode("utf-8", "replace") + b"\n"

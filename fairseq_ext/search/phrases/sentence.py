@@ -137,20 +137,31 @@ class SourceTerm:
 
 
 @dataclass(frozen=True)
-class Placement:
-    """How a mention of a glossary term got its place in a hypothesis.
+class Placed:
+    """How a mention of a glossary term got its place in a hypothesis, as every report says it.
 
     placed_by: draft (the draft has the term), compound (it has it as a part of a longer word),
     aligned (in the place of the words that translate its source term), inserted, searched, or left,
-    where the term is not placed.
+    where the term is not placed; "" where terms are not placed.
     """
 
-    placed_by: str
+    placed_by: str = ""
     displaced: str = ""  # the words of the draft in whose place it stands
     weight: float | None = None  # of their alignment
     doubtful: bool = False
+
+
+@dataclass(frozen=True)
+class Placement(Placed):
+    """How a mention of a term got its place. term: None until it is known."""
+
     term: SourceTerm | None = None
     other_form: str = ""  # the words of the draft that are another form of the term, and stay
+
+    @property
+    def place(self) -> str:
+        """Whether it is in the place of the words that translate its source term."""
+        return "elsewhere" if self.placed_by in ("inserted", "searched") else "in place"
 
 
 @dataclass(frozen=True)
