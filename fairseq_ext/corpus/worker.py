@@ -16,6 +16,7 @@ from fairseq_ext.core.errors import UsageError, explain, isolated
 from fairseq_ext.core.stats import Section
 from fairseq_ext.corpus.shards import Shard, ShardLine
 from fairseq_ext.search.constraints.report import ConstraintCounts, constraint_reports
+from fairseq_ext.search.report import shown
 
 NOT_MET = "constraint not met"  # the kind of such an entry of errors.jsonl
 
@@ -306,7 +307,8 @@ class UnitTranslation:
         record["hypotheses"] = [h.text for h in nbest]
         record["scores"] = [round(h.score, 6) for h in nbest]
         if nbest:
-            record |= {name: round(value, 6) for name, value in nbest[0].shown.items()}
+            for name, value in shown(nbest[0]).items():
+                record[name] = round(value, 6) if isinstance(value, float) else value
         wanted = self.constraints.get(sentence.number)
         if wanted is not None and nbest:
             record["constraints"] = [

@@ -32,7 +32,6 @@ from fairseq_ext.search.scheduler import Request, Scheduler
 from fairseq_ext.translator import Translator
 
 Event = tuple[int, Any]  # the number of a request, and a Partial, a Report or an Exception
-EMPTY = Translation("", [], 0.0, [])
 
 
 @dataclass(eq=False, kw_only=True)
@@ -85,7 +84,8 @@ class Intake:
                     return self.scheduler.add(self.prepared(number, job))
                 self.requirements.named(job)  # errors of a glossary are reported all the same
             constraints, now = self.requirements.of_empty(job), time.monotonic()
-            self.events.append((number, Report([EMPTY], constraints, now - job.submitted)))
+            empty = Translation("", [], 0.0, [])
+            self.events.append((number, Report([empty], constraints, now - job.submitted)))
         except Exception as error:
             self.events.append((number, reported_error(error)))
 

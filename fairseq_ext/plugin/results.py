@@ -289,15 +289,11 @@ def result_of(line: bytes, words: int) -> Result:
     if result.id < 0 or not result.hypotheses:
         raise ValueError("it has no hypotheses, or a number below 0")
     for each in result.hypotheses:
-        tokens, scores = each.tokens, each.positional_scores
-        if (
-            tokens.dtype != torch.long
-            or tokens.dim() != 1
-            or not len(tokens)
-            or not 0 <= int(tokens.min()) <= int(tokens.max()) < words
-        ):
+        tokens = each.tokens.tolist()
+        if not tokens or any(type(token) is not int or not 0 <= token < words for token in tokens):
             raise ValueError(f"it has a token outside the dictionary's {words} words")
-        if scores.shape != tokens.shape or scores.isnan().any():
+        scores = each.positional_scores
+        if scores.shape != each.tokens.shape or any(of != of for of in scores.tolist()):
             raise ValueError("it has not one score for each token")
     return result
 

@@ -336,15 +336,10 @@ class Sentences:
             self.source.glossary.fit.warn()
         terms = stats.find_section(GlossaryCounts)
         if terms is not None:
-            counts_by_result = {
-                "in place": terms.in_place,
-                "elsewhere": terms.elsewhere,
-                "met": terms.met,
-                "unmet": terms.unmet,
-                "doubtful": terms.doubtful,
-            }
             results = (
-                f"{count} {name}" for name, count in counts_by_result.items() if count is not None
+                f"{count} {name.replace('_', ' ')}"
+                for name, count in terms.as_dict().items()
+                if name not in ("terms", "sentences")
             )
             unseen = (
                 []

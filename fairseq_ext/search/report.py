@@ -19,6 +19,7 @@ from torch import Tensor
 from fairseq_ext.search.phrases.sentence import Placed, Placement
 
 Span = tuple[int, int]  # characters [start, end)
+SHOWN = {"shown": True}  # of fields that JSON answers have under the same name
 
 
 @dataclass(frozen=True)
@@ -38,22 +39,13 @@ class Outcome:
     ending: Ending | None = None  # of its sentence, if the stop strategy has certificates
     unmet: Sequence[tuple[str, str]] = ()  # unmet constraints: text, reason
     # expected utility, with --mbr
-    utility: float | None = field(default=None, metadata={"shown": True})
+    utility: float | None = field(default=None, metadata=SHOWN)
     placements: Sequence[Placement] = ()  # of each glossary term of its sentence
 
     @property
     def elsewhere(self) -> list[str]:
         """The texts of terms that are in another place than that of their translation."""
         return [p.term.text for p in self.placements if p.term and p.place == "elsewhere"]
-
-    @property
-    def shown(self) -> dict[str, Any]:
-        """Those of these fields that JSON answers show by their names."""
-        return {
-            each.name: value
-            for each in fields(Outcome)
-            if each.metadata and (value := getattr(self, each.name)) is not None
-        }
 
 
 @dataclass
@@ -127,6 +119,12 @@ def named(value: Any, kind: Any) -> dict[str, Any]:
     return {each.name: getattr(value, each.name) for each in fields(kind)}
 
 
+def shown(value: Any) -> dict[str, Any]:
+    """Return the fields that JSON answers have under the same name, where they are known."""
+    given = ((each.name, getattr(value, each.name)) for each in fields(value) if each.metadata)
+    return {name: of for name, of in given if of is not None}
+
+
 # ---- A report as JSON
 
 
@@ -146,7 +144,12 @@ def as_json(value: Any) -> Any:
     }
 
 
-hints = functools.cache(get_type_hints)
+@functools.cache
+def types_of(kind: type) -> tuple[dict[str, Any], set[str]]:
+    """Return the types of the fields of a dataclass, and which of them have no default."""
+    hints = get_type_hints(kind)
+    own = {each.name: each.default is MISSING for each in fields(kind)}  # type: ignore[arg-type]
+    return {name: hints[name] for name in own}, {name for name, needed in own.items() if needed}
 
 
 def from_json(kind: Any, value: Any, name: str = "line") -> Any:
@@ -157,11 +160,10 @@ def from_json(kind: Any, value: Any, name: str = "line") -> Any:
     inner, origin = get_args(kind), get_origin(kind)
     if origin is types.UnionType:  # X | None
         return None if value is None else from_json(inner[0], value, name)
-    if is_dataclass(kind) and isinstance(kind, type) and isinstance(value, dict):
-        of = hints(kind)
-        needed = {each.name for each in fields(kind) if each.default is MISSING}
-        if value.keys() <= {each.name for each in fields(kind)} and needed <= value.keys():
-            return kind(**{each: from_json(of[each], given, each) for each, given in value.items()})
+    if isinstance(value, dict) and is_dataclass(kind):
+        of, needed = types_of(kind)  # type: ignore[arg-type]
+        if needed <= value.keys() <= of.keys():
+            return kind(**{each: from_json(of[each], given, each) for each, given in value.items()})  # type: ignore[operator]
     elif kind is Tensor and isinstance(value, list):
         with contextlib.suppress(RuntimeError, TypeError, ValueError):  # no numbers
             return torch.tensor(value)

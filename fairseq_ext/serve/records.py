@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -24,7 +25,7 @@ from pydantic import (
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.engine.jobs import GlossaryFile
 from fairseq_ext.search.constraints.lines import KEYS, fields_of
-from fairseq_ext.search.report import Report, as_json
+from fairseq_ext.search.report import Report, as_json, shown
 from fairseq_ext.serve.bodies import checked, read_json
 from fairseq_ext.text.formats import FORMATS, passes
 from fairseq_ext.text.several_sentences import warning
@@ -201,19 +202,16 @@ def answer_json(record: Record, answer: Report) -> dict[str, Any]:
     """Return the answer to a record."""
     hypotheses = []
     for h in answer.hypotheses:
-        shown: dict[str, Any] = {"text": h.text, "score": h.score} | h.shown
+        each: dict[str, Any] = {"text": h.text, "score": h.score} | shown(h)
         if record.detail:
-            shown |= {"tokens": h.tokens, "token_scores": h.positional_scores}
-        hypotheses.append(shown)
+            each |= {"tokens": h.tokens, "token_scores": h.positional_scores}
+        hypotheses.append(each)
     constraints = [
         {"phrase": c.phrase, "met": c.met, "spans": c.spans} | as_json(c)
         for c in answer.constraints
     ]
-    proof = (
-        None
-        if answer.gap is None
-        else {"proved": answer.gap == 0, "gap": answer.gap if answer.gap != float("inf") else None}
-    )
+    gap = answer.gap
+    proof = None if gap is None else {"proved": gap == 0, "gap": gap if gap < math.inf else None}
     warnings = list(answer.warnings)
     if is_one_sentence(record.request):
         warnings += filter(None, [warning(record.request["source"], "the source")])
@@ -224,12 +222,12 @@ def answer_json(record: Record, answer: Report) -> dict[str, Any]:
         "nbest": hypotheses,
         "constraints": constraints,
         "certificate": proof,
-    }
+    } | shown(answer)
     if warnings:
         out["warnings"] = warnings
     if answer.untranslated:
-        names = ("source", "reason")
-        out["untranslated"] = [dict(zip(names, e, strict=True)) for e in answer.untranslated]
+        pairs = answer.untranslated
+        out["untranslated"] = [{"source": source, "reason": reason} for source, reason in pairs]
     if record.request.get("align"):
         out["alignment"] = answer.hypotheses[0].words
     out["seconds"] = {"queue": round(answer.queued, 6), "decoder": round(answer.decoded, 6)}

@@ -181,13 +181,8 @@ def constraint_reports(
         if (unmet := next((each for each in +left if each[0] == texts[i]), None)) is not None:
             left[unmet] -= 1
             reasons[i] = unmet[1]
-    return [
-        ConstraintReport(phrase=text, met=i not in reasons, reason=reasons.get(i, ""))
-        for i, text in enumerate(texts)
-    ] + [
-        ConstraintReport(phrase=text, met=False, reason=reason)
-        for text, reason in constraints.unmet
-    ]
+    pairs = [*((text, reasons.get(i, "")) for i, text in enumerate(texts)), *constraints.unmet]
+    return [ConstraintReport(phrase=text, met=not why, reason=why) for text, why in pairs]
 
 
 def report_skipped_sentence(
