@@ -194,6 +194,15 @@ def test_of_equal_continuations_the_first_come_first():
     assert row.tolist() == [[0] * 5, [2] * 5] and column.tolist() == [[0, 1, 2, 3, 4]] * 2
 
 
+@needs_library
+def test_what_is_not_possible_is_the_first_row_and_column():
+    x = torch.full((4, 7), -torch.inf)
+    x[3, 5] = 0.0
+    row, column, score = topk.best_of_sentences(x, torch.zeros(4), torch.tensor([0, 2, 4]), 3)
+    assert row.tolist() == [[0, 0, 0], [3, 2, 2]] and column.tolist() == [[0, 0, 0], [5, 0, 0]]
+    assert score.tolist() == [[-torch.inf] * 3, [0.0, *[-torch.inf] * 2]]
+
+
 # ---- layers
 
 

@@ -14,7 +14,7 @@ WORDS = 13  # so few that n-grams repeat
 
 def histories(rows: int, longest: int, chance: torch.Generator) -> torch.Tensor:
     """Histories of all lengths, behind a first token, as a beam keeps them."""
-    tokens = torch.randint(4, WORDS, (rows, longest + 1), generator=chance)
+    tokens = torch.randint(0, WORDS - 4, (rows, longest + 1), generator=chance)
     shorter = torch.randint(0, longest + 1, (rows, 1), generator=chance)
     return tokens.masked_fill_(torch.arange(longest + 1) < shorter, NOT_YET)[:, 1:]
 

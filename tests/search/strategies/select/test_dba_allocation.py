@@ -1,5 +1,8 @@
 """How dynamic beam allocation divides a beam among its banks."""
 
+import ctypes
+import random
+import subprocess
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +13,7 @@ from hypothesis import strategies as st
 from models import build, dictionary, generators
 from sizes import examples
 
+from fairseq_ext.kernels.compiling import FLAGS, FOLDER, compiler
 from fairseq_ext.search.candidates import (
     allocate,
     bank_sizes,
@@ -39,6 +43,32 @@ from fairseq_ext.search.candidates import (
 )
 def test_known_allocations(C, k, candidates, slots):
     assert allocate(k, torch.tensor([candidates]), torch.tensor([C]))[0].tolist() == slots
+
+
+COMPILED = """
+#include "banks.hpp"
+ENTRY void slots(bool even, int64_t k, int64_t banks, const int64_t* have, int64_t* out) {
+    std::vector<int64_t> found;
+    (even ? deal : allocate)(k, banks - 1, {have, have + banks}, found);
+    std::copy(found.begin(), found.end(), out);
+}
+"""
+
+
+@pytest.mark.skipif(compiler() is None, reason="no compiler")
+def test_the_compiled_ones_give_the_same_slots(tmp_path):
+    library, (command, *more) = tmp_path / "slots.so", compiler()
+    words = [command, *more, *FLAGS, "-O1", "-w", "-shared", f"-I{FOLDER}", "-xc++", "-"]
+    subprocess.run([*words, "-o", library], input=COMPILED.encode(), check=True)
+    call, chance = ctypes.CDLL(str(library)).slots, random.Random(1)
+    for _ in range(500):
+        have = [chance.choice([0, 1, 2, 5, 20]) for _ in range(chance.randint(1, 6))]
+        k, top, array = chance.randint(1, 20), torch.tensor([len(have) - 1]), ctypes.c_int64 * 6
+        given = torch.tensor([have])
+        for even, expected in ((False, allocate(k, given, top)), (True, deal(k, given))):
+            out = array()
+            call(even, ctypes.c_int64(k), ctypes.c_int64(len(have)), array(*have), out)
+            assert list(out)[: len(have)] == expected[0].tolist(), (even, k, have)
 
 
 @settings(max_examples=examples(300), deadline=None)
