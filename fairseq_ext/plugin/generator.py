@@ -30,13 +30,17 @@ from fairseq_ext.plugin.pools import PoolBuilder, dictionary_of
 from fairseq_ext.plugin.results import Progress, Result, ResultsFile, checksum
 from fairseq_ext.plugin.search_setup import driver_of, may_read_models, setup_of
 from fairseq_ext.search.constraints.glossary import places_terms
-from fairseq_ext.search.constraints.report import SentenceGoal, count_terms, report_constraints
+from fairseq_ext.search.constraints.report import (
+    SentenceGoal,
+    count_constraints,
+    report_constraints,
+)
 from fairseq_ext.search.constraints.sources import is_ordered
 from fairseq_ext.search.finished import Hypothesis, no_hypothesis
 from fairseq_ext.search.mbr import BayesRisk
 from fairseq_ext.search.phrases.places import InText
 from fairseq_ext.search.phrases.segmenter import Segmenter, TargetText
-from fairseq_ext.search.phrases.sentence import Meets, met
+from fairseq_ext.search.phrases.sentence import Meets, SentenceConstraints, met
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.processors import LogitsProcessors
 from fairseq_ext.search.protocols import Strategies
@@ -227,6 +231,9 @@ class BeamSearchGenerator(SequenceGenerator):
                 self.on_answer()
 
         before = self.stats.mark()
+        for sentence, kept in enumerate(out):
+            if kept:
+                self.count(pool, sentence, kept[0])
         try:
             self.driver(pool, store_results)
         except SentenceError:  # the other sentences are searched again
@@ -241,36 +248,36 @@ class BeamSearchGenerator(SequenceGenerator):
     def answer(self, pool: Pool, sentence: int, found: list[Hypothesis]) -> list[Hypothesis]:
         """Return the hypotheses of a sentence with their outcomes, those first that meet the
         constraints."""
-        if found and found[0].ending is not None:
-            self.strategies.stop.count_ending(found[0].ending)
-        given = pool.original_constraints or pool.constraints
-        if not found and given is not None and given[sentence].allowed is not None:
+        constraints = self.constraints_of(pool, sentence)
+        if not found and constraints is not None and constraints.allowed is not None:
             raise SentenceError(
                 "every allowed output is forbidden by another flag, such as "
                 "--no-repeat-ngram-size: leave it out"
             )
         found = found or [no_hypothesis(self.eos, pool.length.device)]
-        if given is not None:
-            lead = pool.lead_of(sentence)
-            wanted = SentenceGoal(
-                int(pool.ids[sentence]), given[sentence], pool.max_len[sentence], lead
-            )
-            found = report_constraints(
-                wanted,
-                found,
-                self.stats,
-                pool.ordered,
-                self.meets(pool),
-                self.strategies.select.soft,
-            )
-            count_terms(
-                wanted.constraints.terms, found[0], self.stats, places_terms(self.options.flags)
-            )
+        if constraints is not None:
+            goal = SentenceGoal(constraints, pool.max_len[sentence], pool.lead_of(sentence))
+            soft = self.strategies.select.soft
+            found = report_constraints(goal, found, pool.ordered, self.meets(pool), soft)
         if self.bayes_risk is not None:
             found = self.bayes_risk(found, self.source_text(pool, sentence))
+        self.count(pool, sentence, found[0])
         self.stats.sentences += 1
         self.stats.target_tokens += found[0].tokens.numel()
         return found
+
+    def count(self, pool: Pool, sentence: int, best: Hypothesis) -> None:
+        """Count the answer of a sentence, be it from an earlier run."""
+        if best.ending is not None:
+            self.strategies.stop.count_ending(best.ending)
+        if (constraints := self.constraints_of(pool, sentence)) is not None:
+            is_placed, number = places_terms(self.options.flags), int(pool.ids[sentence])
+            count_constraints(number, constraints, best, self.stats, is_placed)
+
+    def constraints_of(self, pool: Pool, sentence: int) -> SentenceConstraints | None:
+        """Return the constraints of a sentence as they were given."""
+        given = pool.original_constraints or pool.constraints
+        return None if given is None else given[sentence]
 
     def source_text(self, pool: Pool, sentence: int) -> str:
         """Return a sentence's source as text; "" for speech."""
@@ -280,8 +287,7 @@ class BeamSearchGenerator(SequenceGenerator):
     def checksum(self, pool: Pool, sentence: int) -> str:
         """Return a checksum of all that a sentence's results depend on: source, constraints,
         prefix."""
-        given = pool.original_constraints or pool.constraints
-        constraints = given[sentence] if given is not None else None
+        constraints = self.constraints_of(pool, sentence)
         prefix = pool.prefix[sentence] if pool.prefix is not None else None
         return checksum(
             pool.source(sentence),

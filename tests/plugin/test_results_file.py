@@ -283,7 +283,8 @@ def test_what_results_depend_on_is_in_the_key():
 
 
 def test_a_resumed_run_reports_the_same_as_the_first(tmp_path):
-    """Where terms stand, how they got there and which are left; the certificate is in the file."""
+    """Where terms stand, how they got there and which are left, certificates, and the counts of
+    answers; the work is not done again."""
     (tmp_path / "terms.tsv").write_text(
         "Ordner\tbinder\nAngebot\tquotation\nVerwenden\tUse\nÄrztin\t漢\n", encoding="utf-8"
     )
@@ -296,15 +297,21 @@ def test_a_resumed_run_reports_the_same_as_the_first(tmp_path):
     path, report = tmp_path / "results", tmp_path / "report"
     flags = ("--glossary", tmp_path / "terms.tsv", "--glossary-report", report, "--nbest", 2)
     flags += ("--results-file", path, "--stop", "optimal", "--unnormalized")
+    flags += ("--stats-file", tmp_path / "stats")
     first = interactive_forked("\n".join(lines) + "\n", MODEL, *OURS, *flags)
     written, kept = report.read_text(encoding="utf-8"), records(path)
+    counts = json.loads((tmp_path / "stats").read_text())
     terms = [term for line in written.splitlines() for term in json.loads(line)["terms"]]
     assert {"left", "aligned"} <= {term["placed_by"] for term in terms}, written
     best = [each["hypotheses"][0] for each in kept[1:]]
     assert kept[0]["version"] == 3 and best[3]["ending"]["gap"] == 0.0
     assert any("漢" in phrase for phrase, _ in best[2]["unmet"])
-    stats = ("--stats-file", tmp_path / "stats")
-    again = interactive_forked("\n".join(lines) + "\n", MODEL, *OURS, *flags, "--resume", *stats)
-    assert json.loads((tmp_path / "stats").read_text())["sentences"] == 0  # none is searched again
+    again = interactive_forked("\n".join(lines) + "\n", MODEL, *OURS, *flags, "--resume")
+    found = json.loads((tmp_path / "stats").read_text())
+    assert found["sentences"] == 0 and counts["sentences"] == 4  # none is searched again
+    for section in ("constraints", "glossary", "certificates"):
+        assert found[section] == counts[section], section
+    said = re.findall(r"constraints not met: .*", first.stderr)
+    assert said and said == re.findall(r"constraints not met: .*", again.stderr)
     assert report.read_text(encoding="utf-8") == written and records(path) == kept
     assert results(again.stdout) == results(first.stdout)

@@ -30,7 +30,6 @@ from fairseq_ext.search.phrases.sentence import (
     Placed,
     Placement,
     SentenceConstraints,
-    SourceTerm,
     met,
     met_with_prefix,
 )
@@ -70,7 +69,6 @@ class GlossaryCounts(Section):
 class SentenceGoal:
     """The constraints and limits of one sentence."""
 
-    number: int  # its id
     constraints: SentenceConstraints
     limit: int  # most target tokens
     lead: int = 0  # tokens that the command forces before a prefix
@@ -79,19 +77,15 @@ class SentenceGoal:
 def report_constraints(
     goal: SentenceGoal,
     found: list[Hypothesis],
-    stats: Stats,
     ordered: bool = False,
     meets: Meets = met,
     soft: bool = False,
 ) -> list[Hypothesis]:
-    """Add a sentence's constraints to the statistics. Return its hypotheses that meet all of them;
-    if there is none, all, the one that meets most first, each with its unmet constraints. meets:
-    counts in tokens (met) or in text (search/phrases/places.py); soft: constraints were preferred,
-    not forced, and hypotheses keep their order."""
-    number, constraints, lead = goal.number, goal.constraints, goal.lead
-    total = stats.section(ConstraintCounts)
-    total.given += len(constraints.any_of) + len(constraints.unmet) + bool(constraints.prefix)
-    total.unmet += [[number, text, reason] for text, reason in constraints.unmet]
+    """Return the hypotheses of a sentence that meet all of its constraints; if there is none, all,
+    the one that meets most first, each with its unmet constraints. meets: counts in tokens (met) or
+    in text (search/phrases/places.py); soft: constraints were preferred, not forced, and hypotheses
+    keep their order."""
+    constraints, lead = goal.constraints, goal.lead
     if not (constraints.any_of or constraints.prefix):
         return [replace(h, unmet=constraints.unmet) for h in found] if constraints.unmet else found
     texts = constraints.text + ((constraints.prefix_text,) if constraints.prefix else ())
@@ -120,9 +114,6 @@ def report_constraints(
         if soft
         else complete or sorted(range(len(found)), key=lambda i: len(lacks[i]))
     )
-    best = lacks[kept[0]]
-    total.met += len(texts) - len(best)
-    total.unmet += [[number, text, reason] for text, reason in best]
     return [replace(found[i], unmet=constraints.unmet + lacks[i]) for i in kept]
 
 
@@ -141,11 +132,17 @@ def as_placed(which: list[bool], texts: Sequence[str], best: Hypothesis) -> list
     return found[::-1]
 
 
-def count_terms(terms: Sequence[SourceTerm], best: Hypothesis, stats: Stats, placed: bool) -> None:
-    """Add the glossary terms of a sentence to the statistics.
+def count_constraints(
+    number: int, constraints: SentenceConstraints, best: Outcome, stats: Stats, placed: bool
+) -> None:
+    """Add the constraints and the glossary terms of a sentence to the statistics.
 
     placed: by --glossary-placement align.
     """
+    given = len(constraints.any_of) + len(constraints.unmet) + bool(constraints.prefix)
+    counts, terms = stats.section(ConstraintCounts), constraints.terms
+    counts.given, counts.met = counts.given + given, counts.met + given - len(best.unmet)
+    counts.unmet += [[number, *each] for each in best.unmet]
     if not terms:
         return
     total = stats.section(GlossaryCounts)

@@ -16,6 +16,7 @@ from fairseq_ext.search.constraints.report import (
     LEFT_OUT,
     ConstraintCounts,
     SentenceGoal,
+    count_constraints,
     report_constraints,
 )
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
@@ -127,7 +128,8 @@ def test_banned_phrases_stay_banned_and_a_large_bonus_meets_what_is_allowed():
 def test_the_report_names_what_was_left_out_and_keeps_the_order():
     stats, constraints = Stats(), wanted("d", "ab")
     (nbest,) = found([random_table(2)], [constraints], 5, 0.5)
-    reported = report_constraints(SentenceGoal(0, constraints, 7), nbest, stats, soft=True)
+    reported = report_constraints(SentenceGoal(constraints, 7), nbest, soft=True)
+    count_constraints(0, constraints, reported[0], stats, placed=False)
     assert [h.score for h in reported] == [h.score for h in nbest]
     for h in reported:
         text = words(h.tokens).replace(" ", "")

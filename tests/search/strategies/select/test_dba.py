@@ -29,7 +29,11 @@ from table_model import (
 )
 
 from fairseq_ext.core.stats import Stats
-from fairseq_ext.search.constraints.report import SentenceGoal, report_constraints
+from fairseq_ext.search.constraints.report import (
+    SentenceGoal,
+    count_constraints,
+    report_constraints,
+)
 from fairseq_ext.search.finished import Scoring
 from fairseq_ext.search.phrases.sentence import SentenceConstraints, met
 from fairseq_ext.search.strategies.select.dba import DBA
@@ -282,7 +286,8 @@ def test_what_a_prefix_meets_takes_no_more_room(constraints, max_len):
     for seed in range(4):
         found = decode([random_table(seed)], [constraints], 4, max_len).lists
         stats, count = Stats(), len(constraints.any_of) + 1
-        kept = report_constraints(SentenceGoal(7, constraints, max_len), found[0], stats)
+        kept = report_constraints(SentenceGoal(constraints, max_len), found[0])
+        count_constraints(7, constraints, kept[0], stats, placed=False)
         assert stats.as_dict()["constraints"] == {"given": count, "met": count, "unmet": []}
         assert kept and all(all_met(h, constraints) for h in kept)
 
@@ -291,7 +296,8 @@ def test_a_prefix_that_does_not_fit_is_reported_with_what_it_leaves_out():
     constraints = wanted("b", "d", prefix="abc")
     found = decode([random_table(1)], [constraints], 4, 2).lists
     stats = Stats()
-    kept = report_constraints(SentenceGoal(0, constraints, 2), found[0], stats)
+    kept = report_constraints(SentenceGoal(constraints, 2), found[0])
+    count_constraints(0, constraints, kept[0], stats, placed=False)
     reason = "the constraints take 4 tokens and the sentence may have 2"
     assert stats.as_dict()["constraints"] == {
         "given": 3,
@@ -316,7 +322,8 @@ def test_any_alternative_will_do_and_the_likeliest_is_taken():
     # are complete hypotheses
     assert [words(h.tokens) for h in found[0]] == ["a a", "b", "c"]
     stats = Stats()
-    kept = report_constraints(SentenceGoal(7, constraints, 8), found[0], stats)
+    kept = report_constraints(SentenceGoal(constraints, 8), found[0])
+    count_constraints(7, constraints, kept[0], stats, placed=False)
     assert [words(h.tokens) for h in kept] == ["b", "c"]
     assert stats.as_dict()["constraints"] == {"given": 1, "met": 1, "unmet": []}
 
