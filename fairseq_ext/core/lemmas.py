@@ -107,7 +107,7 @@ def word_forms(language: str) -> WordForms:
 
 
 def opened(path: Path) -> sqlite3.Connection:
-    """Open a file that nobody writes."""
+    """Open a file that is not written any more."""
     name = f"{path.as_uri()}?mode=ro&immutable=1"
     return sqlite3.connect(name, uri=True, check_same_thread=False)
 

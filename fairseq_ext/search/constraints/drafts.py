@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,6 +13,7 @@ from torch import Tensor
 from fairseq_ext.core.words import is_word, words_of
 from fairseq_ext.search.constraints.word_alignment import Mention, WordAlignment, word_spans
 from fairseq_ext.search.finished import Hypothesis
+from fairseq_ext.search.phrases.agreement import has_noun
 from fairseq_ext.search.phrases.forms import FEMININE
 from fairseq_ext.search.phrases.function_words import stem
 from fairseq_ext.search.phrases.letter_case import NOUNS_HAVE_CAPITALS
@@ -83,6 +85,17 @@ def is_imperative(term: SourceTerm) -> bool:
     before, behind = term.around
     begins = term.mention[:1].isupper() and not is_word(before)
     return begins and behind == "Sie" and all(map(PLURAL.search, term.targets))
+
+
+def is_phrasal(term: SourceTerm) -> bool:
+    """Return whether a mention of an English term is a part of a phrasal verb: Set in "Set up"."""
+    return term.around[1] in ("up", "down", "out", "off")
+
+
+def is_verb_of_order(term: SourceTerm, text: str, span: Span) -> bool:
+    """Return whether a place of a German text is the verb of an imperative, which no noun replaces:
+    Geben in "Geben Sie den Namen ein"."""
+    return has_noun(term.text) and re.match(r" Sie\b", text[span[1] :]) is not None
 
 
 def is_copied(term: SourceTerm, words: Sequence[str], is_known: bool) -> bool:

@@ -24,15 +24,15 @@ class GlossaryFit:
         self, path: str, terms: Callable[[], Iterable[tuple[str, Iterable[str]]]], segmented: bool
     ):
         self.path, self.terms, self.segmented = path, terms, segmented
-        self.found: set[int] = set()  # terms that are in the sentences
+        self.terms_found: set[int] = set()  # terms that are in the sentences
         self.sentences: list[Sequence[str]] = []
         self.is_done = False
 
-    def add(self, words: Sequence[str], found: Iterable[int]) -> None:
+    def add(self, words: Sequence[str], terms: Iterable[int]) -> None:
         """Add a sentence and the numbers of the terms that are found in it."""
         if not self.is_done:
             self.sentences.append(words)
-            self.found.update(found)
+            self.terms_found.update(terms)
             if len(self.sentences) == SENTENCES:
                 self.warn()
 
@@ -48,15 +48,13 @@ class GlossaryFit:
                     if words := words_of(text, self.segmented):
                         matcher.add(words, number)
         sentences, self.sentences = self.sentences, []
-        now = (
-            f"{counted(len(self.found), 'term')} in the first {counted(len(sentences), 'sentence')}"
-        )
+        now = f"{counted(len(self.terms_found), 'term')} in the first {counted(len(sentences), 'sentence')}"
         for matcher, what, advice in (
             (any_case, "in another letter case", "add --glossary-match casefold"),
             (wrong_way, "by their targets", "name its columns in a header, or swap them"),
         ):
             would = {each.term for words in sentences for each in matcher.matches(words)}
-            if len(would) >= max(LEAST, 2 * len(self.found)):
+            if len(would) >= max(LEAST, 2 * len(self.terms_found)):
                 logger.warning(
                     "%s has %s, and %d would be found %s: %s",
                     self.path,

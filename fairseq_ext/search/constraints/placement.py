@@ -35,6 +35,8 @@ from fairseq_ext.search.constraints.drafts import (
     is_form,
     is_imperative,
     is_part_of,
+    is_phrasal,
+    is_verb_of_order,
     mentions_of,
     phrase_of,
     usable_hypotheses,
@@ -208,8 +210,8 @@ class GlossaryPlacement:
             if place is not None and place not in wrong.values() and not is_other:
                 wrong[term] = place
         has_term = [is_held and term not in wrong for term, is_held in terms]
-        verbs = filter(is_imperative, absent if self.writer.is_from_german else ())
-        unfit = {term for term in verbs if not term.required}
+        is_verb = is_imperative if self.writer.is_from_german else is_phrasal
+        unfit = {term for term in absent if is_verb(term) and not term.required}
         return Candidate(draft, tokens, text, has_term, has, wrong, unfit=unfit)
 
     def placed(self, pool: Pool, sentences: Sequence[Sentence]) -> list[list[Hypothesis] | None]:
@@ -375,11 +377,16 @@ class GlossaryPlacement:
                 words.take_parts_()
             claim_(sentence, candidate, words)
             candidate.other_forms = {
-                term: place
+                term: span
                 for term, span in sentence.all_places(candidate)
                 if self.writer.is_english and span is not None and not term.required
-                if (place := self.writer.displaced(term, candidate.text, span))
-                if is_form(term.targets[0], candidate.text[slice(*place)])
+                if is_form(term.targets[0], candidate.text[slice(*span)])
+            }
+            candidate.unfit |= {
+                term
+                for term, span in sentence.all_places(candidate)
+                if self.inflect.has_agreement and span is not None and not term.required
+                if is_verb_of_order(term, candidate.text, span)
             }
             if sentence.entry is not None:
                 words.span_of_mention[0] = 0, len(candidate.text)

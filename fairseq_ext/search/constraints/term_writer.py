@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from unicodedata import normalize
 
 from fairseq_ext.search.constraints.drafts import Candidate, Rewrite, Sentence, Version, is_form
-from fairseq_ext.search.constraints.word_alignment import widened, word_spans
+from fairseq_ext.search.constraints.word_alignment import word_spans
 from fairseq_ext.search.phrases.agreement import (
     LANGUAGES,
     PLURAL_CELLS,
@@ -21,7 +21,6 @@ from fairseq_ext.search.phrases.agreement import (
     noun_after,
     noun_of,
     numbers_of,
-    verb_parts,
 )
 from fairseq_ext.search.phrases.forms import ADJECTIVE_ENDINGS, adjective_stem, forms_of_language
 from fairseq_ext.search.phrases.function_words import function_words
@@ -76,13 +75,8 @@ class TermWriter:
             forms = agreeing(forms, displaced, text[: span[0]])
         # the draft's own word may be one of them
         forms = tuple(form for form in forms if folded(form) == folded(displaced)) or forms
-        wide = [(widened(text, span, form, taken), form) for form in forms]
-        ways = [(each, self.in_case(term, form, text, each)) for each, form in wide]
-        return [Rewrite(each, form, form) for each, form in ways]
-
-    def displaced(self, term: SourceTerm, text: str, span: Span) -> Span:
-        """Return the words that a term displaces in a text in the place of a span."""
-        return widened(text, span, term.targets[0], [])
+        cased = [self.in_case(term, form, text, span) for form in forms]
+        return [Rewrite(span, form, form) for form in cased]
 
     def inflected(
         self, term: SourceTerm, text: str, span: Span, taken: list[Span], form: str = ""
@@ -103,15 +97,13 @@ class TermWriter:
         if noun is not None and not any(map(has_noun, forms)):
             forms = self.attributive(forms, text, span, others, noun)
         for form in forms:
-            wide = widened(text, span, form, taken)
-            cased = self.in_sentence(term, form, text, wide)
+            cased = self.in_sentence(term, form, text, span)
             if not has_noun(form):
-                to, particle = verb_parts(text, wide, others)
-                found.setdefault(Rewrite(wide, to + cased, cased, around=particle))
+                found.setdefault(Rewrite(span, cased, cased))
                 continue
-            for i, beginning in enumerate(beginnings(text, wide[0], self.language, others)):
+            for i, beginning in enumerate(beginnings(text, span[0], self.language, others)):
                 if not i or fits(form, beginning.endings):
-                    found.setdefault(Rewrite(wide, cased, cased, around=beginning.changes))
+                    found.setdefault(Rewrite(span, cased, cased, around=beginning.changes))
         return list(found)
 
     def joined(self, term: SourceTerm, text: str, span: Span, part: Span) -> list[Rewrite]:

@@ -299,31 +299,3 @@ def remove_tokens(source: Sequence[int], places: Sequence[int]) -> list[int]:
     """Return a source without the tokens at these places."""
     left_out = set(places)
     return [token for place, token in enumerate(source) if place not in left_out]
-
-
-def widened(text: str, span: Span, term: str, taken: list[Span]) -> Span:
-    """Return the span with neighbouring words that the term itself contains ("electric guitar" for
-    the term "six-string guitar"). An empty span, for an insertion, is unchanged. taken: the spans
-    of other terms."""
-    if span[0] == span[1]:
-        return span
-    own, words = stems(term), words_of(text)
-    spans = [
-        (start, start + len(word))
-        for start, word in zip(starts_of(text, words), words, strict=True)
-    ]
-    start, end = span
-    for first, behind in [
-        *reversed([each for each in spans if each[1] <= start]),
-        *[each for each in spans if each[0] >= end],
-    ]:
-        is_free = all(behind <= other[0] or first >= other[1] for other in taken if other != span)
-        gap = text[behind:start] if behind <= start else text[end:first]
-        if gap.isspace() and is_free and stem(folded(text[first:behind])) in own:
-            start, end = min(start, first), max(end, behind)
-    return start, end
-
-
-def stems(text: str) -> set[str]:
-    """Return the stems of a text's words."""
-    return {stem(folded(word)) for word in words_of(text)}

@@ -67,12 +67,6 @@ COPULA = regex.compile(
     r"(?<!\p{L})(?:bin|ist|sind|war|waren|wäre|wären|sein|werden?|wird|bleib\w+|hei(?:ß|ss)\w+)(?!\p{L})"
 )
 CLAUSE_END = regex.compile(r"[.,;:!?()]")
-PARTICLES = (
-    "ab|an|auf|aus|bei|bereit|dar|durch|ein|fest|fort|frei|her|hin|hinzu|los|mit|nach|um|vor|weg|"
-    "weiter|wieder|zu|zurück|zusammen"
-)
-PARTICLE = regex.compile(rf"(?<!\S)(\S+) ({PARTICLES})$")
-INFINITIVE = regex.compile(rf"({PARTICLES})zu(\p{{Ll}}+n)")
 # begin a sentence as adjectives do, which take the ending of the next one
 JOINTS = ("und", "oder", "sowie", "bzw", "als", "wie", "nicht")
 PLURAL_CELLS = frozenset(cell for cell in ALL if cell[1] == "p")
@@ -356,26 +350,3 @@ def numbers_of(form: str, forms: Sequence[str]) -> tuple[str, ...]:
         return ("singular", "plural") if is_plural else ("singular",)
     is_weak = head in (base + "n", base + "en") and not FEMININE.search(base)
     return ("plural", "singular") if is_weak else ("plural",)
-
-
-def verb_parts(
-    text: str, span: Span, taken: Collection[Span] = ()
-) -> tuple[str, tuple[Change, ...]]:
-    """Return what stays of a German verb with a separable particle that a place of a text has, and
-    the change that takes its particle away: "zu " of "festzulegen", and in "Legen Sie das Feld auf
-    Ja fest." the last word. taken: spans of other terms."""
-    known, verb = lexicon(), text[slice(*span)]
-    if known is None:
-        return "", ()
-    inside = INFINITIVE.fullmatch(verb)
-    if inside is not None and known.is_verb(inside[1] + inside[2]):
-        return "zu ", ()
-    clause = CLAUSE_END.split(text[span[1] :])[0]
-    found = PARTICLE.search(text[: span[1] + len(clause)])
-    if found is None or found.start() < span[1]:
-        return "", ()
-    if any(start < found.end() and found.start() < end for start, end in taken):
-        return "", ()
-    low = verb[:1].lower() + verb[1:]
-    is_separated = any(known.is_verb(found[2] + each) for each in (low, known.lemma(low)))
-    return "", ((found.span(), found[1]),) if is_separated else ()

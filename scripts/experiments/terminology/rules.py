@@ -76,7 +76,13 @@ RULES = [
     Rule(
         "inserted", "all", "a term without a word", {"insertion:Insertion.__call__": always(None)}
     ),
-    Rule("imperative", "de-en", "Fragen Sie", {"placement:is_imperative": always(False)}),
+    Rule(
+        "imperative",
+        "de-en, de",
+        "Geben Sie (Enter)",
+        {"placement:is_imperative": always(False), "placement:is_verb_of_order": always(False)},
+    ),
+    Rule("phrasal verb", "en-de", "Set up", {"placement:is_phrasal": always(False)}),
     Rule(
         "no noun for a verb",
         "de-en",
@@ -96,12 +102,6 @@ RULES = [
         {"word_alignment:WordAlignment.take_parts_": always(None)},
     ),
     Rule("hyphens", "de", "die Koolant-Mischung", {"inflection:PARTS_BEHIND": NEVER}),
-    Rule(
-        "widened by its words",
-        "all",
-        "electric guitar: six-string guitar",
-        {"term_writer:widened": lambda text, span, *_: span},
-    ),
     Rule(
         "another form stays",
         "en",
@@ -138,12 +138,6 @@ RULES = [
         "de",
         "der randomisierten Studie",
         {"term_writer:TermWriter.attributive": lambda self, forms, *_: forms},
-    ),
-    Rule(
-        "verb parts",
-        "de",
-        "abzubrechen: zu beenden",
-        {"term_writer:verb_parts": always(("", ()))},
     ),
     Rule(
         "repairs",

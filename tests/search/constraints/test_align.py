@@ -29,11 +29,13 @@ from fairseq_ext.search.constraints.drafts import (
     is_form,
     is_imperative,
     is_noun,
+    is_phrasal,
+    is_verb_of_order,
 )
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
 from fairseq_ext.search.constraints.insertion import Insertion
 from fairseq_ext.search.constraints.term_writer import TermWriter, ended
-from fairseq_ext.search.constraints.word_alignment import Mention, WordAlignment, sums, widened
+from fairseq_ext.search.constraints.word_alignment import Mention, WordAlignment, sums
 from fairseq_ext.search.phrases.function_words import function_words
 from fairseq_ext.search.phrases.letter_case import fitted
 from fairseq_ext.search.phrases.places import agreeing, edited, edits, fitting, plural_of
@@ -153,19 +155,6 @@ def test_a_noun_takes_the_place_of_a_pronoun_after_each():
     assert put("in just one house", [((12, 17), "edifice")], True) == "in just one edifice"
     assert put("in each one", [((8, 11), "edifice")], True) == "in each edifice"
     assert put("in each one Baum", [((12, 16), "Haus")], False) == "in each one Haus"
-
-
-def test_a_neighbour_that_the_term_holds_itself_goes_with_the_word():
-    text = "plays an electric guitar and a guitar"
-    assert text[slice(*widened(text, (9, 17), "six-string guitar", [(9, 17)]))] == "electric guitar"
-    assert (
-        text[slice(*widened(text, (9, 17), "six-string guitar", [(9, 17), (18, 24)]))] == "electric"
-    )
-    inserted = widened(text, (17, 17), "six-string guitar", [(17, 17)])
-    assert (
-        put(text, [(inserted, "six-string guitar")], True)
-        == "plays an electric six-string guitar guitar and a guitar"
-    )
 
 
 def aligned(
@@ -838,6 +827,27 @@ def test_a_term_is_a_noun_by_its_endings(source, target, is_it):
 def test_plurals_take_the_place_of_no_imperative(mention, around, target, is_it):
     """Not "Questions your experts" for "Fragen Sie Ihre Experten"."""
     assert is_imperative(SourceTerm(target, (), (target,), mention=mention, around=around)) is is_it
+
+
+@pytest.mark.parametrize(
+    ("target", "text", "word", "is_it"),
+    [
+        ("EINGABETASTE", "Geben Sie den Betrag ein.", "Geben", True),
+        ("Scheck", "(Prüfen Sie es)", "Prüfen", True),
+        ("sichern", "Speichern Sie die Datei.", "Speichern", False),
+        ("Scheck", "die Prüfung Siemens", "Prüfung", False),
+        ("Scheck", "die Prüfung.", "Prüfung", False),
+    ],
+)
+def test_nouns_take_the_place_of_no_german_imperative(target, text, word, is_it):
+    span = text.index(word), text.index(word) + len(word)
+    assert is_verb_of_order(SourceTerm(target), text, span) is is_it
+
+
+def test_a_part_of_a_phrasal_verb_is_no_mention():
+    around = [("", "up"), ("a", "of"), ("", "")]
+    found = [is_phrasal(SourceTerm("Satz", mention="Set", around=each)) for each in around]
+    assert found == [True, False, False]
 
 
 def test_an_imperative_is_left_and_a_noun_is_placed(tmp_path):

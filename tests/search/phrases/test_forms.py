@@ -11,7 +11,6 @@ from fairseq_ext.search.phrases.agreement import (
     noun_after,
     noun_of,
     numbers_of,
-    verb_parts,
 )
 from fairseq_ext.search.phrases.forms import TermForms, forms_of_language
 from fairseq_ext.search.phrases.places import compounds
@@ -241,23 +240,3 @@ def test_a_noun_behind_the_subject_is_an_object(before, noun, behind, is_right):
 def test_the_noun_of_a_term(form, noun):
     found = noun_of(form)
     assert (found and form[slice(*found)]) == noun
-
-
-@pytest.mark.parametrize(
-    ("text", "verb", "rest"),
-    [
-        ("Legen Sie die Option auf Ja fest.", "Legen", "Setzen Sie die Option auf Ja."),
-        ("Um dies festzulegen, klicken Sie.", "festzulegen", "Um dies zu setzen, klicken Sie."),
-        ("Geben Sie das Feld an, und gehen Sie.", "gehen", None),
-        ("Legen Sie es ab. Halten Sie fest.", "Halten", "Legen Sie es ab. Setzen Sie."),
-        ("Verwenden Sie es mit Bezug auf Kunden.", "Verwenden", None),
-    ],
-)
-def test_a_verb_takes_its_particle_with_it(text, verb, rest):
-    start = text.index(verb)
-    to, changes = verb_parts(text, (start, start + len(verb)))
-    new = "Setzen" if verb[0].isupper() else "setzen"
-    changes = [((start, start + len(verb)), to + new), *changes]
-    for (first, end), written in sorted(changes, reverse=True):
-        text = text[:first] + written + text[end:]
-    assert (bool(to) or len(changes) > 1) == bool(rest) and text == (rest or text)
