@@ -288,7 +288,7 @@ class Translator(SearchingModel):
         errors: str,
         beam: int | None,
         progress: bool = False,
-    ) -> list[Any]:
+    ) -> list[list[Translation] | UsageError]:
         """Translate lines that need not be the first of their call, as `translate` does."""
         if not isinstance(errors, str) or errors not in ("raise", "return"):
             raise UsageError(f"errors is {cut(repr(errors))}: use 'raise' or 'return'")
@@ -334,8 +334,8 @@ class Translator(SearchingModel):
             found = self.search(
                 tokens, wanted if self.sentences.constrained else None, nbest, *given_to_all
             )
-            for place, each in zip(good, found, strict=True):
-                out[place] = each
+            for place, answer in zip(good, found, strict=True):
+                out[place] = answer
             return out
 
     def translate_text(

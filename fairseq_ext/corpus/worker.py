@@ -16,7 +16,8 @@ from fairseq_ext.core.errors import UsageError, explain, isolated
 from fairseq_ext.core.stats import Section
 from fairseq_ext.corpus.shards import Shard, ShardLine
 from fairseq_ext.search.constraints.report import ConstraintCounts, constraint_reports
-from fairseq_ext.search.report import shown
+from fairseq_ext.search.phrases.sentence import SentenceConstraints
+from fairseq_ext.search.report import Translation, shown
 
 NOT_MET = "constraint not met"  # the kind of such an entry of errors.jsonl
 
@@ -158,9 +159,9 @@ class UnitTranslation:
 
     def __init__(self, translator: Any, shard: Shard, sentences: list[ShardLine]):
         self.translator, self.shard, self.sentences = translator, shard, sentences
-        self.hypotheses: dict[int, list] = {}  # by the sentence's number
+        self.hypotheses: dict[int, list[Translation]] = {}  # by the sentence's number
         self.reasons: dict[int, str] = {}  # of sentences without hypotheses
-        self.constraints: dict[int, Any] = {}  # SentenceConstraints, by the sentence's number
+        self.constraints: dict[int, SentenceConstraints] = {}  # by the sentence's number
         self.errors: list[dict[str, Any]] = []
 
     def decode(self) -> None:
@@ -279,7 +280,7 @@ class UnitTranslation:
         tokens_of = dict(zip((s.number for s in sentences), tokens, strict=True))
         stats, nbest = self.translator.stats, self.translator.cfg.generation.nbest
 
-        def decode(part: Sequence[ShardLine]) -> list[Any]:
+        def decode(part: Sequence[ShardLine]) -> list:
             numbers = [sentence.number for sentence in part]
             wanted = [self.constraints[number] for number in numbers] if self.constraints else None
             mark = stats.mark()

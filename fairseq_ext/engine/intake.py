@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError, cut, explain
 from fairseq_ext.core.language_codes import two_letters
-from fairseq_ext.engine.jobs import Job, Work
+from fairseq_ext.engine.jobs import Job, Partial, Work
 from fairseq_ext.engine.requirements import Requirements
 from fairseq_ext.plugin.loading.settings import TooLong
 from fairseq_ext.plugin.options import languages_of
@@ -31,7 +31,8 @@ from fairseq_ext.search.report import Report, Translation
 from fairseq_ext.search.scheduler import Request, Scheduler
 from fairseq_ext.translator import Translator
 
-Event = tuple[int, Any]  # the number of a request, and a Partial, a Report or an Exception
+# the number of a request, and its news; None: it is gone
+Event = tuple[int, Partial | Report | Exception | Work | None]
 
 
 @dataclass(eq=False, kw_only=True)

@@ -7,10 +7,9 @@ import copy
 import math
 import sys
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from fairseq_ext.engine.jobs import Partial
-from fairseq_ext.search.report import ConstraintReport, Ending, Report, Translation
+from fairseq_ext.search.report import ConstraintReport, Ending, Report, Span, Translation
 from fairseq_ext.text import in_lines
 from fairseq_ext.text.marks import Projection
 from fairseq_ext.text.segments import Item, Segment
@@ -60,7 +59,7 @@ class Joined:
         self.keeps = keeps
         self.ranks = [Rank()]
         self.constraints: list[ConstraintReport] = []
-        self.words: list[Any] | None = []
+        self.words: list[tuple[Span, Span]] | None = []
         self.gap: float | None = -math.inf
         self.queued = self.decoded = 0.0
         # characters of both, items, and segments with an answer

@@ -289,7 +289,7 @@ class SearchingModel(LoadedModel):
         progress: bool = False,
         numbers: Sequence[int] | None = None,
         seed: int | None = None,
-    ) -> list[Any]:
+    ) -> list[list[Translation] | SentenceError]:
         """Return the n-best lists of encoded lines, each (L,); wanted: each line's constraints
         (call `use_constraints` first), None for none.
 

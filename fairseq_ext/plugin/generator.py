@@ -202,9 +202,12 @@ class BeamSearchGenerator(SequenceGenerator):
         run come from the results file."""
         device, ids = pool.length.device, pool.ids.tolist()
         out: list[Sequence[Hypothesis]] = [() for _ in ids]
+        before = self.stats.mark()
         if self.results is not None:
             for i, number in enumerate(ids):
                 out[i] = self.results.hypotheses(number, self.checksum(pool, i), device)
+                if out[i]:
+                    self.count(pool, i, out[i][0])
             pool.to_decode = [i for i, found in enumerate(out) if not found]
             if (
                 pool.to_decode
@@ -230,10 +233,6 @@ class BeamSearchGenerator(SequenceGenerator):
             if self.on_answer is not None:
                 self.on_answer()
 
-        before = self.stats.mark()
-        for sentence, kept in enumerate(out):
-            if kept:
-                self.count(pool, sentence, kept[0])
         try:
             self.driver(pool, store_results)
         except SentenceError:  # the other sentences are searched again

@@ -89,32 +89,22 @@ def report_constraints(
     if not (constraints.any_of or constraints.prefix):
         return [replace(h, unmet=constraints.unmet) for h in found] if constraints.unmet else found
     texts = constraints.text + ((constraints.prefix_text,) if constraints.prefix else ())
-    which = [met_with_prefix(h.tokens.tolist(), constraints, ordered, meets, lead) for h in found]
-    which = [as_placed(each, texts, h) for each, h in zip(which, found, strict=True)]
     reason = LEFT_OUT if soft else unmet_reason(constraints, goal.limit - lead)
-    left = [[each for each in h.left_terms if each[1] != FORM_REASON] for h in found]
-    lacks = [
-        tuple(
-            (text, dict(of).get(text, reason))
-            for text, is_met in zip(texts, each, strict=True)
-            if not is_met
-        )
-        for each, of in zip(which, left, strict=True)
-    ]
-    # subtle: a search that ran into a dead end ends a row as it is, also where complete
-    # hypotheses were found before
-    # a term that placement has left costs its hypothesis no place
-    complete = [
-        i
-        for i, each in enumerate(lacks)
-        if not Counter(text for text, _ in each) - Counter(text for text, _ in left[i])
-    ]
-    kept = (
-        list(range(len(found)))
-        if soft
-        else complete or sorted(range(len(found)), key=lambda i: len(lacks[i]))
-    )
-    return [replace(found[i], unmet=constraints.unmet + lacks[i]) for i in kept]
+    unmet: list[tuple[tuple[str, str], ...]] = []
+    complete = []
+    for i, h in enumerate(found):
+        is_met = met_with_prefix(h.tokens.tolist(), constraints, ordered, meets, lead)
+        each = zip(texts, as_placed(is_met, texts, h), strict=True)
+        left = [pair for pair in h.left_terms if pair[1] != FORM_REASON]
+        unmet.append(tuple((text, dict(left).get(text, reason)) for text, ok in each if not ok))
+        # subtle: a search that ran into a dead end ends a row as it is, also where complete
+        # hypotheses were found before
+        # a term that placement has left costs its hypothesis no place
+        if not Counter(text for text, _ in unmet[i]) - Counter(text for text, _ in left):
+            complete.append(i)
+    every = range(len(found))
+    kept = every if soft else complete or sorted(every, key=lambda i: len(unmet[i]))
+    return [replace(found[i], unmet=constraints.unmet + unmet[i]) for i in kept]
 
 
 def as_placed(which: list[bool], texts: Sequence[str], best: Hypothesis) -> list[bool]:
@@ -145,22 +135,15 @@ def count_constraints(
     counts.unmet += [[number, *each] for each in best.unmet]
     if not terms:
         return
-    total = stats.section(GlossaryCounts)
     held = Counter(term.text for term in terms) - Counter(text for text, _ in best.unmet)
-    total.terms, total.sentences, total.unmet = (
-        total.terms + len(terms),
-        total.sentences + 1,
-        total.unmet + len(terms) - held.total(),
-    )
+    found = GlossaryCounts(len(terms), 1, unmet=len(terms) - held.total())
     if placed:
-        elsewhere = (held & Counter(best.elsewhere)).total()
-        total.in_place, total.elsewhere = (
-            (total.in_place or 0) + held.total() - elsewhere,
-            (total.elsewhere or 0) + elsewhere,
-        )
-        total.doubtful = (total.doubtful or 0) + sum(each.doubtful for each in best.placements)
+        found.elsewhere = (held & Counter(best.elsewhere)).total()
+        found.in_place = held.total() - found.elsewhere
+        found.doubtful = sum(each.doubtful for each in best.placements)
     else:
-        total.met = (total.met or 0) + held.total()
+        found.met = held.total()
+    stats.section(GlossaryCounts).add(found)
 
 
 def constraint_reports(
@@ -191,9 +174,7 @@ def report_skipped_sentence(
     prefix = (constraints.prefix_text,) if constraints.prefix else ()
     lacks = [*constraints.unmet, *((text, reason) for text in (*constraints.text, *prefix))]
     if lacks:
-        total = stats.section(ConstraintCounts)
-        total.given += len(lacks)
-        total.unmet += [[number, text, why] for text, why in lacks]
+        count_constraints(number, constraints, Outcome(unmet=lacks), stats, placed=False)
     return lacks
 
 
@@ -295,18 +276,17 @@ class GlossaryReport:
         spans = word_spans(source, words_of(source, self.segmented))
         terms: list[dict[str, Any]] = []
         placed = list(itertools.zip_longest(required, placements))
-        present = [pair for pair in placed if not is_left(pair[1])]
-        used = iter(
-            forms_used(
-                translation,
-                [each for each, _ in present],
-                self.segmented,
-                self.whole_words,
-                [how for _, how in present if how is not None],
-            )
+        present = [each for each in placed if each[1] is None or each[1].placed_by != "left"]
+        used = forms_used(
+            translation,
+            [each for each, _ in present],
+            self.segmented,
+            self.whole_words,
+            [how for _, how in present if how is not None],
         )
         for each, how in placed:
-            form, at = (None, None) if is_left(how) else next(used)
+            is_left = how is not None and how.placed_by == "left"
+            form, at = (None, None) if is_left else used.pop(0)
             source_at = [(spans[match.start][0], spans[match.end - 1][1]) for match in each.matches]
             entry = {
                 "term": each.term.source,
@@ -329,11 +309,6 @@ class GlossaryReport:
 def forms_of(term: Term) -> tuple[str, ...]:
     """Return the target forms of a term, inflected ones last."""
     return tuple(dict.fromkeys((*term.targets, *term.writable)))
-
-
-def is_left(placement: Placement | None) -> bool:
-    """Return whether a term was not placed."""
-    return placement is not None and placement.placed_by == "left"
 
 
 def word_spans(text: str, words: Sequence[str]) -> list[Span]:
