@@ -100,6 +100,16 @@ RESULTS = {
         {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "unmet": "x"}]},
         "its 'unmet' is not",
     ),
+    "a place as a number": (
+        2,
+        {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "placements": [{"placed_by": 3}]}]},
+        "its 'placed_by' is not",
+    ),
+    "a field of a later version": (
+        2,
+        {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "colour": "red"}]},
+        "its 'hypotheses' is not",
+    ),
     "unmet without reason": (
         2,
         {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "unmet": [["x"]]}]},
