@@ -48,7 +48,8 @@ class GlossaryFit:
                     if words := words_of(text, self.segmented):
                         matcher.add(words, number)
         sentences, self.sentences = self.sentences, []
-        now = f"{counted(len(self.terms_found), 'term')} in the first {counted(len(sentences), 'sentence')}"
+        now = counted(len(self.terms_found), "term")
+        now += f" in the first {counted(len(sentences), 'sentence')}"
         for matcher, what, advice in (
             (any_case, "in another letter case", "add --glossary-match casefold"),
             (wrong_way, "by their targets", "name its columns in a header, or swap them"),
