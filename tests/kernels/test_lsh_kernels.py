@@ -194,6 +194,15 @@ def test_the_words_found_in_one_call_are_those_of_the_functions(
     assert all(seconds >= 0 for seconds in finder.seconds) and sum(finder.seconds) > 0
 
 
+@pytest.mark.skipif(library() is None, reason="no compiler")
+def test_a_word_may_be_found_in_all_of_256_bands():
+    weight = torch.randn(5, 12)
+    finder = lsh_compiled.CompiledLookup(
+        lsh_torch.build_index(weight, 4, 2, 256, 1), torch.zeros(5, dtype=torch.bool), 0
+    )
+    assert finder(weight[3:4], 256, None, 1).tolist() == [3]
+
+
 @drawn(36)
 @pytest.mark.parametrize(
     "found", [[], [0], [9], [30, 31, 32, 33, 34], [0, 5, 6, 7, 20, 29, 33, 69]], ids=str

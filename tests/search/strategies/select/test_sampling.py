@@ -15,7 +15,7 @@ from table_model import EOS, random_table, search, stop_plug
 from test_cli import EXT, generate
 
 from fairseq_ext.kernels.library import library
-from fairseq_ext.kernels.log_probs import SamplingCut, draw, draw_compiled, philox, uniform
+from fairseq_ext.kernels.log_probs import SamplingCut, draw, draw_compiled, philox, uniform, weights
 from fairseq_ext.search.strategies.select.sampling import Sampling
 from fairseq_ext.search.strategies.softmax.full import FullSoftmax
 
@@ -113,6 +113,27 @@ def test_numbers_spread_evenly_draw_each_word_as_often_as_it_is_likely(V, compil
         counts = Counter(found.tolist())
         assert set(counts) <= set(exact)
         assert all(abs(counts[w] - n * p) <= 1.02 for w, p in exact.items())
+
+
+@needs_library
+@pytest.mark.parametrize(
+    ("cut", "words"),
+    [
+        (SamplingCut(), [0, 0, 1, 1, 2, 2, 3, 3]),
+        (SamplingCut(top_k=2), [0, 0, 0, 0, 1, 1, 1, 1]),
+        (SamplingCut(top_p=0.5), [0, 0, 0, 0, 1, 1, 1, 1]),
+        (SamplingCut(min_log_prob=-2.0), [0, 0, 1, 1, 2, 2, 3, 3]),
+    ],
+)
+def test_draws_at_the_edges_of_equal_words(cut, words):
+    """Four words of the chance that -2 has; a draw at the edge of two gets the second."""
+    value, u = torch.full((1, 9), -2.0), torch.arange(8, dtype=torch.float64) / 8
+    value[0, 4:] = -torch.inf
+    if cut.top_p < 1:
+        cut = SamplingCut(top_p=float(2 * weights(value)[0, 0]) / 2.0**50)
+    row = torch.zeros(8, dtype=torch.long)
+    for draws in (draw, draw_compiled):
+        assert draws(value, row, u, cut).tolist() == words
 
 
 @pytest.mark.parametrize("function", [draw, pytest.param(draw_compiled, marks=needs_library)])
