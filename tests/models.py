@@ -172,11 +172,13 @@ def build(
     return model.to(dtype).to(DEVICE).eval()
 
 
-def with_ties(model):
-    """The model, each second word being as likely as the one before it."""
-    weight = model.decoder.output_projection.weight
+def with_ties(model, read_alike: bool = False):
+    """The model, each second word being as likely as the one before it; read_alike: and as good as
+    it for what follows."""
+    layers = [model.decoder.output_projection, *[model.decoder.embed_tokens] * read_alike]
     with torch.no_grad():
-        weight[5::2] = weight[4 : len(weight) - 1 : 2]
+        for layer in layers:
+            layer.weight[5::2] = layer.weight[4 : len(layer.weight) - 1 : 2]
     return model
 
 

@@ -8,7 +8,7 @@ import random
 
 import pytest
 import torch
-from models import batch, build, generators, run
+from models import batch, build, generators, run, with_ties
 from sizes import covering, drawn, part_of
 
 from fairseq_ext.core.stats import Stats
@@ -132,6 +132,17 @@ def test_random_searches_give_the_loops_bits():
         compiled += was_compiled
     # the widest beams want more continuations than the small vocabulary has
     assert compiled > 0.7 * CASES
+
+
+@pytest.mark.parametrize("ending", ENDINGS, ids=str)
+def test_equal_scores_have_the_loops_order(ending):
+    for seed in range(4):
+        model = with_ties(build("transformer", seed, torch.float32), read_alike=True)
+        ours = generators([model], ending, beam=4, nbest=1 + seed % 4, max_len_b=12).ours
+        alone, loop, _ = both(ours, batch([1, 5, 9], seed))
+        for found, expected in zip(alone, loop, strict=True):
+            equal_bits([found], [expected[: len(found)]])
+            assert found
 
 
 def other_width(draw: random.Random, unnormalized: bool) -> dict:
