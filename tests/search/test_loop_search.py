@@ -8,6 +8,7 @@ import torch
 from models import alone, batch, build, dictionary, generators, run, same
 from sizes import drawn, part_of
 
+from fairseq_ext.plugin.pools import dictionary_of
 from fairseq_ext.search.interpreted import LoopSearch, OpenPool
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
 from fairseq_ext.search.scheduler import Request, common_prefix
@@ -121,9 +122,8 @@ def interleaved(
                 reported[request] = prefix
         for request in final:
             here.remove(request)
-            found = generator.answer(request.pool, request.sentence, search.take(request))[
-                : request.nbest
-            ]
+            answer = generator.answer(request.pool, request.sentence, search.take(request))
+            found = [dictionary_of(h) for h in answer[: request.nbest]]
             got.append((request.number, request.nbest, found, reported.pop(request, [])))
     assert search.live == 0 and search.rows == 0
     # subtle: afterwards, as a generator that is made changes BART's model
