@@ -191,7 +191,7 @@ class Decoding(Intake):
             again = (
                 self.shorter is not None
                 and request.constraints is not None
-                and bool(request.constraints.any_of)
+                and bool(request.constraints.required)
             )
             if request.job.streams and not request.is_draft and not again:
                 self.report_prefix(request, self.search.common_prefix(request))

@@ -150,7 +150,7 @@ class Requirements:
     ) -> list[ConstraintReport]:
         """Return whether and where the best hypothesis has each phrase of a request, in the order
         in which they were given; a place serves one phrase. tokens (L,): of the source."""
-        if wanted is None or not (wanted.any_of or wanted.prefix or best.unmet):
+        if wanted is None or not (wanted.required or wanted.prefix or best.unmet):
             return []
         source = self.translator.task.session.sentences.constraint_source()
         words = source.source_text.words(tokens, wanted.unknown) if terms else []
@@ -164,11 +164,10 @@ class Requirements:
             for each, place in itertools.zip_longest(reports, places)
         ]
         terms, placements = list(terms), list(best.placements)
-        phrases = zip(wanted.any_of, wanted.cases, strict=True)
-        for i, (alternatives, cased) in enumerate(phrases, bool(wanted.prefix)):
-            if (term := pop_term(terms, alternatives, cased.mode)) is None:
+        for i, each in enumerate(wanted.required, bool(wanted.prefix)):
+            if (term := pop_term(terms, each.phrases, each.cased.mode)) is None:
                 continue
-            key = term.term.source, alternatives
+            key = term.term.source, each.phrases
             own = (p for p in placements if p.term and (p.term.source, p.term.phrases) == key)
             if (how := next(own, None)) is not None:
                 placements.remove(how)
@@ -193,12 +192,12 @@ class Requirements:
         phrases = [
             PhraseToFind(
                 [
-                    *(normal(target_text.text(phrase)) for phrase in alternatives),
-                    *(form for phrases, form in other_forms if phrases == alternatives),
+                    *(normal(target_text.text(phrase)) for phrase in each.phrases),
+                    *(form for phrases, form in other_forms if phrases == each.phrases),
                 ],
-                cased.mode,
+                each.cased.mode,
             )
-            for alternatives, cased in zip(wanted.any_of, wanted.cases, strict=True)
+            for each in wanted.required
         ]
         segmented = target_text.segmenter().takes_pieces
         place = match_phrases_in_order if pools.ordered else match_phrases

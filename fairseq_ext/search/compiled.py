@@ -97,7 +97,7 @@ class CompiledSearch(CompiledSearcher):
         if is_restricted:
             return self.rules is not None and not constraints.prefix
         has_others = constraints.banned or constraints.prefix
-        return self.phrase_rules is not None and bool(constraints.any_of) and not has_others
+        return self.phrase_rules is not None and bool(constraints.required) and not has_others
 
     def supports_pool(self, pool: Pool) -> bool:
         if (
@@ -112,7 +112,7 @@ class CompiledSearch(CompiledSearcher):
             self.phrase_rules is not None
             and pool.rule is None
             and not pool.encodes_separately
-            and any(given.any_of for given in pool.constraints or ())
+            and any(given.required for given in pool.constraints or ())
             and self.banks(pool) is not None
         )
 

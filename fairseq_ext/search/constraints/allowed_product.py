@@ -43,8 +43,7 @@ UNKNOWN, FORBIDDEN = -2, -1  # entries of `Matcher.next`
 class Demands:
     """The other constraints of an output that must be an allowed one."""
 
-    any_of: tuple[tuple[Phrase, ...], ...] = ()
-    cases: tuple[Cased, ...] = ()
+    required: tuple[Constraint, ...] = ()
     banned: tuple[Phrase, ...] = ()
     forced: Phrase = ()  # its first tokens
     skipped: frozenset[int] = frozenset()  # tokens among these that are no part of the output
@@ -59,9 +58,7 @@ class Matcher:
 
     def __init__(self, demands: Demands, boundaries: Boundaries | None, vocabulary: int):
         self.least, self.vocabulary, cpu = demands.least, vocabulary, torch.device("cpu")
-        self.phrases = build_table(
-            [demands.any_of], demands.ordered, cpu, boundaries, [demands.cases]
-        )
+        self.phrases = build_table([demands.required], demands.ordered, cpu, boundaries)
         compiler = BannedCompiler(boundaries, demands.in_any_case)
         self.banned = (
             build_banned([demands.banned], vocabulary, cpu, compiler) if demands.banned else None
@@ -236,8 +233,7 @@ class Products:
         """Return a sentence's product, as its only constraint."""
         assert given.allowed is not None
         demands = Demands(
-            () if self.soft else given.any_of,
-            () if self.soft else given.cases,
+            () if self.soft else given.required,
             given.banned,
             pool.forced(i),
             self.unseen,
@@ -251,8 +247,7 @@ class Products:
             raise SentenceError(
                 self.reason(given, given.allowed, demands, pool.boundaries, limit, found)
             )
-        kept = (given.any_of, given.text, given.cased) if self.soft else ((), (), ())
-        return SentenceConstraints(*kept[:2], cased=kept[2], allowed=found)
+        return SentenceConstraints(given.required if self.soft else (), allowed=found)
 
     def product(
         self, automaton: TokenAutomaton, demands: Demands, boundaries: Boundaries | None
@@ -282,7 +277,7 @@ class Products:
                 f"the shortest allowed output takes {counted(int(found.shortest[0]), 'token')} and "
                 f"the sentence may have {limit}: raise --max-len-b, or allow a shorter one"
             )
-        bare = replace(demands, any_of=(), cases=(), banned=(), forced=(), least=0)
+        bare = replace(demands, required=(), banned=(), forced=(), least=0)
 
         def fails(**named) -> bool:
             return self.product(allowed, replace(bare, **named), boundaries) is None
@@ -293,10 +288,10 @@ class Products:
                 f"no allowed output starts with the prefix{f' {text!r}' * bool(text)}: allow one, "
                 "or leave the prefix out"
             )
-        for phrases, case, text in zip(given.any_of, given.cases, given.text, strict=True):
-            if fails(any_of=(phrases,), cases=(case,)):
+        for each in given.required:
+            if fails(required=(each,)):
                 return (
-                    f"no allowed output has the required phrase {text!r}: allow one, or leave the "
+                    f"no allowed output has the required phrase {each.text!r}: allow one, or leave the "
                     "phrase out"
                 )
         if fails(banned=demands.banned):

@@ -237,13 +237,11 @@ def from_packed(
             again = segmenter.phrases(text, where)
             forms = again if phrase in again else forms  # decoding may not be reversible
         if is_prefix:
-            found = merge(found, SentenceConstraints((), (), prefix=phrase, prefix_text=text))
+            found = merge(found, SentenceConstraints(prefix=phrase, prefix_text=text))
         else:
-            found = replace(found, any_of=(*found.any_of, forms), text=(*found.text, text))
-            if segmenter is not None and case != "exact":
-                found = replace(
-                    found, cased=(*found.cased, Cased(case, segmenter.spellings(text, case)))
-                )
+            has_cases = segmenter is not None and case != "exact"
+            cased = Cased(case, segmenter.spellings(text, case)) if has_cases else EXACT
+            found = replace(found, required=(*found.required, Constraint(text, forms, cased)))
     return within_limits(found, where)
 
 

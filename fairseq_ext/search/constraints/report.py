@@ -86,7 +86,7 @@ def report_constraints(
     in text (search/phrases/places.py); soft: constraints were preferred, not forced, and hypotheses
     keep their order."""
     constraints, lead = goal.constraints, goal.lead
-    if not (constraints.any_of or constraints.prefix):
+    if not (constraints.required or constraints.prefix):
         return [replace(h, unmet=constraints.unmet) for h in found] if constraints.unmet else found
     texts = constraints.text + ((constraints.prefix_text,) if constraints.prefix else ())
     reason = LEFT_OUT if soft else unmet_reason(constraints, goal.limit - lead)
@@ -129,7 +129,7 @@ def count_constraints(
 
     placed: by --glossary-placement align.
     """
-    given = len(constraints.any_of) + len(constraints.unmet) + bool(constraints.prefix)
+    given = len(constraints.required) + len(constraints.unmet) + bool(constraints.prefix)
     counts, terms = stats.section(ConstraintCounts), constraints.terms
     counts.given, counts.met = counts.given + given, counts.met + given - len(best.unmet)
     counts.unmet += [[number, *each] for each in best.unmet]

@@ -137,7 +137,7 @@ class ConstraintSource:
             )
         self.allowed = allowed
         self.common = (
-            SentenceConstraints((), (), tuple(banned), tuple(banned.values())) if banned else EMPTY
+            SentenceConstraints((), tuple(banned), tuple(banned.values())) if banned else EMPTY
         )
         self.glossary = Glossary(glossary, self.segmenter) if glossary else None
         self.named = bool(constraints_file or avoid_file or glossary or allowed)
@@ -242,7 +242,6 @@ class ConstraintSource:
             if given
             else ((), ())
         )
-        alternatives = [texts for texts, found in zip(given, forms, strict=True) if found]
         banned = {
             form: text
             for phrase in fields["avoid"]
@@ -251,8 +250,11 @@ class ConstraintSource:
         if banned:
             banned = dict(zip(self.common.banned, self.common.banned_text, strict=True)) | banned
         found = SentenceConstraints(
-            any_of=tuple(filter(None, forms)),
-            text=tuple("|".join(texts) for texts in alternatives),
+            required=tuple(
+                Constraint("|".join(texts), found, self.cased(texts, self.matching.required))
+                for texts, found in zip(given, forms, strict=True)
+                if found
+            ),
             banned=tuple(banned) or self.common.banned,
             banned_text=tuple(banned.values()) or self.common.banned_text,
             prefix=self.segmenter.phrases(starts[0], where, leads=[""])[0] if starts else (),
@@ -262,9 +264,6 @@ class ConstraintSource:
                 for texts, reason, found in zip(given, lacks, forms, strict=True)
                 if not found
             ),
-            cased=tuple(self.cased(texts, self.matching.required) for texts in alternatives)
-            if self.matching.required != "exact"
-            else (),
             allowed=self.outputs.of_list(fields["allowed"], f"allowed of {where}")
             if fields.get("allowed")
             else None,
@@ -321,19 +320,13 @@ class ConstraintSource:
         brought = {(term.source, frozenset(term.phrases)) for term in given.terms}
         taken = Counter(term.phrases for term in given.terms)
         own: list[int] = []  # phrases without a term
-        for i, phrases in enumerate(given.any_of):
-            if taken[phrases] > 0:
-                taken[phrases] -= 1
+        all_required, unmet, terms = list(given.required), list(given.unmet), list(given.terms)
+        for i, constraint in enumerate(all_required):
+            if taken[constraint.phrases] > 0:
+                taken[constraint.phrases] -= 1
             else:
                 own.append(i)
-        any_of, text, cased, unmet = (
-            list(given.any_of),
-            list(given.text),
-            list(given.cases),
-            list(given.unmet),
-        )
-        terms = list(given.terms)
-        tokens = size(any_of)
+        tokens = size(all_required)
         tokens_of, words = (
             self.source_text.tokens_of_words(source, unknown)
             if self.locates_terms and required and len(source)
@@ -347,18 +340,19 @@ class ConstraintSource:
                 if tokens_of is None
                 else tuple(tuple(tokens_of(match.start, match.end)) for match in each.matches)
             )
-            fitting = [i for i in own if set(any_of[i]) <= set(each.phrases)]
+            fitting = [i for i in own if set(all_required[i].phrases) <= set(each.phrases)]
             if each.phrases and fitting:
                 # the same phrases, else the first that are a subset of them
-                i = max(fitting, key=lambda i: set(any_of[i]) == set(each.phrases))
+                i = max(fitting, key=lambda i: set(all_required[i].phrases) == set(each.phrases))
                 own.remove(i)
-                forms = tuple(filter(self.segmenter.writable, text[i].split("|")))
-                held = (text[i], any_of[i], forms, mentions, each.term.source, cased[i].mode)
-                terms.append(SourceTerm(*held, required=True))
+                held = all_required[i]
+                forms = tuple(filter(self.segmenter.writable, held.text.split("|")))
+                known = (held.text, held.phrases, forms, mentions, each.term.source)
+                terms.append(SourceTerm(*known, held.cased.mode, required=True))
                 continue
             reason = each.term.lacks
             tokens += each.term.size
-            if len(any_of) == MAX_CONSTRAINTS or tokens > MAX_TOKENS:
+            if len(all_required) == MAX_CONSTRAINTS or tokens > MAX_TOKENS:
                 reason = (
                     f"more than {MAX_CONSTRAINTS} phrases or {MAX_TOKENS} tokens in the sentence"
                 )
@@ -366,9 +360,7 @@ class ConstraintSource:
                 unmet.append((each.term.text, reason))
                 terms.append(SourceTerm(each.term.text))
                 continue
-            any_of.append(each.phrases)
-            text.append(each.term.text)
-            cased.append(each.cased)
+            all_required.append(Constraint(each.term.text, each.phrases, each.cased))
             terms.append(
                 SourceTerm(
                     each.term.text,
@@ -385,13 +377,10 @@ class ConstraintSource:
             )
         if len(terms) == len(given.terms):
             return given
-        exact = all(each.mode == "exact" for each in cased)
         return replace(
             given,
-            any_of=tuple(any_of),
-            text=tuple(text),
+            required=tuple(all_required),
             unmet=tuple(unmet),
-            cased=() if exact else tuple(cased),
             terms=tuple(terms),
             source_words=given.source_words
             or tuple(
@@ -406,24 +395,19 @@ class ConstraintSource:
     ) -> SentenceConstraints:
         """Return the constraints with fewer target forms for their glossary terms. forms: returns
         the allowed target forms, from the source term and its target forms."""
-        any_of, cased, terms = list(given.any_of), list(given.cases), list(given.terms)
+        required, terms = list(given.required), list(given.terms)
         for i, term in enumerate(terms):
             left = forms(term.source, term.targets)
-            if left and left != term.targets and term.phrases in any_of:
-                place = any_of.index(term.phrases)
-                any_of[place], cased[place] = (
-                    self.segmenter.alternatives(left, term.source)[0],
-                    replace(
-                        cased[place], forms=self.cased(left, cased[place].mode).forms, running=()
-                    ),
+            place = next((j for j, c in enumerate(required) if c.phrases == term.phrases), None)
+            if left and left != term.targets and place is not None:
+                old = required[place]
+                cased = replace(
+                    old.cased, forms=self.cased(left, old.cased.mode).forms, running=()
                 )
-                terms[i] = replace(term, phrases=any_of[place], targets=left)
-        return replace(
-            given,
-            any_of=tuple(any_of),
-            cased=tuple(cased) if given.cased else (),
-            terms=tuple(terms),
-        )
+                phrases = self.segmenter.alternatives(left, term.source)[0]
+                required[place] = Constraint(old.text, phrases, cased)
+                terms[i] = replace(term, phrases=phrases, targets=left)
+        return replace(given, required=tuple(required), terms=tuple(terms))
 
     def required(self, source: str) -> list[Required]:
         """Return what the glossary requires for a source sentence (`SourceText.text`)."""

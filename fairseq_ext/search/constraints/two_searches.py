@@ -39,7 +39,7 @@ class TwoSearches:
     def __call__(self, pool: Pool, answer: OnFinal) -> None:
         """Call `answer` with each sentence's hypotheses."""
         given = pool.constraints or []
-        numbers = [i for i in pool.sentences_to_decode() if given and given[i].any_of]
+        numbers = [i for i in pool.sentences_to_decode() if given and given[i].required]
         meeting = dict[int, list[Hypothesis]]()
         done = set[int]()
 
@@ -60,8 +60,8 @@ class TwoSearches:
         if numbers:
             searched(self.unconstrained, numbers)
         left = [i for i in numbers if i not in done]
-        for place in range(max((len(given[i].any_of) for i in left), default=0)):
-            if several := [i for i in left if len(given[i].any_of) > max(1, place)]:
+        for place in range(max((len(given[i].required) for i in left), default=0)):
+            if several := [i for i in left if len(given[i].required) > max(1, place)]:
                 searched(self.constrained, several, place)
         left = [i for i in pool.sentences_to_decode() if i not in done]
         if left:
@@ -82,15 +82,10 @@ class TwoSearches:
 
 def without_phrases(given: SentenceConstraints, left_out: int | None) -> SentenceConstraints:
     """Return the constraints of a sentence without one of its required phrases; None: all."""
-    kept = [i for i in range(len(given.any_of)) if left_out is not None and i != left_out]
-    return replace(
-        given,
-        any_of=tuple(given.any_of[i] for i in kept),
-        text=tuple(given.text[i] for i in kept),
-        cased=tuple(given.cases[i] for i in kept),
-        terms=(),
-        unmet=(),
-    )
+    kept = [
+        each for i, each in enumerate(given.required) if left_out is not None and i != left_out
+    ]
+    return replace(given, required=tuple(kept), terms=(), unmet=())
 
 
 def best_of(found: list[Hypothesis], more: list[Hypothesis]) -> list[Hypothesis]:

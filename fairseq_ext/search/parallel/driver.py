@@ -289,7 +289,7 @@ class ParallelSearch(Searcher):
 
 def refuse(pool: Pool) -> None:
     """Raise UsageError for sentences that parallel decoding does not support."""
-    if any(c.any_of or c.banned or c.prefix or c.allowed for c in pool.constraints or ()):
+    if any(c.required or c.banned or c.prefix or c.allowed for c in pool.constraints or ()):
         raise UsageError(
             "constraints need a beam of rows, and --decoding other than beam has one row: leave "
             "one of the two out"

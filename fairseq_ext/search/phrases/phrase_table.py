@@ -177,32 +177,24 @@ class PhraseTable:
 
 
 def build_table(
-    sentences: Sequence[Sequence[Sequence[Phrase]]],
+    sentences: Sequence[Sequence[Constraint]],
     ordered: bool,
     device: torch.device,
     boundaries: Boundaries | None = None,
-    cased: Sequence[Sequence[Cased]] | None = None,
     compiler: RequirementCompiler | None = None,
 ) -> PhraseTable:
-    """Return the table for each sentence's constraints, each a sequence of alternative phrases (one
-    for a plain constraint).
-
-    cased: in which case each constraint counts; None: all as written. compiler: the cache of
-    automata for these boundaries.
-    """
+    """Return the table for each sentence's constraints. compiler: the cache of automata for these
+    boundaries."""
     compiler = RequirementCompiler(boundaries) if compiler is None else compiler
     known: dict[int, int] = {}  # automaton -> its first state
     parts = [empty_requirement()]
     states = len(parts[0].context)
     # per sentence: first state, how often it is needed, the automaton
     groups: list[list[tuple[int, int, Requirement]]] = []
-    for n, constraints in enumerate(sentences):
+    for constraints in sentences:
         merged: dict = {}
-        for number, alternatives in enumerate(constraints):
-            key = (
-                tuple(sorted({tuple(p) for p in alternatives})),
-                cased[n][number] if cased else EXACT,
-            )
+        for number, each in enumerate(constraints):
+            key = (tuple(sorted({tuple(p) for p in each.phrases})), each.cased)
             name = (number, key) if ordered else key
             merged[name] = (key, merged.get(name, (key, 0))[1] + 1)
         groups.append([])

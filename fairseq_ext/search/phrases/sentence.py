@@ -165,6 +165,15 @@ class Placement(Placed):
 
 
 @dataclass(frozen=True)
+class Constraint:
+    """A required phrase, or several of which any one is required."""
+
+    text: str  # as the user wrote it, "a|b" for alternatives
+    phrases: tuple[Phrase, ...]
+    cased: Cased = EXACT
+
+
+@dataclass(frozen=True)
 class SentenceConstraints:
     """The constraints of one sentence.
 
@@ -172,15 +181,12 @@ class SentenceConstraints:
     words are not known, if its tokens contain the phrase's as neighbours.
     """
 
-    # any one phrase meets a constraint; order and duplicates are the user's
-    any_of: tuple[tuple[Phrase, ...], ...]
-    text: tuple[str, ...]  # how the user wrote each constraint, "a|b" for alternatives
+    required: tuple[Constraint, ...] = ()  # order and duplicates are the user's
     banned: tuple[Phrase, ...] = ()  # must not appear; often one object for all sentences
     banned_text: tuple[str, ...] = ()
     prefix: Phrase = ()  # beginning of the translation, without <s>
     unmet: tuple[tuple[str, str], ...] = ()  # constraints that were dropped: text, reason
     prefix_text: str = ""
-    cased: tuple[Cased, ...] = ()  # of each constraint; (): all exact
     terms: tuple[SourceTerm, ...] = ()  # its glossary constraints
     unknown: tuple[str, ...] = ()  # pieces of the source that its dictionary lacks
     # the tokens of each word of the source, by their places; none where terms are not placed
@@ -188,24 +194,29 @@ class SentenceConstraints:
     allowed: TokenAutomaton | None = None  # the outputs that are allowed; None: all
 
     @property
-    def cases(self) -> tuple[Cased, ...]:
-        """The case in which each constraint counts."""
-        return self.cased or (EXACT,) * len(self.any_of)
+    def any_of(self) -> tuple[tuple[Phrase, ...], ...]:
+        """The phrases of each required constraint."""
+        return tuple(each.phrases for each in self.required)
+
+    @property
+    def text(self) -> tuple[str, ...]:
+        """How the user wrote each required constraint."""
+        return tuple(each.text for each in self.required)
 
     @property
     def is_empty(self) -> bool:
         """Whether the sentence has no constraints, for the search and for the report."""
-        return not (self.any_of or self.banned or self.prefix or self.unmet or self.allowed)
+        return not (self.required or self.banned or self.prefix or self.unmet or self.allowed)
 
     @property
     def is_restricted(self) -> bool:
         """Whether the sentence has no constraints but its allowed outputs, or none at all."""
-        return not (self.any_of or self.banned or self.prefix)
+        return not (self.required or self.banned or self.prefix)
 
     def required_tokens(self) -> Iterator[int]:
         """Return every token of every required phrase, and of its other cases."""
-        for alternatives in (*self.any_of, *(cased.forms for cased in self.cased)):
-            yield from itertools.chain.from_iterable(alternatives)
+        for each in self.required:
+            yield from itertools.chain.from_iterable((*each.phrases, *each.cased.forms))
 
     def without_terms(self) -> SentenceConstraints:
         """Return these constraints without those of its glossary terms."""
@@ -214,23 +225,16 @@ class SentenceConstraints:
     def without_mentions(self, terms: Sequence[SourceTerm]) -> SentenceConstraints:
         """Return these constraints without those of some of its glossary terms."""
         gone = Counter(term.phrases for term in terms)
-        stays: list[bool] = []
-        for phrases in reversed(self.any_of):
-            stays.insert(0, gone[phrases] == 0)
-            gone[phrases] -= not stays[0]
-
-        def remaining(values: tuple) -> tuple:
-            return tuple(itertools.compress(values, stays)) if values else ()
-
-        return replace(
-            self,
-            any_of=remaining(self.any_of),
-            text=remaining(self.text),
-            cased=remaining(self.cased),
-        )
+        stay: list[Constraint] = []
+        for each in reversed(self.required):
+            if gone[each.phrases]:
+                gone[each.phrases] -= 1
+            else:
+                stay.insert(0, each)
+        return replace(self, required=tuple(stay))
 
 
-EMPTY = SentenceConstraints((), ())
+EMPTY = SentenceConstraints()
 Kind = tuple[frozenset[Phrase], Cased]  # constraints of one kind need disjoint occurrences
 
 
@@ -256,14 +260,12 @@ def merge(
         else None
     )
     both = SentenceConstraints(
-        a.any_of + b.any_of,
-        a.text + b.text,
+        a.required + b.required,
         a.banned or b.banned if banned is None else tuple(banned),
         a.banned_text or b.banned_text if banned is None else tuple(banned.values()),
         prefix[0],
         a.unmet + b.unmet,
         prefix[1],
-        a.cases + b.cases if a.cased or b.cased else (),
         a.terms + b.terms,
         allowed=b.allowed or a.allowed,
     )
@@ -272,10 +274,10 @@ def merge(
 
 def within_limits(constraints: SentenceConstraints, where: str) -> SentenceConstraints:
     """Return the same constraints (raises UsageError if they are too many)."""
-    tokens = size(constraints.any_of)
-    if len(constraints.any_of) > MAX_CONSTRAINTS:
+    tokens = size(constraints.required)
+    if len(constraints.required) > MAX_CONSTRAINTS:
         raise UsageError(
-            f"{where} has {len(constraints.any_of)} phrases and {MAX_CONSTRAINTS} are allowed in a "
+            f"{where} has {len(constraints.required)} phrases and {MAX_CONSTRAINTS} are allowed in a "
             "sentence: leave some out"
         )
     if tokens > MAX_TOKENS:
@@ -286,9 +288,9 @@ def within_limits(constraints: SentenceConstraints, where: str) -> SentenceConst
     return constraints
 
 
-def size(any_of: Sequence[Sequence[Phrase]]) -> int:
+def size(required: Sequence[Constraint]) -> int:
     """Return the number of tokens of all phrases."""
-    return sum(len(phrase) for alternatives in any_of for phrase in alternatives)
+    return sum(len(phrase) for each in required for phrase in each.phrases)
 
 
 @lru_cache(maxsize=4)
@@ -320,25 +322,19 @@ def without_conflicts(
 
     look: how a banned phrase is found in another: by tokens, or by text (places.py).
     """
-    if not constraints.banned or not (constraints.any_of or constraints.prefix):
+    if not constraints.banned or not (constraints.required or constraints.prefix):
         return constraints
     banned_in = look(constraints)
 
-    any_of, text, cased, unmet = [], [], [], list(constraints.unmet)
-    for alternatives, written, case in zip(
-        constraints.any_of, constraints.text, constraints.cases, strict=True
-    ):
-        left = tuple(phrase for phrase in alternatives if banned_in(phrase) is None)
+    required, unmet = [], list(constraints.unmet)
+    for each in constraints.required:
+        left = tuple(phrase for phrase in each.phrases if banned_in(phrase) is None)
         if left:
-            any_of.append(left)
-            text.append(written)
-            cased.append(
-                replace(case, forms=tuple(form for form in case.forms if banned_in(form) is None))
-            )
+            forms = tuple(form for form in each.cased.forms if banned_in(form) is None)
+            required.append(Constraint(each.text, left, replace(each.cased, forms=forms)))
         else:
-            unmet.append(
-                (written, f"conflicts with the banned phrase '{banned_in(alternatives[0])}'")
-            )
+            why = f"conflicts with the banned phrase '{banned_in(each.phrases[0])}'"
+            unmet.append((each.text, why))
     prefix, prefix_text = constraints.prefix, constraints.prefix_text
     clash = banned_in(prefix)
     if clash is not None:
@@ -346,12 +342,10 @@ def without_conflicts(
         prefix, prefix_text = (), ""
     return replace(
         constraints,
-        any_of=tuple(any_of),
-        text=tuple(text),
+        required=tuple(required),
         unmet=tuple(unmet),
         prefix=prefix,
         prefix_text=prefix_text,
-        cased=tuple(cased) if constraints.cased else (),
     )
 
 
@@ -384,11 +378,11 @@ def met_in_turn(
     """
     reached: dict[Kind | None, int] = {}  # end of the last occurrence; -1: no more
     out = []
-    for alternatives, cased in zip(constraints.any_of, constraints.cases, strict=True):
-        kind = None if ordered else (frozenset(alternatives), cased)
+    for each in constraints.required:
+        kind = None if ordered else (frozenset(each.phrases), each.cased)
         start = reached.get(kind, 0)
         # the occurrence that ends first leaves the most room for the others
-        found = ends(alternatives, cased, start) if start >= 0 else []
+        found = ends(each.phrases, each.cased, start) if start >= 0 else []
         reached[kind] = min((end for end in found if end >= 0), default=-1)
         out.append(reached[kind] >= 0)
     return out

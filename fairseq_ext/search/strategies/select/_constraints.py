@@ -114,8 +114,8 @@ def tables(pool: Pool, vocabulary: int, compilers: Compilers, eos: int, min_len:
     device = pool.length.device
     given = pool.constraints or [EMPTY] * len(pool)
     compilers.use(pool)
-    any_of, cased = [c.any_of for c in given], [c.cases for c in given]
-    phrases = build_table(any_of, pool.ordered, device, pool.boundaries, cased, compilers.required)
+    required = [each.required for each in given]
+    phrases = build_table(required, pool.ordered, device, pool.boundaries, compilers.required)
     of_each = [c.banned for c in given]
     banned = build_banned(of_each, vocabulary, device, compilers.banned) if any(of_each) else None
     max_len = torch.tensor(pool.max_len, device=device)

@@ -85,7 +85,7 @@ class Early(Count):
     def start(self, beam: Beam, pool: Pool) -> None:
         """Drop rows if there are constraints; else a placeholder row (score -inf) stays, as in
         fairseq."""
-        self.variable = any(c.any_of for c in pool.constraints or ())
+        self.variable = any(c.required for c in pool.constraints or ())
 
     def __call__(
         self,
@@ -254,7 +254,7 @@ class LengthRetry:
         limit, given = pool.max_len[number], pool.constraints[number] if pool.constraints else None
         if (
             given is None
-            or not given.any_of
+            or not given.required
             or not found
             or len(found[0].tokens) <= limit - LIMIT_MARGIN
         ):
