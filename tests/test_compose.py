@@ -24,6 +24,7 @@ from models import (
     settings,
     with_files,
 )
+from required_phrases import required_phrases
 from sizes import covering, drawn, part_of
 
 from fairseq_ext import UsageError
@@ -53,7 +54,7 @@ def meets(got: list[list[dict]]) -> None:
 
 
 def phrases(*each: tuple[int, ...]) -> SentenceConstraints:
-    return SentenceConstraints(tuple((p,) for p in each), tuple(map(str, each)))
+    return SentenceConstraints(required_phrases(tuple((p,) for p in each), tuple(map(str, each))))
 
 
 LENGTHS = [7, 5, 3, 1, 0]
@@ -131,8 +132,8 @@ def test_every_setting_keeps_to_the_allowed_outputs_or_is_refused(name, tmp_path
         assert str(error.value) == said
         return
     ours, sample = generators(models, flags, **generation).ours, batch(LENGTHS)
-    free = SentenceConstraints((), (), allowed=outputs)
-    given = [free, SentenceConstraints((), ()), free, free, free]
+    free = SentenceConstraints(allowed=outputs)
+    given = [free, SentenceConstraints(), free, free, free]
     if flags.get("select") in TAKE_CONSTRAINTS:
         given[0] = replace(CONSTRAINTS[0], allowed=outputs)
     got = decode(ours, sample, given)

@@ -407,5 +407,5 @@ def test_a_set_of_all_outputs_changes_nothing(setting, beam):
     loop = trimmed(np.zeros_like(words), words, np.zeros_like(words), np.array([True]))
     pair = generators([build("transformer", seed=1)], setting, beam=beam, nbest=beam, max_len_b=20)
     sample = batch(MIXED)
-    given = [SentenceConstraints((), (), allowed=loop)] * len(MIXED)
+    given = [SentenceConstraints(allowed=loop)] * len(MIXED)
     same(run(pair.stock, sample), run(pair.ours, {**sample, "sentence_constraints": given}))

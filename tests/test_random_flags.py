@@ -33,6 +33,7 @@ from models import (
     settings,
     with_files,
 )
+from required_phrases import required_phrases
 from sizes import drawn
 
 from fairseq_ext import UsageError
@@ -148,13 +149,11 @@ def drawn_constraints(
     prefix = phrase(2) if draw.random() < 0.2 else ()
     texts = [tuple(map(str, each)) for each in (any_of, banned, prefix)]
     found = SentenceConstraints(
-        tuple(any_of),
-        texts[0],
-        banned,
-        texts[1],
-        prefix,
+        required_phrases(tuple(any_of), texts[0], tuple(cased)),
+        banned=banned,
+        banned_text=texts[1],
+        prefix=prefix,
         prefix_text=str(prefix),
-        cased=tuple(cased),
     )
     return without_conflicts(found, banned_in_tokens)
 
@@ -279,7 +278,7 @@ def reader(tokens: Phrase) -> str:
 def in_time(tokens: Phrase, given: SentenceConstraints, ordered: bool, boundaries: Any) -> bool:
     """Whether the sequence leaves room for what it lacks, at every place, as dba.py counts it:
     phrases one after another, in the pieces in which they are given."""
-    table = build_table([given.any_of], ordered, torch.device("cpu"), boundaries)
+    table = build_table([given.required], ordered, torch.device("cpu"), boundaries)
     place, count = (x[None] for x in table.begin(torch.tensor([0])))
     if int(table.total - table.bank_after([given.prefix])) + len(given.prefix) > LIMIT:
         return False

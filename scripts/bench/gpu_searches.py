@@ -21,7 +21,7 @@ from model.decoder_rows import model_of  # noqa: E402
 from models import WORDS, batch, generators, on_device, run  # noqa: E402
 from search.counted_steps import WAYS  # noqa: E402
 
-from fairseq_ext.search.phrases.sentence import SentenceConstraints  # noqa: E402
+from fairseq_ext.search.phrases.sentence import Constraint, SentenceConstraints  # noqa: E402
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--device", default="cuda")
@@ -70,7 +70,7 @@ def searching(model, flags, words, lengths, beam):
         named["constraints"] = pack_constraints([[torch.tensor([9, 10])]] * len(lengths))
     elif "select" in flags:
         sample["sentence_constraints"] = [
-            SentenceConstraints((((9, 10),),), ("9 10",)) for _ in lengths
+            SentenceConstraints((Constraint("9 10", ((9, 10),)),)) for _ in lengths
         ]
 
     def of(steps):

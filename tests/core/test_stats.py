@@ -8,6 +8,7 @@ import pytest
 import torch
 from json_counts import close
 from models import WORDS, batch, build, dictionary, generators, run, separated
+from required_phrases import required_phrases
 from sizes import drawn
 
 from fairseq_ext.core.stats import Items, Mean, Ratio, Section, Setting, Stats
@@ -247,7 +248,9 @@ def counted(strategies: dict, flags: dict, generation: dict, tmp_path):
         if STRATEGIES["select"][strategies.get("select", "topk")].constrained:
             # the second of the phrases is more than the shortest sentences can say
             wishes = [
-                SentenceConstraints(tuple((p,) for p in given[: i % 3]), ("a", "b")[: i % 3])
+                SentenceConstraints(
+                    required_phrases(tuple((p,) for p in given[: i % 3]), ("a", "b")[: i % 3])
+                )
                 for i in range(len(lengths))
             ]
             sample |= {"sentence_constraints": wishes}

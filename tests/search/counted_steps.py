@@ -20,6 +20,7 @@ from kernels.cuda_executor import SOURCE, Executor
 from model.decoder_rows import model_of
 from models import batch, generators, on_device, run
 from pretended_device import COUNTS, counting, pretended_device
+from required_phrases import required_phrases
 
 from fairseq_ext.kernels import lsh_cuda
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
@@ -69,7 +70,7 @@ def counted(
         named["constraints"] = pack_constraints([[torch.tensor([9, 10])]] * len(LENGTHS))
     elif "select" in flags:
         sample["sentence_constraints"] = [
-            SentenceConstraints((((9, 10),),), ("9 10",)) for _ in LENGTHS
+            SentenceConstraints(required_phrases((((9, 10),),), ("9 10",))) for _ in LENGTHS
         ]
     for steps in span:
         sizes = {"beam": 1 if "decoding" in flags else beam, "min_len": steps, "max_len_b": steps}

@@ -9,6 +9,7 @@ import random
 import pytest
 import torch
 from models import alone, batch, build, dictionary, forced, generators, run, same, with_ties
+from required_phrases import required_phrases
 from search.phrases.test_segmentations import BOUNDARIES_12, MODES, SEARCHED, required
 from search.phrases.test_segmentations import CASES as CASE_MODES
 from sizes import covering, drawn, part_of
@@ -54,7 +55,7 @@ def phrases(draw: random.Random, most: int, **more) -> SentenceConstraints:
             for _ in range(draw.choice([1, 1, 2]))
         ]
         given.append(tuple(of_phrase))
-    return SentenceConstraints(tuple(given), tuple(map(str, given)), **more)
+    return SentenceConstraints(required_phrases(tuple(given), tuple(map(str, given))), **more)
 
 
 def make_pool(ours, sample: dict):
@@ -179,12 +180,7 @@ def test_phrases_as_words_in_any_segmentation_and_case(seed, mode, monkeypatch):
         for n in (2, 3, 1, 2)
     ]
     sample["sentence_constraints"] = [
-        SentenceConstraints(
-            tuple(each.any_of[0] for each in parts),
-            tuple(each.text[0] for each in parts),
-            cased=tuple(each.cased[0] for each in parts),
-        )
-        for parts in given
+        SentenceConstraints(tuple(each.required[0] for each in parts)) for parts in given
     ]
     assert both(ours, sample, monkeypatch, boundaries=BOUNDARIES_12[mode])
 
@@ -281,7 +277,9 @@ def test_other_searches_go_through_the_loop(strategy, monkeypatch):
 
 def test_banned_phrases_go_through_the_loop(monkeypatch):
     ours = generators([model("transformer", 1)], {"select": "dba"}, beam=3, max_len_b=12).ours
-    given = SentenceConstraints((((WORD,),),), ("a",), banned=((WORD + 1,),), banned_text=("b",))
+    given = SentenceConstraints(
+        required_phrases((((WORD,),),), ("a",)), banned=((WORD + 1,),), banned_text=("b",)
+    )
     assert not both(ours, {**batch([5]), "sentence_constraints": [given]}, monkeypatch)
 
 
@@ -316,7 +314,9 @@ def test_the_answer_of_two_searches_is_the_better_one(way):
         for i in (0, 1):
             first, own = (set(plain[i][rank]["tokens"].tolist()[:-1]) for rank in (0, i))
             if words := sorted(own - first if i else own):
-                given[i] = SentenceConstraints((((draw.choice(words),),),), ("own",))
+                given[i] = SentenceConstraints(
+                    required_phrases((((draw.choice(words),),),), ("own",))
+                )
         sample["sentence_constraints"] = given
         found = {compete: run(ours, sample) for compete, ours in made.items()}
         fewer = []
@@ -361,7 +361,9 @@ def test_a_beam_of_all_sequences_finds_the_best_that_meets_its_phrases(way, comp
     sample = batch([3, 2, 1], words=words)
     given = [((WORD,),), ((WORD + 1, WORD),), ((WORD + 2,), (WORD,))]
     sample["sentence_constraints"] = [
-        SentenceConstraints(tuple((phrase,) for phrase in each), tuple(map(str, each)))
+        SentenceConstraints(
+            required_phrases(tuple((phrase,) for phrase in each), tuple(map(str, each)))
+        )
         for each in given
     ]
     found = run(ours, sample)

@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 from models import alone, batch, build, dictionary, generators, run, same
+from required_phrases import required_phrases
 from sizes import drawn, part_of
 
 from fairseq_ext.plugin.pools import dictionary_of
@@ -160,7 +161,12 @@ def random_constraints(
     prefix = tuple(draw.randint(WORD, LAST) for _ in range(draw.choice([0, 0, 1, 2])))
     prefix = () if any(set(p) & set(prefix) for p in avoid) else prefix
     return SentenceConstraints(
-        any_of, tuple(map(str, any_of)), avoid, tuple(map(str, avoid)), prefix, (), str(prefix)
+        required_phrases(any_of, tuple(map(str, any_of))),
+        banned=avoid,
+        banned_text=tuple(map(str, avoid)),
+        prefix=prefix,
+        unmet=(),
+        prefix_text=str(prefix),
     )
 
 

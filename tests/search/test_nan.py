@@ -7,6 +7,7 @@ import random
 import pytest
 import torch
 from models import batch, build, dictionary, generators, run
+from required_phrases import required_phrases
 from sizes import covering, drawn
 
 from fairseq_ext.core.errors import NotANumber
@@ -37,7 +38,7 @@ def sample_of(search: str) -> dict:
     lengths = SEARCHES[search][2]
     sample = batch(lengths)
     if search == "phrases":
-        given = SentenceConstraints((((WORD,),),), ("a",))
+        given = SentenceConstraints(required_phrases((((WORD,),),), ("a",)))
         sample["sentence_constraints"] = [given] * len(lengths)
     return sample
 

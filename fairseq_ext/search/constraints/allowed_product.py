@@ -26,7 +26,7 @@ from fairseq_ext.search.constraints.banned import BannedCompiler, build_banned
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases.phrase_table import build_table
 from fairseq_ext.search.phrases.pieces import Boundaries
-from fairseq_ext.search.phrases.sentence import Cased, Phrase, SentenceConstraints
+from fairseq_ext.search.phrases.sentence import Constraint, Phrase, SentenceConstraints
 from fairseq_ext.search.phrases.token_automaton import (
     AutomatonTable,
     TokenAutomaton,
@@ -291,8 +291,8 @@ class Products:
         for each in given.required:
             if fails(required=(each,)):
                 return (
-                    f"no allowed output has the required phrase {each.text!r}: allow one, or leave the "
-                    "phrase out"
+                    f"no allowed output has the required phrase {each.text!r}: allow one, or leave "
+                    "the phrase out"
                 )
         if fails(banned=demands.banned):
             return "every allowed output has a banned phrase: allow another, or ban fewer phrases"

@@ -26,7 +26,9 @@ from fairseq_ext.core.words import LANGUAGE
 from fairseq_ext.search.phrases.segmenter import Segmenter
 from fairseq_ext.search.phrases.sentence import (
     EMPTY,
+    EXACT,
     Cased,
+    Constraint,
     Dictionary,
     Phrase,
     SentenceConstraints,
@@ -239,8 +241,11 @@ def from_packed(
         if is_prefix:
             found = merge(found, SentenceConstraints(prefix=phrase, prefix_text=text))
         else:
-            has_cases = segmenter is not None and case != "exact"
-            cased = Cased(case, segmenter.spellings(text, case)) if has_cases else EXACT
+            cased = (
+                EXACT
+                if segmenter is None or case == "exact"
+                else Cased(case, segmenter.spellings(text, case))
+            )
             found = replace(found, required=(*found.required, Constraint(text, forms, cased)))
     return within_limits(found, where)
 

@@ -25,6 +25,7 @@ from fairseq_ext.search.phrases.sentence import (
     MAX_CONSTRAINTS,
     MAX_TOKENS,
     Cased,
+    Constraint,
     Dictionary,
     Phrase,
     SentenceConstraints,
@@ -401,9 +402,7 @@ class ConstraintSource:
             place = next((j for j, c in enumerate(required) if c.phrases == term.phrases), None)
             if left and left != term.targets and place is not None:
                 old = required[place]
-                cased = replace(
-                    old.cased, forms=self.cased(left, old.cased.mode).forms, running=()
-                )
+                cased = replace(old.cased, forms=self.cased(left, old.cased.mode).forms, running=())
                 phrases = self.segmenter.alternatives(left, term.source)[0]
                 required[place] = Constraint(old.text, phrases, cased)
                 terms[i] = replace(term, phrases=phrases, targets=left)

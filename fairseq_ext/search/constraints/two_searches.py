@@ -82,9 +82,7 @@ class TwoSearches:
 
 def without_phrases(given: SentenceConstraints, left_out: int | None) -> SentenceConstraints:
     """Return the constraints of a sentence without one of its required phrases; None: all."""
-    kept = [
-        each for i, each in enumerate(given.required) if left_out is not None and i != left_out
-    ]
+    kept = [each for i, each in enumerate(given.required) if left_out is not None and i != left_out]
     return replace(given, required=tuple(kept), terms=(), unmet=())
 
 

@@ -39,7 +39,7 @@ from fairseq_ext.search.phrases.pieces import (
     is_letter,
     word_tensors,
 )
-from fairseq_ext.search.phrases.sentence import EXACT, Cased, Phrase
+from fairseq_ext.search.phrases.sentence import Cased, Constraint, Phrase
 
 PARTS = ("start", "need", "size", "total")
 CACHE_SIZE = 1 << 15  # automata in a compiler's cache
@@ -210,7 +210,9 @@ def build_table(
     longest, words = torch.ones(N, dtype=torch.long), torch.zeros(N, dtype=torch.long)
     is_continuing = None if boundaries is None else boundaries.continues_word
     for n, constraints in enumerate(sentences):
-        words[n] = sum(min(number_of_words(p, is_continuing) for p in each) for each in constraints)
+        words[n] = sum(
+            min(number_of_words(p, is_continuing) for p in each.phrases) for each in constraints
+        )
     for n, group in enumerate(groups):
         for g, (state, times, automaton) in enumerate(group):
             start[n, g], need[n, g], size[n, g] = state + START, times, automaton.size

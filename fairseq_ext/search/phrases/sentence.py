@@ -277,8 +277,8 @@ def within_limits(constraints: SentenceConstraints, where: str) -> SentenceConst
     tokens = size(constraints.required)
     if len(constraints.required) > MAX_CONSTRAINTS:
         raise UsageError(
-            f"{where} has {len(constraints.required)} phrases and {MAX_CONSTRAINTS} are allowed in a "
-            "sentence: leave some out"
+            f"{where} has {len(constraints.required)} phrases and {MAX_CONSTRAINTS} are allowed in "
+            "a sentence: leave some out"
         )
     if tokens > MAX_TOKENS:
         raise UsageError(

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from models import DEVICE, batch, build, dictionary, forced, generators, run
+from required_phrases import required_phrases
 from search.test_constrained import both
 from sizes import part_of
 
@@ -94,10 +95,9 @@ def drawn_case(seed: int) -> Case:
         of = chance.choice(outputs)
         prefix = of[: chance.randint(1, len(of))]
     constraints = SentenceConstraints(
-        tuple((phrase,) for phrase in required),
-        tuple(map(str, required)),
-        tuple(banned),
-        tuple(map(str, banned)),
+        required_phrases(tuple((phrase,) for phrase in required), tuple(map(str, required))),
+        banned=tuple(banned),
+        banned_text=tuple(map(str, banned)),
         prefix=prefix,
         prefix_text=str(prefix) if prefix else "",
         allowed=automaton(outputs, first + words),

@@ -7,6 +7,7 @@ from fairseq.data import Dictionary
 from fairseq.token_generation_constraints import pack_constraints, unpack_constraints
 from hypothesis import given
 from hypothesis import strategies as st
+from required_phrases import required_phrases
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.plugin.input import pack
@@ -28,7 +29,9 @@ hypotheses = st.lists(st.integers(1, 3), max_size=10)
 
 
 def constraints(any_of, **more) -> SentenceConstraints:
-    return SentenceConstraints(tuple(any_of), tuple(str(c) for c in any_of), **more)
+    return SentenceConstraints(
+        required_phrases(tuple(any_of), tuple(str(c) for c in any_of)), **more
+    )
 
 
 def plain(*phrases) -> SentenceConstraints:
@@ -226,12 +229,11 @@ def test_merging_keeps_order_and_duplicates():
 
 
 def test_what_the_other_side_bans_becomes_unmet():
-    banning = SentenceConstraints((), (), ((2, 3),), ("bad words",))
+    banning = SentenceConstraints(banned=((2, 3),), banned_text=("bad words",))
     both = merge(
         banning,
         SentenceConstraints(
-            (((1, 2, 3),), ((2,),)),
-            ("one bad words", "fine"),
+            required_phrases((((1, 2, 3),), ((2,),)), ("one bad words", "fine")),
             prefix=(2, 3),
             prefix_text="bad words",
         ),
@@ -243,14 +245,17 @@ def test_what_the_other_side_bans_becomes_unmet():
 
 
 def test_only_the_conflicting_alternative_is_dropped():
-    both = merge(SentenceConstraints((), (), ((2,),), ("x",)), constraints([((1, 2), (3,))]))
+    both = merge(
+        SentenceConstraints(banned=((2,),), banned_text=("x",)), constraints([((1, 2), (3,))])
+    )
     assert both.any_of == (((3,),),) and both.unmet == ()
 
 
 @given(st.lists(phrases, min_size=1, max_size=3, unique=True), constraint_lists)
 def test_nothing_kept_contains_a_banned_phrase(banned, any_of):
     both = merge(
-        SentenceConstraints((), (), tuple(banned), tuple(map(str, banned))), constraints(any_of)
+        SentenceConstraints(banned=tuple(banned), banned_text=tuple(map(str, banned))),
+        constraints(any_of),
     )
     clean = [[p for p in c if not any(places(p, [a]) for a in banned)] for c in any_of]
     assert [list(c) for c in both.any_of] == [c for c in clean if c]
@@ -259,6 +264,6 @@ def test_nothing_kept_contains_a_banned_phrase(banned, any_of):
 
 def test_two_prefixes_are_refused_and_too_many_constraints():
     with pytest.raises(UsageError, match="two target prefixes"):
-        merge(SentenceConstraints((), (), prefix=(1,)), SentenceConstraints((), (), prefix=(2,)))
+        merge(SentenceConstraints(prefix=(1,)), SentenceConstraints(prefix=(2,)))
     with pytest.raises(UsageError, match="has 66 phrases"):
         merge(plain(*[[1]] * 33), plain(*[[2]] * 33))

@@ -8,6 +8,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from required_phrases import required_phrases
 
 from fairseq_ext.core.words import Match
 from fairseq_ext.search.constraints.glossary import Required, Term
@@ -91,7 +92,10 @@ def test_the_report_counts_as_the_statistics_and_shares_words_only_where_it_must
         translation, [required("|".join(sorted(each))) for each in terms], segmented=False
     )
     constraints = SentenceConstraints(
-        tuple(tuple((ord(form),) for form in sorted(each)) for each in terms), ("",) * len(terms)
+        required_phrases(
+            tuple(tuple((ord(form),) for form in sorted(each)) for each in terms),
+            ("",) * len(terms),
+        )
     )
     assert sum(at is not None for _, at in found) == sum(
         met([ord(word) for word in words], constraints, False)

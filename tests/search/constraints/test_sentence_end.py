@@ -9,6 +9,7 @@ from itertools import product
 import pytest
 import torch
 from fairseq.data import Dictionary
+from required_phrases import required_phrases
 from search.strategies.select.test_dba import VOCABULARY
 from sizes import covering
 from table_model import EOS, FIRST_WORD, random_table, search, stop_plug
@@ -37,7 +38,9 @@ TOKENS = EndTokens(mask("."), mask("'"), mask("."), mask("d"))
 
 
 def required(*phrases: str) -> SentenceConstraints:
-    return SentenceConstraints(tuple((tokens_of(phrase),) for phrase in phrases), phrases)
+    return SentenceConstraints(
+        required_phrases(tuple((tokens_of(phrase),) for phrase in phrases), phrases)
+    )
 
 
 def keeps(text: str, phrases: tuple[str, ...], allowed: int) -> bool:

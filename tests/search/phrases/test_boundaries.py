@@ -14,6 +14,7 @@ import torch
 from fairseq.data import Dictionary
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from required_phrases import required_phrases
 from search.strategies.select.test_dba import VOCABULARY
 from sizes import covering, examples
 from table_model import BOS, EOS, FIRST_WORD, random_table, search, stop_plug
@@ -93,7 +94,7 @@ def met_by_hand(constraints: list[list[str]], tokens, mode: str, ordered: bool) 
 def required(constraints: list[list[str]]) -> SentenceConstraints:
     any_of = tuple(tuple(map(tokens_of, alternatives)) for alternatives in constraints)
     return SentenceConstraints(
-        any_of, tuple("|".join(alternatives) for alternatives in constraints)
+        required_phrases(any_of, tuple("|".join(alternatives) for alternatives in constraints))
     )
 
 
@@ -117,7 +118,7 @@ def test_a_row_has_met_what_its_words_say(constraints, text, mode, ordered):
         known.setdefault(tuple(sorted(alternatives)), alternatives)
     constraints = list(known.values())
     table = build_table(
-        [required(constraints).any_of], ordered, torch.device("cpu"), boundaries(mode)
+        [required(constraints).required], ordered, torch.device("cpu"), boundaries(mode)
     )
     place, count = (x[None] for x in table.begin(torch.tensor([0])))
     for n, token in enumerate(tokens_of(text)):
@@ -142,7 +143,7 @@ def test_a_token_that_no_reader_sees_changes_nothing(constraints, avoided, token
     """What stands on the two sides of BOS stands side by side in the text, so required and banned
     phrases are read across it."""
     table = build_table(
-        [required(constraints).any_of], ordered, torch.device("cpu"), boundaries(mode)
+        [required(constraints).required], ordered, torch.device("cpu"), boundaries(mode)
     )
     compiler = BannedCompiler(boundaries(mode), False)
     banned = build_banned(
@@ -211,7 +212,7 @@ def in_time(sequence, constraints, mode: str, max_len: int) -> bool:
     """Whether every prefix leaves room for the tokens that it lacks, one phrase behind the other,
     as the deadline of dba.py requests."""
     table = build_table(
-        [required(constraints).any_of], False, torch.device("cpu"), boundaries(mode)
+        [required(constraints).required], False, torch.device("cpu"), boundaries(mode)
     )
     place, count = (x[None] for x in table.begin(torch.tensor([0])))
     for n, token in enumerate(sequence):

@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from required_phrases import required_phrases
 from sizes import examples
 
 from fairseq_ext.search.phrases.phrase_table import build_table
@@ -16,7 +17,7 @@ class Automata:
     """One sentence's row, token by token."""
 
     def __init__(self, constraints, ordered: bool = False):
-        self.table = build_table([constraints], ordered, torch.device("cpu"))
+        self.table = build_table([required_phrases(constraints)], ordered, torch.device("cpu"))
         self.place, self.count = (x[None] for x in self.table.begin(torch.tensor([0])))  # (1, 1, G)
 
     def read(self, token: int) -> None:
@@ -175,7 +176,7 @@ def test_some_wanted_token_always_brings_a_row_closer(constraints, tokens, order
 )
 def test_sentences_and_rows_do_not_touch_each_other(batch, rows):
     """A table of several sentences, three rows each, equals one row at a time."""
-    table = build_table(batch, False, torch.device("cpu"))
+    table = build_table([required_phrases(each) for each in batch], False, torch.device("cpu"))
     place, count = (x[:, None].expand(-1, 3, -1) for x in table.begin(torch.arange(len(batch))))
     for token in zip(*rows, strict=True):
         place, count = table.advance(place, count, torch.tensor([token] * len(batch)))

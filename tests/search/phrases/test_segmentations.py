@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from required_phrases import required_phrases
 from sizes import covering, examples
 from table_model import EOS, FIRST_WORD, random_table, search, stop_plug
 
@@ -78,7 +79,10 @@ def required(phrase: str, case: str, times: int = 1, **more) -> SentenceConstrai
     }[case]
     forms = tuple(usual(text) for text in spellings if set(text) <= set("abA .") and text != phrase)
     return SentenceConstraints(
-        ((usual(phrase),),) * times, (phrase,) * times, cased=(Cased(case, forms),) * times, **more
+        required_phrases(
+            ((usual(phrase),),) * times, (phrase,) * times, (Cased(case, forms),) * times
+        ),
+        **more,
     )
 
 
@@ -97,7 +101,7 @@ def test_a_required_phrase_is_met_when_its_text_is_there(phrase, case, mode, tim
     """After every token as if the text ended there: the search's state, the report,
     and the text agree."""
     wanted = required(phrase, case, times)
-    table = build_table([wanted.any_of], False, CPU, BOUNDARIES[mode], [wanted.cases])
+    table = build_table([wanted.required], False, CPU, BOUNDARIES[mode])
     place, count = (x[None] for x in table.begin(torch.tensor([0])))
     report = InText(read, mode == "word")
     for n, token in enumerate(tokens):
@@ -114,7 +118,7 @@ def test_proposed_tokens_bring_a_row_to_the_end(phrase, case, mode, tokens):
     """Wherever a row stands, total - bank of the tokens that are proposed meet the phrase,
     unless none may start there."""
     wanted = required(phrase, case)
-    table = build_table([wanted.any_of], False, CPU, BOUNDARIES[mode], [wanted.cases])
+    table = build_table([wanted.required], False, CPU, BOUNDARIES[mode])
     place, count = (x[None] for x in table.begin(torch.tensor([0])))
     for token in tokens:
         place, count = table.advance(place, count, torch.tensor([[token]]))
@@ -222,7 +226,7 @@ def test_a_large_beam_finds_every_sequence_whose_text_has_the_phrase(phrase, cas
     wanted = required(phrase, case)
     got = decode(wanted, 1500, 3, mode)
     expected = {s: score(s) for s in sequences(3) if occurrences(read(s), phrase, mode, case)}
-    table = build_table([wanted.any_of], False, CPU, BOUNDARIES_12[mode], [wanted.cases])
+    table = build_table([wanted.required], False, CPU, BOUNDARIES_12[mode])
 
     def in_time(sequence) -> bool:
         place, count = (x[None] for x in table.begin(torch.tensor([0])))
@@ -246,7 +250,7 @@ def test_a_large_beam_finds_every_sequence_whose_text_has_the_phrase(phrase, cas
 )
 def test_a_large_beam_finds_every_sequence_without_a_banned_phrase(phrases, case, mode, select):
     """Up to the last token before the limit, behind which no word can go on."""
-    banned = SentenceConstraints((), (), tuple(map(usual, phrases)), tuple(phrases))
+    banned = SentenceConstraints(banned=tuple(map(usual, phrases)), banned_text=tuple(phrases))
     got = decode(banned, 1500, 3, mode, select, banned_in_any_case=case == "any")
     assert got == pytest.approx(
         {s: score(s) for s in sequences(3) if not violates(read(s), phrases, mode, case, True)}
@@ -262,11 +266,9 @@ def test_required_phrases_without_a_banned_one_that_they_share_words_with(seed, 
     texts = [draw.choice(["ab", "a ab", "ab a", "a"]) for _ in cases]
     parts = [required(text, case) for text, case in zip(texts, cases, strict=True)]
     wanted = SentenceConstraints(
-        parts[0].any_of + parts[1].any_of,
-        tuple(texts),
-        (usual("ab ab"),),
-        ("ab ab",),
-        cased=parts[0].cased + parts[1].cased,
+        parts[0].required + parts[1].required,
+        banned=(usual("ab ab"),),
+        banned_text=("ab ab",),
     )
     found = decode(
         wanted,

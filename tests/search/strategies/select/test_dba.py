@@ -13,6 +13,7 @@ from itertools import product
 
 import pytest
 import torch
+from required_phrases import required_phrases
 from search.phrases.test_phrases import Plain
 from sizes import drawn
 from table_model import (
@@ -52,7 +53,11 @@ def wanted(
 ) -> SentenceConstraints:
     any_of = tuple(tuple(map(phrase, c.split("|"))) for c in constraints)
     return SentenceConstraints(
-        any_of, constraints, tuple(map(phrase, banned)), banned, phrase(prefix), prefix_text=prefix
+        required_phrases(any_of, constraints),
+        banned=tuple(map(phrase, banned)),
+        banned_text=banned,
+        prefix=phrase(prefix),
+        prefix_text=prefix,
     )
 
 

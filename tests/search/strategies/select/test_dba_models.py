@@ -20,6 +20,7 @@ import pytest
 import torch
 from fairseq.token_generation_constraints import pack_constraints
 from models import alone, batch, build, dictionary, generators, run, same
+from required_phrases import required_phrases
 from sizes import covering, drawn
 
 from fairseq_ext.search.phrases.pieces import ROOTS
@@ -32,7 +33,7 @@ LENGTHS = [5, 3, 1, 7, 2, 8, 4, 6]
 
 def wanted(*phrases, **more) -> SentenceConstraints:
     return SentenceConstraints(
-        tuple((tuple(p),) for p in phrases), tuple(map(str, phrases)), **more
+        required_phrases(tuple((tuple(p),) for p in phrases), tuple(map(str, phrases))), **more
     )
 
 

@@ -16,7 +16,7 @@ from table_model import EOS, FIRST_WORD, lattice, random_table, search, stop_plu
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.strategies.select.dba import DBA
 
-A = SentenceConstraints((), (), (usual("a"),), ("a",))
+A = SentenceConstraints(banned=(usual("a"),), banned_text=("a",))
 END = {"$": 1.0}
 SPLIT = (*usual("a"), FIRST_WORD + 1)  # "ab" as " a b"
 
@@ -38,7 +38,9 @@ def found(tables, constraints, k: int, max_len: int, select=DBA, nbest: int = 1,
 def test_bad_continuations_do_not_drive_out_other_words(k):
     """The three likeliest words are banned, and the model would rather write "b" than go
     on with one of them."""
-    banned = SentenceConstraints((), (), tuple(map(usual, ["a", "A", "ab"])), ("a", "A", "ab"))
+    banned = SentenceConstraints(
+        banned=tuple(map(usual, ["a", "A", "ab"])), banned_text=("a", "A", "ab")
+    )
     goes_on = {"$": 0.999, "d": 0.001}
     arcs = {"": {"c": 0.5, "e": 0.3, "a": 0.1, "b": 0.06, "f": 0.04}, "b": END, "f": END}
     after = {word: goes_on for word in "cea"} | {f"{word} d": END for word in "cea"}
@@ -81,7 +83,11 @@ def test_a_quarter_of_the_rows_may_be_pending(k):
 @pytest.mark.parametrize("k", [1, 2, 5])
 def test_a_required_word_that_begins_with_a_banned_one_is_met(k):
     part = required("aa", "exact")
-    wanted = SentenceConstraints(part.any_of, part.text, A.banned, A.banned_text, cased=part.cased)
+    wanted = SentenceConstraints(
+        part.required,
+        banned=A.banned,
+        banned_text=A.banned_text,
+    )
     for seed in range(5):
         (each,) = found([random_table(seed, possible=6)], [wanted], k, 6)
         assert each

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from models import batch, build, dictionary, generators, run
+from required_phrases import required_phrases
 from sizes import covering, drawn
 
 from fairseq_ext import UsageError
@@ -179,8 +180,8 @@ def test_constraints_and_prefixes_are_on_the_list(way, select, share):
     ).ours
     phrase = (300, 301)
     given = [
-        SentenceConstraints(((phrase,),), ("x",)),
-        *[SentenceConstraints((), ()) for _ in LENGTHS[1:]],
+        SentenceConstraints(required_phrases(((phrase,),), ("x",))),
+        *[SentenceConstraints() for _ in LENGTHS[1:]],
     ]
     found = run(ours, {**batch(LENGTHS, words=WORDS), "sentence_constraints": given})
     assert all(met(h["tokens"].tolist(), given[0], ordered=False) == [True] for h in found[0])

@@ -2,6 +2,7 @@
 others are answered as they are found."""
 
 import torch
+from required_phrases import required_phrases
 
 from fairseq_ext.search.constraints.report import met
 from fairseq_ext.search.finished import Hypothesis
@@ -10,7 +11,7 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.strategies.stop.early import LengthRetry
 
 EOS, LIMIT = 2, 200
-WORD = SentenceConstraints((((7,), (8, 9)),), ("word",))
+WORD = SentenceConstraints(required_phrases((((7,), (8, 9)),), ("word",)))
 
 
 def hypothesis(*tokens: int) -> Hypothesis:
