@@ -32,6 +32,7 @@ from fairseq_ext.search.constraints.drafts import (
     Sentence,
     Version,
     elsewhere,
+    is_copied,
     is_form,
     is_imperative,
     is_part_of,
@@ -290,8 +291,13 @@ class GlossaryPlacement:
     def value(self, sentence: Sentence, candidate: Candidate, final: Hypothesis) -> float:
         """Return by what versions of a sentence are compared: the log-probability less the
         cost of each known term that is left."""
-        reasons = UNFIT_REASON, COPIED_REASON
-        left = {term for term, why in sentence.left_terms(candidate).items() if why in reasons}
+        words = candidate.text_words
+        left = {
+            term
+            for term, why in sentence.left_terms(candidate).items()
+            # a part of a path or code is no mention; one of a name may be
+            if why == UNFIT_REASON or (why == COPIED_REASON and not is_copied(term, words, False))
+        }
         cost = KNOWN_COST * len(sentence.known_terms & left)
         return float(final.positional_scores.sum()) - cost
 

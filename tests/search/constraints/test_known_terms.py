@@ -1,13 +1,18 @@
 """What the model knows decides whether a term may be left, never the letters of the file."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
+import torch
 from demo_model import FLAGS, MODEL, OURS
 from forked import interactive_forked
 
 from fairseq_ext import Translator
-from fairseq_ext.search.constraints.drafts import is_copied
+from fairseq_ext.core.words import words_of
+from fairseq_ext.search.constraints.drafts import COPIED_REASON, is_copied
+from fairseq_ext.search.constraints.inflection import KNOWN_COST
+from fairseq_ext.search.constraints.placement import GlossaryPlacement
 from fairseq_ext.search.phrases.sentence import SourceTerm
 
 UNKNOWN = {
@@ -142,3 +147,19 @@ def test_a_source_that_is_a_term_alone_gives_it_as_it_is_written(translated, mat
 def test_a_part_of_what_the_draft_copies_is_no_mention(mention, around, draft, is_known, is_it):
     term = SourceTerm("Länge", mention=mention, around=around)
     assert is_copied(term, draft.split(), is_known) is is_it
+
+
+@pytest.mark.parametrize(
+    ("draft", "around", "cost"),
+    [
+        ("das Cmdlet New-Item", ("the", "-"), 0),  # no mention: no other hypothesis is better
+        ("die Project Operations", ("the", "Operations"), KNOWN_COST),
+    ],
+)
+def test_what_a_draft_copies_of_a_path_or_code_costs_it_nothing(draft, around, cost):
+    text = draft.split()
+    term = SourceTerm("Neu", mention="New" if "New" in draft else "Project", around=around)
+    sentence = SimpleNamespace(known_terms={term}, left_terms=lambda _: {term: COPIED_REASON})
+    candidate = SimpleNamespace(text_words=words_of(" ".join(text)))
+    final = SimpleNamespace(positional_scores=torch.tensor([-1.0, -2.0]))
+    assert GlossaryPlacement.value(None, sentence, candidate, final) == -3.0 - cost
