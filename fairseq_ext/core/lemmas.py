@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -17,7 +18,13 @@ from functools import lru_cache
 from pathlib import Path
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.files import cache_folder, untrusted_reason
+from fairseq_ext.core.files import cache_folder, replace, untrusted_reason
+
+# subtle: a child that is forked while another thread is in SQLite could wait for ever
+in_use = threading.Lock()
+os.register_at_fork(
+    before=in_use.acquire, after_in_parent=in_use.release, after_in_child=in_use.release
+)
 
 Lemmatizer = Callable[[str], str]
 ENDING = 2  # letters by which similar lemmas are found
@@ -37,20 +44,28 @@ create index of_ending on inflected (ending);
 class WordForms:
     """Word forms by lemma, and lemmas by word form, in the order of the table.
 
-    connect: opens the database; each process calls it, as connections are not to be forked.
+    connect: opens the database; each process calls it, as connections are not to be forked. again:
+    makes it once more, in memory, if it is damaged.
     """
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection]):
-        self.connect = connect
+    def __init__(
+        self, connect: Callable[[], sqlite3.Connection], again: Callable[[], sqlite3.Connection]
+    ):
+        self.connect, self.again = connect, again
         self.process, self.database = os.getpid(), connect()
         self.lemma = lru_cache(maxsize=CACHED)(self.lemma_of)
         self.forms = lru_cache(maxsize=CACHED)(self.forms_of)
 
     def words(self, query: str, word: str) -> list[str]:
         """Return the words that a query finds."""
-        if self.process != os.getpid():
-            self.process, self.database = os.getpid(), self.connect()
-        return [found for (found,) in self.database.execute(query, (word,))]
+        with in_use:
+            if self.process != os.getpid():
+                self.process, self.database = os.getpid(), self.connect()
+            try:
+                return [found for (found,) in self.database.execute(query, (word,))]
+            except sqlite3.DatabaseError:
+                self.connect, self.database = self.again, self.again()
+                return [found for (found,) in self.database.execute(query, (word,))]
 
     def lemma_of(self, form: str) -> str | None:
         """Return the lemma of a form; None if it is not known."""
@@ -68,9 +83,15 @@ class WordForms:
 
 def in_memory(lemma_of: Mapping[str, str]) -> WordForms:
     """Return the forms of a table of lemmas by their forms."""
+    database = filled(lemma_of)
+    return WordForms(lambda: database, lambda: database)
+
+
+def filled(lemma_of: Mapping[str, str]) -> sqlite3.Connection:
+    """Return a database in memory with a table of lemmas by their forms."""
     database = sqlite3.connect(":memory:", check_same_thread=False)
     fill(database, lemma_of)
-    return WordForms(lambda: database)
+    return database
 
 
 def fill(database: sqlite3.Connection, lemma_of: Mapping[str, str]) -> None:
@@ -90,17 +111,18 @@ def fill(database: sqlite3.Connection, lemma_of: Mapping[str, str]) -> None:
 def word_forms(language: str) -> WordForms:
     """Return the table of a language (its code, one that simplemma has). It stays in memory where
     the cache cannot be written, or others can write it."""
-    path = cache_folder() / f"forms-{language}-{version()}.sqlite"
+    path = cache_folder().absolute() / f"forms-{language}-{version()}.sqlite"
     try:
-        if not path.exists() or not is_whole(path):
+        if not is_whole(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-                part = os.path.join(folder, path.name)
+            with tempfile.TemporaryDirectory() as folder:
+                part = Path(folder, path.name)
                 with closing(sqlite3.connect(part)) as database:
                     fill(database, table(language))
-                os.replace(part, path)
+                replace(path, [part.read_bytes()])
+            path.chmod(0o644)
         if untrusted_reason(path) is None:
-            return WordForms(lambda: opened(path))
+            return WordForms(lambda: opened(path), lambda: filled(table(language)))
     except (OSError, sqlite3.Error):
         pass
     return in_memory(table(language))
@@ -113,11 +135,18 @@ def opened(path: Path) -> sqlite3.Connection:
 
 
 def is_whole(path: Path) -> bool:
-    """Return whether a file has all of its pages."""
-    with closing(opened(path)) as database:
-        pages, size = (
-            database.execute(f"pragma page_{each}").fetchone()[0] for each in ("count", "size")
-        )
+    """Return whether there is a file of ours with all of its pages."""
+    if not path.is_file():
+        return False
+    try:
+        with closing(opened(path)) as database:
+            database.execute("select form, lemma from words limit 1").fetchone()
+            database.execute("select lemma, ending from inflected limit 1").fetchone()
+            pages, size = (
+                database.execute(f"pragma page_{each}").fetchone()[0] for each in ("count", "size")
+            )
+    except sqlite3.Error:
+        return False
     return path.stat().st_size == pages * size
 
 
