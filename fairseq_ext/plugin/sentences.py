@@ -380,7 +380,8 @@ def segmentation(build: Callable[[Any], Any], args: Any) -> Any:
         if explain(error) is not None:
             raise
         path = of_some_tasks(args, "sentencepiece_model")
-        named = f"--sentencepiece-model {path}" if path else "what --bpe names"
+        kind = of_some_tasks(args, "_name")
+        named = f"--sentencepiece-model {path}" if path else f"what --bpe {kind} names"
         raise UsageError(
             f"{named} cannot be read ({cut(str(error))}): it is damaged or of another "
             "kind; copy it again"

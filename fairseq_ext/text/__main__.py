@@ -31,8 +31,7 @@ def parser() -> ArgumentParser:
         "around and between them.",
         epilog="Every other flag is one of fairseq-interactive's or of this package (python -m "
         "fairseq_ext). exit codes: 0 all is translated; 1 an error, reported in one sentence; "
-        "2 the same, where IN is an archive (docx, pptx, odt, epub) that is damaged, encrypted or "
-        "too large; 3 some of it stays as it was, as standard error says",
+        "3 some of it stays as it was, as standard error says",
         allow_abbrev=False,
     )
     commands = parse.add_subparsers(required=True, metavar="translate")
