@@ -105,7 +105,8 @@ def is_copied(term: SourceTerm, words: Sequence[str], is_known: bool) -> bool:
     before, behind = term.around
     # "Controller/Foreman" is no path
     joints = JOINTS if is_known or before == behind else JOINTS - {"/"}
-    runs = [[before, *own]] * (before in joints) + [[*own, behind]] * (behind in joints)
+    runs = [words_of(term.code)] * bool(term.code)
+    runs += [[before, *own]] * (before in joints) + [[*own, behind]] * (behind in joints)
     if is_known:
         runs += [own] * (len(own) > 1) + [[before, *own]] * is_word(before)
         runs += [[*own, behind]] * is_word(behind)

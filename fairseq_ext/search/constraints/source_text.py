@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from unicodedata import normalize
 
+import regex
 from torch import Tensor
 
 from fairseq_ext.core.words import LANGUAGE, starts_of, words_of
@@ -89,6 +90,21 @@ class SourceText:
         return self.segmenter.decode(
             " ".join(pieces[1:] if pieces and LANGUAGE.fullmatch(pieces[0]) else pieces)
         )
+
+
+QUOTES = "()[]{}<>\"'“”„‚‘’,;:!?."  # around a path
+# of a path, a URL or an identifier: a scheme, a sign that only code has, a dot inside of a word,
+# two slashes, or a sign at its start
+CODE = regex.compile(r"://|[\\_@]|\w\.\p{L}|/.*/|^[/~]\w|^--?\w")
+
+
+def code_around(text: str, start: int, end: int) -> str:
+    """Return the path, URL or identifier of a text that characters [start, end) are a part of; ""
+    for none."""
+    first = max((i + 1 for i in range(start) if text[i].isspace()), default=0)
+    behind = next((i for i in range(end, len(text)) if text[i].isspace()), len(text))
+    chunk = text[first:behind].strip(QUOTES)
+    return chunk if len(chunk) > end - start and CODE.search(chunk) else ""
 
 
 def neighbours(words: Sequence[str], start: int, end: int) -> tuple[str, str]:

@@ -129,6 +129,7 @@ class SourceTerm:
     in_compounds: bool = False  # they count as parts of longer words too
     mention: str = ""  # as in the source
     around: tuple[str, str] = ("", "")  # the source words before and behind it, "" for none
+    code: str = ""  # the path, URL or identifier that the mention is a part of
     optional: bool = False  # it may be left where it does not fit
     required: bool = False  # by a phrase of the line, the file or the call as well
 

@@ -13,6 +13,7 @@ from fairseq_ext.core.words import words_of
 from fairseq_ext.search.constraints.drafts import COPIED_REASON, is_copied
 from fairseq_ext.search.constraints.inflection import KNOWN_COST
 from fairseq_ext.search.constraints.placement import GlossaryPlacement
+from fairseq_ext.search.constraints.source_text import code_around
 from fairseq_ext.search.phrases.sentence import SourceTerm
 
 UNKNOWN = {
@@ -147,6 +148,40 @@ def test_a_source_that_is_a_term_alone_gives_it_as_it_is_written(translated, mat
 def test_a_part_of_what_the_draft_copies_is_no_mention(mention, around, draft, is_known, is_it):
     term = SourceTerm("Länge", mention=mention, around=around)
     assert is_copied(term, draft.split(), is_known) is is_it
+
+
+def test_code_around_a_mention():
+    for text, code in {
+        "see https://example.com/server.": "https://example.com/server",
+        "(/etc/server.conf)": "/etc/server.conf",
+        "run server.exe now": "server.exe",
+        "the System.Server.Name, then": "System.Server.Name",
+        "my_server is": "my_server",
+        "--server x": "--server",
+        "the server. Then": "",
+        "client/server systems": "",
+        "a file server": "",
+        "server-side": "",
+    }.items():
+        start = text.lower().index("server")
+        assert code_around(text, start, start + 6) == code, text
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_part_of_a_url_that_the_draft_repeats_is_no_mention(is_known):
+    code = "https://example.com/server"
+    term = SourceTerm("Diener", mention="server", around=("/", "."), code=code)
+    for draft, is_it in ((f"siehe {code}.", True), ("siehe https://example.com/Server.", False)):
+        assert is_copied(term, words_of(draft), is_known) is is_it
+
+
+def test_terms_inside_of_paths_stay_through_the_command(tmp_path):
+    (tmp_path / "terms.tsv").write_text("example\tsample\n", encoding="utf-8")
+    done = interactive_forked(
+        "Siehe https://example.com/a.\n", MODEL, *OURS, "--glossary", tmp_path / "terms.tsv"
+    )
+    (text,) = re.findall(r"^D-\d+\t\S+\t(.*)$", done.stdout, re.MULTILINE)
+    assert "https://example.com/a" in text
 
 
 @pytest.mark.parametrize(
