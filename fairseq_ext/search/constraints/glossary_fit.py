@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from fairseq_ext.core.errors import counted
-from fairseq_ext.core.words import Matcher, words_of
+from fairseq_ext.core.words import Matcher, has_own_case, words_of
 
 logger = logging.getLogger("fairseq_ext")
 SENTENCES = 200  # that are looked at
-LEAST = 3  # terms that would be found
+LEAST = 5  # terms that would be found
 
 
 class GlossaryFit:
@@ -45,7 +45,9 @@ class GlossaryFit:
         for number, (source, targets) in enumerate(self.terms()):
             for matcher, texts in ((any_case, [source]), (wrong_way, targets)):
                 for text in texts:
-                    if words := words_of(text, self.segmented):
+                    words = words_of(text, self.segmented)
+                    # "IT" is not "it"
+                    if words and not (matcher is any_case and any(map(has_own_case, words))):
                         matcher.add(words, number)
         sentences, self.sentences = self.sentences, []
         now = counted(len(self.terms_found), "term")

@@ -85,6 +85,7 @@ def test_an_entry_says_itself_that_it_is_optional(tmp_path):
     ("change", "said"),
     [
         (lambda a, b: (a, b), ""),
+        (lambda a, b: (a.upper(), b), ""),  # acronyms
         (lambda a, b: (a.title(), b), "would be found in another letter case: add --glossary-m"),
         (lambda a, b: (b, a), "would be found by their targets: name its columns in a header, or"),
     ],
@@ -92,6 +93,7 @@ def test_an_entry_says_itself_that_it_is_optional(tmp_path):
 def test_a_glossary_that_does_not_fit_its_texts_is_one_warning(tmp_path, change, said):
     """Its columns are the wrong way round, or its letter case is another."""
     terms = {"steht": "stands", "schläft": "sleeps", "gestern": "yesterday", "kaputt": "broken"}
+    terms |= {"neu": "new", "vergessen": "forgotten"}
     rows = [change(a, b) for a, b in terms.items()]
     (tmp_path / "terms.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in rows), encoding="utf-8")
     command = (MODEL, *OURS, "--glossary", tmp_path / "terms.tsv", "--beam", 1)
