@@ -44,14 +44,14 @@ create index of_ending on inflected (ending);
 class WordForms:
     """Word forms by lemma, and lemmas by word form, in the order of the table.
 
-    connect: opens the database; each process calls it, as connections are not to be forked. again:
+    connect: opens the database; each process calls it, as connections are not to be forked. rebuild:
     makes it once more, in memory, if it is damaged.
     """
 
     def __init__(
-        self, connect: Callable[[], sqlite3.Connection], again: Callable[[], sqlite3.Connection]
+        self, connect: Callable[[], sqlite3.Connection], rebuild: Callable[[], sqlite3.Connection]
     ):
-        self.connect, self.again = connect, again
+        self.connect, self.rebuild = connect, rebuild
         self.process, self.database = os.getpid(), connect()
         self.lemma = lru_cache(maxsize=CACHED)(self.lemma_of)
         self.forms = lru_cache(maxsize=CACHED)(self.forms_of)
@@ -64,7 +64,7 @@ class WordForms:
             try:
                 return [found for (found,) in self.database.execute(query, (word,))]
             except sqlite3.DatabaseError:
-                self.connect, self.database = self.again, self.again()
+                self.connect, self.database = self.rebuild, self.rebuild()
                 return [found for (found,) in self.database.execute(query, (word,))]
 
     def lemma_of(self, form: str) -> str | None:
