@@ -44,8 +44,8 @@ create index of_ending on inflected (ending);
 class WordForms:
     """Word forms by lemma, and lemmas by word form, in the order of the table.
 
-    connect: opens the database; each process calls it, as connections are not to be forked. rebuild:
-    makes it once more, in memory, if it is damaged.
+    connect: opens the database; each process calls it, as connections are not to be forked.
+    rebuild: makes it in memory, if it is damaged.
     """
 
     def __init__(
