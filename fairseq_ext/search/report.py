@@ -163,7 +163,8 @@ def from_json(kind: Any, value: Any, name: str = "line") -> Any:
     if isinstance(value, dict) and is_dataclass(kind):
         of, needed = types_of(kind)  # type: ignore[arg-type]
         if needed <= value.keys() <= of.keys():
-            return kind(**{each: from_json(of[each], given, each) for each, given in value.items()})  # type: ignore[operator]
+            given = {each: from_json(of[each], part, each) for each, part in value.items()}
+            return kind(**given)  # type: ignore[operator]
     elif kind is Tensor and isinstance(value, list):
         with contextlib.suppress(RuntimeError, TypeError, ValueError):  # no numbers
             return torch.tensor(value)

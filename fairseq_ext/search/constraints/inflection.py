@@ -96,7 +96,7 @@ class Inflection:
                     term, candidate.text, span, spans, longer_word(candidate, term)
                 )
                 if self.has_agreement
-                else self.writer.choices(term, candidate.text, span, spans),
+                else self.writer.choices(term, candidate.text, span),
             )
             for term, span in places
         ]

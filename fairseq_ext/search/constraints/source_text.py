@@ -45,9 +45,9 @@ class SourceText:
 
     def tokens_of_words(
         self, tokens: Tokens, unknown: Sequence[str] = ()
-    ) -> tuple[Callable[[int, int], list[int]], list[str]]:
-        """Return a function from `words` [start, end) to the places of their tokens, and the
-        words."""
+    ) -> tuple[Callable[[int, int], list[int]], Callable[[int, int], str], list[str]]:
+        """Return a function from `words` [start, end) to the places of their tokens, one to the
+        path, URL or identifier that they are a part of (`code_around`), and the words."""
         ids = self.numbered(tokens, unknown)
 
         def read(part: Sequence[int]) -> str:
@@ -61,10 +61,13 @@ class SourceText:
         text = normalize("NFKC", read(ids))
         words = words_of(text, self.segmenter.takes_pieces)
         starts = starts_of(text, words)
+
+        def characters(start: int, end: int) -> tuple[int, int]:
+            return starts[start], starts[end - 1] + len(words[end - 1])
+
         return (
-            lambda start, end: overlapping(
-                spans, starts[start], starts[end - 1] + len(words[end - 1])
-            ),
+            lambda start, end: overlapping(spans, *characters(start, end)),
+            lambda start, end: code_around(text, *characters(start, end)),
             words,
         )
 

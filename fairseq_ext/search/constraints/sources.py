@@ -7,17 +7,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-from unicodedata import normalize
 
 from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import Lines
-from fairseq_ext.core.words import Match, is_word, starts_of, words_of
+from fairseq_ext.core.words import is_word, words_of
 from fairseq_ext.search.constraints.allowed import AllowedFlags, AllowedOutputs
 from fairseq_ext.search.constraints.glossary import Glossary, GlossaryOptions, Required
 from fairseq_ext.search.constraints.lines import NO_CONSTRAINTS, is_json, parse_json, parse_tabs
-from fairseq_ext.search.constraints.source_text import SourceText, code_around, neighbours
+from fairseq_ext.search.constraints.source_text import SourceText, neighbours
 from fairseq_ext.search.phrases.pieces import Boundaries
 from fairseq_ext.search.phrases.places import banned_in_texts
 from fairseq_ext.search.phrases.segmenter import Segmenter
@@ -329,10 +328,10 @@ class ConstraintSource:
             else:
                 own.append(i)
         tokens = size(all_required)
-        tokens_of, words = (
+        tokens_of, code_of, words = (
             self.source_text.tokens_of_words(source, unknown)
             if self.locates_terms and required and len(source)
-            else (None, [])
+            else (None, None, [])
         )
         for each in required:
             if (each.term.source, frozenset(each.phrases)) in brought:
@@ -375,7 +374,9 @@ class ConstraintSource:
                     optional=each.term.optional,
                     mention=" ".join(words[each.matches[0].start : each.matches[0].end]),
                     around=neighbours(words, each.matches[0].start, each.matches[0].end),
-                    code=self.code(source, unknown, words, each.matches[0]),
+                    code=""
+                    if code_of is None
+                    else code_of(each.matches[0].start, each.matches[0].end),
                 )
             )
         if len(terms) == len(given.terms):
@@ -392,22 +393,6 @@ class ConstraintSource:
                 if tokens_of is not None and is_word(word)
             ),
         )
-
-    def code(
-        self,
-        source: Tensor | Sequence[int],
-        unknown: Sequence[str],
-        words: Sequence[str],
-        match: Match,
-    ) -> str:
-        """Return the path, URL or identifier that a mention is a part of, "" for none; words: of
-        the source."""
-        if not words:
-            return ""
-        text = normalize("NFKC", self.source_text.text(source, unknown))
-        starts = starts_of(text, words)
-        last = match.end - 1
-        return code_around(text, starts[match.start], starts[last] + len(words[last]))
 
     def narrowed(
         self, given: SentenceConstraints, forms: Callable[[str, Sequence[str]], tuple[str, ...]]

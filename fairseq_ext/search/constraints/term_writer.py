@@ -67,9 +67,8 @@ class TermWriter:
         """The conversion between the target's tokens and text."""
         return self.target_text()
 
-    def choices(self, term: SourceTerm, text: str, span: Span, taken: list[Span]) -> list[Rewrite]:
-        """Return the ways to write a term in the place of a span of a text; taken: the spans of all
-        terms."""
+    def choices(self, term: SourceTerm, text: str, span: Span) -> list[Rewrite]:
+        """Return the ways to write a term in the place of a span of a text."""
         displaced, forms = text[slice(*span)], term.targets
         if self.is_english:
             forms = agreeing(forms, displaced, text[: span[0]])
