@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -60,6 +61,7 @@ def is_word(unit: str) -> bool:
 
 
 Key = tuple[str, ...]  # words in the form that is compared
+LISTED = 0.2  # share of terms with another form listed: the glossary names its forms itself
 MIN_INFLECTED = 4  # letters of a word whose other forms are found
 NO_S = re.compile(r"(?:s|men|children|people|feet|teeth|mice|geese)(?<!ss)$")  # English plurals
 ADJECTIVE = "-"  # mark of a stem: "bestanden" is no form of "Bestand"
@@ -193,6 +195,15 @@ class Matcher:
         if known == term and self.inflections is not None and self.inflections.is_lemma(key):
             self.forms.add(self.inflections(key), term)
         return known
+
+    def only_as_written_if_listed(self) -> None:
+        """Find terms as they are written only, if at least one in five is listed in another form
+        too (*Mann* and *Männer*): such a glossary names the forms that it is about."""
+        if self.inflections is not None:
+            forms = Counter(self.inflections(key) for key in self.words.terms)
+            listed = sum(count for count in forms.values() if count > 1)
+            if listed >= LISTED * len(self.words.terms):
+                self.inflections = None
 
     def matches(self, words: Sequence[str]) -> list[Match]:
         """Return the terms in a sentence of these words, from left to right."""

@@ -61,7 +61,8 @@ class GlossaryFlags:
         metadata={
             "help": "how --glossary finds terms in sources: as written, in any case, or also in "
             "other forms of the words (default: lemma, where --bpe or --tokenizer is given and "
-            "simplemma knows the source language; else surface)",
+            "simplemma knows the source language, but for a glossary that lists forms of its terms; "
+            "else surface)",
             "implemented": "core/words.py",
         },
     )
@@ -184,6 +185,8 @@ class Glossary:
             match = match_mode(options.match, options.languages, not segmenter.takes_pieces)
             self.matcher = matcher(match, options.languages.source)
             self.read()
+            if options.match is None:
+                self.matcher.only_as_written_if_listed()
         self.fit = GlossaryFit(
             options.path,
             lambda: ((term.source, term.targets) for term in self.terms),

@@ -54,6 +54,19 @@ def test_other_forms_of_a_term_are_found_but_by_surface(tmp_path):
         assert "glossary_match=surface" not in signature
 
 
+def test_a_glossary_that_lists_forms_of_its_terms_is_matched_as_it_is_written(tmp_path):
+    """One that has Datei and Dateien names its forms: Ordners is none of them."""
+    lines = "Der Name des Ordners ist neu.\nDer Ordner ist leer.\n"
+    for rows, listed in (("Ordner\tbinder\nDatei\trecord\nDateien\trecords\n", True), ("", False)):
+        glossary = tmp_path / "terms.tsv"
+        glossary.write_text(rows or "Ordner\tbinder\n", encoding="utf-8")
+        for match in ((), ("--glossary-match", "lemma")):
+            done = interactive_forked(lines, MODEL, *OURS, "--glossary", glossary, *match)
+            found = re.findall(r"^D-\d+\t\S+\t(.*)$", done.stdout, re.MULTILINE)
+            has = ["binder" in text for text in found]
+            assert has == [not listed or bool(match), True], found
+
+
 def test_mentions_share_no_words_and_the_report_counts_as_the_statistics(tmp_path):
     """ "account" in "account name" is no translation of another mention, nor is "package" in
     "package managers"."""
