@@ -61,7 +61,7 @@ class GlossaryFlags:
         metadata={
             "help": "how --glossary finds terms in sources: as written, in any case, or also in "
             "other forms of the words (default: lemma, where --bpe or --tokenizer is given and "
-            "simplemma knows the source language, but for a glossary that lists forms of its terms; "
+            "simplemma knows the source language and the glossary lists no forms of its terms; "
             "else surface)",
             "implemented": "core/words.py",
         },
