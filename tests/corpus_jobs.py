@@ -7,12 +7,13 @@ import json
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.corpus import run
 from fairseq_ext.corpus.job import CorpusJob
 from fairseq_ext.corpus.shards import Shard, ShardReader
-from fairseq_ext.corpus.worker import CorpusWorker, Result
+from fairseq_ext.corpus.worker import CorpusWorker, Result, error_entry
 
 ROOT = Path(__file__).resolve().parents[1]
 DEMO = ROOT / "checkpoints" / "demo"
@@ -86,12 +87,13 @@ class OneProcess(run.Run):
             1,
             self.job.format == "text",
         )
-        units = self.units(todo)
-        for unit in units:
+        if isinstance(worker, CorpusWorker) and worker.translator is None:
+            assert "error" not in worker.load()
+        for unit in self.units(todo):
             result = worker.translate(unit.shard, unit.sentences)
             self.sign({"signature": "one process"})
             self.save(unit, result)
-            self.tick(1, 1, time.monotonic())
+            self.tick(SimpleNamespace(alive=1, size=1, start_time=time.monotonic()))
 
 
 @contextlib.contextmanager
@@ -136,33 +138,13 @@ class Echo:
 
     def translate(self, shard, sentences):
         self.calls += 1
-        errors = [
-            {
-                "shard": shard.name,
-                "line": s.number + 1,
-                "id": s.id,
-                "kind": s.error[0],
-                "reason": s.error[1],
-            }
-            for s in sentences
-            if s.error
-        ]
+        errors = [error_entry(shard, s.number, s.id, *s.error) for s in sentences if s.error]
         lines = [
             json.dumps({"id": s.id, "hypotheses": [] if s.error else [s.source.upper()]}) + "\n"
             for s in sentences
         ]
-        good = len(sentences) - len(errors)
-        return Result(
-            "".join(lines).encode(),
-            errors,
-            Stats(sentences=good),
-            good,
-            good,
-            0.01,
-            0.01,
-            0.0,
-            "echo",
-        )
+        stats = Stats(sentences=len(sentences) - len(errors), target_tokens=len(sentences))
+        return Result("".join(lines).encode(), errors, stats, "echo", 0.01, 0.01)
 
 
 def read(path, size=1000, done=(), **how):

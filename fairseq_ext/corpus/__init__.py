@@ -5,7 +5,7 @@ translate --help`
 | --- | --- |
 | shards.py | input files as shards, and a shard as numbered sentences with their constraints |
 | worker.py | a Ray actor: a loaded model, and a unit of sentences through it |
-| scheduler.py | Ray's start; which worker gets which unit; the loss of workers and nodes |
+| scheduler.py | the pool whose processes Ray starts; the halving of units; Ray's start |
 | output.py | parts, finished files, errors.jsonl: written under another name, renamed at the end |
 | progress.py | progress lines, the table at the end, the statistics file |
 | job.py | the arguments of a run, the manifest of its output, which shards are finished |

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import signal
 import sys
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from dataclasses import fields
 from typing import Any
 
-from fairseq_ext.core.errors import UsageError, counted, cut, report
-from fairseq_ext.corpus import scheduler
-from fairseq_ext.corpus.job import SUFFIXES, CorpusJob
+from fairseq_ext.core.errors import UsageError, counted, report
+from fairseq_ext.corpus.job import CorpusJob, check_numbers
 from fairseq_ext.corpus.run import translate
 from fairseq_ext.plugin.loading.settings import as_keywords
 from fairseq_ext.search.checks import refused_by_corpus
+from fairseq_ext.search.registry import typed
 
 EXIT_CODES = """
 exit codes: 0 every sentence is translated; 1 stopped by an error, \
@@ -41,174 +42,45 @@ def parser() -> ArgumentParser:
         formatter_class=RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add = parse.add_argument
-    add(
-        "--path",
-        help="checkpoint, or several joined by colons (default: the one in --data, with "
-        "its segmentation)",
-    )
-    add("--data", required=True, help="folder with the dictionaries")
-    add(
-        "--input",
-        required=True,
-        nargs="+",
-        metavar="FILE",
-        help="text, .jsonl or .parquet, also .gz .zst .bz2; folders, patterns",
-    )
-    add(
-        "--output",
-        required=True,
-        metavar="DIR",
-        help="a file for each input file, manifest.json, errors.jsonl",
-    )
-    add(
-        "--format",
-        choices=list(SUFFIXES),
-        default="jsonl",
-        help="format of the output (default: jsonl; text: best hypotheses alone)",
-    )
-    add(
-        "--source-field",
-        metavar="NAME",
-        help="key or column of the source in JSONL and Parquet (default: source, else text)",
-    )
-    order = (
-        "one for each input file; phrases come in any order unless --constraints is ordered "
-        "(default: none)"
-    )
-    add("--constraints-file", nargs="+", metavar="FILE", help=order)
-    add(
+    for each in fields(CorpusJob):
+        if each.metadata:
+            how = {name: value for name, value in each.metadata.items() if name != "largest"}
+            parse.add_argument(typed(each.name), default=each.default, **how)
+    parse.add_argument(
         "-s",
         "--source-lang",
         help="source language (default: as the dictionaries and the checkpoint say)",
     )
-    add("-t", "--target-lang", help="target language (default: the other dictionary's)")
-    add(
-        "--overwrite",
-        action="store_true",
-        help="remove the output of earlier runs from --output, and start again (default: off)",
-    )
-    add(
-        "--workers",
-        type=positive,
-        metavar="N",
-        help="processes that translate (default: one a GPU, else one for each --threads cores)",
-    )
-    add(
-        "--threads",
-        type=positive,
-        default=1,
-        metavar="N",
-        help="CPU threads of a worker (default: 1)",
-    )
-    add(
-        "--unit",
-        type=positive,
-        default=500,
-        metavar="N",
-        help="sentences that a worker gets at once (default: 500)",
-    )
-    add(
-        "--address", help="address of a running Ray cluster, or auto (default: Ray is started here)"
-    )
-    add(
-        "--object-store",
-        type=positive,
-        default=512,
-        metavar="MIB",
-        help="memory for Ray's objects, in MiB, where Ray is started here (default: 512)",
-    )
-    add("--dashboard", action="store_true", help="start Ray's dashboard with it (default: off)")
-    add(
-        "--progress",
-        type=float,
-        default=10.0,
-        metavar="SECONDS",
-        help="time between lines on standard error, 0: no line (default: 10)",
-    )
-    add(
-        "--stats-file",
-        metavar="FILE",
-        help="counts and times, added up over workers and runs (default: none)",
+    parse.add_argument(
+        "-t", "--target-lang", help="target language (default: the other dictionary's)"
     )
     return top
-
-
-def positive(text: str) -> int:
-    """Return a whole number above zero (raises ValueError)."""
-    value = int(text)
-    if value < 1:
-        raise ValueError(text)
-    return value
-
-
-MIN_OBJECT_STORE = 75  # MiB
-MAX_THREADS_PER_CORE = 64  # threads of all workers together, where no cluster is named
-MAX_VALUES = {  # upper limits; with larger values the machine would only be busy with the attempt
-    "threads": (1024, "number of CPU threads"),
-    "workers": (100_000, "number of workers"),
-    "unit": (1_000_000, "number of sentences"),
-    "object_store": (1 << 24, "number of MiB"),
-}
 
 
 def job_of(argv: list[str] | None) -> CorpusJob:
     """Return the job that a command line describes; argv: None for the process's own arguments."""
     args, others = parser().parse_known_args(argv)
-    check_numbers(args)
+    given = vars(args)
+    del given["command"]
+    languages = {name: given.pop(name) for name in ("source_lang", "target_lang")}
+    check_numbers(CorpusJob(**given))
     flags = as_keywords(others)
     for name in ("results_file", "resume"):
         if name in flags:
             raise UsageError(
-                f"--{name.replace('_', '-')} belongs to the other commands: "
+                f"{typed(name)} belongs to the other commands: "
                 "leave it out, a corpus run continues when its command is repeated"
             )
     for name, why in refused_by_corpus().items():
         if name in flags:
-            raise UsageError(f"--{name.replace('_', '-')} {why}: leave it out")
-    flags |= {
-        name: value
-        for name in ("source_lang", "target_lang")
-        if (value := vars(args)[name]) is not None
-    }
-    ours = {
-        name: value
-        for name, value in vars(args).items()
-        if name not in ("command", "source_lang", "target_lang")
-    }
+            raise UsageError(f"{typed(name)} {why}: leave it out")
+    flags |= {name: value for name, value in languages.items() if value is not None}
     if args.path is None:
         from fairseq_ext.plugin.loading.model import find_model
 
         flags = find_model(args.data, flags)
-        ours |= {name: flags.pop(name) for name in ("path", "data")}
-    return CorpusJob(flags=flags, **ours)
-
-
-def check_numbers(args: Namespace) -> None:
-    """Raise UsageError for a number that is out of its range."""
-    for name, (largest, meaning) in MAX_VALUES.items():
-        value = vars(args)[name]
-        if value is not None and value > largest:
-            raise UsageError(
-                f"--{name.replace('_', '-')} ({meaning}) must be 1 to {largest}, "
-                f"not {cut(str(value))}"
-            )
-    if (
-        not args.address
-        and (args.workers or 1) * args.threads > MAX_THREADS_PER_CORE * scheduler.cores()
-    ):
-        raise UsageError(
-            f"--workers {args.workers or 1} with --threads {args.threads} is far more than this "
-            f"machine's {counted(scheduler.cores(), 'core')}: "
-            "lower one of the two, or name a cluster with --address"
-        )
-    if args.object_store < MIN_OBJECT_STORE:
-        raise UsageError(
-            f"--object-store {args.object_store} is less than Ray takes: use {MIN_OBJECT_STORE} "
-            "MiB or more"
-        )
-    if not 0 <= args.progress < float("inf"):
-        raise UsageError(f"--progress (seconds) must be 0 or more, not {args.progress}")
+        given |= {name: flags.pop(name) for name in ("path", "data")}
+    return CorpusJob(flags=flags, **given)
 
 
 def handle_sigterm(number: int, frame: Any) -> None:

@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.core.errors import UsageError, counted
+from fairseq_ext.core.errors import UsageError, counted, cut
 from fairseq_ext.core.files import fingerprint, replace, verify_digest, with_digest
 from fairseq_ext.corpus.shards import Shard
+from fairseq_ext.search.registry import typed
 
 SUFFIXES = {"jsonl": ".jsonl", "text": ".txt"}
+REQUIRED = {"required": True}
+
+
+def flag(help: str, default: Any = None, **how: Any) -> Any:
+    """Return a field that is a flag of the command. how: keywords of argparse; largest: upper limit
+    and meaning of a number, whose larger values would only keep the machine busy."""
+    return field(default=default, metadata={"help": help, **how})
+
+
+def count(help: str, largest: tuple[int, str], default: int | None = None, **how: Any) -> Any:
+    """Return a flag for a whole number above zero."""
+    return flag(help, default, type=positive, largest=largest, **{"metavar": "N", **how})
+
+
+def positive(text: str) -> int:
+    """Return a whole number above zero (raises ValueError)."""
+    value = int(text)
+    if value < 1:
+        raise ValueError(text)
+    return value
 
 
 @dataclass
@@ -23,23 +45,106 @@ class CorpusJob:
     flags: decoding flags, keywords of `Translator`.
     """
 
-    path: str
-    data: str
-    input: Sequence[str]
-    output: str
+    path: str = flag(
+        "checkpoint, or several joined by colons (default: the one in --data, with its "
+        "segmentation)"
+    )
+    data: str = flag("folder with the dictionaries", **REQUIRED)
+    input: Sequence[str] = flag(
+        "text, .jsonl or .parquet, also .gz .zst .bz2; folders, patterns",
+        nargs="+",
+        metavar="FILE",
+        **REQUIRED,
+    )
+    output: str = flag(
+        "a file for each input file, manifest.json, errors.jsonl", metavar="DIR", **REQUIRED
+    )
     flags: dict[str, Any] = field(default_factory=dict)
-    constraints_file: Sequence[str] | None = None
-    format: str = "jsonl"
-    source_field: str | None = None
-    unit: int = 500  # sentences
-    workers: int | None = None  # None: as many as the cluster has resources for
-    threads: int = 1  # of a worker, on the CPU
-    address: str | None = None  # of a running Ray cluster
-    object_store: int = 512  # MiB, of a Ray that is started here
-    dashboard: bool = False
-    progress: float = 10.0  # seconds between two lines
-    stats_file: str | None = None
-    overwrite: bool = False  # remove the output of earlier runs
+    format: str = flag(
+        "format of the output (default: jsonl; text: best hypotheses alone)",
+        "jsonl",
+        choices=list(SUFFIXES),
+    )
+    source_field: str | None = flag(
+        "key or column of the source in JSONL and Parquet (default: source, else text)",
+        metavar="NAME",
+    )
+    constraints_file: Sequence[str] | None = flag(
+        "one for each input file; phrases come in any order unless --constraints is ordered "
+        "(default: none)",
+        nargs="+",
+        metavar="FILE",
+    )
+    overwrite: bool = flag(
+        "remove the output of earlier runs from --output, and start again (default: off)",
+        False,
+        action="store_true",
+    )
+    workers: int | None = count(
+        "processes that translate (default: one a GPU, else one for each --threads cores)",
+        (100_000, "number of workers"),
+    )
+    threads: int = count("CPU threads of a worker (default: 1)", (1024, "number of CPU threads"), 1)
+    unit: int = count(
+        "sentences that a worker gets at once (default: 500)",
+        (1_000_000, "number of sentences"),
+        500,
+    )
+    address: str | None = flag(
+        "address of a running Ray cluster, or auto (default: Ray is started here)"
+    )
+    object_store: int = count(
+        "memory for Ray's objects, in MiB, where Ray is started here (default: 512)",
+        (1 << 24, "number of MiB"),
+        512,
+        metavar="MIB",
+    )
+    dashboard: bool = flag(
+        "start Ray's dashboard with it (default: off)", False, action="store_true"
+    )
+    progress: float = flag(
+        "time between lines on standard error, 0: no line (default: 10)",
+        10.0,
+        type=float,
+        metavar="SECONDS",
+    )
+    stats_file: str | None = flag(
+        "counts and times, added up over workers and runs (default: none)", metavar="FILE"
+    )
+
+
+MIN_OBJECT_STORE = 75  # MiB
+MAX_THREADS_PER_CORE = 64  # threads of all workers together, where no cluster is named
+
+
+def check_numbers(job: CorpusJob) -> None:
+    """Raise UsageError for a number that is out of its range."""
+    for each in fields(job):
+        largest, meaning = each.metadata.get("largest", (math.inf, ""))
+        value = getattr(job, each.name)
+        if meaning and value is not None and value > largest:
+            raise UsageError(
+                f"{typed(each.name)} ({meaning}) must be 1 to {largest}, not {cut(str(value))}"
+            )
+    workers = job.workers or 1
+    if not job.address and workers * job.threads > MAX_THREADS_PER_CORE * cores():
+        raise UsageError(
+            f"--workers {workers} with --threads {job.threads} is far more than this "
+            f"machine's {counted(cores(), 'core')}: "
+            "lower one of the two, or name a cluster with --address"
+        )
+    if job.object_store < MIN_OBJECT_STORE:
+        raise UsageError(
+            f"--object-store {job.object_store} is less than Ray takes: use {MIN_OBJECT_STORE} "
+            "MiB or more"
+        )
+    if not 0 <= job.progress < math.inf:
+        raise UsageError(f"--progress (seconds) must be 0 or more, not {job.progress}")
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def check_model(job: CorpusJob) -> None:
@@ -59,25 +164,12 @@ def check_model(job: CorpusJob) -> None:
 
 def files_read(job: CorpusJob, shards: Sequence[Shard]) -> list[tuple[str, str]]:
     """Return (flag, file) of each file that a job reads."""
-    found = [("--input", shard.path) for shard in shards] + [
-        ("--path", part) for part in job.path.split(":")
+    return [
+        *(("--input", shard.path) for shard in shards),
+        *(("--path", part) for part in job.path.split(":")),
+        *(("--constraints-file", shard.constraints) for shard in shards if shard.constraints),
+        *((typed(name), value) for name, value in job.flags.items() if isinstance(value, str)),
     ]
-    found += [("--constraints-file", shard.constraints) for shard in shards if shard.constraints]
-    return found + [
-        ("--" + name.replace("_", "-"), value)
-        for name, value in job.flags.items()
-        if isinstance(value, str)
-    ]
-
-
-def absolute(value: Any) -> Any:
-    """Return a flag's value with absolute paths of files and folders: workers may be started in
-    another working folder."""
-    if not isinstance(value, str):
-        return value
-    return ":".join(
-        os.path.abspath(part) if os.path.exists(part) else part for part in value.split(":")
-    )
 
 
 # ---- `manifest.json`
@@ -90,31 +182,26 @@ FORMAT = {"format": "fairseq_ext corpus manifest", "version": 1}
 OUTPUT_FLAGS = ("glossary_report",)  # flags that name a file that the run writes
 
 
-def fingerprint_arguments(
-    path: str, data: str, shards: list[Shard], flags: dict[str, Any], **own: Any
-) -> dict[str, Any]:
+def fingerprint_arguments(job: CorpusJob, shards: list[Shard]) -> dict[str, Any]:
     """Return everything that the output depends on, by the name of the argument: values, and
     fingerprints of the files that they name."""
-    found: dict[str, Any] = {
-        "--" + name.replace("_", "-"): value
-        for name, value in {"path": path, "data": data, **flags, **own}.items()
-    }
-    read = {
-        name: value
-        for name, value in flags.items()
+    named = {"path": job.path, "data": job.data, **job.flags}
+    named |= {"format": job.format, "source_field": job.source_field}
+    files = {
+        f"a file of {typed(name)}": value
+        for name, value in job.flags.items()
         if isinstance(value, str) and name not in OUTPUT_FLAGS
     }
-    files = {f"a file of --{name.replace('_', '-')}": value for name, value in read.items()}
-    files |= {f"the model {part}": part for part in path.split(":")}
-    files |= {f"the dictionary {entry.name}": entry.path for entry in dictionaries(data)}
-    found |= {
-        name: fingerprint(file) for name, file in sorted(files.items()) if os.path.isfile(file)
+    files |= {f"the model {part}": part for part in job.path.split(":")}
+    files |= {f"the dictionary {entry.name}": entry.path for entry in dictionaries(job.data)}
+    return {
+        **{typed(name): value for name, value in named.items()},
+        **{name: fingerprint(file) for name, file in sorted(files.items()) if os.path.isfile(file)},
+        "--input": [shard.name for shard in shards],
+        "--constraints-file": [
+            fingerprint(shard.constraints) for shard in shards if shard.constraints
+        ],
     }
-    found["--input"] = [shard.name for shard in shards]
-    found["--constraints-file"] = [
-        fingerprint(shard.constraints) for shard in shards if shard.constraints
-    ]
-    return found
 
 
 def dictionaries(data: str) -> list[os.DirEntry]:
@@ -127,29 +214,23 @@ def dictionaries(data: str) -> list[os.DirEntry]:
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """Return a phrase for each argument that differs, with both values."""
 
-    def value_of(values: dict[str, Any], key: str) -> str:
-        value = values.get(key)
-        if isinstance(value, list):
-            return counted(len(value), "entry", "entries") if value else "not given"
-        return "not given" if value in (None, False) else "given" if value is True else str(value)
+    def shown(value: Any) -> str:
+        if isinstance(value, list) and value:
+            return counted(len(value), "entry", "entries")
+        return (
+            "not given" if value in (None, False, []) else "given" if value is True else str(value)
+        )
 
     found = []
     for key in dict.fromkeys([*old, *new]):
-        if old.get(key) == new.get(key) or not (old.get(key) or new.get(key)):
+        there, now = old.get(key), new.get(key)
+        if there == now or not (there or now):
             continue
-        if (
-            isinstance(old.get(key), list)
-            and isinstance(new.get(key), list)
-            and len(old[key]) == len(new[key])
-        ):
-            place = next(
-                i for i, (a, b) in enumerate(zip(old[key], new[key], strict=True)) if a != b
-            )
-            found.append(
-                f"{key} (entry {place + 1}: {old[key][place]} there, {new[key][place]} now)"
-            )
-        else:
-            found.append(f"{key} ({value_of(old, key)} there, {value_of(new, key)} now)")
+        place = ""
+        if isinstance(there, list) and isinstance(now, list) and len(there) == len(now):
+            i = next(i for i, (a, b) in enumerate(zip(there, now, strict=True)) if a != b)
+            place, there, now = f"entry {i + 1}: ", there[i], now[i]
+        found.append(f"{key} ({place}{shown(there)} there, {shown(now)} now)")
     return found
 
 
@@ -186,16 +267,14 @@ class Manifest:
         a finished shard has changed.
         """
         new = json.loads(json.dumps(new))
-        for shard in shards:  # finished, and unreadable in the last run alone
-            entry = self.shards.get(shard.name, {})
-            self.shards |= {shard.name: entry["done"]} if "done" in entry else {}
         # no output exists before a worker has set the signature
         different = differences(self.arguments, new) if self.signature else []
-        known = [(shard, self.shards[shard.name]) for shard in shards if shard.name in self.shards]
-        changed = [shard for shard, entry in known if entry["input"] != inputs[shard.name]]
-        done = [shard for shard in changed if self.shards[shard.name]["state"] == "done"]
+        known = [shard for shard in shards if shard.name in self.shards]
+        changed = [s for s in known if self.shards[s.name]["input"] != inputs[s.name]]
         different += [
-            f"{s.path} ({self.shards[s.name]['input']} there, {inputs[s.name]} now)" for s in done
+            f"{s.path} ({self.shards[s.name]['input']} there, {inputs[s.name]} now)"
+            for s in changed
+            if self.is_done(s)
         ]
         if different:
             raise UsageError(
@@ -205,10 +284,17 @@ class Manifest:
             )
         self.arguments = new
         for shard in shards:
-            known_entry = self.shards.get(shard.name)
-            if known_entry is None or known_entry["state"] != "done":
-                self.shards[shard.name] = {"state": "open", "input": inputs[shard.name]}
+            if not self.is_done(shard):
+                self.reopen(shard, inputs[shard.name])
         return changed
+
+    def is_done(self, shard: Shard) -> bool:
+        """Return whether the shard is finished."""
+        return self.shards.get(shard.name, {}).get("state") == "done"
+
+    def reopen(self, shard: Shard, fingerprint: str) -> None:
+        """Note that the shard is to be translated."""
+        self.shards[shard.name] = {"state": "open", "input": fingerprint}
 
     def sign(self, signature: str) -> None:
         """Record the signature of the workers; UsageError if the folder's output was made with

@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -128,7 +128,7 @@ class OutputFolder:
         head = {
             "errors": result.errors,
             "counts": result.stats.record(),
-            "translated": result.translated,
+            "translated": result.stats.sentences,
             "signature": result.signature,
         }
         head |= {"version": VERSION, "payload": sha256([result.payload])}
@@ -139,8 +139,9 @@ class OutputFolder:
             [json.dumps(with_digest(head)).encode() + b"\n", result.payload],
         )
 
-    def part_headers(self, shard: Shard) -> Iterable[dict[str, Any]]:
-        """Yield the headers of the shard's parts, in the order of their lines."""
+    def read_parts(self, shard: Shard) -> Iterator[tuple[dict[str, Any], IO[bytes]]]:
+        """Yield each part's header and the open file, which is at its payload, in the order of the
+        lines."""
         for start, end in self.ranges(shard):
             path = self.parts_of(shard) / f"{start}-{end}"
             with open(path, "rb") as part:
@@ -150,8 +151,7 @@ class OutputFolder:
                         raise ValueError("it is of another version")
                 except ValueError as error:
                     raise damaged_error(path, str(error)) from error
-            head["counts"] = Section.restored(head["counts"])
-            yield {"lines": end - start, "range": f"{start} to {end}", **head}
+                yield {**head, "start": start, "end": end, "path": path}, part
 
     def summary(self, shard: Shard) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Return the counts and the errors of the shard's parts. `stats` is for people; `counts` is
@@ -159,19 +159,20 @@ class OutputFolder:
         counts: dict[str, Any] = {"lines": 0, "translated": 0, "errors": 0, "signatures": []}
         stats = Section()
         errors: list[dict[str, Any]] = []
-        for head in self.part_headers(shard):
+        for head, _ in self.read_parts(shard):
             errors += head["errors"]
-            counts["lines"] += head["lines"]
+            counts["lines"] += head["end"] - head["start"]
             counts["translated"] += head["translated"]
-            counts["errors"] += len(head["errors"])
             counts["signatures"] = sorted({*counts["signatures"], head["signature"]} - {""})
             try:
-                stats.add(head["counts"])
+                stats.add(Section.restored(head["counts"]))
             except (ValueError, TypeError) as error:
                 # counters of other kinds than those of the earlier parts
+                lines = f"{head['start']} to {head['end']}"
                 raise damaged_error(
-                    self.parts_of(shard), f"the counts of lines {head['range']} do not fit: {error}"
+                    self.parts_of(shard), f"the counts of lines {lines} do not fit: {error}"
                 ) from error
+        counts["errors"] = len(errors)
         shown = {"signature": " and ".join(counts["signatures"]), **stats.as_dict()}
         return {**counts, "stats": shown, "counts": stats.record()}, errors
 
@@ -186,12 +187,10 @@ class OutputFolder:
             raise damaged_error(self.parts_of(shard), "its parts leave gaps or overlap")
 
         def chunks() -> Iterable[bytes]:
-            for start, end in ranges:
-                path = self.parts_of(shard) / f"{start}-{end}"
-                with open(path, "rb") as part:
-                    head, payload = verify_digest(part.readline()), part.read()
+            for head, part in self.read_parts(shard):
+                payload = part.read()
                 if sha256([payload]) != head.get("payload"):
-                    raise damaged_error(path, "its content is not what was written")
+                    raise damaged_error(head["path"], "its content is not what was written")
                 yield payload
 
         counts, errors = self.summary(shard)
@@ -223,12 +222,12 @@ class OutputFolder:
             self.errors_path(shard).unlink(missing_ok=True)
 
     def write_errors(
-        self, shards: Iterable[Shard], unreadable: Callable[[Shard], list[dict[str, Any]]]
+        self, shards: Iterable[Shard], unreadable: Mapping[str, dict[str, Any]]
     ) -> Counter[str]:
         """Write errors.jsonl again, for finished and unfinished shards: shard by shard, in the
         order of their lines. Return the number of entries of each kind.
 
-        unreadable: returns the entries of a shard as a whole.
+        unreadable: the entries of shards as a whole, by name.
         """
         kinds: Counter[str] = Counter()
 
@@ -239,7 +238,7 @@ class OutputFolder:
                 else:
                     path = self.errors_path(shard)
                     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-                lines += json_lines(unreadable(shard))
+                lines += json_lines(filter(None, [unreadable.get(shard.name)]))
                 kinds.update(json.loads(line)["kind"] for line in lines)
                 yield b"".join(lines)
 

@@ -14,7 +14,7 @@ from fairseq_ext.core.stats import Section
 from fairseq_ext.corpus.worker import Result
 
 if TYPE_CHECKING:
-    from fairseq_ext.corpus.scheduler import Unit, UnitScheduler
+    from fairseq_ext.corpus.scheduler import RayWorkers, Unit
 
 
 @dataclass
@@ -29,16 +29,14 @@ class Progress:
     unmet: int = 0  # of these, constraints that are not met
     sentences_before: int = 0  # done by earlier runs
     sentences: int = 0  # done by this run, like all fields below
-    translated: int = 0
-    tokens: int = 0
+    tokens: int = 0  # of the best hypotheses, EOS included
     busy: float = 0.0  # seconds that workers spent on units, summed
     cpu_seconds: float = 0.0  # CPU time of that
     idle_seconds: float = 0.0  # seconds that they waited between two units, summed
     bytes: int = 0  # of the input
     bytes_before: float = 0.0  # done by earlier runs, or left out
     bytes_done: float = 0.0
-    first: float = 0.0  # when the first unit was given out
-    seconds: float = 0.0  # from then to the end of the last
+    seconds: float = 0.0  # from the start of the first unit to the end of the last
     workers: int = 0
     restarts: int = 0
     signature: str = ""
@@ -50,23 +48,23 @@ class Progress:
     def add(self, unit: Unit, result: Result) -> None:
         """Count a finished unit."""
         self.sentences += len(unit.sentences)
-        self.translated += result.translated
-        self.tokens += result.tokens
+        self.tokens += result.stats.target_tokens
         self.busy += result.seconds
         self.cpu_seconds += result.cpu_seconds
         self.idle_seconds += result.idle_seconds
         self.bytes_done += unit.input_bytes
 
-    def tick(self, alive: int, size: int, start_time: float) -> None:
+    def tick(self, workers: RayWorkers) -> None:
         """Print a progress line if the interval has passed: the figures, or for how long they have
         not changed."""
         now = time.monotonic()
         if not self.interval or now - self.last_report_time < self.interval:
             return
-        self.last_report_time, self.seconds = now, now - (start_time or now)
+        self.last_report_time, self.seconds = now, now - (workers.start_time or now)
         where = f"no other sentence for {clock(now - self.changed)}"
         if self.sentences != self.reported_sentences:
             self.reported_sentences, self.changed, where = self.sentences, now, self.figures()
+        alive, size = workers.alive, workers.size
         waiting = "" if alive else " (they are starting, or the cluster has no room for them)"
         line = f"corpus: {where}, {alive} of {counted(size, 'worker')} alive{waiting}"
         print(line, file=sys.stderr, flush=True)
@@ -89,10 +87,10 @@ class Progress:
         """Return a count divided by the seconds of decoding."""
         return count / self.seconds if self.seconds else 0.0
 
-    def stop(self, scheduler: UnitScheduler) -> None:
+    def stop(self, workers: RayWorkers) -> None:
         """Record the time and the workers; called after the last unit."""
-        self.seconds = time.monotonic() - scheduler.start_time if scheduler.start_time else 0.0
-        self.workers, self.restarts = scheduler.size, scheduler.restarts
+        self.seconds = time.monotonic() - workers.start_time if workers.start_time else 0.0
+        self.workers, self.restarts = workers.size, workers.dispatch.restarts
 
     @property
     def waiting(self) -> float:

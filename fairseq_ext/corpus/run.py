@@ -6,7 +6,6 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,6 @@ from fairseq_ext.corpus.job import (
     SUFFIXES,
     CorpusJob,
     Manifest,
-    absolute,
     check_model,
     dictionaries,
     files_read,
@@ -27,14 +25,13 @@ from fairseq_ext.corpus.job import (
 )
 from fairseq_ext.corpus.output import OutputFolder
 from fairseq_ext.corpus.progress import Progress, RunStats
-from fairseq_ext.corpus.scheduler import ray_for
 from fairseq_ext.corpus.shards import Shard, ShardReader, UnreadableShard, check_columns, shards_of
-from fairseq_ext.corpus.worker import NOT_MET, Result, died_result
+from fairseq_ext.corpus.worker import NOT_MET, Result, died_result, error_entry
 from fairseq_ext.plugin.loading.data_folder import SegmentationCheck, kind_of_files
 from fairseq_ext.plugin.loading.settings import as_arguments, parse
 
 if TYPE_CHECKING:
-    from fairseq_ext.corpus.scheduler import Unit
+    from fairseq_ext.corpus.scheduler import RayWorkers, Unit
 
 logger = logging.getLogger("fairseq_ext.corpus")
 
@@ -82,20 +79,17 @@ def translate(job: CorpusJob) -> Progress:
 
 
 class Run:
-    """A job that is being run.
-
-    All work is done in the calling thread, except the joining of finished shards.
-    """
+    """A job that is being run, in the calling thread."""
 
     def __init__(self, job: CorpusJob, store: OutputFolder, shards: list[Shard]):
         self.job, self.store, self.shards = job, store, shards
         self.manifest = Manifest(store.folder)
         self.progress = Progress(job.progress, shards=len(shards))
-        self.joiner = ThreadPoolExecutor(1)
-        self.joining: list[tuple[Shard, Future]] = []
         # sentences that have been read and not yet saved, by shard
         self.sentences_in_flight: Counter[str] = Counter()
         self.lines: dict[str, int] = {}  # number of lines of each shard that was read to its end
+        # entries of errors.jsonl for shards that cannot be read to their end
+        self.unreadable: dict[str, dict[str, Any]] = {}
         self.stats = RunStats(job.stats_file)
         self.worker_notes: set[str] = set()  # notes that have been logged
         kind = (
@@ -109,36 +103,33 @@ class Run:
         """Read the existing output, translate what is missing, write the summary; return the
         counts."""
         todo = self.read_progress()
+        manifest, progress = self.manifest, self.progress
         if not self.stats.is_stream:
             # fail now, not at the end, if the statistics file cannot be written
-            self.stats.write(self.manifest.signature)
+            self.stats.write(manifest.signature)
         try:
             if todo:
                 self.work(todo)
-            self.finish_joined_shards(wait=True)
         finally:
-            self.joiner.shutdown()
-            progress, entries = self.progress, self.manifest.shards.values()
-            kinds = self.store.write_errors(self.shards, self.entries)
+            kinds = self.store.write_errors(self.shards, self.unreadable)
             progress.errors, progress.unmet = kinds.total(), kinds[NOT_MET]
-            progress.unreadable = [
-                entry["reason"] for entry in entries if entry["state"] == "unreadable"
-            ]
-            progress.shards_done = sum(entry["state"] == "done" for entry in entries)
-            stats = self.stats.as_dict(self.manifest.signature)
-            self.manifest.totals = {
+            progress.unreadable = [entry["reason"] for entry in self.unreadable.values()]
+            progress.shards_done = sum(
+                manifest.is_done(shard) and shard.name not in self.unreadable
+                for shard in self.shards
+            )
+            manifest.totals = {
                 "sentences": progress.sentences_before + progress.sentences,
                 "errors": progress.errors,
-                "stats": stats,
+                "stats": self.stats.as_dict(manifest.signature),
             }
-            self.manifest.write()
-            self.stats.write(self.manifest.signature)
-        progress.signature = self.manifest.signature
+            manifest.write()
+            self.stats.write(manifest.signature)
+        progress.signature = manifest.signature
         return progress
 
     def read_progress(self) -> list[Shard]:
         """Read the existing output; return the shards that are not finished."""
-        job, progress = self.job, self.progress
         if not self.manifest.path.exists() and self.store.has_parts():
             raise UsageError(
                 f"{self.store.folder} has parts of an earlier run, and no manifest.json that says "
@@ -149,18 +140,11 @@ class Run:
         for shard in self.shards:
             try:
                 inputs[shard.name] = fingerprint(shard.path)
-                progress.bytes += os.path.getsize(shard.path)
+                self.progress.bytes += os.path.getsize(shard.path)
             except OSError as error:
                 self.give_up(shard, 0, error.strerror or str(error))
         readable = [shard for shard in self.shards if shard.name in inputs]
-        given = fingerprint_arguments(
-            job.path,
-            job.data,
-            self.shards,
-            job.flags,
-            format=job.format,
-            source_field=job.source_field,
-        )
+        given = fingerprint_arguments(self.job, self.shards)
         for shard in self.manifest.reconcile(given, readable, inputs):
             if self.store.ranges(shard):
                 logger.warning(
@@ -169,67 +153,54 @@ class Run:
                 )
             self.store.drop_parts(shard)
         self.manifest.write()
-        todo = []
-        for shard in readable:
-            if self.is_done(shard):
-                progress.bytes_before += os.path.getsize(shard.path)
-            else:
-                todo.append(shard)
-        return todo
+        return [shard for shard in readable if not self.is_done(shard)]
 
     def is_done(self, shard: Shard) -> bool:
         """Return whether the shard's output is there; a missing file is made again.
 
         The work of earlier runs is counted.
         """
-        entry = self.manifest.shards[shard.name]
-        path = self.store.path(shard)
-        if entry["state"] == "done" and not (path.is_file() and sha256_of(path) == entry["sha256"]):
+        entry, path = self.manifest.shards[shard.name], self.store.path(shard)
+        is_done = self.manifest.is_done(shard)
+        if is_done and not (path.is_file() and sha256_of(path) == entry["sha256"]):
             logger.warning(
                 "%s does not have the SHA-256 that the manifest gives: it is made again", path
             )
-            entry = self.manifest.shards[shard.name] = {"state": "open", "input": entry["input"]}
-        if entry["state"] == "done":
+            self.manifest.reopen(shard, entry["input"])
+            is_done = False
+        if is_done:
             self.store.drop_parts(shard)  # an earlier run may have been killed before this step
-        found = entry if entry["state"] == "done" else self.store.summary(shard)[0]
+            self.progress.bytes_before += os.path.getsize(shard.path)
+        found = entry if is_done else self.store.summary(shard)[0]
         try:
             self.stats.add(Section.restored(found["counts"]), *found["signatures"])
         except (ValueError, TypeError, KeyError) as error:
-            what = (
-                f"{self.manifest.path} cannot be used, because the counts of {shard.name} cannot "
-                f"be read: {error}"
-            )
             raise UsageError(
-                f"{what}; name another --output, or start again with --overwrite"
+                f"{self.manifest.path} cannot be used, because the counts of {shard.name} cannot "
+                f"be read: {error}; name another --output, or start again with --overwrite"
             ) from error
         self.progress.sentences_before += found["lines"]
-        return entry["state"] == "done"
+        return is_done
 
     def work(self, todo: list[Shard]) -> None:
         """Translate the missing lines of these shards."""
         # check first: Ray takes seconds to start, and a worker even longer to miss the model
         check_model(self.job)
-        with ray_for(self.job) as workers:
-            from fairseq_ext.corpus.scheduler import UnitScheduler, remote_worker
-
-            job = self.job
-            flags = {
-                name: absolute(value)
-                for name, value in {**job.flags, "path": job.path, "data": job.data}.items()
-            }
-            plain = job.format == "text"
-
-            def make() -> Any:
-                return remote_worker(flags, job.threads, plain, workers.gpu)
-
-            scheduler = UnitScheduler(
-                make, workers.number, self.save, self.on_sentence_lost, self.tick, self.sign
-            )
+        try:
+            from fairseq_ext.corpus.scheduler import RayWorkers, actors_of, ray_for
+        except ImportError as error:
+            raise UsageError(
+                f"this needs Ray ({error}): pip install 'fairseq_ext[cluster]', or pip "
+                "install ray pyarrow"
+            ) from error
+        with ray_for(self.job) as resources:
+            size, make_actor = actors_of(self.job, resources)
+            workers = RayWorkers(make_actor, size, self.save, self.tick, self.sign)
             try:
-                scheduler.run(self.units(todo))
+                workers.run(self.units(todo))
             finally:
-                self.progress.stop(scheduler)
-                scheduler.close()
+                self.progress.stop(workers)
+                workers.close()
 
     def units(self, todo: list[Shard]) -> Iterator[Unit]:
         """Yield the missing units, shard by shard."""
@@ -263,30 +234,7 @@ class Run:
         for a later run."""
         reason = f"{shard.path} cannot be read beyond line {lines} ({reason})"
         logger.warning("%s: repair it and run the same command again", reason)
-        known = self.manifest.shards.get(shard.name, {"input": "", "state": "open"})
-        done = known if known["state"] == "done" else known.get("done")
-        self.manifest.shards[shard.name] = {
-            "input": known["input"],
-            "state": "unreadable",
-            "reason": reason,
-            "line": lines + 1,
-            **({"done": done} if done else {}),
-        }
-
-    def entries(self, shard: Shard) -> list[dict[str, Any]]:
-        """Return the entries of errors.jsonl that concern a shard as a whole."""
-        entry = self.manifest.shards.get(shard.name, {})
-        if entry.get("state") != "unreadable":
-            return []
-        return [
-            {
-                "shard": shard.name,
-                "line": entry["line"],
-                "id": None,
-                "kind": "unreadable",
-                "reason": entry["reason"],
-            }
-        ]
+        self.unreadable[shard.name] = error_entry(shard, lines, None, "unreadable", reason)
 
     def sign(self, loaded: dict[str, str]) -> None:
         """Record the signature of a worker that has loaded the model, and log its note."""
@@ -299,41 +247,29 @@ class Run:
         if not known:
             self.manifest.write()
 
-    def save(self, unit: Unit, result: Result) -> None:
-        """Write the result of a finished unit and count it."""
+    def save(self, unit: Unit, result: Result | None) -> None:
+        """Write the result of a finished unit and count it; None: the result of a sentence that
+        kills every worker is empty."""
+        if result is None:
+            result = died_result(unit.shard, unit.sentences[0], self.job.format == "text")
         self.store.save(unit.shard, unit.start, unit.end, result)
         self.progress.add(unit, result)
         self.stats.add(result.stats, result.signature)
         self.sentences_in_flight[unit.shard.name] -= len(unit.sentences)
         self.join_if_whole(unit.shard)
 
-    def on_sentence_lost(self, unit: Unit) -> None:
-        """Write an empty result for a unit of one sentence that kills every worker."""
-        self.save(unit, died_result(unit.shard, unit.sentences[0], self.job.format == "text"))
-
     def join_if_whole(self, shard: Shard) -> None:
-        """Start joining the shard's parts if all of them are there."""
-        if shard.name in self.lines and not self.sentences_in_flight[shard.name]:
-            self.joining.append(
-                (shard, self.joiner.submit(self.store.finish, shard, self.lines[shard.name]))
-            )
+        """Join the shard's parts if all of them are there: write the errors, then the manifest,
+        then remove the parts."""
+        if shard.name not in self.lines or self.sentences_in_flight[shard.name]:
+            return
+        entry, errors = self.store.finish(shard, self.lines[shard.name])
+        self.store.keep_errors(shard, errors)
+        self.manifest.shards[shard.name] |= entry
+        self.manifest.write()
+        self.store.drop_parts(shard)
 
-    def finish_joined_shards(self, wait: bool = False) -> None:
-        """Record the finished shards: write the errors, then the manifest, then remove the
-        parts."""
-        while self.joining and (wait or self.joining[0][1].done()):
-            shard, future = self.joining.pop(0)
-            entry, errors = future.result()
-            self.store.keep_errors(shard, errors)
-            self.manifest.shards[shard.name] = {
-                "input": self.manifest.shards[shard.name]["input"],
-                **entry,
-            }
-            self.manifest.write()
-            self.joiner.submit(self.store.drop_parts, shard)
-
-    def tick(self, alive: int, size: int, start_time: float) -> None:
-        """Record joined shards, and write progress and statistics; called about once a second."""
-        self.finish_joined_shards()
-        self.progress.tick(alive, size, start_time)
+    def tick(self, workers: RayWorkers) -> None:
+        """Write progress and statistics; called about once a second."""
+        self.progress.tick(workers)
         self.stats.write_occasionally(self.manifest.signature)

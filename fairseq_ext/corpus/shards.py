@@ -13,7 +13,7 @@ import contextlib
 import glob
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,13 +43,13 @@ class Shard(NamedTuple):
 
     @property
     def kind(self) -> str:
-        return KINDS.get(Path(without_compression_suffix(self.path)).suffix.lower(), "text")
+        return KINDS.get(Path(without_suffix(self.path, CODECS)).suffix.lower(), "text")
 
 
-def without_compression_suffix(path: str) -> str:
-    """Return a path without the suffix of its compression."""
+def without_suffix(path: str, suffixes: Collection[str]) -> str:
+    """Return a path without its suffix, if it is one of these."""
     stem, suffix = os.path.splitext(path)
-    return stem if suffix.lower() in CODECS else path
+    return stem if suffix.lower() in suffixes else path
 
 
 def shards_of(paths: Sequence[str], constraints: Sequence[str] | None) -> list[Shard]:
@@ -62,11 +62,8 @@ def shards_of(paths: Sequence[str], constraints: Sequence[str] | None) -> list[S
     for path in paths:
         names = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))
         if os.path.isdir(path):
-            names = sorted(
-                entry.path
-                for entry in os.scandir(path)
-                if entry.is_file() and not entry.name.startswith(".")
-            )
+            entries = (e for e in os.scandir(path) if not e.name.startswith("."))
+            names = sorted(entry.path for entry in entries if entry.is_file())
         if not names:
             raise UsageError(
                 f"--input {path} does not exist: name files, folders or patterns that do"
@@ -90,12 +87,8 @@ def shards_of(paths: Sequence[str], constraints: Sequence[str] | None) -> list[S
     folder = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in found])
     shards: dict[str, Shard] = {}
     for i, path in enumerate(found):
-        name = without_compression_suffix(os.path.relpath(os.path.abspath(path), folder))
-        name = (
-            os.path.splitext(name)[0]
-            if os.path.splitext(name)[1].lower() in {*KINDS, ".txt"}
-            else name
-        )
+        name = without_suffix(os.path.relpath(os.path.abspath(path), folder), CODECS)
+        name = without_suffix(name, [*KINDS, ".txt"])
         if name in shards:
             raise UsageError(
                 f"the outputs of {shards[name].path} and {path} would have the same name: rename "
@@ -118,25 +111,18 @@ def check_columns(shards: Sequence[Shard], source_field: str | None) -> None:
 
     A file that cannot be read is reported when it is processed.
     """
+    names = source_names(source_field)
     for shard in shards:
-        known = (
-            columns_of(shard)
-            if shard.kind == "parquet"
-            else keys_of(shard)
-            if shard.kind == "jsonl"
-            else None
-        )
-        if known is not None and not set(source_names(source_field)) & set(known):
-            lacks = " or ".join(f'"{name}"' for name in source_names(source_field))
-            columns = cut(", ".join(known)) or "none"
-            what = (
-                ("column", "its columns")
-                if shard.kind == "parquet"
-                else ("key", "the keys of its first lines")
-            )
+        if shard.kind == "text":
+            continue
+        one, all_of_them, read = "key", "the keys of its first lines", keys_of
+        if shard.kind == "parquet":
+            one, all_of_them, read = "column", "its columns", columns_of
+        known = read(shard)
+        if known is not None and not set(names) & set(known):
             raise UsageError(
-                f"{shard.path} has no {what[0]} {lacks}: name one with --source-field; "
-                f"{what[1]} are {columns}"
+                f"{shard.path} has no {one} {' or '.join(map(json.dumps, names))}: name one with "
+                f"--source-field; {all_of_them} are {cut(', '.join(known)) or 'none'}"
             )
 
 
@@ -222,7 +208,7 @@ class ShardReader:
     """
 
     def __init__(self, shard: Shard, source_field: str | None = None):
-        self.shard, self.source_field = shard, source_field
+        self.shard, self.names = shard, source_names(source_field)
         self.size = max(os.path.getsize(shard.path), 1)
         self.position = 0.0
         self.number = 0  # of the current line
@@ -303,7 +289,7 @@ class ShardReader:
 
         with pyarrow.parquet.ParquetFile(self.shard.path) as file:
             known = set(file.schema_arrow.names)
-            columns = [name for name in (*self.names(), "id", *KEYS) if name in known]
+            columns = [name for name in (*self.names, "id", *KEYS) if name in known]
             for i in range(file.num_row_groups):
                 for batch in file.iter_batches(
                     ROWS, row_groups=[i], columns=columns, use_threads=False
@@ -312,77 +298,48 @@ class ShardReader:
                         self.position += self.size / file.metadata.num_rows
                         yield row
 
-    def names(self) -> tuple[str, ...]:
-        """Return the fields that may hold the source."""
-        return source_names(self.source_field)
-
     def where(self) -> str:
         """Return the current line's place, for messages."""
         return f"line {self.number + 1} of {self.shard.path}"
 
     def sentence(self, raw: Any) -> ShardLine:
         """Return the current line as a sentence; the problem of a bad line is in its `error`."""
-        if raw is None:
-            return self.bad_line(
-                "",
-                None,
-                "too long",
-                f"{self.where()} has more than {MAX_LINE} bytes: shorten or split it",
-            )
-        source, identity = "", None
+        source, identity, fields, error = "", None, None, None
+        is_text, where = self.shard.kind == "text", self.where()
         try:
-            text = raw.rstrip(b"\r").decode("utf-8") if isinstance(raw, bytes) else ""
-            if self.shard.kind == "text":
-                source, fields = text, self.fields({})
+            if raw is None:
+                reason = f"{where} has more than {MAX_LINE} bytes: shorten or split it"
+                error = "too long", reason
+            elif is_text:
+                source = raw.rstrip(b"\r").decode("utf-8")
+                fields = self.fields({})
             else:
-                value = (
-                    raw
-                    if isinstance(raw, dict)
-                    else json_object(text, self.where(), (*self.names()[:1], *KEYS))
-                )
+                value = raw
+                if isinstance(raw, bytes):
+                    text = raw.rstrip(b"\r").decode("utf-8")
+                    value = json_object(text, where, (*self.names[:1], *KEYS))
                 identity = identity_of(value.get("id"))
                 source, fields = self.source_of(value), self.fields(value)
-            source.encode("utf-8")
-            for text in texts_of((identity, fields)):
+            for text in texts_of((source, identity, fields)):
                 text.encode("utf-8")
-        except UnicodeDecodeError as error:
-            text = raw.decode("utf-8", "replace") if self.shard.kind == "text" else ""
-            return self.bad_line(
-                text,
-                None,
-                "invalid UTF-8",
-                f"{self.where()} is not valid UTF-8 (byte {error.start + 1})",
-            )
-        except UnicodeEncodeError as error:  # a lone surrogate, from an escape in JSON
-            reason = f"{self.where()} is not valid Unicode (character {error.start + 1})"
+        except UnicodeDecodeError as wrong:
+            source = raw.decode("utf-8", "replace") if is_text else ""
+            error = "invalid UTF-8", f"{where} is not valid UTF-8 (byte {wrong.start + 1})"
+        except UnicodeEncodeError as wrong:  # a lone surrogate, from an escape in JSON
+            error = "invalid UTF-8", f"{where} is not valid Unicode (character {wrong.start + 1})"
             identity = None if any(map(LONE_SURROGATE.search, texts_of(identity))) else identity
-            return self.bad_line(
-                source.encode("utf-8", "replace").decode(), identity, "invalid UTF-8", reason
-            )
-        except UsageError as error:
-            return self.bad_line(
-                source if self.shard.kind == "text" else "", identity, "invalid line", str(error)
-            )
-        return ShardLine(
-            self.number, source, identity if identity is not None else self.number + 1, fields
-        )
-
-    def bad_line(self, source: str, identity: Any, kind: str, reason: str) -> ShardLine:
-        """Return the current line with the reason why it cannot be translated."""
-        return ShardLine(
-            self.number,
-            source,
-            identity if identity is not None else self.number + 1,
-            None,
-            (kind, reason),
-        )
+            source = source.encode("utf-8", "replace").decode()
+        except UsageError as wrong:
+            error, source = ("invalid line", str(wrong)), source if is_text else ""
+        identity = self.number + 1 if identity is None else identity
+        return ShardLine(self.number, source, identity, None if error else fields, error)
 
     def source_of(self, value: dict[str, Any]) -> str:
         """Return the source in an object or row (raises UsageError)."""
-        source = next((value[name] for name in self.names() if value.get(name) is not None), None)
+        source = next((value[name] for name in self.names if value.get(name) is not None), None)
         if not isinstance(source, str):
             raise UsageError(
-                f'{self.where()} has no text in "{self.names()[0]}": write the source sentence '
+                f'{self.where()} has no text in "{self.names[0]}": write the source sentence '
                 "there (--source-field)"
             )
         return source
@@ -391,19 +348,15 @@ class ShardReader:
         """Return the constraint fields of an object or row together with those of the constraints
         file; None for none."""
         own = {key: value[key] for key in KEYS if value.get(key) is not None}
-        found = [fields_of(own, self.where())] if own else []
-        if self.constraint_lines is not None:
-            if self.number >= len(self.constraint_lines):
+        found, lines = [fields_of(own, self.where())] if own else [], self.constraint_lines
+        if lines is not None:
+            if self.number >= len(lines):
                 raise UsageError(
-                    f"--constraints-file {self.constraint_lines.path} has no line "
-                    f"{self.number + 1}: write one for each sentence"
+                    f"--constraints-file {lines.path} has no line {self.number + 1}: write one for "
+                    "each sentence"
                 )
-            line = self.constraint_lines[self.number]
-            found += (
-                [self.parse_constraints(line, self.constraint_lines.where(self.number))]
-                if line.strip(" ")
-                else []
-            )
+            if (line := lines[self.number]).strip(" "):
+                found.append(self.parse_constraints(line, lines.where(self.number)))
         fields = {key: [entry for part in found for entry in part[key]] for key in KEYS}
         return fields if any(fields.values()) else None
 

@@ -4,16 +4,16 @@ records."""
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError, explain, isolated
-from fairseq_ext.core.stats import Section
+from fairseq_ext.core.stats import Stats
 from fairseq_ext.corpus.shards import Shard, ShardLine
 from fairseq_ext.search.constraints.report import ConstraintCounts, constraint_reports
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
@@ -22,18 +22,17 @@ from fairseq_ext.search.report import Translation, shown
 NOT_MET = "constraint not met"  # the kind of such an entry of errors.jsonl
 
 
-class Result(NamedTuple):
+@dataclass(frozen=True)
+class Result:
     """The result of a finished unit."""
 
     payload: bytes  # output records, a line a sentence
-    errors: list[dict[str, Any]]  # entries of errors.jsonl
-    stats: Section  # of this unit alone
-    translated: int
-    tokens: int  # of the best hypotheses, EOS included
-    seconds: float  # wall time of the worker
-    cpu_seconds: float  # CPU time of the worker
-    idle_seconds: float  # since the worker finished the unit before
-    signature: str
+    errors: list[dict[str, Any]] = field(default_factory=list)  # entries of errors.jsonl
+    stats: Stats = field(default_factory=Stats)  # of this unit alone
+    signature: str = ""
+    seconds: float = 0.0  # wall time of the worker
+    cpu_seconds: float = 0.0  # CPU time of the worker
+    idle_seconds: float = 0.0  # since the worker finished the unit before
 
 
 class CorpusWorker:
@@ -44,10 +43,6 @@ class CorpusWorker:
         self.flags, self.threads, self.plain = flags, threads, plain
         self.translator: Any = None
         self.last_unit_end = 0.0  # time at which the last unit was finished
-
-    def hello(self) -> int:
-        """Return the process id."""
-        return os.getpid()
 
     def load(self) -> dict[str, str]:
         """Load the model. Return {"signature": ..., "note": a message for the user, or ""}, or
@@ -65,10 +60,6 @@ class CorpusWorker:
     def translate(self, shard: Shard, sentences: list[ShardLine]) -> Result:
         """Translate the sentences of one unit; return its result."""
         start, processor = time.perf_counter(), time.process_time()
-        if self.translator is None:
-            found = self.load()
-            if "error" in found:
-                raise RuntimeError(found["error"])
         before = self.translator.stats.copy()
         unit = UnitTranslation(self.translator, shard, sentences)
         unit.decode()
@@ -82,22 +73,10 @@ class CorpusWorker:
         if of_unit is not None and of_all is not None:
             del of_unit.unmet
             of_all.unmet.clear()
-        payload = "".join(unit.line(s) if self.plain else unit.record(s) for s in sentences).encode(
-            "utf-8"
-        )
+        payload = unit.payload(self.plain)
         waited, self.last_unit_end = start - (self.last_unit_end or start), time.perf_counter()
-        seconds, processor = self.last_unit_end - start, time.process_time() - processor
-        counts = (stats.sentences, stats.target_tokens)
-        return Result(
-            payload,
-            unit.errors,
-            stats,
-            *counts,
-            seconds,
-            processor,
-            waited,
-            self.translator.signature,
-        )
+        times = (self.last_unit_end - start, time.process_time() - processor, waited)
+        return Result(payload, unit.errors, stats, self.translator.signature, *times)
 
 
 def load(flags: dict[str, Any]) -> Any:
@@ -134,8 +113,7 @@ def died_result(shard: Shard, sentence: ShardLine, plain: bool) -> Result:
     unit.refuse(
         sentence, "worker died", f"each worker that was to translate {unit.where(sentence)} died"
     )
-    payload = unit.line(sentence) if plain else unit.record(sentence)
-    return Result(payload.encode("utf-8"), unit.errors, Section(), 0, 0, 0.0, 0.0, 0.0, "")
+    return Result(unit.payload(plain), unit.errors)
 
 
 # ---- A unit of sentences
@@ -166,24 +144,20 @@ class UnitTranslation:
 
     def decode(self) -> None:
         """Translate every sentence that can be translated."""
-        good, tokens = [], []
+        tokens: dict[int, Tensor] = {}  # by the sentence's number
         failed: list[tuple[ShardLine, Exception]] = []
         constrained = self.use_constraints()
         for sentence in self.sentences:
             if sentence.error:
                 self.refuse(sentence, *sentence.error)
                 continue
+            where, kind = self.where(sentence), "too long"
             if sentence.fields and constrained is not None:
-                self.refuse(
-                    sentence,
-                    "constraint",
-                    f"{self.where(sentence)} has constraints, and {constrained}",
-                )
+                self.refuse(sentence, "constraint", f"{where} has constraints, and {constrained}")
                 continue
-            kind = "too long"
             try:
                 encoded = self.translator.encode(sentence.source)
-                self.translator.check_length(encoded, self.where(sentence))
+                self.translator.check_length(encoded, where)
                 kind = "constraint"
                 self.constrain(sentence, encoded)
             except UsageError as error:
@@ -191,22 +165,18 @@ class UnitTranslation:
             except Exception as error:
                 failed.append((sentence, error))
             else:
-                good.append(sentence)
-                tokens.append(encoded)
-        failed += self.search(good, tokens)
+                tokens[sentence.number] = encoded
+        failed += self.search([s for s in self.sentences if s.number in tokens], tokens)
         unexpected = [
             problem
             for _, problem in failed
-            if explain(problem) is None and not out_of_memory(problem)
+            if explain(problem) is None and "out of memory" not in str(problem).lower()
         ]
         if unexpected and not self.hypotheses:
             self.check_process(unexpected[0])
         for sentence, problem in failed:
-            self.refuse(
-                sentence,
-                "failed",
-                explain(problem) or f"{type(problem).__name__}: {problem}".splitlines()[0],
-            )
+            reason = explain(problem) or f"{type(problem).__name__}: {problem}".splitlines()[0]
+            self.refuse(sentence, "failed", reason)
         for sentence in self.sentences:
             for best in self.hypotheses.get(sentence.number, [])[:1]:
                 for phrase, reason in best.unmet:
@@ -253,31 +223,24 @@ class UnitTranslation:
 
     def note(self, sentence: ShardLine, kind: str, reason: str) -> None:
         """Add an entry of errors.jsonl."""
-        entry = {
-            "shard": self.shard.name,
-            "line": sentence.number + 1,
-            "id": sentence.id,
-            "kind": kind,
-            "reason": reason,
-        }
-        self.errors.append(entry)
+        self.errors.append(error_entry(self.shard, sentence.number, sentence.id, kind, reason))
 
-    def constrain(self, sentence: ShardLine, tokens: Any) -> None:
+    def constrain(self, sentence: ShardLine, tokens: Tensor) -> None:
         """Set the sentence's constraints, including those of --glossary and --avoid-file."""
-        if not self.translator.task.session.sentences.constrained:
+        given = self.translator.sentences
+        if not given.constrained:
             return
-        source = self.translator.task.session.sentences.constraint_source()
+        source = given.constraint_source()
         own = [source.of_fields(sentence.fields, self.where(sentence))] if sentence.fields else []
-        unknown = self.translator.sentences.unknown_pieces(sentence.source, tokens)
+        unknown = given.unknown_pieces(sentence.source, tokens)
         self.constraints[sentence.number] = source.sentence(
             sentence.number, tokens, *own, unknown=unknown
         )
 
     def search(
-        self, sentences: Sequence[ShardLine], tokens: Sequence[Any]
+        self, sentences: Sequence[ShardLine], tokens: dict[int, Tensor]
     ) -> list[tuple[ShardLine, Exception]]:
         """Decode; return the sentences whose decoding fails by themselves."""
-        tokens_of = dict(zip((s.number for s in sentences), tokens, strict=True))
         stats, nbest = self.translator.stats, self.translator.cfg.generation.nbest
 
         def decode(part: Sequence[ShardLine]) -> list:
@@ -285,21 +248,26 @@ class UnitTranslation:
             wanted = [self.constraints[number] for number in numbers] if self.constraints else None
             mark = stats.mark()
             try:
-                found = self.translator.search(
-                    [tokens_of[number] for number in numbers], wanted, nbest, numbers=numbers
+                return self.translator.search(
+                    [tokens[number] for number in numbers], wanted, nbest, numbers=numbers
                 )
             except Exception:
                 stats.rollback(mark)
                 raise
-            self.hypotheses.update(zip(numbers, found, strict=True))
-            return found
 
+        failed = []
         results = isolated(sentences, decode, Exception) if sentences else []
-        return [
-            (sentence, result)
-            for sentence, result in zip(sentences, results, strict=True)
-            if isinstance(result, Exception)
-        ]
+        for sentence, result in zip(sentences, results, strict=True):
+            if isinstance(result, Exception):
+                failed.append((sentence, result))
+            else:
+                self.hypotheses[sentence.number] = result
+        return failed
+
+    def payload(self, plain: bool) -> bytes:
+        """Return the output of all sentences. plain: as text."""
+        of_sentence = self.line if plain else self.record
+        return "".join(map(of_sentence, self.sentences)).encode("utf-8")
 
     def record(self, sentence: ShardLine) -> str:
         """Return the sentence's line of JSONL output."""
@@ -327,6 +295,6 @@ class UnitTranslation:
         return (" ".join(nbest[0].text.splitlines()) if nbest else "") + "\n"
 
 
-def out_of_memory(error: Exception) -> bool:
-    """Return whether an error means that a device had too little memory for a batch."""
-    return "out of memory" in str(error).lower()
+def error_entry(shard: Shard, line: int, id: Any, kind: str, reason: str) -> dict[str, Any]:
+    """Return an entry of errors.jsonl. line: counted from 0."""
+    return {"shard": shard.name, "line": line + 1, "id": id, "kind": kind, "reason": reason}

@@ -31,9 +31,9 @@ from concurrent.futures import Future
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from fairseq_ext.core.dispatch import fresh
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.process_pool import GRACE, REAP, ForkServer
-from fairseq_ext.engine.dispatch import fresh
 from fairseq_ext.engine.jobs import (
     Description,
     GlossaryFile,

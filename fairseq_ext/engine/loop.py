@@ -1,6 +1,5 @@
-"""The I/O thread of an engine (`Loop`): it alone owns the queue, the workers and all pipes. It
-reports events to the state machine (dispatch.py) and carries out the actions that it returns. No
-code of users runs here.
+"""The I/O thread of an engine (`Loop`): it alone owns the queue, the workers and all pipes. No code
+of users runs here.
 """
 
 from __future__ import annotations
@@ -15,13 +14,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from fairseq_ext.core.dispatch import Closed, Ticket, Worker, fresh
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.process_pool import Event, ForkServer, Pool, Process
+from fairseq_ext.core.process_pool import Event, ForkServer, Process
 from fairseq_ext.core.supervision import State
+from fairseq_ext.core.worker_pool import ProcessWorkers
 from fairseq_ext.engine.callbacks import RETRY, THREADS, Reply, resolve, when_done
-from fairseq_ext.engine.dispatch import Dispatch, Worker, fresh
 from fairseq_ext.engine.jobs import Description, Partial, Work
-from fairseq_ext.engine.tickets import Busy, Closed, Pace, Ticket
+from fairseq_ext.engine.tickets import Busy, Pace
 
 logger = logging.getLogger("fairseq_ext")
 MODULE = "fairseq_ext.engine.fork_server"  # that the fork server runs
@@ -37,8 +37,8 @@ ENDED = (
 )
 
 
-class Loop(threading.Thread):
-    """One engine's queue and workers. Other threads call `submit`, `cancel`, `close`, `ready`,
+class Loop(ProcessWorkers, threading.Thread):
+    """One engine's queue and workers. Other threads call `submit`, `drop`, `close`, `ready`,
     `pending` and `waiting`, which put messages into an inbox or read counts.
 
     content: flags, and what else the fork server loads. timeout: seconds after which a worker with
@@ -46,13 +46,10 @@ class Loop(threading.Thread):
     """
 
     def __init__(self, content: Any, workers: int, timeout: float):
-        super().__init__(name="fairseq_ext engine", daemon=True)
+        threading.Thread.__init__(self, name="fairseq_ext engine", daemon=True)
+        ProcessWorkers.__init__(self, workers, timeout)
         self.process_id = os.getpid()
-        self.pool = Pool()
         self.fork_server = ForkServer(self.pool, MODULE, content)
-        self.processes: dict[Worker, Process] = {}
-        self.workers: dict[Process, Worker] = {}
-        self.dispatch = Dispatch(workers, timeout, time.monotonic())
         self.pace = Pace()
         # ---- of all threads, under the lock; no I/O happens and no code of users runs under it
         self.lock = threading.RLock()  # a finaliser may need it where it is held
@@ -94,23 +91,21 @@ class Loop(threading.Thread):
             number = self.number
             self.pending += 1
             self.arriving += 1
-        ticket = Ticket(number, b"", size, on_partial, partial(self.cancel, number), THREADS)
-        when_done(ticket.reply, self.count_done)
+        reply = Reply(THREADS, partial(self.drop, number), on_partial)
+        when_done(reply, self.count_done)
         try:
-            ticket.payload = message(number)
+            self.post("submit", Ticket(number, message(number), size, reply))
         except Exception as error:
             with self.lock:
                 self.arriving -= 1
-            ticket.reply.answer(
+            reply.answer(
                 UsageError(
                     f"the request cannot be sent to a process ({error}): give text and numbers"
                 )
             )
-            return ticket.reply
-        self.post("submit", ticket)
-        return ticket.reply
+        return reply
 
-    def cancel(self, number: int) -> None:
+    def drop(self, number: int) -> None:
         """Drop a request; does nothing in a forked process."""
         if self.process_id == os.getpid():
             self.post("cancel", number)
@@ -168,7 +163,7 @@ class Loop(threading.Thread):
         if THREADS.waiting:
             seconds = min(RETRY, RETRY if seconds is None else seconds)
             THREADS.start_waiting()
-        events = self.pool.wait(0 if self.dispatch.actions else seconds)
+        events = self.wait(seconds)
         now = time.monotonic()
         with self.lock:
             self.messages, self.inbox = self.inbox, []
@@ -180,10 +175,9 @@ class Loop(threading.Thread):
             else:
                 self.dispatch.on_close(now, value)
         # the fork server first: it says why the pipes of its workers are closed
-        for event in sorted(events, key=lambda each: each.process is not self.fork_server.process):
-            self.on_event(event, now)
-        self.dispatch.on_time(now, self.cpu_seconds)
-        self.carry_out(now)
+        self.handle(
+            sorted(events, key=lambda each: each.process is not self.fork_server.process), now
+        )
         self.publish(sum(kind == "submit" for kind, _ in self.messages))
         for reply, answer in self.answers:  # after the counts, which callers then read
             reply.answer(answer)
@@ -201,46 +195,26 @@ class Loop(threading.Thread):
             resolve(self.loaded, failed)
 
     def on_event(self, event: Event, now: float) -> None:
-        """Handle the messages of a process, or its end."""
-        process = event.process
-        if process is self.fork_server.process:
-            status = process.wait(END) if event.is_over else None
-            orphans, reason = self.fork_server.on_event(event)
-            for each in orphans:
-                # what ends by itself has said why on standard error, and will again
-                is_passing = not status or status < 0 or self.workers[each].pauses < TRIES - 1
-                error, is_passing = reason or (UsageError(ENDED), is_passing)
-                self.on_failed_start(each, error, is_passing, now)
-            return self.find_outdated()
-        worker = self.workers.get(process)
-        if worker is None:  # it was removed by an event before
-            return
-        is_over = event.is_over
-        try:
-            if event.messages:
-                worker.on_message()
-            for message in event.messages:
-                self.on_message(worker, process, pickle.loads(message), now)
-        except Exception:
-            # a message that cannot be read, or a fault of ours: who waits must not wait for ever
-            logger.exception("a message of a worker cannot be read, and the worker is replaced")
-            is_over = True
-        if is_over and process in self.workers:
-            self.forget(process)
-            self.dispatch.on_exit(worker, now, UsageError(ENDED))
+        """Handle the messages of the fork server or of a worker, or the end of one."""
+        if event.process is not self.fork_server.process:
+            return super().on_event(event, now)
+        status = event.process.wait(END) if event.is_over else None
+        orphans, reason = self.fork_server.on_event(event)
+        for each in orphans:
+            # what ends by itself has said why on standard error, and will again
+            is_passing = not status or status < 0 or self.workers[each].pauses < TRIES - 1
+            error, is_passing = reason or (UsageError(ENDED), is_passing)
+            self.on_failed_load(self.workers[each], error, is_passing, now)
+        self.find_outdated()
 
-    def on_failed_start(
-        self, process: Process, error: Exception, is_passing: bool, now: float
+    def on_failed_load(
+        self, worker: Worker, error: Exception, is_passing: bool, now: float
     ) -> None:
-        """Handle a process that has not become ready. is_passing: another one may become ready,
-        also if no model was loaded before."""
-        worker = self.forget(process)
-        if worker is not None:
-            self.dispatch.on_failed_start(
-                worker, error, now, self.description is None and not is_passing
-            )
+        """Note that a model was not loaded. is_passing: another try may succeed, also if no model
+        was loaded before."""
+        self.on_failed_start(worker, error, now, self.description is None and not is_passing)
 
-    def on_message(self, worker: Worker, process: Process, message: Any, now: float) -> None:
+    def on_message(self, worker: Worker, message: Any, now: float) -> None:
         """Handle a message of a worker."""
         if isinstance(message, Description):
             self.dispatch.on_ready(worker, message.width, now)
@@ -248,7 +222,7 @@ class Loop(threading.Thread):
             return resolve(self.loaded, message)
         if isinstance(message, tuple):
             _, error, is_passing = message
-            return self.on_failed_start(process, error, is_passing, now)
+            return self.on_failed_load(worker, error, is_passing, now)
         for number, what in message:
             if isinstance(what, Work):
                 self.done.add(what)
@@ -257,44 +231,28 @@ class Loop(threading.Thread):
             else:
                 self.dispatch.on_answer(worker, number, what)
 
-    def carry_out(self, now: float) -> None:
-        """Carry out the actions of the state machine; answers are collected for the end of the
-        turn."""
-        while actions := self.dispatch.take_actions():
-            for kind, *rest in actions:
-                if kind == "answer":
-                    ticket, what = rest
-                    self.pace.count()
-                    self.answers.append((ticket.reply, what))
-                elif kind == "partial":
-                    rest[0].reply.pass_partial(rest[1])
-                elif kind == "start":
-                    self.start_process(rest[0], now)
-                elif (process := self.processes.get(rest[0])) is None:
-                    continue  # it has ended meanwhile, which the state machine knows
-                elif kind == "send":
-                    self.pool.send(process, rest[1].payload)
-                elif kind == "cancel":
-                    self.pool.send(process, pickle.dumps(("cancel", rest[1].number)))
-                elif kind == "replace":
-                    self.forget(process)
-                else:
-                    self.kill(rest[0], process, now)
+    def new_process(self) -> Process:
+        return self.fork_server.fork()
 
-    def start_process(self, worker: Worker, now: float) -> None:
-        """Request a process for a worker."""
-        try:
-            process = self.fork_server.fork()
-        except Exception as error:  # the system gives no process, no memory or no file
-            why = f"{type(error).__name__}: {error}"
-            self.dispatch.on_failed_start(worker, UsageError(NO_PROCESS.format(why)), now)
-            if worker.state is State.FAILED and self.dispatch.failure is None:
-                logger.error(
-                    "a worker of the engine is gone, and no other can be started in its place (%s)",
-                    why,
-                )
-            return
-        self.processes[worker], self.workers[process] = process, worker
+    def start_error(self, why: Exception) -> Exception:
+        return UsageError(NO_PROCESS.format(f"{type(why).__name__}: {why}"))
+
+    def exit_error(self, process: Process) -> Exception:
+        return UsageError(ENDED)
+
+    def send(self, process: Process, ticket: Ticket) -> None:
+        self.pool.send(process, ticket.payload)
+
+    def cancel(self, process: Process, ticket: Ticket) -> None:
+        self.pool.send(process, pickle.dumps(("cancel", ticket.number)))
+
+    def answer(self, ticket: Ticket, what: Any) -> None:
+        """Note an answer, which is given at the end of the turn."""
+        self.pace.count()
+        self.answers.append((ticket.reply, what))
+
+    def partial(self, ticket: Ticket, part: Any) -> None:
+        ticket.reply.pass_partial(part)
 
     def kill(self, worker: Worker, process: Process, now: float) -> None:
         """End the process of a silent worker, or the one that is to fork it."""
@@ -302,10 +260,8 @@ class Loop(threading.Thread):
             "a worker of the engine has been silent for %g seconds, and is replaced",
             worker.timeout,
         )
-        orphans = self.fork_server.end() if process.pid is None else [process]
-        for each in orphans:
-            if (orphan := self.forget(each)) is not None:
-                self.dispatch.on_exit(orphan, now, UsageError(ENDED))
+        for each in self.fork_server.end() if process.pid is None else [process]:
+            self.on_end(each, now)
 
     def find_outdated(self) -> None:
         """Mark the workers that share weights with no process that forks, where another does."""
@@ -314,14 +270,6 @@ class Loop(threading.Thread):
             for process, worker in self.workers.items():
                 if process.shares not in (None, current):
                     self.dispatch.on_outdated(worker)
-
-    def forget(self, process: Process) -> Worker | None:
-        """Kill and drop the process of a worker; return the worker."""
-        worker = self.workers.pop(process, None)
-        if worker is not None:
-            del self.processes[worker]
-        self.pool.remove(process)
-        return worker
 
     def cpu_seconds(self, worker: Worker) -> float | None:
         """Return the CPU time of a worker's process, or of the one that is to fork it."""

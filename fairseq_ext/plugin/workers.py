@@ -25,14 +25,14 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.core.channel import Channel
+from fairseq_ext.core.dispatch import Ticket, Worker, WorkerDied
 from fairseq_ext.core.errors import SentenceError, UsageError
-from fairseq_ext.core.process_pool import Event, Pool, Process, fork
+from fairseq_ext.core.process_pool import Process, fork
 from fairseq_ext.core.stats import Stats
-from fairseq_ext.core.supervision import State, Supervision
+from fairseq_ext.core.worker_pool import ProcessWorkers
 from fairseq_ext.plugin.pools import source_of
 
 SILENCE = 60.0  # seconds without CPU time, after which a process that has work is replaced
-TICK = 1.0  # seconds between two checks of that
 WORKER_STOPPED = (
     "a process of --cpu-workers was stopped ({how}); if memory ran out, take fewer workers "
     "or smaller batches"
@@ -72,21 +72,86 @@ def convert_values(
     ]
 
 
-class Worker(Supervision):
-    """One worker and its current process."""
+class Forked(ProcessWorkers):
+    """The processes of --cpu-workers, which share what this process has loaded.
 
-    def __init__(self) -> None:
-        super().__init__(SILENCE)
-        self.process: Process | None = None
-        self.share = b""  # pickled sentences that it decodes
-        self.deaths = 0  # processes that ended with this share
-        self.answer: Any = None  # the result of this share
+    decode: that of CpuWorkers, which counts in `stats`.
+    """
 
-    def send(self, pool: Pool) -> None:
-        """Send the worker its share, if it has one and a process."""
-        if self.share and self.process is not None:
-            pool.send(self.process, self.share)
-            self.on_message()
+    def __init__(self, count: int, decode: Callable[..., list], stats: Stats):
+        super().__init__(count, SILENCE)
+        self.decode, self.stats = decode, stats
+        self.stopped: Exception | None = None  # why the last process has ended
+        self.answers: dict[int, Any] = {}  # results of the shares of a batch, by number
+
+    def decoded(self, shares: list[Any]) -> list[Any]:
+        """Return the result of each share of a batch, or its error. Sentences of a share that a
+        process died over are decoded again once."""
+        self.answers.clear()
+        for number, share in enumerate(shares):
+            self.dispatch.on_submit(Ticket(number, pickle.dumps((number, share)), 1))
+        self.carry_out(time.monotonic())
+        while len(self.answers) < len(shares):
+            events = self.wait(self.dispatch.next_event(time.monotonic()))
+            self.handle(events, time.monotonic())
+        return [self.answers[number] for number in range(len(shares))]
+
+    def serve(self, channel: Channel) -> None:
+        """Run a worker process until the command ends."""
+        torch.set_num_threads(1)
+        while True:
+            for message in channel.receive():
+                number, share = pickle.loads(message)
+                before = self.stats.copy()
+                try:
+                    hypotheses = convert_values(self.decode(*share), Tensor, Tensor.numpy)
+                    answer = pickle.dumps((number, (hypotheses, self.stats.since(before))))
+                except Exception as error:  # passed to the command, which raises it
+                    is_known = isinstance(error, (UsageError, ArithmeticError))
+                    known = error if is_known else RuntimeError(repr(error))
+                    answer = pickle.dumps((number, known))
+                channel.send(answer)
+
+    # ---- what the pool does with a process
+
+    def start_process(self, worker: Worker, now: float) -> None:
+        super().start_process(worker, now)
+        if worker in self.processes:
+            self.dispatch.on_ready(worker, 1, now)
+
+    def new_process(self) -> Process:
+        return fork(self.pool, self.serve)
+
+    def start_error(self, why: Exception) -> Exception:
+        return UsageError(NO_PROCESS.format(why=getattr(why, "strerror", None) or why))
+
+    def exit_error(self, process: Process) -> Exception:
+        status = process.wait(1.0)
+        name = "signal" if (status or 0) < 0 else "status"
+        how = "its pipe broke" if status is None else f"{name} {abs(status)}"
+        self.stopped = UsageError(WORKER_STOPPED.format(how=how))
+        return self.stopped
+
+    def cpu_seconds(self, worker: Worker) -> float | None:
+        """Return the CPU time of a worker's process, which is its heartbeat: it sends nothing while
+        it decodes."""
+        found = super().cpu_seconds(worker)
+        if found != worker.cpu:
+            worker.quiet = 0.0
+        return found
+
+    def kill(self, worker: Worker, process: Process, now: float) -> None:
+        process.kill()
+        super().kill(worker, process, now)
+
+    def send(self, process: Process, ticket: Ticket) -> None:
+        self.pool.send(process, ticket.payload)
+
+    def on_message(self, worker: Worker, message: Any, now: float) -> None:
+        self.dispatch.on_answer(worker, *message)
+
+    def answer(self, ticket: Ticket, what: Any) -> None:
+        self.answers[ticket.number] = self.stopped if isinstance(what, WorkerDied) else what
 
 
 class CpuWorkers:
@@ -104,20 +169,19 @@ class CpuWorkers:
                 "--cpu-workers is for the CPU, and the model is on another device: leave "
                 "it out or add --cpu"
             )
-        self.pool: Pool | None = None
-        self.workers: list[Worker] = []
+        self.pool: Forked | None = None
         self.parameter_snapshot: list[Tensor] = []
 
     @property
     def processes(self) -> list[Process]:
         """Return the running processes."""
-        return [worker.process for worker in self.workers if worker.process is not None]
+        return [] if self.pool is None else [*self.pool.processes.values()]
 
     def bias_parameters(self) -> list[Tensor]:
         """Return parameters that change when a model is trained further, moved or cast."""
         return [p.detach() for model in self.models for p in model.parameters() if p.dim() == 1]
 
-    def start(self) -> Pool:
+    def start(self) -> Forked:
         """Fork the processes, unless that is done and the models are unchanged."""
         small = self.bias_parameters()
         if self.pool is None or not all(
@@ -126,45 +190,9 @@ class CpuWorkers:
         ):
             self.stop()
             self.parameter_snapshot = [p.clone() for p in small]
-            self.pool = Pool()
-            self.workers = [Worker() for _ in range(self.count)]
-            self.start_processes(self.pool)
+            self.pool = Forked(self.count, self.decode, self.stats)
+            self.pool.carry_out(time.monotonic())
         return self.pool
-
-    def start_processes(self, pool: Pool) -> None:
-        """Fork the processes whose pause is over. Errors: UsageError if the system cannot start one
-        for a minute."""
-        now = time.monotonic()
-        for worker in self.workers:
-            if worker.state is not State.PAUSED or now < worker.start_at:
-                continue
-            try:
-                worker.process = fork(pool, self.serve)
-            except OSError as error:
-                worker.on_failed_start(now, error, is_final=False)
-                if worker.state is State.FAILED:
-                    raise UsageError(NO_PROCESS.format(why=error.strerror or error)) from None
-            else:
-                worker.on_ready()
-                worker.send(pool)
-
-    def serve(self, channel: Channel) -> None:
-        """Run a worker process until the command ends."""
-        torch.set_num_threads(1)
-        while True:
-            for message in channel.receive():
-                before = self.stats.copy()
-                try:
-                    found = self.decode(*pickle.loads(message))
-                    hypotheses = convert_values(found, Tensor, Tensor.numpy)
-                    answer = pickle.dumps((hypotheses, self.stats.since(before)))
-                except Exception as error:  # passed to the command, which raises it
-                    answer = pickle.dumps(
-                        error
-                        if isinstance(error, (UsageError, ArithmeticError))
-                        else RuntimeError(repr(error))
-                    )
-                channel.send(answer)
 
     def __call__(self, sample: dict, prefix: Tensor | None, constraints: Tensor | None) -> list:
         """Return the hypotheses of a batch, in its order.
@@ -174,19 +202,11 @@ class CpuWorkers:
         """
         begin, before = time.perf_counter(), self.stats.seconds
         n = len(source_of(sample))
-        shares = [list(range(n))[i :: self.count] for i in range(min(self.count, n))]
+        given, pad = (sample, prefix, constraints), self.generator.pad
         out: list = [None] * n
         try:
-            pool = self.start()
-            workers = self.workers[: len(shares)]
-            for worker, index in zip(workers, shares, strict=True):
-                worker.share = pickle.dumps(
-                    select_batch((sample, prefix, constraints), n, index, self.generator.pad)
-                )
-                worker.deaths, worker.answer = 0, None
-                worker.send(pool)
-            self.wait(pool)
-            answers = [worker.answer for worker in workers]
+            shares = [list(range(n))[i :: self.count] for i in range(min(self.count, n))]
+            answers = self.start().decoded([select_batch(given, n, i, pad) for i in shares])
             for answer in answers:  # before any is counted: parts of the batch may be decoded again
                 if isinstance(answer, BaseException):
                     raise answer
@@ -201,53 +221,11 @@ class CpuWorkers:
         self.stats.seconds = before + time.perf_counter() - begin
         return out
 
-    def wait(self, pool: Pool) -> None:
-        """Wait until all shares are decoded (raises UsageError for one that two processes ended
-        with)."""
-        looked = time.monotonic()
-        while any(worker.share for worker in self.workers):
-            now = time.monotonic()
-            if now >= looked + TICK:
-                # subtle: if this process did not run for a while, the workers are not silent
-                elapsed, looked = min(now - looked, 2 * TICK), now
-                for worker in self.workers:
-                    self.end_silent(worker, elapsed)
-            pauses = [w.start_at - now for w in self.workers if w.state is State.PAUSED]
-            for event in pool.wait(max(0.0, min([looked + TICK - now, *pauses]))):
-                self.on_event(pool, event)
-            self.start_processes(pool)
-
-    def on_event(self, pool: Pool, event: Event) -> None:
-        """Take an answer, or replace a process that has ended."""
-        worker = next((w for w in self.workers if w.process is event.process), None)
-        if worker is None:
-            return
-        for message in event.messages:
-            worker.answer, worker.share = pickle.loads(message), b""
-            worker.on_answer()
-        if event.is_over:
-            status = event.process.wait(1.0)
-            pool.remove(event.process)
-            worker.process = None
-            worker.deaths += bool(worker.share)
-            if worker.deaths == 2:
-                name = "signal" if (status or 0) < 0 else "status"
-                how = "its pipe broke" if status is None else f"{name} {abs(status)}"
-                raise UsageError(WORKER_STOPPED.format(how=how))
-            worker.on_exit(time.monotonic(), has_answered=not worker.deaths)
-
-    def end_silent(self, worker: Worker, elapsed: float) -> None:
-        """Kill a process that has work and uses no CPU time; an event reports its end."""
-        if worker.share and worker.process is not None:
-            cpu = worker.process.cpu_seconds()
-            if worker.is_silent(elapsed, cpu, has_heartbeat=False):
-                worker.process.kill()
-
     def stop(self) -> None:
         """Stop all workers."""
         if self.pool is not None:
-            self.pool.end(grace=0.0)
-        self.pool, self.workers = None, []
+            self.pool.pool.end(grace=0.0)
+        self.pool = None
 
 
 # ---- The lock of a Translator's calls, which also detects forks

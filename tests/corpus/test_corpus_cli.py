@@ -6,11 +6,11 @@ import json
 import pyarrow
 import pyarrow.parquet
 import pytest
+import ray
 from corpus_jobs import Echo, finals, job, one_process, records, write_text
 
 from fairseq_ext import UsageError
 from fairseq_ext.core.files import with_digest
-from fairseq_ext.corpus import scheduler
 from fairseq_ext.corpus.__main__ import job_of, main
 from fairseq_ext.corpus.output import OutputFolder
 from fairseq_ext.corpus.run import translate
@@ -26,7 +26,7 @@ def echo(monkeypatch):
 
 @pytest.mark.parametrize("flag", ["path", "data"])
 def test_a_missing_model_is_found_before_ray_starts(tmp_path, monkeypatch, flag):
-    monkeypatch.setattr(scheduler, "ray_for", lambda job: pytest.fail("Ray was started"))
+    monkeypatch.setattr(ray, "init", lambda **flags: pytest.fail("Ray was started"))
     given = job([write_text(tmp_path / "a.txt", ["eins"])], tmp_path / "out")
     setattr(given, flag, str(tmp_path / "absent"))
     with pytest.raises(UsageError, match=f"--{flag} .*absent"):

@@ -99,7 +99,7 @@ def test_equal_to_one_process_sentence_by_sentence(started, alone, tmp_path):
         ("c", 5, "too long"),
     ]
     stats = json.loads((tmp_path / "stats.json").read_text())
-    assert stats["sentences"] == done.translated == 45 + 9 + 3
+    assert stats["sentences"] == 45 + 9 + 3
     tokens = [len(nbest[0].positional_scores) for nbest in [*expected, *expected[:3], *constrained]]
     assert stats["target_tokens"] == sum(tokens)
     assert 0 <= done.waiting < 0.5 and done.restarts == 0

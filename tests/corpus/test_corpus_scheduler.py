@@ -1,15 +1,17 @@
 """Units over workers that die: in a simulation of Ray's answers, so that hundreds of
-runs fit in a second."""
+runs fit in a second. tests/engine/test_dispatch.py has the state machine of all pools."""
 
 import random
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
 from fairseq_ext import UsageError
+from fairseq_ext.core.supervision import State
 from fairseq_ext.corpus import progress, scheduler
-from fairseq_ext.corpus.scheduler import ATTEMPTS, Unit, UnitScheduler
+from fairseq_ext.corpus.scheduler import RayWorkers, Unit
 from fairseq_ext.corpus.shards import Shard, ShardLine
 
 SHARD = Shard("in", "in")
@@ -26,9 +28,6 @@ class Method:
     def __init__(self, answer):
         self.answer = answer
 
-    def options(self, **settings):
-        return self
-
     def remote(self, *arguments):
         return Call(self.answer(*arguments))
 
@@ -37,24 +36,27 @@ class Actor:
     """Dies as `dies(method, sentences)` says: False, or the exception that its caller sees."""
 
     def __init__(self, dies):
-        self.dies = dies
-        self.killed = False
-        self.hello = Method(lambda: self.dies("hello", []) or 1)
-        self.load = Method(lambda: self.dies("load", []) or {"signature": "s"})
+        self.load = Method(lambda: dies("load", []) or {"signature": "s"})
         self.translate = Method(
-            lambda shard, sentences: (
-                self.dies("translate", sentences) or [s.number for s in sentences]
-            )
+            lambda shard, sentences: dies("translate", sentences) or [s.number for s in sentences]
         )
 
 
 class SimulatedRay:
-    """Answers one of the calls at a time, in random order."""
+    """Answers one of the calls at a time, in random order; each takes 10 ms of a clock of its
+    own. nodes: those of the cluster, or the error of reading them."""
 
-    def __init__(self, chance):
-        self.chance = chance
+    def __init__(self, monkeypatch, seed, nodes=({"Alive": True, "Resources": {"CPU": 2.0}},)):
+        self.chance, self.given, self.now = random.Random(seed), nodes, 100.0
+        monkeypatch.setattr(scheduler, "ray", self)
+        monkeypatch.setattr(scheduler.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(scheduler.time, "sleep", self.sleep)
+
+    def sleep(self, seconds):
+        self.now += seconds
 
     def wait(self, calls, num_returns, timeout):
+        self.now += 0.01
         return [self.chance.choice(calls)], []
 
     def get(self, call, timeout):
@@ -62,11 +64,13 @@ class SimulatedRay:
             raise call.answer
         return call.answer
 
-    def kill(self, actor, no_restart=True):
-        actor.killed = no_restart
+    def kill(self, actor):
+        pass
 
     def nodes(self):
-        return [{"Alive": True, "Resources": {"CPU": 2.0}}]
+        if isinstance(self.given, Exception):
+            raise self.given
+        return self.given
 
 
 def units(count, size):
@@ -79,28 +83,20 @@ def units(count, size):
 
 def simulate(monkeypatch, seed, dies, count=40, size=8, workers=3):
     """Run units over actors; the numbers translated, the numbers reported as
-    lost, the scheduler."""
-    chance = random.Random(seed)
-    monkeypatch.setattr(scheduler, "ray", SimulatedRay(chance))
+    lost, the pool."""
+    ray = SimulatedRay(monkeypatch, seed)
     taken, lost, weight = [], [], []
 
     def take(unit, result):
-        assert result == [s.number for s in unit.sentences] == list(range(unit.start, unit.end))
-        taken.extend(result)
+        numbers = [s.number for s in unit.sentences]
+        assert numbers == list(range(unit.start, unit.end)) and result in (numbers, None)
+        (lost if result is None else taken).extend(numbers)
         weight.append(unit.input_bytes)
 
-    def give_up(unit):
-        lost.extend(s.number for s in unit.sentences)
-        weight.append(unit.input_bytes)
+    def make():
+        return Actor(lambda *call: dies(ray.chance, *call))
 
-    made = UnitScheduler(
-        lambda: Actor(lambda *call: dies(chance, *call)),
-        workers,
-        take,
-        give_up,
-        lambda *state: None,
-        lambda loaded: None,
-    )
+    made = RayWorkers(make, workers, take, lambda pool: None, lambda loaded: None)
     made.run(iter(units(count, size)))
     assert sum(weight) == pytest.approx(count)
     return Counter(taken), Counter(lost), made
@@ -119,7 +115,7 @@ def test_every_sentence_once_whatever_dies(monkeypatch, seed):
     rate = (seed % 5) / 10
 
     def dies(chance, method, sentences):
-        if method != "hello" and chance.random() < rate * (1 if method == "translate" else 0.2):
+        if chance.random() < rate * (1 if method == "translate" else 0.2):
             return chance.choice([unavailable(), ActorDiedError()])
         return False
 
@@ -140,14 +136,14 @@ def test_sentences_that_kill_are_isolated_and_only_they_are_lost(monkeypatch, po
 
     taken, lost, made = simulate(monkeypatch, 1, dies)
     assert lost == Counter(poison) and taken == Counter(set(range(40)) - poison)
-    assert made.restarts == len(deaths)
-    assert deaths.count(1) == ATTEMPTS * len(poison)
-    # units of 8: three times, then halves of 4 and 2, then three times by itself
-    assert len(deaths) <= (2 * ATTEMPTS + 2) * len(poison)
+    assert made.dispatch.restarts == len(deaths)
+    assert deaths.count(1) == 2 * len(poison)
+    # units of 8: twice, then halves of 4 and 2, then twice by itself
+    assert len(deaths) <= 6 * len(poison)
 
 
 def test_a_process_that_fails_at_everything_is_replaced(monkeypatch):
-    left = [ATTEMPTS - 1]
+    left = [1]
 
     def dies(chance, method, sentences):
         if any(s.number == 9 for s in sentences) and left[0]:
@@ -156,7 +152,7 @@ def test_a_process_that_fails_at_everything_is_replaced(monkeypatch):
         return False
 
     taken, lost, made = simulate(monkeypatch, 1, dies)
-    assert taken == Counter(range(40)) and not lost and made.restarts == ATTEMPTS - 1
+    assert taken == Counter(range(40)) and not lost and made.dispatch.restarts == 1
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -193,14 +189,9 @@ def test_a_mistake_in_the_flags_ends_the_run_with_its_sentence(monkeypatch):
         simulate(monkeypatch, 1, dies)
 
 
-@pytest.mark.parametrize("method", ["hello", "load"])
-def test_workers_that_never_come_up_are_given_up(monkeypatch, method):
+def test_workers_that_never_come_up_are_given_up(monkeypatch):
     with pytest.raises(UsageError, match="died several times before it had loaded the model"):
-        simulate(
-            monkeypatch,
-            1,
-            lambda chance, called, sentences: ActorDiedError() if called == method else False,
-        )
+        simulate(monkeypatch, 1, lambda chance, called, sentences: ActorDiedError())
 
 
 def test_one_node_without_the_model_stops_no_other(monkeypatch):
@@ -210,27 +201,15 @@ def test_one_node_without_the_model_stops_no_other(monkeypatch):
         return next(answers, False) if method == "load" else False
 
     taken, _, made = simulate(monkeypatch, 1, dies, count=400)
-    assert taken == Counter(range(400)) and sorted(slot.kind for slot in made.slots) == [
-        "idle",
-        "idle",
-        "out",
-    ]
+    assert taken == Counter(range(400))
+    assert sum(worker.state is State.READY for worker in made.dispatch.workers) >= 2
 
 
 class Deserted(SimulatedRay):
     """No call is ever answered, as where Ray waits for a node."""
 
-    def __init__(self, chance, nodes):
-        super().__init__(chance)
-        self.given = nodes
-
     def wait(self, calls, num_returns, timeout):
         return [], calls
-
-    def nodes(self):
-        if isinstance(self.given, Exception):
-            raise self.given
-        return self.given
 
 
 HEAD = {"Alive": True, "Resources": {"CPU": 0.0, "memory": 1e9}}
@@ -242,43 +221,33 @@ HEAD = {"Alive": True, "Resources": {"CPU": 0.0, "memory": 1e9}}
     ids=str,
 )
 def test_a_run_whose_last_node_is_gone_ends_within_a_minute(monkeypatch, nodes):
-    now = [100.0]
-    monkeypatch.setattr(scheduler, "ray", Deserted(random.Random(1), nodes))
-    monkeypatch.setattr(scheduler.time, "monotonic", lambda: now[0])
+    ray = Deserted(monkeypatch, 1, nodes)
 
-    def tick(*state):
-        now[0] += 1
+    def tick(pool):
+        ray.now += 1
 
-    made = UnitScheduler(
-        lambda: Actor(lambda *call: False), 2, print, print, tick, lambda loaded: None
-    )
+    made = RayWorkers(lambda: Actor(lambda *call: False), 2, print, tick, lambda loaded: None)
     with pytest.raises(UsageError, match="all nodes of Ray on which workers could run are gone: "):
         made.run(iter(units(40, 8)))
-    assert 20 < now[0] - 100 < 60
+    assert 20 < ray.now - 100 < 60
 
 
 def test_a_run_waits_for_a_node_that_comes_back_in_time(monkeypatch):
     """As an autoscaler's does."""
-    now, answered = [100.0], SimulatedRay(random.Random(1))
-    deserted = Deserted(random.Random(1), [])
-    monkeypatch.setattr(scheduler, "ray", deserted)
-    monkeypatch.setattr(scheduler.time, "monotonic", lambda: now[0])
-    taken = []
+    answered = SimulatedRay(monkeypatch, 1)
+    ray, taken = Deserted(monkeypatch, 1, []), []
 
-    def tick(*state):
-        now[0] += 1
-        if now[0] > 125:
-            deserted.wait, deserted.given = answered.wait, answered.nodes()
+    def tick(pool):
+        ray.now += 1
+        if ray.now > 125:
+            ray.wait, ray.given = answered.wait, answered.given
 
-    made = UnitScheduler(
-        lambda: Actor(lambda *call: False),
-        2,
-        lambda unit, result: taken.extend(result),
-        print,
-        tick,
-        lambda loaded: None,
+    def take(unit, result):
+        taken.extend(result)
+
+    RayWorkers(lambda: Actor(lambda *call: False), 2, take, tick, lambda loaded: None).run(
+        iter(units(40, 8))
     )
-    made.run(iter(units(40, 8)))
     assert Counter(taken) == Counter(range(40))
 
 
@@ -289,7 +258,7 @@ def test_progress_lines_repeat_no_figure_that_has_not_changed(monkeypatch, capsy
     for alive, sentences in ((2, 100), (2, 100), (0, 100), (0, 100), (0, 100), (1, 150)):
         now[0] += 10
         shown.sentences, shown.bytes_done = sentences, float(sentences)
-        shown.tick(alive, 2, 100.0)
+        shown.tick(SimpleNamespace(alive=alive, size=2, start_time=100.0))
     said = capsys.readouterr().err.splitlines()
     changes = ["corpus: 1" in line for line in said]
     assert changes == [True, False, False, False, False, True]

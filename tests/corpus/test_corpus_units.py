@@ -59,8 +59,7 @@ def test_a_unit_is_translated_as_the_translator_does_and_refuses_sentence_by_sen
         "line 3 of" in result.errors[0]["reason"]
         and "conflicts with the banned phrase" in result.errors[2]["reason"]
     )
-    assert result.translated == result.stats.sentences == 3
-    assert result.tokens == result.stats.target_tokens
+    assert result.stats.sentences == 3
     assert result.stats.as_dict()["constraints"] == {"given": 3, "met": 2}
     # the statistics are each unit's own
     again = demo.translate(shard, read(tmp_path / "a.jsonl")[1:2]).stats

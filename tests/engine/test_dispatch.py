@@ -13,11 +13,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from sizes import examples
 
+from fairseq_ext.core.dispatch import (
+    CLOSED,
+    FILL,
+    TICK,
+    Closed,
+    Dispatch,
+    Ticket,
+    Worker,
+    WorkerDied,
+)
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.supervision import LONGEST, MUCH, STARTS, State
-from fairseq_ext.engine.callbacks import Threads
-from fairseq_ext.engine.dispatch import CLOSED, FILL, TICK, Dispatch, Worker
-from fairseq_ext.engine.tickets import Closed, Ticket, WorkerDied
+from fairseq_ext.engine.callbacks import Reply, Threads
 
 TIMEOUT, WIDTH = 10.0, 2
 INDEX = st.integers(0, 99)
@@ -101,7 +109,8 @@ class Engine(RuleBasedStateMachine):
     def submit(self, size: int) -> None:
         self.number += 1
         number = self.number
-        ticket = Ticket(number, b"", size, None, lambda: self.dispatch.on_cancel(number), Threads())
+        reply = Reply(Threads(), lambda: self.dispatch.on_cancel(number))
+        ticket = Ticket(number, b"", size, reply)
         self.tickets[number], self.answers[number] = ticket, []
         self.dispatch.on_submit(ticket)
         self.carry_out()

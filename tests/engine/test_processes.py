@@ -23,8 +23,8 @@ from test_engine import PATIENCE, workers_of
 
 from fairseq_ext import Engine, Translator, UsageError
 from fairseq_ext.core.channel import Channel
+from fairseq_ext.core.dispatch import Worker
 from fairseq_ext.core.process_pool import Event, ForkServer, Pool, Process, cpu_seconds
-from fairseq_ext.engine.dispatch import Worker
 from fairseq_ext.engine.jobs import Description
 from fairseq_ext.engine.loop import Loop
 from fairseq_ext.engine.tickets import Closed

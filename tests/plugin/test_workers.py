@@ -127,14 +127,13 @@ def test_an_error_in_a_worker_is_raised_here_and_ends_them_all(error):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_worker_that_is_killed_or_stopped_is_replaced(monkeypatch, number):
     monkeypatch.setattr("fairseq_ext.plugin.workers.SILENCE", 0.5)
-    monkeypatch.setattr("fairseq_ext.plugin.workers.TICK", 0.1)
     model, sample = build("transformer", 4), batch([4, 2, 7, 1])
     expected, own, generator = decode([model], sample, 2, beam=3)
     workers = own.session.command.workers
     first = [process.pid for process in workers.processes]
     os.kill(first[1], number)
     same(expected, own.inference_step(generator, [model], sample))
-    assert [process.pid for process in workers.processes][0] == first[0] and not alive(first[1])
+    assert first[0] in [process.pid for process in workers.processes] and not alive(first[1])
     assert len(workers.processes) == 2
     workers.stop()
 

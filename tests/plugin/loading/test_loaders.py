@@ -13,7 +13,6 @@ from sizes import examples
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import verify_digest, with_digest
 from fairseq_ext.core.glossary import Languages, LineErrors, read
-from fairseq_ext.core.stats import Section
 from fairseq_ext.corpus.job import Manifest
 from fairseq_ext.corpus.output import OutputFolder
 from fairseq_ext.corpus.shards import Shard, ShardReader, UnreadableShard
@@ -184,7 +183,7 @@ def test_parts_that_were_damaged(tmp_path, harms, end):
         SHARD,
         0,
         2,
-        Result(payload, [{"line": 1, "reason": "r"}], Section(), 1, 3, 0.1, 0.1, 0.0, "s"),
+        Result(payload, [{"line": 1, "reason": "r"}], signature="s"),
     )
     part = store.parts_of(SHARD) / "0-2"
     part.write_bytes(harmed(part.read_bytes(), harms, end))
@@ -199,7 +198,7 @@ def test_parts_that_were_damaged(tmp_path, harms, end):
 def test_parts_that_leave_gaps_or_have_strange_names_are_reported(tmp_path):
     store = OutputFolder(str(tmp_path), ".jsonl")
     for start, end in ((0, 2), (3, 4)):
-        store.save(SHARD, start, end, Result(b"x\n", [], Section(), 1, 3, 0.1, 0.1, 0.0, "s"))
+        store.save(SHARD, start, end, Result(b"x\n", signature="s"))
     (store.parts_of(SHARD) / "x-²").write_text("")
     with pytest.raises(UsageError, match="its parts leave gaps or overlap: remove it"):
         store.finish(SHARD, 4)

@@ -1,5 +1,5 @@
-"""The state machine of an engine (`Dispatch`): which requests wait, which worker has which, and
-when a worker is started, killed or given up. It does no I/O and reads no clock: its methods get
+"""The state machine of a pool of workers (`Dispatch`): which requests wait, which worker has which,
+and when a worker is started, killed or given up. It does no I/O and reads no clock: its methods get
 events with their time and return a list of actions. docs/architecture.md has the states.
 """
 
@@ -9,10 +9,10 @@ import copy
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fairseq_ext.core.supervision import State, Supervision
-from fairseq_ext.engine.tickets import Closed, Ticket, WorkerDied
 
 FILL = 1.25  # times as many requests as a worker decodes at once are with it
 TICK = 1.0  # seconds between two looks at the workers; a longer gap counts as two of them
@@ -20,8 +20,31 @@ DIED = "the sentence could not be translated: two worker processes died over it"
 CLOSED = "the engine was closed before the request was answered"
 
 
+class Closed(RuntimeError):
+    """The engine is closed, or was closed before it answered the request."""
+
+
+class WorkerDied(RuntimeError):
+    """Two workers died while they decoded a request."""
+
+
+@dataclass(eq=False, slots=True)
+class Ticket:
+    """A request of a pool. payload: what a worker gets; size: a measure of its work; reply: what
+    gets the answer, for the pool's `answer`."""
+
+    number: int
+    payload: Any
+    size: int
+    reply: Any = None
+    # ---- of the state machine
+    deaths: int = 0  # of workers that had it
+    worker: Worker | None = None  # that has it
+    is_cancelled: bool = False
+
+
 class Worker(Supervision):
-    """A worker of an engine, whose process may be replaced several times."""
+    """A worker of a pool, whose process may be replaced several times."""
 
     def __init__(self, timeout: float):
         super().__init__(timeout)
@@ -52,7 +75,7 @@ E = TypeVar("E", bound=BaseException)
 
 
 class Dispatch:
-    """The requests of an engine that are not answered, and its workers.
+    """The requests of a pool that are not answered, and its workers.
 
     Callers call one event after another, then carry out `take_actions()`.
     """
