@@ -112,15 +112,12 @@ class OutputFolder:
         return self.parts / (shard.name + ".parts")
 
     def ranges(self, shard: Shard) -> list[tuple[int, int]]:
-        """Return the ranges [start, end) of lines that parts hold, sorted. Unfinished files of a
-        killed run are removed."""
+        """Return the ranges [start, end) of lines that parts hold, sorted."""
         folder, found = self.parts_of(shard), []
         for entry in os.scandir(folder) if folder.is_dir() else ():
             if re.fullmatch(r"[0-9]{1,18}-[0-9]{1,18}", entry.name):
                 start, _, end = entry.name.partition("-")
                 found.append((int(start), int(end)))
-            elif entry.name.endswith(PART):
-                os.unlink(entry.path)
         return sorted(found)
 
     def save(self, shard: Shard, start: int, end: int, result: Result) -> None:

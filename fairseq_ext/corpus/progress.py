@@ -90,7 +90,7 @@ class Progress:
     def stop(self, workers: RayWorkers) -> None:
         """Record the time and the workers; called after the last unit."""
         self.seconds = time.monotonic() - workers.start_time if workers.start_time else 0.0
-        self.workers, self.restarts = workers.size, workers.dispatch.restarts
+        self.workers, self.restarts = workers.size, workers.restarts
 
     @property
     def waiting(self) -> float:

@@ -107,6 +107,7 @@ class RayWorkers(WorkerPool[Any]):
         self.had_nodes = 0.0  # time of the last check that found a node for workers
         self.failures = 0  # units that failed in a row
         self.translated = 0  # units
+        self.restarts = 0
 
     @property
     def alive(self) -> int:
@@ -199,6 +200,7 @@ class RayWorkers(WorkerPool[Any]):
             else:
                 where, kind = "load" if ticket is None else "translate", type(error).__name__
                 logger.warning("a worker died (at: %s; %s): it is started again", where, kind)
+            self.restarts += 1
             return self.on_end(actor, now)
         if ticket is not None:
             self.failures, self.translated = 0, self.translated + 1

@@ -3,12 +3,11 @@
 | file | what is in it |
 | --- | --- |
 | engine.py | what users call: requests and futures |
-| loop.py | the I/O thread, which owns queue, workers and pipes |
-| dispatch.py | its decisions: which worker gets what, is started, killed (docs/architecture.md) |
-| tickets.py, callbacks.py | requests under way, and where the functions run that users pass in |
+| loop.py | the I/O thread, which owns queue, workers and pipes (core/worker_pool.py) |
+| tickets.py, callbacks.py | errors of requests, and where the functions run that users pass in |
 | fork_server.py, worker.py | the processes: the one that loads the model, and those it forks |
-| intake.py | requests, prepared as they come; their languages |
 | decoding.py | requests through one search |
+| languages.py | the languages of requests to a model with many |
 | requirements.py | a request's phrases and glossaries, and where they stand in its translation |
 | jobs.py | requests and answers as they travel |
 | text.py, joined.py | a text as many requests, and its answer |

@@ -1,5 +1,7 @@
 """The search of one worker process: it starts requests, decodes them together and answers them.
 
+A request is segmented and checked when it arrives, so that its errors are reported at once.
+
 Every few steps, or at once if no request is live, as many requests start as there is room for
 (--stream-width sentences, or --stream-rows rows). --refill-threshold waits until few are live, and
 --schedule batch until none is. With another --decoding than beam, requests are decoded one after
@@ -17,35 +19,81 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
-from fairseq_ext.core.errors import NotANumber, halves
-from fairseq_ext.engine.intake import Intake, JobRequest, Pair, reported_error
-from fairseq_ext.engine.jobs import Partial
+from fairseq_ext.core.errors import NotANumber, UsageError, explain, halves
+from fairseq_ext.engine.jobs import Job, Partial, Work
+from fairseq_ext.engine.languages import LanguagesOfRequests, Pair
+from fairseq_ext.engine.requirements import Requirements
 from fairseq_ext.plugin.calls import make_pool, pool_without_constraints
-from fairseq_ext.search.constraints.drafts import elsewhere
+from fairseq_ext.plugin.loading.settings import TooLong
+from fairseq_ext.search.constraints.drafts import SEARCHED, elsewhere
+from fairseq_ext.search.constraints.glossary import Required, places_terms
 from fairseq_ext.search.constraints.placement import GlossaryPlacement
+from fairseq_ext.search.constraints.report import ConstraintCounts
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.interpreted import LoopSearch, OpenPool
+from fairseq_ext.search.mbr import check_seed
 from fairseq_ext.search.parallel.driver import ParallelSearch
+from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Schedule
-from fairseq_ext.search.scheduler import Searcher, Searchers
+from fairseq_ext.search.report import Report, Translation
+from fairseq_ext.search.scheduler import Request, Scheduler, Searcher, Searchers
 from fairseq_ext.search.strategies.decoding.beam import compiled
 from fairseq_ext.search.strategies.stop.early import LengthRetry
 from fairseq_ext.translator import Translator
 
+# the number of a request, and its news; None: it is gone
+Event = tuple[int, Partial | Report | Exception | Work | None]
 
-class Decoding(Intake):
-    """The live requests of a worker and their search.
+
+@dataclass(eq=False, kw_only=True)
+class JobRequest(Request):
+    """A request with its tokens and constraints, as the search has it."""
+
+    job: Job
+    tokens: Tensor  # (L,)
+    requested: int  # hypotheses of its answer; its search may keep more
+    constraints: SentenceConstraints | None
+    terms: list[Required]
+    # what the search obeys: fewer than `constraints`, while a draft is searched
+    search_constraints: SentenceConstraints | None
+    started: float = 0.0  # time.monotonic()
+    reported: int = 0  # tokens of the prefix that has been reported
+    # most tokens of a search that is repeated (search/strategies/stop/early.py)
+    room: int | None = None
+    long: list[Hypothesis] = field(default_factory=list)  # what the first one has found
+
+    @property
+    def is_draft(self) -> bool:
+        """Whether the search leaves out phrases that are required
+        (--glossary-placement align)."""
+        return self.search_constraints is not self.constraints
+
+
+class Decoding:
+    """The requests of a worker and their search. places: number of sentences that are decoded at
+    once.
 
     Call `add` and `cancel` at any time, `work` as long as it is `busy`; the results are in
     `events`.
     """
 
     def __init__(self, translator: Translator, schedule: Schedule, places: int):
-        super().__init__(translator, schedule, places)
+        self.translator, self.places = translator, places
+        self.generator = translator.generator
+        self.scheduler: Scheduler[JobRequest] = Scheduler(schedule)
+        self.requirements = Requirements(translator)
+        self.languages = LanguagesOfRequests(translator)
+        # most source tokens, where fewer are allowed than the model takes
+        self.longest: int | None = None
+        self.events: list[Event] = []
+        self.last_work = Work()
+        self.take_work()
         driver = self.generator.driver
         self.placement = driver if isinstance(driver, GlossaryPlacement) else None
         forced = driver if self.placement is None else self.placement.forced
@@ -53,6 +101,56 @@ class Decoding(Intake):
         # parts that run by themselves, after a step that failed
         self.apart: deque[list[JobRequest]] = deque()
         self.clear()
+
+    def add(self, number: int, job: Job) -> None:
+        """Check a request and let it wait for its start, or answer it with its error."""
+        try:
+            check_seed(job.seed, self.translator.generator.options.flags)
+            with self.languages.selected(job.languages):
+                if job.source.strip():
+                    return self.scheduler.add(self.prepared(number, job))
+                self.requirements.named(job)  # errors of a glossary are reported all the same
+            constraints, now = self.requirements.of_empty(job), time.monotonic()
+            empty = Translation("", [], 0.0, [])
+            self.events.append((number, Report([empty], constraints, now - job.submitted)))
+        except Exception as error:
+            self.events.append((number, reported_error(error)))
+
+    def prepared(self, number: int, job: Job) -> JobRequest:
+        """Return the request, segmented and checked (raises UsageError)."""
+        translator, spec = self.translator, self.generator.spec
+        nbest = translator.nbest if job.nbest is None else job.nbest
+        if not 1 <= nbest <= spec.k:
+            raise UsageError(
+                f"nbest is {nbest} and the beam is {spec.k}: ask for 1 to {spec.k} hypotheses"
+            )
+        tokens = translator.checked(job.source, "the source")
+        if self.longest is not None and tokens.numel() > self.longest:
+            raise TooLong(
+                f"the source has {tokens.numel()} tokens and the limit is {self.longest}: "
+                "shorten or split it"
+            )
+        constraints, terms = self.requirements.of_job(job, tokens)
+        search_constraints = constraints
+        searched = nbest if self.generator.bayes_risk is None else spec.k
+        if (
+            constraints is not None
+            and constraints.terms
+            and places_terms(translator.generator.options.flags)
+        ):
+            search_constraints = constraints.without_terms()
+            searched = min(spec.k, max(nbest, SEARCHED))
+        return JobRequest(
+            number,
+            searched,
+            searched,
+            job=job,
+            tokens=tokens,
+            requested=nbest,
+            constraints=constraints,
+            terms=terms,
+            search_constraints=search_constraints,
+        )
 
     def clear(self) -> None:
         """Drop all live requests and make new searches."""
@@ -184,25 +282,52 @@ class Decoding(Intake):
             found = elsewhere(request.constraints, found)
         self.answer(request, self.generator.answer(pool, sentence, found))
 
+    def answer(self, request: JobRequest, found: list[Hypothesis]) -> None:
+        """Answer a request with its hypotheses, best first."""
+        hypotheses = [self.translator.translation(h) for h in found[: request.requested]]
+        if request.job.align:
+            self.translator.align([request.job.source] * len(hypotheses), hypotheses)
+        job, started = request.job, request.started
+        constraints = self.requirements.report(
+            job, request.tokens, request.constraints, request.terms, hypotheses[0]
+        )
+        times = started - job.submitted, time.monotonic() - started
+        self.events.append((request.number, Report(hypotheses, constraints, *times)))
+
+    def take_work(self) -> Work:
+        """Return the counts of the work since the last call."""
+        stats = self.generator.stats
+        counts = stats.find_section(ConstraintCounts)
+        if counts is not None:
+            counts.unmet.clear()  # every request has its own report; here they would grow for ever
+        now = Work(
+            stats.decoder_calls,
+            stats.decoder_rows,
+            stats.encoder_calls,
+            stats.target_tokens,
+            stats.sentences,
+        )
+        before, self.last_work = self.last_work, now
+        return Work(**{name: value - getattr(before, name) for name, value in vars(now).items()})
+
     def report_prefixes(self) -> None:
-        """Report the certain beginnings of the requests that stream. There is none for a
-        request that may be searched again."""
+        """Report the certain beginnings of the requests that stream, where they have grown.
+
+        There is none for a request that may be searched again.
+        """
         for request in self.live.values():
             again = (
                 self.shorter is not None
                 and request.constraints is not None
                 and bool(request.constraints.required)
             )
-            if request.job.streams and not request.is_draft and not again:
-                self.report_prefix(request, self.search.common_prefix(request))
-
-    def report_prefix(self, request: JobRequest, prefix: list[int]) -> None:
-        """Report that an answer begins with these tokens, where these are more than before."""
-        if len(prefix) > request.reported:
-            request.reported = len(prefix)
-            self.events.append(
-                (request.number, Partial(self.generator.target_text.text(prefix), len(prefix)))
-            )
+            if not request.job.streams or request.is_draft or again:
+                continue
+            prefix = self.search.common_prefix(request)
+            if len(prefix) > request.reported:
+                request.reported = len(prefix)
+                part = Partial(self.generator.target_text.text(prefix), len(prefix))
+                self.events.append((request.number, part))
 
     def fail(self, arrivals: list[JobRequest], error: Exception) -> None:
         """Handle a failed step: its sentences run again in halves, until the one that fails is
@@ -214,3 +339,15 @@ class Decoding(Intake):
         else:
             self.apart += map(list, halves([*known.values()]))
         self.clear()
+
+
+def reported_error(error: Exception) -> Exception:
+    """Return the error that the caller gets: a UsageError for a known mistake, else one
+    sentence."""
+    if isinstance(error, TooLong):
+        return error
+    sentence = explain(error)
+    if sentence is not None:
+        return UsageError(sentence)
+    first = (str(error).splitlines() or [""])[0]
+    return RuntimeError(f"the sentence could not be translated: {type(error).__name__}: {first}")

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
-import pickle
 import queue
 import threading
 import time
@@ -189,12 +188,7 @@ class Engine:
             number,
             time.monotonic(),
         )
-        return self.loop.submit(
-            lambda number: pickle.dumps(("add", number, job)),
-            20 + len(source),
-            on_partial,
-            self.max_queue,
-        )
+        return self.loop.submit(job, on_partial, self.max_queue)
 
     def submit_text(
         self,

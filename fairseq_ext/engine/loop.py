@@ -20,7 +20,7 @@ from fairseq_ext.core.process_pool import Event, ForkServer, Process
 from fairseq_ext.core.supervision import State
 from fairseq_ext.core.worker_pool import ProcessWorkers
 from fairseq_ext.engine.callbacks import RETRY, THREADS, Reply, resolve, when_done
-from fairseq_ext.engine.jobs import Description, Partial, Work
+from fairseq_ext.engine.jobs import Description, Job, Partial, Work
 from fairseq_ext.engine.tickets import Busy, Pace
 
 logger = logging.getLogger("fairseq_ext")
@@ -73,13 +73,12 @@ class Loop(ProcessWorkers, threading.Thread):
 
     def submit(
         self,
-        message: Callable[[int], bytes],
-        size: int,
+        job: Job,
         on_partial: Callable[[Partial], None] | None,
         max_queue: int | None,
     ) -> Reply:
-        """Return a future of the answer to a request. message: returns the message to a worker,
-        from the number of the request. Errors: Busy, Closed, the error of a failed engine."""
+        """Return a future of the answer to a request. Errors: Busy, Closed, the error of a failed
+        engine."""
         with self.lock:
             if self.failed is not None:
                 raise fresh(self.failed)
@@ -94,7 +93,8 @@ class Loop(ProcessWorkers, threading.Thread):
         reply = Reply(THREADS, partial(self.drop, number), on_partial)
         when_done(reply, self.count_done)
         try:
-            self.post("submit", Ticket(number, message(number), size, reply))
+            message = pickle.dumps(("add", number, job))
+            self.post("submit", Ticket(number, message, 20 + len(job.source), reply))
         except Exception as error:
             with self.lock:
                 self.arriving -= 1

@@ -136,7 +136,7 @@ def test_sentences_that_kill_are_isolated_and_only_they_are_lost(monkeypatch, po
 
     taken, lost, made = simulate(monkeypatch, 1, dies)
     assert lost == Counter(poison) and taken == Counter(set(range(40)) - poison)
-    assert made.dispatch.restarts == len(deaths)
+    assert made.restarts == len(deaths)
     assert deaths.count(1) == 2 * len(poison)
     # units of 8: twice, then halves of 4 and 2, then twice by itself
     assert len(deaths) <= 6 * len(poison)
@@ -152,7 +152,7 @@ def test_a_process_that_fails_at_everything_is_replaced(monkeypatch):
         return False
 
     taken, lost, made = simulate(monkeypatch, 1, dies)
-    assert taken == Counter(range(40)) and not lost and made.dispatch.restarts == 1
+    assert taken == Counter(range(40)) and not lost and made.restarts == 1
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -4,7 +4,6 @@ else, and no listener dies of it."""
 import os
 import signal
 import threading
-import time
 from concurrent.futures import wait
 from types import SimpleNamespace
 
@@ -12,14 +11,13 @@ import pytest
 from conftest import warm_starts
 from sizes import drawn
 from test_decoding import FLAGS, LINES
-from test_engine import workers_of
+from test_engine import PATIENCE, until, workers_of
 
 from fairseq_ext import Engine, Translator, UsageError
 from fairseq_ext.core.supervision import State
 from fairseq_ext.engine.callbacks import Threads
 from fairseq_ext.engine.jobs import Partial
 
-PATIENCE = 120  # seconds for anything, on a machine that does much else
 SOURCE = " ".join(LINES[:4])
 STREAMED = {"source": SOURCE, "prefix": "The"}  # so that something is certain at once
 
@@ -196,7 +194,7 @@ def test_a_request_that_cannot_be_sent_has_an_error_and_others_an_answer(
         raise MemoryError("no room for a copy")
 
     with monkeypatch.context() as patch:
-        patch.setattr("fairseq_ext.engine.engine.pickle", SimpleNamespace(dumps=failing))
+        patch.setattr("fairseq_ext.engine.loop.pickle", SimpleNamespace(dumps=failing))
         wrong = engine.submit(LINES[0])
     with pytest.raises(UsageError, match="the request cannot be sent to a process"):
         wrong.result(PATIENCE)
@@ -236,13 +234,6 @@ def test_threads_are_shared_and_end(monkeypatch):
     threads.start_waiting()
     until(lambda: names)
     assert threading.get_ident() not in names
-
-
-def until(condition, seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_waiting_for_futures_is_as_ever(engine):

@@ -25,6 +25,7 @@ from fairseq_ext.search.strategies.stop.early import LengthRetry
 
 FLAGS = demo_model.FLAGS | dict(beam=5)
 LINES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()[:24]
+PORT = "Der Patient hat einen Port."
 PHRASES: list[dict] = [
     {"constraints": ["very"]},
     {"constraints": ["the", "house"]},
@@ -410,35 +411,63 @@ def test_a_request_of_parallel_decoding_ends_where_it_is_cancelled():
     )
 
 
-def test_spans_are_where_the_phrases_stand(decoding):
-    text = "Der Patient hat einen Port."
-    (answer,) = answers(
-        decoding, [Job(text, None, terms=(("Port", "house|port"), ("Patient", "patient")))]
-    )
-    assert isinstance(answer, Report) and len(answer.constraints) == 2
-    for constraint in answer.constraints:
-        assert constraint.met and not constraint.reason
-        (span,), (source,) = constraint.spans, constraint.source_spans
-        assert answer.text[slice(*span)] in constraint.phrase.split("|")
-        assert text[slice(*source)] == constraint.term
+# a request's source, fields and terms, and its constraints: phrase, term, reason why it is not met
+REPORTS: dict[str, tuple[str, dict, dict, list[tuple[str, str, str]]]] = {
+    "terms": (
+        PORT,
+        {},
+        {"Port": "house|port", "Patient": "patient"},
+        [("house|port", "Port", ""), ("patient", "Patient", "")],
+    ),
+    "equal phrases": (
+        LINES[0],
+        {"constraints": ["the", "the"], "prefix": ["My"]},
+        {},
+        [("My", "", ""), ("the", "", ""), ("the", "", "")],
+    ),
+    "a phrase that is a term": (
+        PORT,
+        {"constraints": ["port"]},
+        {"Port": "port"},
+        [("port", "Port", "")],
+    ),
+    "a phrase that is one of a term's": (
+        PORT,
+        {"constraints": ["port"]},
+        {"Port": "house|port"},
+        [("port", "Port", "")],
+    ),
+    "a banned phrase": (
+        LINES[0],
+        {"constraints": ["the"], "avoid": ["the"]},
+        {},
+        [("the", "", "conflicts with the banned phrase 'the'")],
+    ),
+    "no source": ("", {}, {}, []),
+    "an empty source": (
+        " \t",
+        {"constraints": ["the"]},
+        {},
+        [("the", "", "the source is empty")],
+    ),
+}
 
 
-def test_equal_phrases_have_places_of_their_own(decoding):
-    (answer,) = answers(decoding, [job(LINES[0], constraints=["the", "the"], prefix=["My"])])
-    prefix, first, second = answer.constraints
-    assert prefix.spans == ((0, 2),)
-    assert first.met and second.met and first.spans[0][1] <= second.spans[0][0]
-    assert {answer.text[slice(*c.spans[0])] for c in (first, second)} == {"the"}
-
-
-@pytest.mark.parametrize("target", ["port", "house|port"])
-def test_a_phrase_that_is_a_term_of_the_request_is_required_once(decoding, target):
-    requested = job("Der Patient hat einen Port.", constraints=["port"])
-    (alone,) = answers(decoding, [replace(requested, fields=None, terms=(("Port", "port"),))])
-    (both,) = answers(decoding, [replace(requested, terms=(("Port", target),))])
-    assert both.text == alone.text and both.text.count("port") == 1
-    (constraint,) = both.constraints
-    assert constraint.met and constraint.term == "Port" and constraint.phrase == "port"
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_report_has_each_phrase_once_and_where_it_stands(decoding, name):
+    source, fields, terms, expected = REPORTS[name]
+    (answer,) = answers(decoding, [replace(job(source, **fields), terms=tuple(terms.items()))])
+    assert bool(answer.text) is bool(source.strip())
+    assert [(c.phrase, c.term, c.reason) for c in answer.constraints] == expected
+    spans = [span for c in answer.constraints for span in c.spans]
+    assert len({*spans}) == len(spans) == sum(c.met for c in answer.constraints)
+    for each in answer.constraints:
+        assert each.met is not bool(each.reason)
+        assert not each.met or answer.text[slice(*each.spans[0])] in each.phrase.split("|")
+        assert [source[slice(*span)] for span in each.source_spans] == [each.term] * bool(each.term)
+    if name.startswith("a phrase"):
+        (alone,) = answers(decoding, [replace(job(source), terms=(("Port", "port"),))])
+        assert answer.text == alone.text and answer.text.count("port") == 1
 
 
 @pytest.mark.parametrize(
@@ -455,7 +484,7 @@ def test_a_phrase_that_is_a_term_of_the_request_is_required_once(decoding, targe
 def test_a_place_serves_one_of_equal_terms(decoding, terms, held):
     """The text is given, so that what a search makes of these terms is of no account."""
     text = {"house": "The house has a port."}.get(held[0], "The patient has a port.")
-    requested = Job("Der Patient hat einen Port.", None, terms=tuple(terms.items()))
+    requested = Job(PORT, None, terms=tuple(terms.items()))
     requirements = decoding.requirements
     tokens = decoding.translator.encode(requested.source)
     found = requirements.of_job(requested, tokens)
@@ -469,7 +498,7 @@ def test_a_form_that_meets_two_different_terms_is_the_place_of_each_that_has_no_
         decoding,
         [
             Job(
-                "Der Patient hat einen Port.",
+                PORT,
                 None,
                 terms=(("Patient", "house|patient"), ("Port", "patient")),
             )
@@ -479,26 +508,6 @@ def test_a_form_that_meets_two_different_terms_is_the_place_of_each_that_has_no_
     free = [match.span() for match in re.finditer(r"\b(house|patient)\b", answer.text)]
     assert all(constraint.met for constraint in answer.constraints) and "patient" in answer.text
     assert len(spans) == 2 and len(set(spans)) == min(2, len(free)) and set(spans) <= set(free)
-
-
-def test_what_conflicts_is_reported(decoding):
-    (answer,) = answers(decoding, [job(LINES[0], constraints=["the"], avoid=["the"])])
-    (constraint,) = answer.constraints
-    assert (
-        not constraint.met
-        and constraint.reason == "conflicts with the banned phrase 'the'"
-        and not constraint.spans
-    )
-
-
-def test_an_empty_source_has_an_empty_translation(decoding):
-    first, second, third = answers(
-        decoding, [job(""), job(" \t", constraints=["the"]), job(LINES[0])]
-    )
-    assert first.text == second.text == "" and third.text
-    assert [(c.phrase, c.met, c.reason) for c in second.constraints] == [
-        ("the", False, "the source is empty")
-    ]
 
 
 @pytest.mark.parametrize(
@@ -527,7 +536,7 @@ def test_a_glossary_is_read_once_and_again_when_it_has_changed(decoding, tmp_pat
     def with_terms(content: str) -> Job:
         path.write_text(content, encoding="utf-8")
         digest = hashlib.sha256(content.encode()).hexdigest()
-        return Job("Der Patient hat einen Port.", None, (GlossaryFile(str(path), digest),))
+        return Job(PORT, None, (GlossaryFile(str(path), digest),))
 
     first = with_terms("Port\thouse\n")
     (answer,) = answers(decoding, [first])
@@ -555,9 +564,6 @@ def test_a_glossary_is_read_once_and_again_when_it_has_changed(decoding, tmp_pat
         ),
         ({"softmax": "lsh"}, "add --lsh-share sentence"),
         ({"softmax": "top", "shortlist_share": "batch"}, "add --shortlist-share sentence"),
-        ({"results_file": "x"}, "--results-file has no place in an engine"),
-        ({"constraints_file": "x"}, "--constraints-file gives line n its phrases"),
-        ({"print_alignment": "hard"}, "--print-alignment reads attention"),
         ({"match_source_len": True}, "--match-source-len"),
         ({"stop": "nonsense"}, "nonsense"),
     ],

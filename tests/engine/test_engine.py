@@ -1,13 +1,10 @@
 """Engine: worker processes that come and go, one queue, futures; every request is answered once."""
 
-import math
-import os
 import random
-import signal
 import sys
 import threading
 import time
-from concurrent.futures import CancelledError, wait
+from concurrent.futures import CancelledError
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -74,6 +71,13 @@ def workers_of(engine: Engine) -> list[int]:
     ]
 
 
+def until(condition, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 def texts(translator: Translator, lines: list[str]) -> list[str]:
     return [found[0].text for found in translator.translate(lines)]
 
@@ -137,24 +141,6 @@ def test_a_step_that_fails_is_the_fault_of_one_request(engine, translator, sourc
     assert engine.restarts == before
 
 
-def test_workers_that_are_killed_under_load_lose_nothing(engine, translator, sources):
-    expected = texts(translator, sources)
-    futures = [engine.submit(line) for line in sources * 4]
-    for _ in range(2):
-        wait(futures[:6], PATIENCE)
-        os.kill(workers_of(engine)[0], signal.SIGKILL)
-        time.sleep(0.3)
-    died = 0
-    for future, text in zip(futures, expected * 4, strict=True):
-        try:
-            assert future.result(PATIENCE).text == text
-        except WorkerDied:  # it was in both
-            died += 1
-    assert died <= 1, "a suspect runs alone, so one request at most can be in two killed workers"
-    assert engine.pending == 0
-    assert engine.submit(sources[0]).result(PATIENCE).text == expected[0]
-
-
 def test_cancelled_requests_make_room(engine, sources):
     futures = [engine.submit(" ".join(sources[:3])) for _ in range(30)]
     assert engine.pending == 30
@@ -208,7 +194,7 @@ def test_counts(engine, sources):
 def test_what_cannot_be_loaded_is_reported_to_all(warm_processes):
     with pytest.raises(UsageError, match="^nbest is <function .*: give text or a path, a number"):
         Engine(**FLAGS, nbest=lambda: 1)  # type: ignore[arg-type]
-    with Engine(**(FLAGS | {"path": FLAGS["path"] + ".none"})) as engine:
+    with Engine(**(FLAGS | {"path": FLAGS["path"] + ".none"}), cpu_workers=8) as engine:
         waiting = engine.submit("Ja.")
         with pytest.raises(UsageError, match="none"):
             engine.wait(PATIENCE)
@@ -216,6 +202,8 @@ def test_what_cannot_be_loaded_is_reported_to_all(warm_processes):
             waiting.result(PATIENCE)
         with pytest.raises(UsageError, match="none"):
             engine.submit("Ja.")
+        children = Path(f"/proc/self/task/{engine.loop.native_id}/children")
+        until(lambda: not children.read_text().split())
 
 
 def test_closing_with_grace_finishes_what_runs_and_without_it_says_the_rest(
@@ -232,17 +220,6 @@ def test_closing_with_grace_finishes_what_runs_and_without_it_says_the_rest(
     engine.close()
     with pytest.raises(Closed, match="closed before the request was answered"):
         left.result(0)
-
-
-def test_no_process_is_left_behind():
-    engine = Engine(**FLAGS)
-    engine.wait(PATIENCE)
-    processes = [engine.fork_server.process.pid, *workers_of(engine)]
-    engine.close(grace=math.inf)  # there is nothing to wait for
-    deadline = time.monotonic() + 20
-    while any(Path(f"/proc/{pid}").exists() for pid in processes) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not any(Path(f"/proc/{pid}").exists() for pid in processes)
 
 
 def test_processes_that_cannot_start_are_reported(monkeypatch):

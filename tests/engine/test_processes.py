@@ -17,15 +17,15 @@ from pathlib import Path
 import pytest
 from forked import in_fork
 from sizes import drawn
-from test_callbacks import answers, until
+from test_callbacks import answers
 from test_decoding import FLAGS, LINES
-from test_engine import PATIENCE, workers_of
+from test_engine import PATIENCE, until, workers_of
 
 from fairseq_ext import Engine, Translator, UsageError
 from fairseq_ext.core.channel import Channel
 from fairseq_ext.core.dispatch import Worker
 from fairseq_ext.core.process_pool import Event, ForkServer, Pool, Process, cpu_seconds
-from fairseq_ext.engine.jobs import Description
+from fairseq_ext.engine.jobs import Description, Job
 from fairseq_ext.engine.loop import Loop
 from fairseq_ext.engine.tickets import Closed
 
@@ -90,22 +90,22 @@ def test_a_worker_that_is_stopped_is_replaced_and_its_requests_are_answered(engi
     until(lambda: len(workers_of(engine)) == 2 and stopped not in workers_of(engine))
 
 
-@drawn(1)
-@pytest.mark.parametrize("stopped", ["worker", "fork server"])
-def test_closing_waits_for_no_process_that_is_stopped(warm_processes, stopped):
+@drawn(2)
+@pytest.mark.parametrize("stopped", ["worker", "fork server", ""])
+def test_closing_waits_for_no_process_that_is_stopped_and_leaves_none(warm_processes, stopped):
     engine = Engine(**FLAGS)
     engine.wait(PATIENCE)
-    fork_server = engine.fork_server.process.pid
     until(lambda: len(workers_of(engine)) == 1)
-    (worker,) = workers_of(engine)
-    futures = [engine.submit(LINES[0]) for _ in range(50)]
-    os.kill(worker if stopped == "worker" else fork_server, signal.SIGSTOP)
+    pids = {"worker": workers_of(engine)[0], "fork server": engine.fork_server.process.pid}
+    futures = [engine.submit(LINES[0]) for _ in range(50 * bool(stopped))]
+    if stopped:
+        os.kill(pids[stopped], signal.SIGSTOP)
     begin = time.monotonic()
-    engine.close()
+    engine.close(0.0 if stopped else math.inf)  # there is nothing to wait for
     assert time.monotonic() - begin < 3
     for future in futures:
         assert isinstance(future.exception(0), Closed) or future.result().text
-    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in (worker, fork_server)))
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids.values()))
 
 
 def test_the_signals_of_a_process_group_are_not_for_workers(engine, expected):
@@ -262,7 +262,7 @@ def test_a_worker_that_answers_before_its_fork_server_has_named_it_loses_no_requ
     """The fork server is killed between the two; the worker's process id is not known."""
     worker, _ = pretended.dispatch.workers
     is_loaded(pretended, worker)
-    future = pretended.submit(lambda number: b"", 1, None, None)
+    future = pretended.submit(Job(""), None, None)
     pretended.turn()
     assert list(worker.tickets) == [1]
     pretended.on_event(Event(pretended.fork_server.process, [], True), 0.0)
@@ -293,7 +293,7 @@ def test_a_fault_in_the_thread_of_an_engine_answers_what_it_had_in_hand(monkeypa
         raise MemoryError("a fault of ours")
 
     monkeypatch.setattr(loop if step == "publish" else loop.dispatch, step, fail)
-    futures = [loop.submit(lambda number: b"", 1, None, None) for _ in range(3)]
+    futures = [loop.submit(Job(""), None, None) for _ in range(3)]
     if step == "publish":
         loop.dispatch.closes_at = math.inf  # each is answered with Closed in this turn
     loop.run()
@@ -381,14 +381,6 @@ def test_a_file_descriptor_that_the_system_drops_is_not_taken_for_the_next_one()
     assert len(found) == 2 and receiver.fds[0] == -1 and receiver.fds[1] >= 0
     ours.close()
     receiver.close()
-
-
-def test_an_engine_that_cannot_load_leaves_no_process():
-    with Engine(**(FLAGS | {"path": FLAGS["path"] + ".none"}), cpu_workers=8) as engine:
-        with pytest.raises(UsageError):
-            engine.wait(PATIENCE)
-        children = Path(f"/proc/self/task/{engine.loop.native_id}/children")
-        until(lambda: not children.read_text().split())
 
 
 def test_a_program_that_ignores_the_end_of_its_children_has_an_engine_that_does_not():

@@ -16,7 +16,7 @@ from task_models import Made
 from fairseq_ext import Translator
 from fairseq_ext.corpus.job import CorpusJob
 from fairseq_ext.corpus.run import translate
-from fairseq_ext.engine.intake import Intake
+from fairseq_ext.engine.decoding import Decoding
 from fairseq_ext.engine.jobs import Job
 from fairseq_ext.engine.worker import description, load
 from fairseq_ext.search.report import Report
@@ -145,7 +145,7 @@ def test_a_prefix_stands_behind_what_the_task_forces(made, tmp_path):
     }
 
 
-def answers(engine: Intake, jobs: list[Job]) -> list[Report]:
+def answers(engine: Decoding, jobs: list[Job]) -> list[Report]:
     """What the engine's worker makes of these requests, in this process."""
     for number, job in enumerate(jobs):
         engine.add(number, job)
