@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import threading
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from typing import TYPE_CHECKING, Any
 
 from fairseq_ext.core.errors import SERVER_PACKAGES, UsageError, explain
@@ -50,7 +50,7 @@ def parser(name: str = "python -m fairseq_ext.serve") -> ArgumentParser:
     return parse
 
 
-def settings_of(args: Any) -> Settings:
+def settings_of(args: Namespace) -> Settings:
     """Return the server's own flags (raises UsageError)."""
     from fairseq_ext.serve.guard import Keys, is_loopback
 
@@ -143,7 +143,7 @@ def serve(models: Models, settings: Settings, sock: socket.socket) -> int:
     )
 
     class Uvicorn(uvicorn.Server):
-        def handle_exit(self, sig: int, frame: Any) -> None:
+        def handle_exit(self, sig: int, frame: object) -> None:
             """End at a signal as uvicorn does, except that the signal is not raised again when the
             server has ended: the exit code is 0."""
             application.closing = True

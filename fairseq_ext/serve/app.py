@@ -15,9 +15,7 @@ import tempfile
 from base64 import b64decode
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path, PurePath
-from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI, HTTPException, Request, Response
@@ -47,11 +45,11 @@ from fairseq_ext.serve.guard import LONG, MAX_HEADER, read_body
 from fairseq_ext.serve.libretranslate import LibreTranslate
 from fairseq_ext.serve.metrics import Counted
 from fairseq_ext.serve.models import Models, Pair
+from fairseq_ext.serve.records import Text
 from fairseq_ext.serve.service import (
     REFUSED,
     Service,
     Stream,
-    Streamed,
     add_routes,
     refusal,
     waits,
@@ -119,10 +117,10 @@ class Server(Service):
             part.add_to(app)
         app.get("/", include_in_schema=False)(self.page)
 
-    async def translate(self, request: Request) -> Any:
+    async def translate(self, request: Request) -> object:
         """Translate a record, or a list of them."""
         given, several, pair = await self.read(request)
-        found = await self.answered(request, [each.request for each in given], pair)
+        found = await self.answered(request, [each.text for each in given], pair)
         out = [
             {**({} if each.id is None else {"id": each.id}), "error": str(answer)}
             if isinstance(answer, UsageError)
@@ -133,27 +131,27 @@ class Server(Service):
             raise found[0]
         return JSONResponse(out if several else out[0])
 
-    async def stream(self, request: Request) -> Any:
+    async def stream(self, request: Request) -> object:
         """Translate a record while it is watched: server-sent events `partial` {text, tokens},
         then `answer`, or `error`."""
         given, several, pair = await self.read(request)
         if several:
             raise UsageError("a stream has one record: send an object, not a list")
         (record,) = given
-        async with self.using(request, pair) as model:
-            ready = await self.prepared(record.request, model)
-            await waits(request)
-            stream = Stream(partial(self.submit, model), ready, self.settings.deadline)
 
-        def shown(answer: Report) -> dict[str, Any]:
+        def shown(answer: Report) -> dict[str, object]:
             self.metrics.answered(answer)
             return records.answer_json(record, answer)
 
-        return Streamed(stream, shown)
+        async with self.using(request, pair) as model:
+            await waits(request)
+            out = Stream(self.settings.deadline, shown)
+            out.future = await self.submitted(model, record.text, out.on_partial)
+        return out
 
-    async def get_model(self, request: Request) -> Any:
+    async def get_model(self, request: Request) -> object:
         """Return what is loaded, and how translations are made."""
-        self.check(request.headers)
+        self.keys.check(request.headers)
         pair = self.pair_of(request) if request.query_params else self.pairs()[0]
         others = self.pairs()
         async with self.using(request, pair) as loaded:
@@ -169,11 +167,11 @@ class Server(Service):
             "max_tokens": self.settings.max_line_tokens or model.longest,
         }
 
-    async def health(self) -> Any:
+    async def health(self) -> object:
         """Answer that this process runs."""
         return {"status": "ok"}
 
-    async def ready(self) -> Any:
+    async def ready(self) -> object:
         """Answer whether requests are taken: a model is loaded, a worker is ready, the server is
         not closing."""
         if self.closing or not self.models.ready:
@@ -186,7 +184,7 @@ class Server(Service):
 
     async def prometheus(self, request: Request) -> Response:
         """Counts and histograms in Prometheus's form."""
-        self.check(request.headers)
+        self.keys.check(request.headers)
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def page(self) -> Response:
@@ -251,19 +249,19 @@ class GlossaryRoutes:
         service = self.service
         return service.glossaries(service.owner(request.headers), service.pair_of(request))
 
-    async def names(self, request: Request) -> Any:
+    async def names(self, request: Request) -> object:
         """Return the names of the stored glossaries."""
         return {"glossaries": self.glossaries(request).names()}
 
-    async def terms(self, request: Request) -> Any:
+    async def terms(self, request: Request) -> object:
         """Return the terms of a glossary file (TSV, CSV, XLSX, JSONL, TBX or TMX, by its name), and
         the errors of its other lines."""
-        self.service.check(request.headers)
+        self.service.keys.check(request.headers)
         pair = self.service.pair_of(request)
         body = await read_body(request, self.service.settings)
         return await run_in_threadpool(self.read_terms, body, pair)
 
-    def read_terms(self, body: bytes, pair: Pair) -> dict[str, Any]:
+    def read_terms(self, body: bytes, pair: Pair) -> dict[str, object]:
         """Return terms and errors of the file in the body of a request."""
         way = (
             'the request needs "name", of the file, and "content", its text, or "base64", its bytes'
@@ -279,7 +277,7 @@ class GlossaryRoutes:
             raise UsageError(way) from None
         return self.read_file(file_name(given.name), content, pair)
 
-    def read_file(self, name: str, content: bytes, pair: Pair) -> dict[str, Any]:
+    def read_file(self, name: str, content: bytes, pair: Pair) -> dict[str, object]:
         """Return terms and errors of a file with this name and content."""
         terms, cases = dict[str, list[str]](), dict[str, str]()
         entries, wrong = self.entries_of(name, content, pair)
@@ -309,7 +307,7 @@ class GlossaryRoutes:
                 return found, with_name(str(error), file.name, name)
         return found, ""
 
-    async def put(self, name: str, request: Request) -> Any:
+    async def put(self, name: str, request: Request) -> object:
         """Keep a glossary, one term a line: source term, tab, target term (or a|b).
 
         It replaces the one of this name. With the query `?file=NAME` the body is a file of another
@@ -327,7 +325,7 @@ class GlossaryRoutes:
         # subtle: in its folder, which workers on other machines see as well; one of them knows
         # what the model can write
         async with contextmanager_in_threadpool(kept.written(name, body)) as file:
-            probe = {"source": "", "glossaries": [file]}
+            probe = Text("", fields={"glossaries": [file]})
             (answer,) = await self.service.answered(request, [probe], pair)
             if isinstance(answer, UsageError):
                 raise UsageError(with_name(str(answer), file.path, f"glossary '{name}'"))

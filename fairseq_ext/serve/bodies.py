@@ -28,11 +28,12 @@ LONGEST_NAME = 200  # bytes of a file's name; file systems take 255, and ours is
 UTF_8 = ("", "utf-8", "utf8", "us-ascii", "ascii")  # charsets that a form may name
 KEY = re.compile(rb'"api_key"\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*")', re.DOTALL)
 
+Form = dict[str, Any]  # fields by name: texts, files, lists of texts
 Read = TypeVar("Read")
 Model = TypeVar("Model", bound=BaseModel)
 
 
-async def apart(read: Callable[..., Read], body: bytes, *more: Any) -> Read:
+async def apart(read: Callable[..., Read], body: bytes, *more: object) -> Read:
     """Return the result of `read` for a body; a large one is read in a thread."""
     return read(body, *more) if len(body) < LARGE else await run_in_threadpool(read, body, *more)
 
@@ -95,7 +96,7 @@ def utf_8(content: bytes, what: str) -> str:
         ) from None
 
 
-def urlencoded(content: bytes, what: str, lists: Collection[str] = ()) -> dict[str, Any]:
+def urlencoded(content: bytes, what: str, lists: Collection[str] = ()) -> Form:
     """Return the fields of an urlencoded form or of a query; lists: as for `once` (raises
     UsageError)."""
     text = utf_8(content, what)
@@ -110,12 +111,10 @@ def urlencoded(content: bytes, what: str, lists: Collection[str] = ()) -> dict[s
     return once(pairs, what, lists)
 
 
-def once(
-    pairs: Sequence[tuple[str, Any]], what: str, lists: Collection[str] = ()
-) -> dict[str, Any]:
+def once(pairs: Sequence[tuple[str, object]], what: str, lists: Collection[str] = ()) -> Form:
     """Return the fields by name; UsageError where two have the same. lists: names of fields that
     may come several times, whose values are lists."""
-    found: dict[str, Any] = {}
+    found: Form = {}
     for name, value in pairs:
         if name in lists:
             value = [*found.pop(name, []), value]
@@ -136,9 +135,7 @@ def content_type(headers: Mapping[str, str]) -> str:
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-async def read_form(
-    headers: Mapping[str, str], body: bytes, lists: Collection[str] = ()
-) -> dict[str, Any]:
+async def read_form(headers: Mapping[str, str], body: bytes, lists: Collection[str] = ()) -> Form:
     """Return the fields of a form, texts and UploadFiles; it counts as urlencoded unless its header
     says multipart. lists: as for `once` (raises UsageError)."""
     kind, options = parse_options_header(headers.get("content-type", ""))
@@ -168,7 +165,7 @@ async def read_form(
     def text(value: str) -> str:
         return utf_8(value.encode("latin-1"), "the form")
 
-    pairs: list[tuple[str, Any]] = []
+    pairs: list[tuple[str, object]] = []
     for name, value in given.multi_items():
         if isinstance(value, UploadFile):
             value.filename = text(value.filename or "")
@@ -190,7 +187,7 @@ def file_name(path: str) -> str:
 
 
 def checked(
-    kind: type[Model], value: Any, sentence: Callable[[str, str], str], where: str = ""
+    kind: type[Model], value: object, sentence: Callable[[str, str], str], where: str = ""
 ) -> Model:
     """Return a value as the model of a request.
 
@@ -213,13 +210,13 @@ FORM = "application/x-www-form-urlencoded"
 
 
 def described(
-    schema: dict[str, Any],
-    examples: Mapping[str, Any] | None = None,
+    schema: Mapping[str, object],
+    examples: Mapping[str, object] | None = None,
     kinds: Sequence[str] = ("application/json",),
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the description of a body for the documentation, as a keyword of a route. examples: of
     the JSON; kinds: its content types."""
-    content: dict[str, Any] = {kind: {"schema": schema} for kind in kinds}
+    content: dict[str, object] = {kind: {"schema": schema} for kind in kinds}
     if examples:
         shown = {name: {"value": value} for name, value in examples.items()}
         content[kinds[0]] = {"schema": schema, "examples": shown}

@@ -9,15 +9,17 @@ owner. Unknown fields are ignored, as DeepL does.
 
 from __future__ import annotations
 
+import asyncio
 import shutil
-from collections import Counter, defaultdict
+from collections import Counter
+from collections.abc import Callable
 from itertools import permutations
 from pathlib import PurePath
-from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, JSONResponse
+from pydantic import BaseModel
 from starlette.background import BackgroundTask
 
 from fairseq_ext.core.errors import UsageError, cut
@@ -27,7 +29,6 @@ from fairseq_ext.serve import default_folder
 from fairseq_ext.serve.bodies import file_name
 from fairseq_ext.serve.deepl_glossaries import (
     DeepLGlossaries,
-    Glossary,
     csv_text,
     tsv,
 )
@@ -56,7 +57,7 @@ from fairseq_ext.serve.deepl_requests import (
     unsupported,
 )
 from fairseq_ext.serve.deepl_texts import Tagged
-from fairseq_ext.serve.documents import Documents
+from fairseq_ext.serve.documents import Document, Documents
 from fairseq_ext.serve.glossaries import with_name
 from fairseq_ext.serve.libretranslate import candidates
 from fairseq_ext.serve.models import Pair
@@ -65,6 +66,7 @@ from fairseq_ext.text.files import ENDINGS
 
 UNLIMITED = 1_000_000_000_000  # what DeepL says of an account without a limit
 MOST_GLOSSARIES = 1000  # of an owner, as in DeepL's API
+ONE = "/{glossary_id}"
 QUOTA = 456  # the status of DeepL's API for a limit of an account
 
 
@@ -79,36 +81,35 @@ class DeepL:
 
     def add_to(self, app: FastAPI) -> None:
         """Add the routes to an application."""
-        one, all_of = "/v2/glossaries/{glossary_id}", "/v3/glossaries/{glossary_id}"
-        document = "/v2/document/{document_id}"
-        add_routes(
-            app,
-            "DeepL",
-            ("POST", "/v2/translate", self.translate, description(TextRequest)),
-            ("POST", "/v2/document", self.upload, description(DocumentRequest)),
-            ("POST", document, self.document_status, description(DocumentKey)),
-            ("POST", document + "/result", self.download, description(DocumentKey)),
-            ("GET", "/v2/languages", self.languages, {}),
-            ("POST", "/v2/languages", self.languages, description(LanguageType)),
-            ("GET", "/v2/usage", self.usage, {}),
-            ("POST", "/v2/usage", self.usage, {}),
-            ("GET", "/v2/glossary-language-pairs", self.glossary_pairs, {}),
-            ("POST", "/v2/glossaries", self.create, description(NewGlossary)),
-            ("GET", "/v2/glossaries", self.list_all, {}),
-            ("GET", one, self.get, {}),
-            ("GET", one + "/entries", self.entries_of_one, {}),
-            ("DELETE", one, self.delete, {}),
-            ("POST", "/v3/glossaries", self.create, description(NewMultilingualGlossary)),
-            ("GET", "/v3/glossaries", self.list_all, {}),
-            ("GET", all_of, self.get, {}),
-            ("PATCH", all_of, self.patch, description(GlossaryChange)),
-            ("DELETE", all_of, self.delete, {}),
-            ("GET", all_of + "/entries", self.entries, {}),
-            ("PUT", all_of + "/dictionaries", self.replace, description(NewDictionary)),
-            ("DELETE", all_of + "/dictionaries", self.delete_dictionary, {}),
-            ("POST", "/v2/write/rephrase", self.write, description(WriteRequest)),
-            ("POST", "/v2/write/correct", self.write, description(WriteRequest)),
-        )
+        v2, v3, document = "/v2/glossaries", "/v3/glossaries", "/v2/document/{document_id}"
+        rows: list[tuple[str, str, Callable[..., object], type[BaseModel] | None]] = [
+            ("POST", "/v2/translate", self.translate, TextRequest),
+            ("POST", "/v2/document", self.upload, DocumentRequest),
+            ("POST", document, self.document_status, DocumentKey),
+            ("POST", document + "/result", self.download, DocumentKey),
+            ("GET", "/v2/languages", self.languages, None),
+            ("POST", "/v2/languages", self.languages, LanguageType),
+            ("GET", "/v2/usage", self.usage, None),
+            ("POST", "/v2/usage", self.usage, None),
+            ("GET", "/v2/glossary-language-pairs", self.glossary_pairs, None),
+            ("POST", v2, self.create, NewGlossary),
+            ("GET", v2, self.list_all, None),
+            ("GET", v2 + ONE, self.get, None),
+            ("GET", v2 + ONE + "/entries", self.entries_of_one, None),
+            ("DELETE", v2 + ONE, self.delete, None),
+            ("POST", v3, self.create, NewMultilingualGlossary),
+            ("GET", v3, self.list_all, None),
+            ("GET", v3 + ONE, self.get, None),
+            ("PATCH", v3 + ONE, self.patch, GlossaryChange),
+            ("DELETE", v3 + ONE, self.delete, None),
+            ("GET", v3 + ONE + "/entries", self.entries, None),
+            ("PUT", v3 + ONE + "/dictionaries", self.replace, NewDictionary),
+            ("DELETE", v3 + ONE + "/dictionaries", self.delete_dictionary, None),
+            ("POST", "/v2/write/rephrase", self.write, WriteRequest),
+            ("POST", "/v2/write/correct", self.write, WriteRequest),
+        ]
+        for method, path, route, kind in rows:
+            add_routes(app, "DeepL", (method, path, route, description(kind)))
 
     # ---- the owner of a request, and its languages
 
@@ -122,15 +123,17 @@ class DeepL:
                 403, "this server does not know the key: send Authorization: DeepL-Auth-Key KEY"
             ) from None
 
-    def glossaries(self, owner: str) -> DeepLGlossaries:
-        """Return the glossaries of an owner."""
+    def glossaries(self, request: Request) -> DeepLGlossaries:
+        """Return the glossaries of a request's owner."""
+        owner = self.owner(request)
         if owner not in self.by_owner:
             folder = self.service.settings.glossary_folder or default_folder()
             self.by_owner[owner] = DeepLGlossaries(folder / "deepl" / owner)
         return self.by_owner[owner]
 
     async def read(self, kind: type[Kind], request: Request) -> Kind:
-        """Return a request (raises UsageError)."""
+        """Return the body of a request whose key is right (raises UsageError)."""
+        self.owner(request)
         return read(kind, await fields_of(request, self.service.settings))
 
     async def pair_of(self, text: str, source: str | None, target: str) -> tuple[Pair, str]:
@@ -138,20 +141,19 @@ class DeepL:
         no translation is needed, and the first as DeepL names it. source: None if it is to be
         detected. Errors: UsageError."""
         pairs = self.service.pairs()
-        targets = matching(target, list(dict.fromkeys(t for _, t in pairs)))
+        targets = matching(target, [t for _, t in pairs])
         if not targets:
             raise unsupported("target_lang", target)
         if source:
-            sources = matching(source, list(dict.fromkeys(s for s, _ in pairs)))
-            if two_letters(source) == two_letters(target):
-                return (source, source), base(source).upper()
-            if not sources:
-                raise unsupported("source_lang", source)
+            sources = matching(source, [s for s, _ in pairs])
         else:
             found = await run_in_threadpool(candidates, [text], self.service.codes())
             sources = likely(found, target)
-            if two_letters(sources[0]) == two_letters(target):
-                return (sources[0], sources[0]), two_letters(sources[0]).upper()
+        first = source or sources[0]
+        if two_letters(first) == two_letters(target):
+            return (first, first), base(source or two_letters(first)).upper()
+        if not sources:
+            raise unsupported("source_lang", first)
         for pair in ((s, t) for s in sources for t in targets):
             if pair in pairs:
                 return pair, two_letters(pair[0]).upper()
@@ -160,57 +162,51 @@ class DeepL:
             "/v2/languages says what is translated"
         )
 
-    def terms(self, owner: str, what: Translation) -> list[tuple[Glossary, GlossaryFile]]:
-        """Return the glossaries of a request (raises UsageError, Missing)."""
+    def terms(self, request: Request, what: Translation) -> dict[GlossaryFile, str]:
+        """Return the glossaries of a request, with their names for messages (raises UsageError,
+        Missing)."""
         named = [*([what.glossary_id] if what.glossary_id else []), *what.glossary_ids]
         if named and not what.source_lang:
             raise UsageError("a glossary needs the language of the text: add source_lang")
-        kept = self.glossaries(owner)
-        found = []
+        kept, found = self.glossaries(request), dict[GlossaryFile, str]()
+        pair = base(what.source_lang or ""), base(what.target_lang)
         for identifier in dict.fromkeys(named):
             glossary = kept.get(identifier)
-            pair = base(what.source_lang or ""), base(what.target_lang)
             if glossary.find(pair) is None:
                 raise UsageError(
                     f"the glossary '{cut(glossary.name)}' has no dictionary from "
                     f"{' to '.join(code.upper() for code in pair)}: name one that has"
                 )
-            found.append((glossary, kept.file(glossary, pair)))
+            found[kept.file(glossary, pair)] = f"glossary '{cut(glossary.name)}'"
         return found
 
     # ---- texts
 
-    async def translate(self, request: Request) -> Any:
+    async def translate(self, request: Request) -> object:
         """Translate texts."""
-        owner = self.owner(request)
         what = await self.read(TextRequest, request)
         what.refuse()
         if not what.text:
             raise UsageError("Parameter 'text' not specified")
         if len(what.text) > (most := self.service.settings.max_lines):
             raise UsageError(f"{len(what.text)} texts are more than {most}: send fewer at once")
-        terms = self.terms(owner, what)
-        files = [file for _, file in terms]
+        terms = self.terms(request, what)
         texts = await self.service.read_in_time(
-            lambda: [Tagged.from_text(text, what) for text in what.text]
+            lambda: [Tagged.from_text(text, what, [*terms]) for text in what.text]
         )
         found = [await self.pair_of(each, what.source_lang, what.target_lang) for each in what.text]
         out = list(what.text)
-        groups: dict[Pair, list[int]] = defaultdict(list)
-        for i, (pair, _) in enumerate(found):
-            if pair[0] != pair[1]:
-                groups[pair].append(i)
-        for pair, places in groups.items():
-            requests = [{**texts[i].request, "glossaries": files} for i in places]
-            answers = await self.service.answered(request, requests, pair)
+        for pair in {pair: None for pair, _ in found if pair[0] != pair[1]}:
+            places = [i for i, (each, _) in enumerate(found) if each == pair]
+            answers = await self.service.answered(request, [texts[i].text for i in places], pair)
             for i, answer in zip(places, answers, strict=True):
                 if isinstance(answer, UsageError):
                     said = str(answer)
-                    for glossary, file in terms:
-                        said = with_name(said, file.path, f"glossary '{cut(glossary.name)}'")
+                    for file, name in terms.items():
+                        said = with_name(said, file.path, name)
                     raise UsageError(said)
                 out[i] = texts[i].read(answer.text)
-        self.characters[owner] += sum(map(len, what.text))
+        self.characters[self.owner(request)] += sum(map(len, what.text))
         used = what.model_type.removeprefix("prefer_")
         return {
             "translations": [
@@ -224,9 +220,8 @@ class DeepL:
             ]
         }
 
-    async def languages(self, request: Request) -> Any:
+    async def languages(self, request: Request) -> object:
         """List the languages. With type=target, those that texts are translated into."""
-        self.owner(request)
         what = await self.read(LanguageType, request)
         pairs = self.service.pairs()
         if what.type == "source":
@@ -238,22 +233,20 @@ class DeepL:
             for code in sorted(codes)
         ]
 
-    async def usage(self, request: Request) -> Any:
+    async def usage(self, request: Request) -> object:
         """Count the characters that were sent. Since the server has started."""
         count = self.characters[self.owner(request)]
         return {"character_count": count, "character_limit": UNLIMITED}
 
-    async def write(self, request: Request) -> Any:
+    async def write(self, request: Request) -> object:
         """Improve a text. No model here can."""
-        self.owner(request)
         target = (await self.read(WriteRequest, request)).target_lang or "texts"
         raise UsageError(f"Value for 'target_lang' not supported: no model improves {cut(target)}")
 
     # ---- documents
 
-    async def upload(self, request: Request) -> Any:
+    async def upload(self, request: Request) -> object:
         """Translate a document. The answer has its identifier and key."""
-        owner = self.owner(request)
         what = await self.read(DocumentRequest, request)
         what.refuse()
         name = file_name(what.filename or what.file.filename or "")
@@ -265,19 +258,22 @@ class DeepL:
             )
         if what.output_format and f".{what.output_format.lower()}" != ending:
             raise unsupported("output_format", what.output_format)
-        terms = self.terms(owner, what)
-        async with self.documents.adding(owner, name, what.file) as document:
+        terms = self.terms(request, what)
+        async with self.documents.adding(self.owner(request), name, what.file) as document:
             text = "" if what.source_lang else await self.documents.beginning(document)
             pair, _ = await self.pair_of(text, what.source_lang, what.target_lang)
-        self.documents.start(document, pair, [file for _, file in terms])
+        document.task = asyncio.ensure_future(self.documents.run(document, pair, [*terms]))
         return {"document_id": document.id, "document_key": document.key}
 
-    async def document_status(self, document_id: str, request: Request) -> Any:
+    async def document(self, document_id: str, request: Request) -> Document:
+        """Return the document of a request."""
+        key = (await self.read(DocumentKey, request)).document_key
+        return self.documents.get(document_id, key, self.owner(request))
+
+    async def document_status(self, document_id: str, request: Request) -> object:
         """Say how far a document is."""
-        owner = self.owner(request)
-        what = await self.read(DocumentKey, request)
-        found = self.documents.get(document_id, what.document_key, owner)
-        out: dict[str, Any] = {"document_id": found.id, "status": found.status}
+        found = await self.document(document_id, request)
+        out: dict[str, object] = {"document_id": found.id, "status": found.status}
         if found.seconds_left is not None:
             out["seconds_remaining"] = round(found.seconds_left)
         if found.status == "done":
@@ -286,16 +282,14 @@ class DeepL:
             out["error_message"] = out["message"] = found.message
         return out
 
-    async def download(self, document_id: str, request: Request) -> Any:
+    async def download(self, document_id: str, request: Request) -> object:
         """Fetch a translated document. It is deleted then."""
-        owner = self.owner(request)
-        what = await self.read(DocumentKey, request)
-        found = self.documents.get(document_id, what.document_key, owner)
+        found = await self.document(document_id, request)
         if found.status == "error":
             raise UsageError(f"the document was not translated: {found.message}")
         if found.status != "done":
             raise HTTPException(503, "the document is not translated yet: send the request again")
-        self.characters[owner] += found.characters
+        self.characters[found.owner] += found.characters
         self.documents.documents.pop(found.id, None)
         return FileResponse(
             found.output,
@@ -306,16 +300,16 @@ class DeepL:
 
     # ---- glossaries of one dictionary, and of several
 
-    async def glossary_pairs(self, request: Request) -> Any:
+    async def glossary_pairs(self, request: Request) -> object:
         """List the pairs of languages of glossaries."""
         self.owner(request)
         pairs = permutations(LISTED, 2)
         return {"supported_languages": [{"source_lang": s, "target_lang": t} for s, t in pairs]}
 
-    async def create(self, request: Request) -> Any:
+    async def create(self, request: Request) -> object:
         """Create a glossary: in /v2 of one dictionary. HTTPException 456 if the owner has
         `MOST_GLOSSARIES` already."""
-        kept = self.glossaries(self.owner(request))
+        kept = self.glossaries(request)
         is_alone = of_one(request)
         kind: type[NewGlossary | NewMultilingualGlossary] = (
             NewGlossary if is_alone else NewMultilingualGlossary
@@ -329,22 +323,22 @@ class DeepL:
         found = await run_in_threadpool(kept.create, what.name, dictionaries)
         return JSONResponse(found.shown(is_alone), 201)
 
-    async def list_all(self, request: Request) -> Any:
+    async def list_all(self, request: Request) -> object:
         """List the glossaries: in /v2 those of one dictionary."""
-        found = await run_in_threadpool(self.glossaries(self.owner(request)).all)
+        found = await run_in_threadpool(self.glossaries(request).all)
         is_alone = of_one(request)
         shown = [g.shown(is_alone) for g in found if len(g.dictionaries) == 1 or not is_alone]
         return {"glossaries": shown}
 
-    async def get(self, glossary_id: str, request: Request) -> Any:
+    async def get(self, glossary_id: str, request: Request) -> object:
         """Describe a glossary."""
-        found, is_alone = self.glossaries(self.owner(request)).get(glossary_id), of_one(request)
+        found, is_alone = self.glossaries(request).get(glossary_id), of_one(request)
         return (found.of_one_dictionary() if is_alone else found).shown(is_alone)
 
     async def entries_of_one(self, glossary_id: str, request: Request) -> Response:
         """Read the entries of a glossary of one dictionary. As TSV, or as CSV where the header
         Accept says so; HTTPException 415 for anything else."""
-        kept = self.glossaries(self.owner(request))
+        kept = self.glossaries(request)
         found = kept.get(glossary_id).of_one_dictionary()
         entries = kept.entries(found, found.dictionaries[0].pair)
         accepted = request.headers.get("accept", "*/*").lower()
@@ -355,26 +349,26 @@ class DeepL:
 
     async def delete(self, glossary_id: str, request: Request) -> Response:
         """Delete a glossary."""
-        await run_in_threadpool(self.glossaries(self.owner(request)).delete, glossary_id)
+        await run_in_threadpool(self.glossaries(request).delete, glossary_id)
         return Response(status_code=204)
 
-    async def patch(self, glossary_id: str, request: Request) -> Any:
+    async def patch(self, glossary_id: str, request: Request) -> object:
         """Rename a glossary, or add entries to its dictionaries."""
-        kept = self.glossaries(self.owner(request))
+        kept = self.glossaries(request)
         what = await self.read(GlossaryChange, request)
         if what.name is None and not what.dictionaries:
             raise UsageError("nothing is to be changed: send a name or dictionaries")
         found = await run_in_threadpool(kept.change, glossary_id, what.name, what.read(), True)
         return found.shown()
 
-    async def entries(self, glossary_id: str, request: Request) -> Any:
+    async def entries(self, glossary_id: str, request: Request) -> object:
         """Read the entries of a glossary. Of one dictionary where source_lang and target_lang
         name it, else of all."""
-        kept = self.glossaries(self.owner(request))
+        kept = self.glossaries(request)
         fields = await fields_of(request, self.service.settings)
         found = kept.get(glossary_id)
-        one = {"source_lang", "target_lang"} & {*fields}
-        pairs = [read(PairOf, fields).pair()] if one else [d.pair for d in found.dictionaries]
+        is_one = {"source_lang", "target_lang"} & {*fields}
+        pairs = [read(PairOf, fields).pair()] if is_one else [d.pair for d in found.dictionaries]
         return {
             "dictionaries": [
                 {
@@ -387,16 +381,16 @@ class DeepL:
             ]
         }
 
-    async def replace(self, glossary_id: str, request: Request) -> Any:
+    async def replace(self, glossary_id: str, request: Request) -> object:
         """Replace a dictionary of a glossary, or add one."""
-        kept = self.glossaries(self.owner(request))
+        kept = self.glossaries(request)
         what = await self.read(NewDictionary, request)
         found = await run_in_threadpool(kept.change, glossary_id, None, what.read(), False)
         return kept.dictionary(found, what.pair()).shown()
 
     async def delete_dictionary(self, glossary_id: str, request: Request) -> Response:
         """Delete a dictionary of a glossary."""
-        kept = self.glossaries(self.owner(request))
+        kept = self.glossaries(request)
         pair = (await self.read(PairOf, request)).pair()
         await run_in_threadpool(kept.delete_dictionary, glossary_id, pair)
         return Response(status_code=204)

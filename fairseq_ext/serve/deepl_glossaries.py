@@ -25,7 +25,6 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 
@@ -59,7 +58,7 @@ class Dictionary(BaseModel):
         name = f"{'-'.join(self.pair)}{self.version}"
         return folder / f"{name}.tsv", folder / f"{name}.jsonl"
 
-    def shown(self) -> dict[str, Any]:
+    def shown(self) -> dict[str, object]:
         """Return the dictionary for an answer."""
         return self.model_dump(exclude={"digest", "version"})
 
@@ -84,7 +83,7 @@ class Glossary(BaseModel):
             )
         return self
 
-    def shown(self, is_alone: bool = False) -> dict[str, Any]:
+    def shown(self, is_alone: bool = False) -> dict[str, object]:
         """Return the glossary for an answer of /v3; is_alone: of /v2, with one dictionary each."""
         found = [each.shown() for each in self.dictionaries]
         more = {**found[0], "ready": True} if is_alone else {"dictionaries": found}

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Sequence
+from typing import Annotated, Literal, TypeVar
 
 from fastapi import Request, UploadFile
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
@@ -18,6 +18,7 @@ from fairseq_ext.core.language_codes import name_of, two_letters
 from fairseq_ext.serve import Settings
 from fairseq_ext.serve.bodies import (
     FORM,
+    Form,
     apart,
     checked,
     described,
@@ -28,10 +29,11 @@ from fairseq_ext.serve.bodies import (
 )
 from fairseq_ext.serve.deepl_glossaries import LONGEST, Entries, read_entries
 from fairseq_ext.serve.guard import read_body
+from fairseq_ext.serve.libretranslate import Candidate
 from fairseq_ext.serve.model_folder import Pair
 
 
-def split_at_commas(value: Any) -> Any:
+def split_at_commas(value: object) -> object:
     """Return a list of names from items that may be several, separated by commas."""
     values = [value] if isinstance(value, str) else value
     if not isinstance(values, list) or not all(isinstance(each, str) for each in values):
@@ -39,12 +41,12 @@ def split_at_commas(value: Any) -> Any:
     return [name for each in values for name in map(str.strip, each.split(",")) if name]
 
 
-def as_list(value: Any) -> Any:
+def as_list(value: object) -> object:
     """Return a list of one or several values."""
     return [value] if isinstance(value, str) else value
 
 
-def lower(value: Any) -> Any:
+def lower(value: object) -> object:
     """Return a word in lower case; a whole number as a word."""
     return str(value).lower() if isinstance(value, str) or type(value) is int else value
 
@@ -195,8 +197,10 @@ class NewMultilingualGlossary(GlossaryChange):
 EXAMPLE = {"text": ["Der Patient hat einen Port."], "source_lang": "DE", "target_lang": "EN-GB"}
 
 
-def description(kind: type[BaseModel]) -> dict[str, Any]:
-    """Return the description of a body for the documentation."""
+def description(kind: type[BaseModel] | None) -> dict[str, object]:
+    """Return the description of a body for the documentation; None: there is none."""
+    if kind is None:
+        return {}
     schema = kind.model_json_schema()
     if parts := schema.pop("$defs", None):  # Swagger looks for them elsewhere
         schema["properties"]["dictionaries"]["items"] = parts["NewDictionary"]
@@ -214,12 +218,12 @@ LISTS = frozenset(
 NESTED = re.compile(r"dictionaries\[(\d{1,3})\][.\[](\w+)\]?")
 
 
-def unsupported(name: str, value: Any) -> UsageError:
+def unsupported(name: str, value: object) -> UsageError:
     """Return the error of an unknown value."""
     return UsageError(f"Value for '{name}' not supported: {cut(str(value))}")
 
 
-def read(kind: type[Kind], fields: dict[str, Any]) -> Kind:
+def read(kind: type[Kind], fields: Form) -> Kind:
     """Return the request of these fields (raises UsageError)."""
 
     def sentence(name: str, why: str) -> str:
@@ -230,11 +234,11 @@ def read(kind: type[Kind], fields: dict[str, Any]) -> Kind:
     return checked(kind, {k: v for k, v in fields.items() if v is not None}, sentence)
 
 
-def nested(fields: dict[str, Any]) -> dict[str, Any]:
+def nested(fields: Form) -> Form:
     """Return the fields of a form, where `dictionaries[0].source_lang` is a field of a list's
     item."""
-    out: dict[str, Any] = {}
-    items: dict[int, dict[str, Any]] = defaultdict(dict)
+    out: Form = {}
+    items: dict[int, Form] = defaultdict(dict)
     for name, value in fields.items():
         if found := NESTED.fullmatch(name):
             items[int(found[1])][found[2]] = value
@@ -243,7 +247,7 @@ def nested(fields: dict[str, Any]) -> dict[str, Any]:
     return out | ({"dictionaries": [items[i] for i in sorted(items)]} if items else {})
 
 
-async def fields_of(request: Request, settings: Settings) -> dict[str, Any]:
+async def fields_of(request: Request, settings: Settings) -> Form:
     """Return the fields of a request: of its query and of its body, JSON or a form (raises
     UsageError, and errors of `read_body`)."""
     found = urlencoded(request.scope["query_string"], "the query", LISTS)
@@ -296,7 +300,7 @@ def matching(code: str, served: Sequence[str]) -> list[str]:
     ]
 
 
-def likely(ranked: Sequence[Mapping[str, Any]], target: str) -> list[str]:
+def likely(ranked: Sequence[Candidate], target: str) -> list[str]:
     """Return the languages that a text may be in, the likeliest first. ranked: from `candidates`.
 
     A few words may be of several languages. Their sender wants a translation, so the target

@@ -9,9 +9,10 @@ import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from fairseq_ext.engine.jobs import GlossaryFile
 from fairseq_ext.serve.deepl_requests import TextRequest
+from fairseq_ext.serve.records import Text
 from fairseq_ext.text.xml_tokens import Xml
 
 ROOT = "deepl-text"  # the element that is put around XML, which may have several roots or none
@@ -19,47 +20,49 @@ ROOT = "deepl-text"  # the element that is put around XML, which may have severa
 
 @dataclass
 class Tagged:
-    """A text as the engine gets it. request: keywords of `Service.submit`; mark: what is added to
-    the tags of elements that are not translated."""
+    """A text as the engine gets it. mark: what is added to the tags of elements that are not
+    translated."""
 
-    request: dict[str, Any]
+    text: Text
     mark: str = ""
     is_wrapped: bool = False
 
     @classmethod
-    def from_text(cls, text: str, what: TextRequest) -> Tagged:
-        """Return a text of a request (raises UsageError for XML that is not well-formed)."""
-        options: dict[str, Any] = {"splits": what.split_sentences != "0"}
-        request: dict[str, Any] = {"format": what.tag_handling or "text", "options": options}
-        made = cls(request)
+    def from_text(cls, text: str, what: TextRequest, files: Sequence[GlossaryFile] = ()) -> Tagged:
+        """Return a text of a request, for translation with these glossaries (raises UsageError for
+        XML that is not well-formed)."""
+        mark, is_wrapped, inline = "", False, None
         if what.tag_handling == "" and what.split_sentences != "1":
             text = " ".join(text.splitlines())
         if what.tag_handling and what.ignore_tags:
-            text = made.protected(text, what.ignore_tags, what.tag_handling)
+            text, mark = protected(text, what.ignore_tags, what.tag_handling)
         if what.tag_handling == "xml":
-            made.is_wrapped = not text.lstrip().startswith(("<?xml", "<!DOCTYPE"))
-            text = f"<{ROOT}>{text}</{ROOT}>" if made.is_wrapped else text
+            is_wrapped = not text.lstrip().startswith(("<?xml", "<!DOCTYPE"))
+            text = f"<{ROOT}>{text}</{ROOT}>" if is_wrapped else text
             if not what.outline_detection or what.splitting_tags or what.non_splitting_tags:
-                options["inline"] = inline_names(text, what)
-        request["source"] = text
-        return made
-
-    def protected(self, text: str, names: Sequence[str], format: str) -> str:
-        """Return the text with a mark on elements of these names that they are not translated."""
-        while (token := f"x{uuid.uuid4().hex}") in text:
-            pass
-        self.mark = f' translate="no" {token}=""' if format == "xml" else f" translate=no {token}"
-        tag = re.compile(
-            rf"<(?:{'|'.join(map(re.escape, names))})(?=[\s/>])(?![^<>]*\stranslate\s*=)",
-            re.IGNORECASE if format == "html" else 0,
-        )
-        return tag.sub(lambda found: found[0] + self.mark, text)
+                inline = inline_names(text, what)
+        splits, fields = what.split_sentences != "0", {"glossaries": files}
+        whole = Text(text, what.tag_handling or "text", fields, splits, inline)
+        return cls(whole, mark, is_wrapped)
 
     def read(self, translation: str) -> str:
         """Return a translation without the additions to its source."""
         if self.is_wrapped:
             translation = translation[len(ROOT) + 2 : -len(ROOT) - 3]
         return translation.replace(self.mark, "") if self.mark else translation
+
+
+def protected(text: str, names: Sequence[str], format: str) -> tuple[str, str]:
+    """Return the text with a mark on elements of these names that they are not translated, and the
+    mark."""
+    while (token := f"x{uuid.uuid4().hex}") in text:
+        pass
+    mark = f' translate="no" {token}=""' if format == "xml" else f" translate=no {token}"
+    tag = re.compile(
+        rf"<(?:{'|'.join(map(re.escape, names))})(?=[\s/>])(?![^<>]*\stranslate\s*=)",
+        re.IGNORECASE if format == "html" else 0,
+    )
+    return tag.sub(lambda found: found[0] + mark, text), mark
 
 
 def inline_names(text: str, what: TextRequest) -> set[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
-import logging
 import secrets
 import shutil
 import tempfile
@@ -16,47 +15,26 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from fastapi import HTTPException, UploadFile
+from fastapi import HTTPException, Request, UploadFile
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.engine.jobs import GlossaryFile
 from fairseq_ext.engine.text import ThroughEngine
 from fairseq_ext.engine.tickets import Busy
 from fairseq_ext.serve import Settings
-from fairseq_ext.serve.models import Model, Pair
-from fairseq_ext.serve.service import Service
+from fairseq_ext.serve.models import Pair
+from fairseq_ext.serve.service import Service, ended
 from fairseq_ext.text.archives import Report
 from fairseq_ext.text.files import beginning, translate
 from fairseq_ext.text.formats import passes
 from fairseq_ext.text.splitter import plain_ends
 from fairseq_ext.text.stopping import until
 
-logger = logging.getLogger("fairseq_ext")
 KEEP_SECONDS = 3600.0  # seconds for which a translated file can be fetched
 READ = 2000  # characters by which the language of a text is detected
 # files of one owner, and those that are translated at once: their segments share the engine's queue
 MOST, AT_ONCE = 100, 2
-
-
-@contextlib.asynccontextmanager
-async def translating(
-    service: Service, model: Model, given: Path, target: Path, **request: Any
-) -> AsyncIterator[tuple[asyncio.Future[Report], ThroughEngine]]:
-    """Translate one file into another: the work, which ends with this context, and what its
-    texts go through. request: keywords of `submit` for every segment."""
-    engine = ThroughEngine(partial(model.submit, **request), partial(service.passes, model=model))
-    job = asyncio.ensure_future(
-        asyncio.to_thread(stoppable, engine, service.settings, given, target)
-    )
-    try:
-        yield job, engine
-    finally:
-        engine.stop()
-        await asyncio.wait([job])
-        if not job.cancelled():
-            job.exception()  # it has been read: asyncio logs it otherwise
 
 
 def stoppable(engine: ThroughEngine, settings: Settings, given: Path, target: Path) -> Report:
@@ -138,39 +116,31 @@ class Documents:
         # of each owner
         self.places = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(AT_ONCE))
 
-    def new(self, owner: str, name: str, content: bytes) -> Document:
-        """Add a document whose translation is not started; raise HTTPException 429 if its owner has
-        `MOST` already. owner: "" for none."""
+    @contextlib.asynccontextmanager
+    async def adding(self, owner: str, name: str, given: UploadFile) -> AsyncIterator[Document]:
+        """Add a document whose translation is not started; it is deleted if this context ends with
+        an error. Raise HTTPException 429 if its owner has `MOST` already. owner: "" for none."""
         if owner and sum(each.owner == owner for each in self.documents.values()) >= MOST:
             raise HTTPException(
                 429,
                 f"{MOST} documents wait to be fetched: fetch one first",
                 {"Retry-After": "60"},
             )
+        content = await given.read()
         if self.folder is None or not Path(self.folder.name).is_dir():
             self.folder = tempfile.TemporaryDirectory(prefix="fairseq_ext-documents-")
         folder = Path(tempfile.mkdtemp(dir=self.folder.name))
         made = Document(owner, folder, name, uuid.uuid4().hex, secrets.token_hex(32))
+        self.documents[made.id] = made
         try:
             for path in (made.input, made.output):
                 path.parent.mkdir()
             made.input.write_bytes(content)
-        except OSError:
-            self.delete(made)
-            raise
-        self.documents[made.id] = made
-        return made
-
-    @contextlib.asynccontextmanager
-    async def adding(self, owner: str, name: str, given: UploadFile) -> AsyncIterator[Document]:
-        """Add a document, see `new`; it is deleted if this context ends with an error."""
-        added = self.new(owner, name, await given.read())
-        try:
-            yield added
+            yield made
         except BaseException as error:
-            self.delete(added)
+            self.delete(made)
             if isinstance(error, UsageError):
-                raise UsageError(str(error).replace(str(added.input), name)) from None
+                raise UsageError(str(error).replace(str(made.input), name)) from None
             raise
 
     async def beginning(self, document: Document) -> str:
@@ -201,22 +171,23 @@ class Documents:
         """Delete a document when it could be fetched for `KEEP_SECONDS`."""
         asyncio.get_running_loop().call_later(KEEP_SECONDS, self.delete, document)
 
-    def start(self, document: Document, pair: Pair, glossaries: Sequence[GlossaryFile]) -> None:
-        """Translate a document in a task of its own; one of the same language stays as it is."""
-        document.task = asyncio.ensure_future(self.run(document, pair, glossaries))
-
     async def run(self, document: Document, pair: Pair, glossaries: Sequence[GlossaryFile]) -> None:
-        """Translate a document; an error becomes its message."""
+        """Translate a document that its sender does not wait for; an error becomes its message.
+        Where the engine's queue is full, it waits."""
         document.message = "the translation was interrupted"
         try:
-            if pair[0] == pair[1]:
-                document.input.rename(document.output)
-            else:
-                async with self.places[document.owner]:
-                    await self.translate(document, pair, glossaries)
-            document.status = "done"
+            async with self.places[document.owner]:
+                while document.status != "done":
+                    try:
+                        await self.translate(document, pair, glossaries)
+                        document.status = "done"
+                    except Busy as error:
+                        await asyncio.sleep(error.retry_after)
         except HTTPException as error:
             document.message = str(error.detail)
+            if error.status_code == 504:
+                deadline = self.service.settings.deadline
+                document.message = f"nothing was translated within {deadline:g} seconds: ask later"
         except (UsageError, RuntimeError, OSError) as error:
             said = getattr(error, "strerror", None) or str(error)
             document.message = said.replace(str(document.input), document.name)
@@ -226,32 +197,34 @@ class Documents:
             self.keep(document)
 
     async def translate(
-        self, document: Document, pair: Pair, glossaries: Sequence[GlossaryFile]
-    ) -> None:
-        """Translate a document as long as something is done within each deadline; raises
-        HTTPException 504, and what the engine does. Where the engine's queue is full, it waits."""
-        deadline = self.service.settings.deadline
-        async with self.service.models.using(pair, without_client) as model:
+        self,
+        document: Document,
+        pair: Pair,
+        glossaries: Sequence[GlossaryFile] = (),
+        request: Request | None = None,
+    ) -> Report:
+        """Translate a document as long as something is done within each deadline, and the client of
+        the request, if there is one, is there; one of the same language stays as it is. Errors:
+        HTTPException 504, Disconnected, and what the engine raises."""
+        service = self.service
+        if pair[0] == pair[1]:
+            document.input.rename(document.output)
+            return Report()
+        async with service.using(request, pair) as model:
             document.status, document.since = "translating", time.monotonic()
-            while True:
-                work = translating(
-                    self.service, model, document.input, document.output, glossaries=glossaries
+            document.engine = engine = ThroughEngine(
+                partial(model.submit, glossaries=glossaries), partial(service.passes, model=model)
+            )
+            job = asyncio.ensure_future(
+                asyncio.to_thread(
+                    stoppable, engine, service.settings, document.input, document.output
                 )
-                async with work as (job, engine):
-                    document.engine = engine
-                    while not job.done():
-                        left = engine.moved + deadline - time.monotonic()
-                        if left <= 0:
-                            said = f"nothing was translated within {deadline:g} seconds: ask later"
-                            raise HTTPException(504, said)
-                        await asyncio.wait([job], timeout=left)
-                    try:
-                        job.result()
-                        return
-                    except Busy as error:
-                        again = error.retry_after
-                await asyncio.sleep(again)
-
-
-async def without_client() -> None:
-    """Do nothing: a document is translated whether its sender is there or not."""
+            )
+            try:
+                await ended(request, job, service.settings.deadline, lambda: engine.moved)
+                return job.result()
+            finally:
+                engine.stop()
+                await asyncio.wait([job])
+                if not job.cancelled():
+                    job.exception()  # it has been read: asyncio logs it otherwise

@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from functools import cache
 from pathlib import PurePath
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypedDict, TypeVar
 from urllib.parse import quote
 
 from fastapi import FastAPI, HTTPException, Request, UploadFile
@@ -21,6 +20,7 @@ from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.language_codes import name_of, two_letters
 from fairseq_ext.serve.bodies import (
     FORM,
+    Form,
     apart,
     checked,
     described,
@@ -31,11 +31,10 @@ from fairseq_ext.serve.bodies import (
     read_json,
     urlencoded,
 )
-from fairseq_ext.serve.documents import READ, Document, Documents, translating
+from fairseq_ext.serve.documents import READ, Documents
 from fairseq_ext.serve.guard import read_body
-from fairseq_ext.serve.models import Pair
-from fairseq_ext.serve.service import Service, add_routes, ended
-from fairseq_ext.text.archives import Report
+from fairseq_ext.serve.records import Text
+from fairseq_ext.serve.service import Service, add_routes
 from fairseq_ext.text.files import ENDINGS
 
 EXAMPLE = {
@@ -100,7 +99,7 @@ def bad(text: str) -> HTTPException:
     return HTTPException(400, text)
 
 
-def read(kind: type[Kind], fields: dict[str, Any]) -> Kind:
+def read(kind: type[Kind], fields: Form) -> Kind:
     """Return the request of these fields (raises UsageError); empty ones are dropped."""
     given = {
         name: value
@@ -122,6 +121,13 @@ def read(kind: type[Kind], fields: dict[str, Any]) -> Kind:
         )
 
     return checked(kind, given, sentence)
+
+
+class Candidate(TypedDict):
+    """A language of a text, and the confidence in it in per cent."""
+
+    confidence: float
+    language: str
 
 
 class LibreTranslate:
@@ -152,11 +158,11 @@ class LibreTranslate:
         )
         app.get("/spec", include_in_schema=False)(lambda: JSONResponse(app.openapi()))
 
-    async def fields(self, request: Request) -> dict[str, Any]:
+    async def fields(self, request: Request) -> Form:
         """Return the fields of a request whose key is right."""
         service, given = self.service, self.service.keys.of_headers(request.headers)
         if given:
-            service.check(request.headers)
+            service.keys.check(request.headers)
         body = await read_body(request, service.settings)
         if is_json(request.headers, body):
             self.admit(given or key_in(body))
@@ -171,7 +177,7 @@ class LibreTranslate:
         self.admit(given or found.get("api_key"))
         return found
 
-    def admit(self, key: Any) -> None:
+    def admit(self, key: object) -> None:
         """Raise HTTPException for a key that is not one of the server's."""
         if not self.service.keys.admit(key if isinstance(key, str) else None):
             raise (
@@ -187,7 +193,7 @@ class LibreTranslate:
 
     async def pair_of(
         self, text: str, source: str, target: str
-    ) -> tuple[str, str, dict[str, Any] | None]:
+    ) -> tuple[str, str, Candidate | None]:
         """Return the languages of a text and of its translation, as the models name them, and how
         the first was detected, if it was (raises HTTPException for a pair that is not served)."""
         codes = self.service.codes()
@@ -211,7 +217,7 @@ class LibreTranslate:
             )
         return source, target, detected
 
-    async def translate(self, request: Request) -> Any:
+    async def translate(self, request: Request) -> object:
         """Translate a text, or a list of them."""
         service = self.service
         what = read(Texts, await self.fields(request))
@@ -228,10 +234,8 @@ class LibreTranslate:
                 nbest = (
                     1 if what.format == "html" else min(1 + alternatives, model.description.beam)
                 )
-            requests = [
-                {"source": text, "format": what.format, "nbest": nbest} for text in what.texts
-            ]
-            found = await service.answered(request, requests, (source, target))
+            asked = [Text(text, what.format, {"nbest": nbest}) for text in what.texts]
+            found = await service.answered(request, asked, (source, target))
             for answer in found:
                 if isinstance(answer, UsageError):
                     raise answer
@@ -239,19 +243,19 @@ class LibreTranslate:
                 list(dict.fromkeys(h.text for h in answer.hypotheses))  # type: ignore[union-attr]
                 for answer in found
             ]
-        out: dict[str, Any] = {"translatedText": [texts[0] for texts in ranked]}
+        out: dict[str, list[Any]] = {"translatedText": [texts[0] for texts in ranked]}
         if alternatives:
             out["alternatives"] = [texts[1:] for texts in ranked]
         if detected is not None:
             out["detectedLanguage"] = [detected] * len(what.texts)
         return out if what.several else {name: value[0] for name, value in out.items()}
 
-    async def detect(self, request: Request) -> Any:
+    async def detect(self, request: Request) -> object:
         """Return the language of a text, among the served ones."""
         what = read(OfTexts, await self.fields(request))
         return await run_in_threadpool(candidates, what.texts, self.service.codes())
 
-    async def translate_file(self, request: Request) -> Any:
+    async def translate_file(self, request: Request) -> object:
         """Translate a file; the answer says where the translation is for an hour, and what of the
         file is not translated."""
         what = read(File, await self.fields(request))
@@ -260,31 +264,16 @@ class LibreTranslate:
         name = file_name(what.file.filename)
         if PurePath(name).suffix.lower() not in ENDINGS:
             raise bad("Invalid request: file format not supported")
-        report = Report()
         async with self.documents.adding("", name, what.file) as document:
             text = await self.documents.beginning(document) if what.source == "auto" else ""
             *pair, _ = await self.pair_of(text, what.source, what.target)
-            if pair[0] == pair[1]:
-                document.input.rename(document.output)
-            else:
-                report = await self.written(request, document, (pair[0], pair[1]))
+            report = await self.documents.translate(document, (pair[0], pair[1]), request=request)
         self.documents.keep(document)
         url = request.url_for("download_file", name=quote(document.shown_name))
         left = [*report.kinds, *(f"{part}: {reason}" for part, reason in report.parts)]
         return {"translatedFileUrl": str(url), **({"notTranslated": left} if left else {})}
 
-    async def written(self, request: Request, document: Document, pair: Pair) -> Report:
-        """Translate a document, as long as the client is there and something is done within each
-        deadline."""
-        service, deadline = self.service, self.service.settings.deadline
-        async with (
-            service.using(request, pair) as model,
-            translating(service, model, document.input, document.output) as (job, engine),
-        ):
-            await ended(request, job, deadline, lambda: engine.moved + deadline - time.monotonic())
-            return job.result()
-
-    async def download_file(self, name: str) -> Any:
+    async def download_file(self, name: str) -> object:
         """Return a translated file."""
         # looked for by its name: no path is made of what a client has sent
         found = self.documents.documents.get(name.partition(".")[0])
@@ -294,11 +283,11 @@ class LibreTranslate:
             found.output, filename=found.name, media_type="application/octet-stream"
         )
 
-    async def suggest(self) -> Any:
+    async def suggest(self) -> object:
         """Refuse a suggestion: none is taken."""
         raise HTTPException(403, "Suggestions are disabled on this server.")
 
-    async def languages(self) -> Any:
+    async def languages(self) -> object:
         """Return the pairs that can be translated."""
         targets: dict[str, list[str]] = {code: [] for code in self.service.codes()}
         for source, target in sorted(self.service.pairs()):
@@ -308,7 +297,7 @@ class LibreTranslate:
             for code, found in targets.items()
         ]
 
-    async def settings(self) -> Any:
+    async def settings(self) -> object:
         """Return the settings that a page needs."""
         (source, target), *_ = self.service.pairs()
         has_keys = self.service.keys.hashes is not None
@@ -355,7 +344,7 @@ def detector(codes: tuple[str, ...]) -> Any:
     ).build()
 
 
-def candidates(texts: Sequence[str], served: Sequence[str]) -> list[dict[str, Any]]:
+def candidates(texts: Sequence[str], served: Sequence[str]) -> list[Candidate]:
     """Return the most probable languages of texts together, with their confidence in per cent.
 
     served: codes, such as `de` or `pt_BR`.

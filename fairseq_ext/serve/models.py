@@ -21,9 +21,7 @@ import logging
 import math
 import os
 import re
-import threading
-from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -48,7 +46,8 @@ PER_CHECKPOINT, BASE = 3, 500 << 20
 CLOSES = 0.5  # seconds in which the processes of a model that is dropped give their memory back
 SOON = {"Retry-After": "2"}
 Waits = Callable[[], Awaitable[None]]
-Hold = Callable[[], Callable[[], None]]
+Release = Callable[[], object]
+Submit = Callable[..., Future[Report]]
 
 
 @dataclass(frozen=True)
@@ -56,9 +55,9 @@ class Model:
     """The translator of one pair. submit: that of Engine; hold: keeps it loaded until the function
     that it returns is called."""
 
-    submit: Callable[..., Future[Report]]
+    submit: Submit
     description: Description
-    hold: Hold = lambda: lambda: None
+    hold: Callable[[], Release] = lambda: lambda: None
 
 
 @dataclass(frozen=True)
@@ -147,27 +146,6 @@ class Models:
             self.engines.popitem()[1].close()
 
 
-class Users:
-    """Who uses one pair's model: requests, and what they have submitted, in any thread."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.count = 0
-
-    def hold(self) -> Callable[[], None]:
-        """Count one more, until what this returns is called; only its first call counts."""
-        with self.lock:
-            self.count += 1
-        left = [None]
-
-        def release() -> None:
-            with self.lock:
-                self.count -= bool(left)
-                left.clear()
-
-        return release
-
-
 class ModelsOfFolder(Models):
     """The models of a folder.
 
@@ -193,9 +171,16 @@ class ModelsOfFolder(Models):
                 f"--pivot {pivot} is the language of no model of {folder}: use one of "
                 f"{', '.join(sorted(known))}"
             )
-        self.users: defaultdict[Pair, Users] = defaultdict(Users)
+        self.users: dict[object, Collection[Pair]] = {}  # the pairs that each one uses
         self.loading = asyncio.Lock()
         self.folder.watch()
+
+    def hold(self, *pairs: Pair) -> Release:
+        """Keep the models of these pairs loaded until what this returns is called. Any thread may
+        call both."""
+        user = object()
+        self.users[user] = pairs
+        return partial(self.users.pop, user, None)
 
     def close(self) -> None:
         self.folder.ended.set()
@@ -221,18 +206,15 @@ class ModelsOfFolder(Models):
         if flags is None:
             if self.pivot is None or self.pivot in pair:  # it has gone since it was looked for
                 raise HTTPException(503, f"{'-'.join(pair)} is not served any more", SOON)
-            async with (
-                self.using((pair[0], self.pivot), waits) as first,
-                self.using((self.pivot, pair[1]), waits) as second,
-            ):
+            legs = (pair[0], self.pivot), (self.pivot, pair[1])
+            async with self.using(legs[0], waits) as first, self.using(legs[1], waits) as second:
                 yield Model(
                     pivoted(first.submit, second.submit, second.hold),
                     replace(second.description, source=pair[0], languages=()),
-                    lambda: joined_hold(first.hold(), second.hold()),
+                    partial(self.hold, *legs),
                 )
             return
-        hold = self.users[pair].hold
-        release = hold()
+        release = self.hold(pair)
         try:
             engine = await self.engine(pair, flags, waits)
             try:
@@ -245,17 +227,17 @@ class ModelsOfFolder(Models):
                     503, f"the model {'-'.join(pair)} cannot be loaded: {error}"
                 ) from None
 
-            def submit(*source: Any, **request: Any) -> Future[Report]:
-                ended = hold()
+            def submit(source: str, **request: Any) -> Future[Report]:
+                ended = self.hold(pair)
                 try:
-                    future = engine.submit(*source, **request)
+                    future = engine.submit(source, **request)
                 except BaseException:
                     ended()
                     raise
                 when_done(future, lambda _: ended())
                 return future
 
-            yield Model(submit, description, hold)
+            yield Model(submit, description, partial(self.hold, pair))
         finally:
             release()
 
@@ -278,7 +260,8 @@ class ModelsOfFolder(Models):
         while (
             is_full := self.most is not None and len(self.engines) >= self.most
         ) or available() < needed:
-            idle = next((each for each in self.engines if not self.users[each].count), None)
+            used = {pair for pairs in list(self.users.values()) for pair in pairs}
+            idle = next((pair for pair in self.engines if pair not in used), None)
             if idle is not None:
                 await self.drop(idle, self.engines[idle])
             elif is_full:
@@ -308,16 +291,6 @@ class ModelsOfFolder(Models):
         return True
 
 
-def joined_hold(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
-    """Return one function that calls two."""
-
-    def call() -> None:
-        first()
-        second()
-
-    return call
-
-
 def available() -> float:
     """Return the bytes of memory that the system, or this process's container (cgroup 2), can still
     give; infinite where neither says so."""
@@ -343,14 +316,15 @@ def available() -> float:
 # For a pair of languages that has no model: sentence by sentence, through a third language.
 
 
-Submit = Callable[..., Future[Report]]
 RETRY = 0.2  # seconds until the second model is tried again, where its queue is full
 # added to the number of a sentence for the second model, whose samples do not follow
 # those of the first
 SECOND = 1 << 62
 
 
-def pivoted(first: Submit, second: Submit, hold: Hold = lambda: lambda: None) -> Submit:
+def pivoted(
+    first: Submit, second: Submit, hold: Callable[[], Release] = lambda: lambda: None
+) -> Submit:
     """Pass a request through two models: required phrases and the n-best list go to the second, the
     seed to both. hold: of the second, which must not be dropped while the first is at work. Errors:
     UsageError for a glossary, whose source terms the second does not see."""
@@ -358,11 +332,11 @@ def pivoted(first: Submit, second: Submit, hold: Hold = lambda: lambda: None) ->
     def submit(
         source: str,
         align: bool = False,
-        terms: Any = None,
-        glossaries: Any = (),
+        terms: object = None,
+        glossaries: object = (),
         seed: int | None = None,
         number: int = 0,
-        **request: Any,
+        **request: object,
     ) -> Future[Report]:
         if terms or glossaries:
             raise UsageError(
@@ -377,7 +351,7 @@ def pivoted(first: Submit, second: Submit, hold: Hold = lambda: lambda: None) ->
             raise
         out: Future[Report] = Reply(THREADS, lambda: None)
 
-        def end(_: Any) -> None:
+        def end(_: object) -> None:
             release()
             for each in running:
                 each.cancel()

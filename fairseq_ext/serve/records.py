@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from pydantic import (
@@ -31,7 +31,7 @@ from fairseq_ext.text.formats import FORMATS, passes
 from fairseq_ext.text.several_sentences import warning
 from fairseq_ext.text.splitter import plain_ends
 
-EXAMPLES: dict[str, Any] = {
+EXAMPLES: dict[str, object] = {
     "one sentence": {"source": "Der Patient hat einen Port."},
     "required and banned words": {
         "source": "Der Patient hat einen Port.",
@@ -68,7 +68,7 @@ class Fields(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", title="Record")
 
     source: str = Field(description="the text to translate, sentence by sentence")
-    id: Any = Field(None, description="comes back with the answer")
+    id: object = Field(None, description="comes back with the answer")
     constraints: list[Phrase] | None = Field(None, description="phrases that must appear")
     any_of: list[list[Phrase]] | None = Field(None, description="of each list one must appear")
     avoid: list[Phrase] | None = Field(None, description="phrases that must not appear")
@@ -104,14 +104,14 @@ class Fields(BaseModel):
 
     @field_validator(*KEYS, mode="before")
     @classmethod
-    def phrases(cls, value: Any, info: ValidationInfo) -> Any:
+    def phrases(cls, value: object, info: ValidationInfo) -> object:
         if value is not None:
             fields_of({str(info.field_name): value}, str(info.context))
         return value
 
     @field_validator("glossary", mode="before")
     @classmethod
-    def terms(cls, value: Any, info: ValidationInfo) -> Any:
+    def terms(cls, value: object, info: ValidationInfo) -> object:
         for source, target in value.items() if isinstance(value, dict) else ():
             if (
                 not isinstance(target, str)
@@ -131,11 +131,31 @@ SCHEMA = Fields.model_json_schema()
 
 
 @dataclass(frozen=True)
+class Text:
+    """A text to translate.
+
+    fields: keywords of `Engine.submit` for its sentences; splits, inline: as for `Service.passes`.
+    """
+
+    source: str
+    format: str = "text"
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    splits: bool = True
+    inline: Collection[str] | None = None
+
+    @property
+    def is_one_sentence(self) -> bool:
+        """Whether phrases are required: the source is then one sentence, as no field says in which
+        sentence of a text they must stand."""
+        return any(self.fields.get(name) for name in ("constraints", "any_of", "prefix"))
+
+
+@dataclass(frozen=True)
 class Record:
     """One text of a request."""
 
-    request: dict[str, Any]  # keywords of Service.submit
-    id: Any = None
+    text: Text
+    id: object = None
     detail: bool = False
 
 
@@ -169,40 +189,34 @@ def read_record(value: Any, where: str, glossary: Callable[[str], GlossaryFile])
             return f'{where} has no text in "source": write the sentence there'
         return f'{where} has {cut(json.dumps(value[name]))} for "{name}": write {WAYS[name]}'
 
-    fields = checked(Fields, value, sentence, where)
-    request: dict[str, Any] = {"source": fields.source, "nbest": fields.nbest}
-    request |= fields.model_dump(include={*KEYS}, exclude_none=True)
-    if isinstance(fields.glossary, dict):
-        request["terms"] = fields.glossary
-    elif fields.glossary is not None:
-        names = [fields.glossary] if isinstance(fields.glossary, str) else fields.glossary
-        request["glossaries"] = [glossary(name) for name in names]
-    if fields.format not in (None, "text"):
-        if is_one_sentence(request):
+    given = checked(Fields, value, sentence, where)
+    fields: dict[str, Any] = {"nbest": given.nbest}
+    fields |= given.model_dump(include={*KEYS}, exclude_none=True)
+    if isinstance(given.glossary, dict):
+        fields["terms"] = given.glossary
+    elif given.glossary is not None:
+        names = [given.glossary] if isinstance(given.glossary, str) else given.glossary
+        fields["glossaries"] = [glossary(name) for name in names]
+    if given.seed is not None:
+        fields["seed"] = given.seed
+    if given.alignment:
+        fields["align"] = True
+    text = Text(given.source, given.format or "text", fields)
+    if text.format != "text":
+        if text.is_one_sentence:
             raise UsageError(
                 f"{where} has phrases that must appear, and a format of several sentences: leave "
                 "one of the two out"
             )
-        passes(fields.format, plain_ends)
-        request["format"] = fields.format
-    if fields.seed is not None:
-        request["seed"] = fields.seed
-    if fields.alignment:
-        request["align"] = True
-    return Record(request, fields.id, bool(fields.detail))
+        passes(text.format, plain_ends)
+    return Record(text, given.id, bool(given.detail))
 
 
-def is_one_sentence(request: dict[str, Any]) -> bool:
-    """Return whether a request requires phrases: its source is then one sentence, as no field says
-    in which sentence of a text they must stand."""
-    return any(request.get(name) for name in ("constraints", "any_of", "prefix"))
-
-
-def answer_json(record: Record, answer: Report) -> dict[str, Any]:
+def answer_json(record: Record, answer: Report) -> dict[str, object]:
     """Return the answer to a record."""
     hypotheses = []
     for h in answer.hypotheses:
-        each: dict[str, Any] = {"text": h.text, "score": h.score} | shown(h)
+        each: dict[str, object] = {"text": h.text, "score": h.score} | shown(h)
         if record.detail:
             each |= {"tokens": h.tokens, "token_scores": h.positional_scores}
         hypotheses.append(each)
@@ -213,8 +227,8 @@ def answer_json(record: Record, answer: Report) -> dict[str, Any]:
     gap = answer.gap
     proof = None if gap is None else {"proved": gap == 0, "gap": gap if gap < math.inf else None}
     warnings = list(answer.warnings)
-    if is_one_sentence(record.request):
-        warnings += filter(None, [warning(record.request["source"], "the source")])
+    if record.text.is_one_sentence:
+        warnings += filter(None, [warning(record.text.source, "the source")])
     out = {} if record.id is None else {"id": record.id}
     out |= {
         "text": answer.text,
@@ -228,7 +242,7 @@ def answer_json(record: Record, answer: Report) -> dict[str, Any]:
     if answer.untranslated:
         pairs = answer.untranslated
         out["untranslated"] = [{"source": source, "reason": reason} for source, reason in pairs]
-    if record.request.get("align"):
+    if record.text.fields.get("align"):
         out["alignment"] = answer.hypotheses[0].words
     out["seconds"] = {"queue": round(answer.queued, 6), "decoder": round(answer.decoded, 6)}
     return out

@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from itertools import chain, islice
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, HTTPException, Request, Response
@@ -24,15 +23,15 @@ from fairseq_ext.core.exit import DISK_FULL_ERRNOS
 from fairseq_ext.engine.callbacks import THREADS, Threads, when_done
 from fairseq_ext.engine.jobs import Partial
 from fairseq_ext.engine.text import TextRequest
-from fairseq_ext.engine.tickets import Busy, Closed, WorkerDied
+from fairseq_ext.engine.tickets import Busy, Closed
 from fairseq_ext.search.report import Report
-from fairseq_ext.serve import Settings, default_folder, records
+from fairseq_ext.serve import Settings, default_folder
 from fairseq_ext.serve.bodies import apart, urlencoded
 from fairseq_ext.serve.glossaries import Glossaries, Missing
 from fairseq_ext.serve.guard import Keys, digest, read_body
 from fairseq_ext.serve.metrics import Metrics
 from fairseq_ext.serve.models import SOON, Model, Models, Pair
-from fairseq_ext.serve.records import is_one_sentence
+from fairseq_ext.serve.records import Record, Text, read_records
 from fairseq_ext.text.formats import Pass, passes
 from fairseq_ext.text.splitter import splitter
 from fairseq_ext.text.stopping import Stopped, until
@@ -68,14 +67,10 @@ class Service:
         self.glossaries_of: dict[tuple[str, Pair], Glossaries] = {}
         self.closing = False
 
-    def check(self, headers: Mapping[str, str]) -> None:
-        """Raise HTTPException 401 or 403 for a missing or wrong key."""
-        self.keys.check(headers)
-
     def owner(self, headers: Mapping[str, str]) -> str:
         """Return the owner of a request's glossaries and documents: the one of its key, or "all"
-        without keys. Errors: those of `check`."""
-        self.check(headers)
+        without keys. Errors: those of `Keys.check`."""
+        self.keys.check(headers)
         return "all" if self.keys.hashes is None else digest(self.keys.of_headers(headers))[:32]
 
     def pairs(self) -> list[Pair]:
@@ -121,7 +116,7 @@ class Service:
             self.glossaries_of[owner, pair] = Glossaries(found)
         return self.glossaries_of[owner, pair]
 
-    async def read(self, request: Request) -> tuple[list[records.Record], bool, Pair]:
+    async def read(self, request: Request) -> tuple[list[Record], bool, Pair]:
         """Return the records of a request whose key is right, whether they are a list, and their
         pair."""
         owner = self.owner(request.headers)
@@ -129,7 +124,7 @@ class Service:
         body = await read_body(request, self.settings)
         # the folder of glossaries is looked for only where a record names one
         found = await apart(
-            records.read_records,
+            read_records,
             body,
             self.settings.max_lines,
             lambda name: self.glossaries(owner, pair).file(name),
@@ -137,7 +132,7 @@ class Service:
         return *found, pair
 
     @contextlib.asynccontextmanager
-    async def using(self, request: Request, pair: Pair) -> AsyncIterator[Model]:
+    async def using(self, request: Request | None, pair: Pair) -> AsyncIterator[Model]:
         """Return the model of a pair, see `Models.using`; raise Disconnected if the client
         disconnects before it is loaded."""
         begin = time.monotonic()
@@ -147,27 +142,19 @@ class Service:
             yield model
 
     def submit(
-        self,
-        model: Model,
-        source: str,
-        format: str = "text",
-        on_partial: Callable[[Partial], None] | None = None,
-        items: list[Pass] | None = None,
-        options: Mapping[str, Any] | None = None,
-        **request: Any,
+        self, model: Model, text: Text, on_partial: Callable[[Partial], None] | None = None
     ) -> Future[Report]:
         """Return a future of the translation of a text, sentence by sentence; of one sentence if it
-        must have phrases. Errors: those of `Engine.submit`. items: see `prepared`; options: of
-        `passes`."""
-        if is_one_sentence(request):
-            return model.submit(source, on_partial=on_partial, **request)
+        must have phrases. Errors: those of `Engine.submit`."""
+        if text.is_one_sentence:
+            return model.submit(text.source, on_partial=on_partial, **text.fields)
         future = TextRequest(
             model.submit,
-            source,
-            items or self.passes(format, model, **options or {}),
-            request,
+            text.source,
+            self.passes(text.format, model, splits=text.splits, inline=text.inline),
+            {**text.fields},
             on_partial,
-            threads=LoopThread() if len(source) < LONG else THREADS,
+            threads=LoopThread() if len(text.source) < LONG else THREADS,
         ).future
         release = model.hold()  # between two of its sentences, too
         when_done(future, lambda _: release())
@@ -194,21 +181,16 @@ class Service:
             inline=inline,
         )
 
-    async def prepared(self, request: dict[str, Any], model: Model) -> dict[str, Any]:
-        """Return a request with a long text together with the items of that text; another request
-        unchanged. A thread finds the first item, so that other requests are served.
+    async def submitted(
+        self, model: Model, text: Text, on_partial: Callable[[Partial], None] | None = None
+    ) -> Future[Report]:
+        """Return the future of `submit`. A thread reads the beginning of a long text, so that other
+        requests are served. Errors: HTTPException 504 at the deadline."""
+        submit = partial(self.submit, model, text, on_partial)
+        is_short = len(text.source) < LONG or text.is_one_sentence
+        return submit() if is_short else await self.read_in_time(submit)
 
-        Errors: HTTPException 504 at the deadline."""
-        if len(request["source"]) < LONG or is_one_sentence(request):
-            return request
-        first, *others = self.passes(
-            request.get("format", "text"), model, **request.get("options", {})
-        )
-        found = first(request["source"])
-        head = await self.read_in_time(lambda: list(islice(found, 1)))
-        return request | {"items": [lambda text: chain(head, found), *others]}
-
-    async def read_in_time(self, read: Callable[..., T], *args: Any) -> T:
+    async def read_in_time(self, read: Callable[..., T], *args: object) -> T:
         """Return what a function reads in a thread. Errors: its own, HTTPException 504 at the
         deadline."""
         end = time.monotonic() + self.settings.deadline
@@ -223,20 +205,32 @@ class Service:
             raise late(self.settings.deadline) from None
 
     async def answered(
-        self, request: Request, requests: Sequence[dict[str, Any]], pair: Pair
+        self, request: Request, texts: Sequence[Text], pair: Pair
     ) -> list[Report | UsageError]:
-        """Return the answers to these requests, keywords of `submit`."""
+        """Return the answers to these texts, in order, with a UsageError for one that cannot be
+        used.
+
+        Errors: HTTPException 504 at the deadline, Disconnected, what the engine raises.
+        """
+        futures: list[Future[Report]] = []
         async with self.using(request, pair) as model:
-            begin = time.monotonic()
-            ready = [await self.prepared(each, model) for each in requests]
-            if time.monotonic() - begin > BRIEF:
-                await waits(request)
-            futures: list[Future[Report]] = submit_all(partial(self.submit, model), ready)
-            found = await answers(request, futures, self.settings.deadline)
-        for answer in found:
+            try:
+                for each in texts:
+                    futures.append(await self.submitted(model, each))
+                running = map(asyncio.wrap_future, futures)
+                waiting = asyncio.gather(*running, return_exceptions=True)
+                await ended(request, waiting, self.settings.deadline)
+            finally:
+                for future in futures:
+                    future.cancel()
+        out: list[Report | UsageError] = []
+        for answer in waiting.result():
             if isinstance(answer, Report):
                 self.metrics.answered(answer)
-        return found
+            elif not isinstance(answer, UsageError):
+                raise answer
+            out.append(answer)
+        return out
 
 
 # ---- Answers that a client waits for
@@ -249,62 +243,29 @@ class Disconnected(Exception):
     """The client has disconnected."""
 
 
-async def waits(request: Request) -> None:
-    """Raise Disconnected where the client has disconnected, as it may while a model is loaded;
-    its body has been read."""
-    if await request.is_disconnected():
+async def waits(request: Request | None) -> None:
+    """Raise Disconnected where the client has disconnected, as it may while a model is loaded; its
+    body has been read. None: there is no client."""
+    if request is not None and await request.is_disconnected():
         raise Disconnected
 
 
-def submit_all(
-    submit: Callable[..., Future[Report]], requests: Sequence[dict[str, Any]]
-) -> list[Future[Report]]:
-    """Return a future of each request, or of none: errors are those of `submit`."""
-    futures: list[Future[Report]] = []
-    try:
-        for request in requests:
-            futures.append(submit(**request))
-    except BaseException:
-        for future in futures:
-            future.cancel()
-        raise
-    return futures
-
-
-async def answers(
-    request: Request, futures: Sequence[Future[Report]], deadline: float
-) -> list[Report | UsageError]:
-    """Return the answers, in order, with a UsageError for a request that cannot be used.
-
-    Errors: HTTPException 504 at the deadline, Disconnected, what the engine raises.
-    """
-    waiting = asyncio.gather(
-        *(asyncio.wrap_future(future) for future in futures), return_exceptions=True
-    )
-    # errors of those that are cancelled are read, else asyncio logs them for every client that
-    # disconnects
-    waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
-    end = time.monotonic() + deadline
-    try:
-        await ended(request, waiting, deadline, lambda: end - time.monotonic())
-        found = waiting.result()
-        for each in found:
-            if isinstance(each, BaseException) and not isinstance(each, UsageError):
-                raise each
-        return found  # type: ignore[return-value]
-    finally:
-        waiting.cancel()
-        for future in futures:
-            future.cancel()
-
-
 async def ended(
-    request: Request, work: asyncio.Future[Any], deadline: float, left: Callable[[], float]
+    request: Request | None,
+    work: asyncio.Future[Any],
+    deadline: float,
+    moved: Callable[[], float] | None = None,
 ) -> None:
     """Return when the work is done.
 
-    left: seconds that it still has, of the deadline. Errors: HTTPException 504, Disconnected.
+    request: as for `waits`; moved: the time from which the deadline counts (default: now). Errors:
+    HTTPException 504, Disconnected.
     """
+    now = time.monotonic()
+
+    def left() -> float:
+        return (moved() if moved else now) + deadline - time.monotonic()
+
     # most work is done by then, and needs no task that waits for the client
     await asyncio.wait({work}, timeout=min(BRIEF, left()))
     if work.done():
@@ -328,66 +289,60 @@ def late(deadline: float) -> HTTPException:
     return HTTPException(504, said)
 
 
-async def wait_for_disconnect(request: Request) -> None:
+async def wait_for_disconnect(request: Request | None) -> None:
     """Return when the client has disconnected; its body has been read."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+    if request is None:
+        await asyncio.Event().wait()
+    else:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
 
 
-class Stream:
+class Stream(StreamingResponse):
     """One request whose partial results are sent as they come: server-sent events `partial`, and
     `answer` or `error` at the end.
 
     A client that reads slowly gets fewer partial results, as the last one has all of those before.
+    A request whose client has gone before the first event is cancelled as well.
     """
 
-    def __init__(
-        self, submit: Callable[..., Future[Report]], request: dict[str, Any], deadline: float
-    ):
+    def __init__(self, seconds: float, shown: Callable[[Report], object]):
+        """seconds: until the first part, and from each to the next; shown: from an answer to its
+        JSON. `future`, of the request, is set later."""
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(self.events(), media_type="text/event-stream", headers=headers)
         self.loop = asyncio.get_running_loop()
         self.changed = asyncio.Event()
         self.latest: Partial | None = None
-        self.deadline = self.loop.time() + deadline
-        self.seconds = deadline
-        self.future = submit(**request, on_partial=self.on_partial)
+        self.seconds, self.shown = seconds, shown
+        self.future = Future[Report]()
 
     def on_partial(self, part: Partial) -> None:
         """Handle a partial result, in a thread of the engine's."""
         self.latest = part
         self.loop.call_soon_threadsafe(self.changed.set)
 
-    async def events(self, shown: Any) -> AsyncIterator[bytes]:
-        """Yield the events; shown: from an answer to its JSON."""
+    async def events(self) -> AsyncIterator[bytes]:
+        """Yield the events."""
         answer = asyncio.wrap_future(self.future)
         answer.add_done_callback(lambda _: self.changed.set())
-        reported = 0
+        reported, deadline = 0, self.loop.time() + self.seconds
         try:
             while True:
-                await asyncio.wait_for(self.changed.wait(), self.deadline - self.loop.time())
+                await asyncio.wait_for(self.changed.wait(), deadline - self.loop.time())
                 self.changed.clear()
                 if answer.done():
-                    yield event("answer", shown(answer.result()))
+                    yield event("answer", self.shown(answer.result()))
                     return
                 if self.latest is not None and self.latest.tokens > reported:
                     reported = self.latest.tokens
                     # of a long text, the next part has as long
-                    self.deadline = self.loop.time() + self.seconds
+                    deadline = self.loop.time() + self.seconds
                     yield event("partial", {"text": self.latest.text, "tokens": reported})
         except asyncio.TimeoutError:
             yield event("error", {"error": late(self.seconds).detail})
         except (UsageError, RuntimeError) as error:
             yield event("error", {"error": str(error)})
-        finally:
-            self.future.cancel()
-
-
-class Streamed(StreamingResponse):
-    """The events of a stream. One whose client has gone before the first is cancelled as well."""
-
-    def __init__(self, stream: Stream, shown: Callable[[Report], Any]):
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        super().__init__(stream.events(shown), media_type="text/event-stream", headers=headers)
-        self.future = stream.future
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -396,7 +351,7 @@ class Streamed(StreamingResponse):
             self.future.cancel()
 
 
-def event(name: str, value: Any) -> bytes:
+def event(name: str, value: object) -> bytes:
     """Return one server-sent event."""
     return f"event: {name}\ndata: {json.dumps(value, ensure_ascii=False)}\n\n".encode()
 
@@ -407,20 +362,19 @@ def event(name: str, value: Any) -> bytes:
 # whose fault it is.
 
 
-REFUSED = (
-    StarletteHTTPException,
-    UsageError,
-    Busy,
-    Closed,
-    WorkerDied,
-    Disconnected,
-    ClientDisconnect,
-    RuntimeError,
-    OSError,
-)
-DEEPL = ("/v2", "/v3")  # how the paths of DeepL's API begin
 CLIENT_CLOSED = 499  # the status that proxies log where the client has disconnected
-ERRORS: dict[int | str, dict[str, Any]] = {
+STATUSES = {
+    Disconnected: CLIENT_CLOSED,
+    ClientDisconnect: CLIENT_CLOSED,
+    Missing: 404,
+    UsageError: 400,
+    Busy: 429,
+    Closed: 503,
+    RuntimeError: 500,
+}
+REFUSED = (*STATUSES, StarletteHTTPException, OSError)
+DEEPL = ("/v2", "/v3")  # how the paths of DeepL's API begin
+ERRORS: dict[int | str, dict[str, object]] = {
     code: {"description": what}
     for code, what in {
         400: "the request cannot be used",
@@ -439,28 +393,24 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 def refusal(error: Exception, path: str) -> Response:
     """Return an error of one of the kinds REFUSED as JSON. path: of the request."""
-    headers: dict[str, str] = {}
+    sentence, headers = str(error), dict[str, str]()
     if isinstance(error, StarletteHTTPException):
         status, sentence, headers = error.status_code, str(error.detail), dict(error.headers or {})
-    elif isinstance(error, (Disconnected, ClientDisconnect)):
-        status, sentence = CLIENT_CLOSED, "the client has hung up"
-    elif isinstance(error, UsageError):
-        status, sentence = 404 if isinstance(error, Missing) else 400, str(error)
-    elif isinstance(error, Busy):
-        status, sentence, headers = 429, str(error), {"Retry-After": f"{error.retry_after:.0f}"}
-    elif isinstance(error, OSError):
-        if error.errno not in DISK_FULL_ERRNOS:
-            raise error
+    elif not isinstance(error, OSError):
+        status = next(code for kind, code in STATUSES.items() if isinstance(error, kind))
+    elif error.errno in DISK_FULL_ERRNOS:
         status = 507
         sentence = f"the server's disk is full ({error.strerror}): ask its operator to free space"
     else:
-        status, sentence = 503 if isinstance(error, Closed) else 500, str(error)
+        raise error
+    if isinstance(error, Busy):
+        headers = {"Retry-After": f"{error.retry_after:.0f}"}
     field = "message" if path.startswith(DEEPL) else "error"
     return JSONResponse({field: sentence}, status, headers)
 
 
 def add_routes(
-    app: FastAPI, tag: str, *rows: tuple[str, str, Callable[..., Any], dict[str, Any]]
+    app: FastAPI, tag: str, *rows: tuple[str, str, Callable[..., object], dict[str, Any]]
 ) -> None:
     """Add routes to an application: method, path, what answers, and more of their description. tag:
     the API that they belong to."""
@@ -472,5 +422,6 @@ def add_routes(
             summary=(route.__doc__ or "").partition(".")[0],
             tags=[tag],
             responses=ERRORS,
+            response_model=None,
             **more,
         )

@@ -172,7 +172,7 @@ def test_what_is_added_to_tags_is_taken_out_again(text, names, kind):
     """A translation that changes nothing returns the text, and the marked text is well-formed."""
     fields = {"text": text, "target_lang": "EN", "ignore_tags": [*names], "tag_handling": kind}
     tagged = Tagged.from_text(text, read(TextRequest, fields))
-    marked = tagged.request["source"]
+    marked = tagged.text.source
     assert tagged.read(marked) == text
     if kind == "xml":
         root = etree.fromstring(marked.replace("x:c", "c"))
@@ -564,10 +564,10 @@ def test_wrong_documents(api, client):
 def test_a_document_that_no_one_fetches_is_deleted(api, monkeypatch, name):
     """At its time, not at the next request."""
     made = []
-    new = documents.Documents.new
+    keep = documents.Documents.keep
     monkeypatch.setattr(documents, "KEEP_SECONDS", 1.0)
     monkeypatch.setattr(
-        documents.Documents, "new", lambda *args: made.append(new(*args)) or made[0]
+        documents.Documents, "keep", lambda self, each: made.append(each) or keep(self, each)
     )
     handle = api.translate_document_upload(b"Guten Tag, Frau Nowak.", filename=name, **PAIR)
     ended = ("done", "error")

@@ -20,7 +20,7 @@ from serving import FLAGS, JSON, TSV, head, listening
 from fairseq_ext.serve.app import Server
 from fairseq_ext.serve.guard import Keys
 from fairseq_ext.serve.models import Models
-from fairseq_ext.serve.service import Stream, Streamed
+from fairseq_ext.serve.service import Stream
 
 SOURCE = "Der Patient hat einen Port."
 KEYS = "source, id, constraints, any_of, avoid, prefix, allowed, glossary, nbest, detail"
@@ -314,7 +314,8 @@ def test_a_stream_whose_client_has_gone_before_its_first_event_is_cancelled(engi
     future = Future()
 
     async def story() -> None:
-        stream = Stream(lambda **request: future, {}, 60.0)
+        stream = Stream(60.0, dict)
+        stream.future = future
 
         async def gone():
             return {"type": "http.disconnect"}
@@ -322,7 +323,7 @@ def test_a_stream_whose_client_has_gone_before_its_first_event_is_cancelled(engi
         async def send(message):
             await asyncio.sleep(1)
 
-        await Streamed(stream, dict)({"type": "http", "asgi": {}}, gone, send)
+        await stream({"type": "http", "asgi": {}}, gone, send)
 
     asyncio.run(story())
     assert future.cancelled()

@@ -402,7 +402,7 @@ def test_no_model_is_loaded_for_a_client_that_has_gone(folder, monkeypatch):
 
     assert [type(each) for each in asyncio.run(story())] == [type(None), Left]
     assert paths() == ["de-en"] and not made[0].is_closed
-    assert not any(users.count for users in found.users.values())
+    assert not found.users
     found.close()
 
 
@@ -442,7 +442,7 @@ def test_requests_for_a_model_that_is_loading_hold_no_thread_and_no_other_model(
         made[0].loaded.set_result("x-y")
         await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 5)
         assert used == ["a-b", *["x-y"] * 40]
-        assert [users.count for users in pretended.users.values()] == [0, 0]
+        assert not pretended.users
 
     asyncio.run(asyncio.wait_for(story(), 30))
 
@@ -493,7 +493,8 @@ def test_the_second_model_of_a_pivot_stays_while_the_first_is_at_work(pretended)
         (second,) = made[1].submitted
         second.set_result(models.Report([Translation("end", [], 0.0, [])]))
         assert running.result(5).text == "end"
-        assert [pretended.users[pair].count for pair in (("x", "y"), ("y", "z"))] == [0, 0]
+        left = [(("a", "b"),)]  # its request is not answered
+        assert await asyncio.to_thread(until, lambda: [*pretended.users.values()] == left)
         loading.cancel()
 
     asyncio.run(asyncio.wait_for(story(), 30))
@@ -502,7 +503,6 @@ def test_the_second_model_of_a_pivot_stays_while_the_first_is_at_work(pretended)
 def test_a_text_keeps_its_model_between_two_of_its_sentences(pretended):
     """Behind the request's context, as a stream does; the queue has no room for both at once."""
     counts: list[int] = []
-    users = pretended.users["x", "y"]
 
     def answer(number: int) -> None:
         made[0].submitted[number].set_result(models.Report([Translation("end", [], 0.0, [])]))
@@ -517,14 +517,14 @@ def test_a_text_keeps_its_model_between_two_of_its_sentences(pretended):
         assert counts[-1] == 2, "the text and its sentence"
         answer(1)
         assert (await asyncio.wrap_future(running)).text == "end\nend"
-        assert await asyncio.to_thread(until, lambda: not users.count)
+        assert await asyncio.to_thread(until, lambda: not pretended.users)
 
     async def use() -> Future:
         async with pretended.using(("x", "y"), stays) as model:
             submit = made[0].submit
 
             def narrow(*source, **request):
-                counts.append(users.count)
+                counts.append(len(pretended.users))
                 if any(not each.done() for each in made[0].submitted):
                     raise models.Busy(1, 1.0)
                 return submit(*source, **request)
@@ -535,32 +535,22 @@ def test_a_text_keeps_its_model_between_two_of_its_sentences(pretended):
     asyncio.run(asyncio.wait_for(story(), 30))
 
 
-class Slow(models.Users):
-    """Another thread has its turn between reading and writing the count."""
-
-    @property
-    def count(self) -> int:
-        found = self.known
-        time.sleep(0)
-        return found
-
-    @count.setter
-    def count(self, value: int) -> None:
-        self.known = value
-
-
-def test_users_that_come_and_go_in_many_threads_are_counted():
-    users = Slow()
+def test_users_that_come_and_go_in_many_threads_are_counted(pretended):
+    left = []
 
     def use() -> None:
         for _ in range(200):
-            release = users.hold()
+            release = pretended.hold(("x", "y"))
             release()
             release()
+        left.append(pretended.hold(("a", "b"), ("y", "z")))
 
     threads = [threading.Thread(target=use) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert users.count == 0
+    assert list(pretended.users.values()) == [(("a", "b"), ("y", "z"))] * 8
+    for release in left:
+        release()
+    assert not pretended.users

@@ -5,15 +5,17 @@ import asyncio
 import itertools
 import threading
 from concurrent.futures import Future
-from functools import partial
-from types import SimpleNamespace
 
 import pytest
 from fastapi import HTTPException
 from office_files import docx
 
+from fairseq_ext.engine.jobs import Description
 from fairseq_ext.engine.text import TextRequest
 from fairseq_ext.search.report import Report, Translation
+from fairseq_ext.serve import Settings
+from fairseq_ext.serve.models import Model, Models
+from fairseq_ext.serve.records import Text
 from fairseq_ext.serve.service import Service
 from fairseq_ext.text import files
 from fairseq_ext.text.formats import passes
@@ -77,15 +79,10 @@ def test_a_second_pass_ends_with_its_request():
 
 
 def test_the_deadline_holds_while_a_request_is_read():
-    service = SimpleNamespace(
-        settings=SimpleNamespace(deadline=0.0),
-        passes=lambda format, model: passes(format, plain_ends),
-        closing=False,
-    )
-    service.read_in_time = partial(Service.read_in_time, service)
-    request = {"source": long("html"), "format": "html"}
+    model = Model(pytest.fail, Description("", "de", "en", 1, 1, 1, None, ""))
+    service = Service(Models(), Settings(deadline=0.0))
     with pytest.raises(HTTPException) as error:
-        asyncio.run(Service.prepared(service, request, None))  # type: ignore[arg-type]
+        asyncio.run(service.submitted(model, Text(long("html"), "html")))
     assert error.value.status_code == 504 and "took more than 0 seconds" in error.value.detail
 
 
