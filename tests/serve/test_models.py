@@ -20,6 +20,7 @@ from fairseq_ext import Translator
 from fairseq_ext.search.report import Translation
 from fairseq_ext.serve import Settings, model_folder, models
 from fairseq_ext.serve.__main__ import main
+from fairseq_ext.serve.records import Text
 from fairseq_ext.serve.service import Service
 
 FIRST, SECOND = "Das Angebot wird morgen geprüft.", "Die Ärztin öffnet den Ordner."
@@ -530,7 +531,7 @@ def test_a_text_keeps_its_model_between_two_of_its_sentences(pretended):
                 return submit(*source, **request)
 
             made[0].submit = narrow
-            return Service(pretended, Settings()).submit(model, "Eins.\nZwei.")
+            return Service(pretended, Settings()).submit(model, Text("Eins.\nZwei."))
 
     asyncio.run(asyncio.wait_for(story(), 30))
 

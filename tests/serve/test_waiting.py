@@ -11,6 +11,7 @@ pytest.importorskip("fastapi")
 from fairseq_ext.engine.jobs import Description
 from fairseq_ext.serve import Settings
 from fairseq_ext.serve.models import Model, Models
+from fairseq_ext.serve.records import Text
 from fairseq_ext.serve.service import Disconnected, Service
 
 
@@ -45,11 +46,10 @@ def test_a_client_that_hangs_up_cancels_its_requests_and_leaves_nothing_in_the_l
             return self
 
     async def wait() -> None:
-        requests = [{"source": "Ja."}, {"source": "Nein."}]
+        texts = [Text("Ja."), Text("Nein.")]
         with pytest.raises(Disconnected):
-            await Service(One(), Settings()).answered(
-                ConnectionLost(futures), requests, ("de", "en")
-            )
+            service = Service(One(), Settings())
+            await service.answered(ConnectionLost(futures), texts, ("de", "en"))
         for _ in range(5):
             await asyncio.sleep(0)
         gc.collect()
