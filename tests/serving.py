@@ -67,6 +67,21 @@ def listening(
     thread.join(30)
 
 
+def deepl_routes(client: httpx.Client) -> list[tuple[str, str, list[str]]]:
+    """The methods, paths and fields of DeepL's API, as the documentation of the server has them."""
+    return [
+        (method.upper(), path, fields_of(route.get("requestBody", {}).get("content", {})))
+        for path, methods in client.get("/openapi.json").json()["paths"].items()
+        for method, route in methods.items()
+        if path.startswith(("/v2/", "/v3/"))
+    ]
+
+
+def fields_of(content: dict) -> list[str]:
+    """The names of the fields of a body, by its content types."""
+    return sorted({name for kind in content.values() for name in kind["schema"]["properties"]})
+
+
 def ended(client: httpx.Client, made: dict, key: str = "") -> dict:
     """The status of a document that is done or has failed."""
     found = {"status": "queued"}

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import tempfile
 from base64 import b64decode
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path, PurePath
 from urllib.parse import urlsplit
@@ -25,7 +25,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.glossary import READERS, Entry, Languages, LineErrors, read, written
@@ -43,7 +43,6 @@ from fairseq_ext.serve.deepl import DeepL
 from fairseq_ext.serve.glossaries import Glossaries, with_name
 from fairseq_ext.serve.guard import LONG, MAX_HEADER, read_body
 from fairseq_ext.serve.libretranslate import LibreTranslate
-from fairseq_ext.serve.metrics import Counted
 from fairseq_ext.serve.models import Models, Pair
 from fairseq_ext.serve.records import Text
 from fairseq_ext.serve.service import (
@@ -56,6 +55,20 @@ from fairseq_ext.serve.service import (
 )
 
 PAGE = Path(__file__).with_name("page.html")
+
+
+TSV = "text/tab-separated-values"
+EXAMPLE = "Patient\tpatient\nChef\tboss|chief\n"
+
+
+class TermsFile(BaseModel):
+    """A glossary file as JSON."""
+
+    model_config = ConfigDict(strict=True)
+
+    name: str = Field(description="the file's name, whose ending says its form")
+    content: str | None = Field(None, description="its text")
+    base64: str | None = Field(None, description="its bytes, instead of the text")
 
 
 class Server(Service):
@@ -86,10 +99,7 @@ class Server(Service):
     def add_routes(self) -> None:
         """Add all routes; each is handled by the method of its name."""
         app = self.app
-        app.add_middleware(
-            SameSite, hosts=self.settings.hosts, origins=self.settings.allowed_origins
-        )
-        app.add_middleware(Counted, requests=self.metrics.requests, is_closing=lambda: self.closing)
+        app.add_middleware(Gate, service=self)
         # answers OPTIONS; what is refused says so to the page, too
         if origins := self.settings.allowed_origins:
             app.add_middleware(
@@ -103,6 +113,8 @@ class Server(Service):
             app.add_exception_handler(kind, self.refused)
         some = {"oneOf": [records.SCHEMA, {"type": "array", "items": records.SCHEMA}]}
         one = {name: value for name, value in records.EXAMPLES.items() if isinstance(value, dict)}
+        body = {"required": True, "content": {TSV: {"example": EXAMPLE}}}
+        path, file = "/v1/glossaries/{name}", {"a file": {"name": "a.tsv", "content": EXAMPLE}}
         add_routes(
             app,
             "fairseq_ext",
@@ -112,8 +124,13 @@ class Server(Service):
             ("GET", "/health", self.health, {}),
             ("GET", "/ready", self.ready, {}),
             ("GET", "/metrics", self.prometheus, {}),
+            ("GET", "/v1/glossaries", self.names, {}),
+            ("POST", "/v1/terms", self.terms, described(TermsFile.model_json_schema(), file)),
+            ("PUT", path, self.put, {"openapi_extra": {"requestBody": body}}),
+            ("GET", path, self.get, {}),
+            ("DELETE", path, self.delete, {"status_code": 204, "response_class": Response}),
         )
-        for part in (GlossaryRoutes(self), LibreTranslate(self), DeepL(self)):
+        for part in (LibreTranslate(self), DeepL(self)):
             part.add_to(app)
         app.get("/", include_in_schema=False)(self.page)
 
@@ -187,78 +204,22 @@ class Server(Service):
         self.keys.check(request.headers)
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    async def page(self) -> Response:
-        """Return the page."""
-        return HTMLResponse(
-            PAGE.read_text(encoding="utf-8"), headers={"Content-Security-Policy": POLICY}
-        )
+    # ---- glossaries that are kept here
 
-    async def refused(self, request: Request, error: Exception) -> Response:
-        """Return an error as JSON."""
-        return refusal(error, request.url.path)
-
-
-POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src "
-    "'self'; img-src 'self' data:"
-)
-
-
-# ---- The routes of the glossaries that are kept here
-#
-# `PUT`, `GET`, `DELETE /v1/glossaries/NAME`, `GET /v1/glossaries`.
-
-
-EXAMPLE = "Patient\tpatient\nChef\tboss|chief\n"
-
-
-class TermsFile(BaseModel):
-    """A glossary file as JSON."""
-
-    model_config = ConfigDict(strict=True)
-
-    name: str = Field(description="the file's name, whose ending says its form")
-    content: str | None = Field(None, description="its text")
-    base64: str | None = Field(None, description="its bytes, instead of the text")
-
-
-class GlossaryRoutes:
-    """Glossaries over HTTP."""
-
-    def __init__(self, service: Service):
-        self.service = service
-
-    def add_to(self, app: FastAPI) -> None:
-        """Add the routes to an application."""
-        path = "/v1/glossaries/{name}"
-        file = {"a file": {"name": "a.tsv", "content": EXAMPLE}}
-        content = {"text/tab-separated-values": {"example": EXAMPLE}}
-        body = {"openapi_extra": {"requestBody": {"required": True, "content": content}}}
-        add_routes(
-            app,
-            "fairseq_ext",
-            ("GET", "/v1/glossaries", self.names, {}),
-            ("POST", "/v1/terms", self.terms, described(TermsFile.model_json_schema(), file)),
-            ("PUT", path, self.put, body),
-            ("GET", path, self.get, {}),
-            ("DELETE", path, self.delete, {"status_code": 204, "response_class": Response}),
-        )
-
-    def glossaries(self, request: Request) -> Glossaries:
+    def stored(self, request: Request) -> Glossaries:
         """Return the glossaries of the request's key and pair."""
-        service = self.service
-        return service.glossaries(service.owner(request.headers), service.pair_of(request))
+        return self.glossaries(self.owner(request.headers), self.pair_of(request))
 
     async def names(self, request: Request) -> object:
         """Return the names of the stored glossaries."""
-        return {"glossaries": self.glossaries(request).names()}
+        return {"glossaries": self.stored(request).names()}
 
     async def terms(self, request: Request) -> object:
         """Return the terms of a glossary file (TSV, CSV, XLSX, JSONL, TBX or TMX, by its name), and
         the errors of its other lines."""
-        self.service.keys.check(request.headers)
-        pair = self.service.pair_of(request)
-        body = await read_body(request, self.service.settings)
+        self.keys.check(request.headers)
+        pair = self.pair_of(request)
+        body = await read_body(request, self.settings)
         return await run_in_threadpool(self.read_terms, body, pair)
 
     def read_terms(self, body: bytes, pair: Pair) -> dict[str, object]:
@@ -275,12 +236,8 @@ class GlossaryRoutes:
             )
         except ValueError:
             raise UsageError(way) from None
-        return self.read_file(file_name(given.name), content, pair)
-
-    def read_file(self, name: str, content: bytes, pair: Pair) -> dict[str, object]:
-        """Return terms and errors of a file with this name and content."""
         terms, cases = dict[str, list[str]](), dict[str, str]()
-        entries, wrong = self.entries_of(name, content, pair)
+        entries, wrong = self.entries_of(file_name(given.name), content, pair)
         for entry in entries:
             known = terms.setdefault(entry.source, [])
             known += [target for target in entry.targets if target not in known]
@@ -313,9 +270,9 @@ class GlossaryRoutes:
         It replaces the one of this name. With the query `?file=NAME` the body is a file of another
         form, as the name ends.
         """
-        kept, pair = self.glossaries(request), self.service.pair_of(request)
+        kept, pair = self.stored(request), self.pair_of(request)
         path = kept.path(name)
-        body = await read_body(request, self.service.settings)
+        body = await read_body(request, self.settings)
         if given := urlencoded(request.scope["query_string"], "the query").get("file"):
             entries, wrong = await run_in_threadpool(self.entries_of, file_name(given), body, pair)
             if wrong:
@@ -326,22 +283,37 @@ class GlossaryRoutes:
         # what the model can write
         async with contextmanager_in_threadpool(kept.written(name, body)) as file:
             probe = Text("", fields={"glossaries": [file]})
-            (answer,) = await self.service.answered(request, [probe], pair)
+            (answer,) = await self.answered(request, [probe], pair)
             if isinstance(answer, UsageError):
                 raise UsageError(with_name(str(answer), file.path, f"glossary '{name}'"))
         return JSONResponse({"name": name, "bytes": len(body)}, 201 if is_new else 200)
 
     async def get(self, name: str, request: Request) -> Response:
         """Return a glossary as it was put."""
-        return Response(
-            self.glossaries(request).read(name),
-            media_type="text/tab-separated-values; charset=utf-8",
-        )
+        return Response(self.stored(request).read(name), media_type=f"{TSV}; charset=utf-8")
 
     async def delete(self, name: str, request: Request) -> Response:
         """Forget a glossary."""
-        self.glossaries(request).delete(name)
+        self.stored(request).delete(name)
         return Response(status_code=204)
+
+    # ---- the page, and errors
+
+    async def page(self) -> Response:
+        """Return the page."""
+        return HTMLResponse(
+            PAGE.read_text(encoding="utf-8"), headers={"Content-Security-Policy": POLICY}
+        )
+
+    async def refused(self, request: Request, error: Exception) -> Response:
+        """Return an error as JSON."""
+        return refusal(error, request.url.path)
+
+
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src "
+    "'self'; img-src 'self' data:"
+)
 
 
 # ---- Which sites may use the server
@@ -356,27 +328,40 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 FORMS = ("", "application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
 
 
-class SameSite:
-    """An application behind these checks.
+class Gate:
+    """The application behind these checks. All requests are counted by route and status, and at the
+    server's end each response says that its connection ends. Plain ASGI, as FastAPI's middleware
+    starts a task a request."""
 
-    hosts: names that it answers to; None for any, which keys must guard. origins: that
-    may use it all the same.
-    """
-
-    def __init__(self, app: ASGIApp, hosts: Sequence[str] | None, origins: Sequence[str] = ()):
-        self.origins = origins
-        self.app = app
+    def __init__(self, app: ASGIApp, service: Service):
+        self.app, self.service = app, service
+        self.origins, hosts = service.settings.allowed_origins, service.settings.hosts
+        # names that the server answers to; None for any, where keys guard it
         self.hosts = (
             None if hosts is None else {name.lower().strip("[]") for name in (*LOOPBACK, *hosts)}
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            try:
-                self.check(scope["method"], scope["path"], Headers(scope=scope))
-            except HTTPException as error:
-                return await refusal(error, scope["path"])(scope, receive, send)
-        await self.app(scope, receive, send)
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        app, status = self.app, 500
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            if message["type"] == "http.response.start" and self.service.closing:
+                message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+            await send(message)
+
+        try:
+            self.check(scope["method"], scope["path"], Headers(scope=scope))
+        except HTTPException as error:
+            app = refusal(error, scope["path"])
+        try:
+            await app(scope, receive, noted)
+        finally:
+            route = getattr(scope.get("route"), "path", "other")
+            self.service.metrics.requests.labels(route, str(status)).inc()
 
     def check(self, method: str, path: str, headers: Headers) -> None:
         """Raise HTTPException 403, 415 or 431 for a refused request."""
@@ -402,7 +387,7 @@ class SameSite:
             and kind in FORMS
             and not {"x-requested-with", "authorization"} & {*headers.keys()}
         ):
-            way = "Content-Type: text/tab-separated-values, or X-Requested-With with any value"
+            way = f"Content-Type: {TSV}, or X-Requested-With with any value"
             raise HTTPException(415, f"a change needs a header that no form sends: {way}")
 
 

@@ -186,11 +186,6 @@ class LibreTranslate:
                 else bad("Please contact the server operator to get an API key")
             )
 
-    def check_language(self, code: str) -> None:
-        """Raise HTTPException for a language that is not served."""
-        if code not in self.service.codes():
-            raise bad(f"{cut(code)} is not supported")
-
     async def pair_of(
         self, text: str, source: str, target: str
     ) -> tuple[str, str, Candidate | None]:
@@ -203,13 +198,13 @@ class LibreTranslate:
             else code
             for code in (source, target)
         )
+        for code in (target,) if source == "auto" else (source, target):
+            if code not in codes:
+                raise bad(f"{cut(code)} is not supported")
         detected = None
         if source == "auto":
-            self.check_language(target)
             detected = (await run_in_threadpool(candidates, [text], codes))[0]
             source = detected["language"]
-        for language in (source, target):
-            self.check_language(language)
         if source != target and (source, target) not in self.service.pairs():
             raise bad(
                 f"{name_of(target)} ({target}) is not available as a target language from "
@@ -234,18 +229,15 @@ class LibreTranslate:
                 nbest = (
                     1 if what.format == "html" else min(1 + alternatives, model.description.beam)
                 )
-            asked = [Text(text, what.format, {"nbest": nbest}) for text in what.texts]
-            found = await service.answered(request, asked, (source, target))
-            for answer in found:
+            texts = [Text(text, what.format, {"nbest": nbest}) for text in what.texts]
+            answers = await service.answered(request, texts, (source, target))
+            for i, answer in enumerate(answers):
                 if isinstance(answer, UsageError):
                     raise answer
-            ranked = [
-                list(dict.fromkeys(h.text for h in answer.hypotheses))  # type: ignore[union-attr]
-                for answer in found
-            ]
-        out: dict[str, list[Any]] = {"translatedText": [texts[0] for texts in ranked]}
+                ranked[i] = list(dict.fromkeys(h.text for h in answer.hypotheses))
+        out: dict[str, list[Any]] = {"translatedText": [each[0] for each in ranked]}
         if alternatives:
-            out["alternatives"] = [texts[1:] for texts in ranked]
+            out["alternatives"] = [each[1:] for each in ranked]
         if detected is not None:
             out["detectedLanguage"] = [detected] * len(what.texts)
         return out if what.several else {name: value[0] for name, value in out.items()}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 from prometheus_client.registry import Collector
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairseq_ext.search.report import Report
 from fairseq_ext.serve.models import Models
@@ -77,31 +76,3 @@ class Metrics:
     def text(self) -> bytes:
         """Return all metrics in Prometheus's form."""
         return generate_latest(self.registry)
-
-
-class Counted:
-    """An application whose requests are counted by route and status. Plain ASGI, as FastAPI's
-    middleware starts a task a request.
-
-    is_closing: whether the server ends; then each response says that the connection does.
-    """
-
-    def __init__(self, app: ASGIApp, requests: Counter, is_closing: Callable[[], bool]):
-        self.app, self.requests, self.is_closing = app, requests, is_closing
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return await self.app(scope, receive, send)
-        status = 500
-
-        async def noted(message: Message) -> None:
-            nonlocal status
-            status = message.get("status", status)
-            if message["type"] == "http.response.start" and self.is_closing():
-                message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
-            await send(message)
-
-        try:
-            await self.app(scope, receive, noted)
-        finally:
-            self.requests.labels(getattr(scope.get("route"), "path", "other"), str(status)).inc()

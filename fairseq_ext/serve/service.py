@@ -263,11 +263,11 @@ async def ended(
     """
     now = time.monotonic()
 
-    def left() -> float:
+    def remaining() -> float:
         return (moved() if moved else now) + deadline - time.monotonic()
 
     # most work is done by then, and needs no task that waits for the client
-    await asyncio.wait({work}, timeout=min(BRIEF, left()))
+    await asyncio.wait({work}, timeout=min(BRIEF, remaining()))
     if work.done():
         return
     gone = asyncio.ensure_future(wait_for_disconnect(request))
@@ -276,7 +276,7 @@ async def ended(
         while not work.done():
             if gone.done():
                 raise Disconnected
-            if (seconds := left()) <= 0:
+            if (seconds := remaining()) <= 0:
                 raise late(deadline)
             await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     finally:

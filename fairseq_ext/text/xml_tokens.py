@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 from xml.parsers import expat
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.text.atoms import Atom, Part, in_cdata, pairs
 from fairseq_ext.text.reading import escape
-from fairseq_ext.text.stopping import EVERY, check, checked
+from fairseq_ext.text.stopping import EVERY, check
 
 TEXT, START, END, COMMENT, INSTRUCTION = "text", "start", "end", "comment", "instruction"
 CDATA, CDATA_END, DECLARATION = "cdata", "cdata end", "declaration"
@@ -104,21 +103,24 @@ def tokens(text: str, what: str) -> list[Token]:
     """
     content = text.encode()
     parser = expat.ParserCreate("utf-8")
-    found: list[tuple[int, str, str, dict[str, str]]] = []
+    found = [Token(DECLARATION, 0, 0)]
+    depth = 0
 
     def on(kind: str) -> Callable[..., None]:
-        def add(name: Any = "", attributes: Any = None, *_: Any) -> None:
+        def add(name: object = "", attributes: object = None, *_: object) -> None:
+            nonlocal depth
             if not len(found) % EVERY:
                 check()
-            is_tag = kind in (START, END)
-            found.append(
-                (
-                    parser.CurrentByteIndex,
-                    kind,
-                    name if is_tag else "",
-                    attributes if kind == START else {},
-                )
-            )
+            # what stands around the root element is declarations; pieces of text are one
+            here = kind if depth or kind != TEXT else DECLARATION
+            depth += (kind == START) - (kind == END)
+            if here != TEXT or found[-1].kind != TEXT:
+                token = Token(here, parser.CurrentByteIndex, 0)
+                if kind in (START, END):
+                    token.name = str(name)
+                if kind == START and isinstance(attributes, dict):
+                    token.attributes = attributes
+                found.append(token)
 
         return add
 
@@ -135,9 +137,10 @@ def tokens(text: str, what: str) -> list[Token]:
         raise UsageError(
             f"line {error.lineno} of {what} is not well-formed ({reason}): correct it"
         ) from None
-    starts = places(content, [start for start, *_ in found])
-    ends = [*starts[1:], len(text)]
-    return list(checked(merged(found, starts, ends)))
+    starts = places(content, [token.start for token in found])
+    for token, start, end in zip(found, starts, [*starts[1:], len(text)], strict=True):
+        token.start, token.end = start, end
+    return found[not found[0].end :]
 
 
 def places(content: bytes, found: list[int]) -> list[int]:
@@ -147,29 +150,3 @@ def places(content: bytes, found: list[int]) -> list[int]:
     begins = (np.frombuffer(content, np.uint8) & 0xC0) != 0x80  # a byte that begins a character
     before = np.concatenate(([0], np.cumsum(begins)))
     return before[np.asarray(found, dtype=np.int64)].tolist()
-
-
-def merged(
-    found: list[tuple[int, str, str, dict[str, str]]], starts: list[int], ends: list[int]
-) -> Iterator[Token]:
-    """Yield the tokens; pieces of text that follow each other are one, and what stands around the
-    root element is declarations."""
-    depth, text = 0, None
-    if starts and starts[0]:
-        yield Token(DECLARATION, 0, starts[0])
-    for (_, kind, name, attributes), start, end in zip(found, starts, ends, strict=True):
-        kind = DECLARATION if kind == TEXT and not depth else kind
-        if kind == TEXT and text is not None:
-            text.end = end
-            continue
-        if text is not None:
-            yield text
-            text = None
-        token = Token(kind, start, end, name, attributes or {})
-        depth += (kind == START) - (kind == END)
-        if kind == TEXT:
-            text = token
-        else:
-            yield token
-    if text is not None:
-        yield text

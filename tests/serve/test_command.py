@@ -145,55 +145,52 @@ def test_stopped_workers_hold_neither_health_nor_the_end_of_the_server(started):
     assert not Path(f"/proc/{fork_server}").exists()
 
 
+ORIGIN = "--allowed-origins must be * or scheme://host[:port], such as"
+NO_KEY = "--api-keys {0}/empty has no key: make one with python -m fairseq_ext.serve.guard NAME"
+ONE = "--models {0}/models"  # with the folder de-en alone, which has no model
+REFUSED = {
+    "--host 0.0.0.0": "--host 0.0.0.0 opens the server to others and no keys are given: add",
+    "--api-keys {0}/keys": "line 1 of {0}/keys does not begin with the SHA-256 of a key",
+    "--api-keys {0}/empty": NO_KEY,
+    "--api-keys {0}/none": "--api-keys: cannot read",
+    "--host 1.2.3.4 --api-keys x": "--api-keys: cannot read x",
+    "--deadline 0": "--deadline 0 allows nothing: use a number above 0",
+    "--read-timeout nan": "--read-timeout nan allows nothing: use a number above 0",
+    "--max-connections 0": "--max-connections 0 allows nothing: use a number above 0",
+    "--keep-alive -1": "--keep-alive -1 allows nothing: use a number above 0",
+    "--grace -1": "--grace (seconds) must be 0 or more, not -1",
+    "5": "'5' belongs to no flag: write a flag before its value",
+    "--pivot en": "--pivot belongs to --models, which is not given: add it, or leave --pivot out",
+    "--allowed-origins nonsense": ORIGIN,
+    "--allowed-origins *,https://a.org/b": ORIGIN,
+    "--models x": "--data and --models both name what is served",
+}
+# without a model's flags
+REFUSED_ALONE = {
+    "": "no model is named: add --data",
+    ONE: "{0}/models/de-en has no checkpoint (*.pt): name one by --path",
+    f"{ONE} -s de": "--models finds each model's --source-lang in its folder: leave it out",
+    f"{ONE}/no": "--models: cannot read {0}/models/no (No such file or directory)",
+    f"{ONE}/de-en": "--models {0}/models/de-en has no folder that is named as a pair of languages",
+    f"{ONE} --max-models 0": "--max-models 0 allows nothing",
+    f"{ONE} --max-models 1 --pivot en": "--pivot takes two models at once: allow --max-models 2",
+    "--data {0}/models": "{0}/models has no checkpoint (*.pt): name one by --path",
+}
+
+
 def test_what_cannot_be_is_refused_in_one_sentence(tmp_path):
-    keys = tmp_path / "keys"
-    keys.write_text("secret\n", encoding="utf-8")
-    empty = tmp_path / "empty"
-    empty.write_text("# none\n", encoding="utf-8")
+    (tmp_path / "models" / "de-en").mkdir(parents=True)
+    for name, content in (("keys", "secret\n"), ("empty", "# none\n")):
+        (tmp_path / name).write_text(content, encoding="utf-8")
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        for arguments, sentence in [
-            (
-                ["--host", "0.0.0.0"],
-                (
-                    "--host 0.0.0.0 opens the server to others and no keys are given: "
-                    "add --api-keys FILE"
-                ),
-            ),
-            (
-                ["--api-keys", str(keys)],
-                f"line 1 of {keys} does not begin with the SHA-256 of a key",
-            ),
-            (
-                ["--api-keys", str(empty)],
-                (
-                    f"--api-keys {empty} has no key: make one with python -m "
-                    "fairseq_ext.serve.guard NAME"
-                ),
-            ),
-            (["--api-keys", str(tmp_path / "none")], "--api-keys: cannot read"),
-            (["--deadline", "0"], "--deadline 0 allows nothing: use a number above 0"),
-            (["--read-timeout", "nan"], "--read-timeout nan allows nothing: use a number above 0"),
-            (
-                ["--max-connections", "0"],
-                "--max-connections 0 allows nothing: use a number above 0",
-            ),
-            (["--keep-alive", "-1"], "--keep-alive -1 allows nothing: use a number above 0"),
-            (["--grace", "-1"], "--grace (seconds) must be 0 or more, not -1"),
-            (
-                ["--port", port],
-                (
-                    f"cannot listen on 127.0.0.1:{port} (Address already in use): choose "
-                    "another --host or --port"
-                ),
-            ),
-            (["--host", "1.2.3.4", "--api-keys", "x"], "--api-keys: cannot read x"),
-            (["5"], "'5' belongs to no flag: write a flag before its value"),
-        ]:
-            done = forked(main, "serve", *arguments, *NEEDED)
-            assert done.status == 1 and done.stderr.splitlines()[-1].startswith(
-                f"error: {sentence}"
-            ), (arguments, done)
+        port = taken.getsockname()[1]
+        used = f"cannot listen on 127.0.0.1:{port} (Address already in use): choose another --host"
+        for table, more in (({**REFUSED, f"--port {port}": used}, NEEDED), (REFUSED_ALONE, [])):
+            for arguments, sentence in table.items():
+                done = forked(main, "serve", *arguments.format(tmp_path).split(), *more)
+                said = done.stderr.splitlines()[-1]
+                expected = f"error: {sentence.format(tmp_path)}"
+                assert done.status == 1 and said.startswith(expected), (arguments, done)
 
 
 def test_a_port_that_is_taken_is_reported_before_a_worker_is_started(monkeypatch, capsys):
@@ -220,15 +217,6 @@ def test_a_server_whose_standard_output_is_closed_starts():
 def test_a_model_that_cannot_be_loaded_ends_the_server_with_its_sentence():
     done = forked(main, "serve", *NEEDED[2:], "--path", "/nowhere.pt", "--port", "0")
     assert done.status == 1 and "error: Model file not found: /nowhere.pt" in done.stderr
-
-
-def test_a_folder_without_a_checkpoint_is_reported(tmp_path):
-    done = forked(main, "serve", "--data", str(tmp_path))
-    assert (
-        done.status == 1
-        and done.stderr.splitlines()[-1]
-        == f"error: {tmp_path} has no checkpoint (*.pt): name one by --path"
-    )
 
 
 def test_a_key_is_made_with_the_line_for_its_file():

@@ -4,26 +4,24 @@ import hashlib
 import io
 import json
 import os
-import random
 import shutil
 import subprocess
 import time
 import uuid
 import zipfile
-from collections import Counter
 from xml.sax.saxutils import escape
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
-from serving import JSON, ROOT, TSV
+from serving import JSON, ROOT, TSV, deepl_routes
 from sizes import ALL
 
 from fairseq_ext.serve import deepl as routes
 from fairseq_ext.serve import documents
 from fairseq_ext.serve.deepl_glossaries import csv_text, read_entries, tsv
-from fairseq_ext.serve.deepl_requests import DocumentRequest, TextRequest, read
+from fairseq_ext.serve.deepl_requests import TextRequest, read
 from fairseq_ext.serve.deepl_texts import Tagged
 
 if os.environ.get(ALL):
@@ -181,141 +179,6 @@ def test_what_is_added_to_tags_is_taken_out_again(text, names, kind):
                 assert each.get("translate") == "no"
 
 
-@pytest.mark.parametrize(
-    "wrong, said",
-    [
-        ({"target_lang": "FR"}, "'target_lang' not supported: FR"),
-        ({"target_lang": "XX"}, "'target_lang' not supported"),
-        ({"target_lang": 7}, "'target_lang' not supported"),
-        ({"target_lang": None}, "'target_lang' not specified"),
-        ({"source_lang": "FR"}, "'source_lang' not supported"),
-        ({"source_lang": "\u0000"}, "'source_lang' not supported"),
-        ({"text": None}, "'text' not specified"),
-        ({"text": []}, "'text' not specified"),
-        ({"text": [1]}, "'text' not supported"),
-        ({"text": [[SOURCE]]}, "'text' not supported"),
-        ({"text": ["a"] * 301}, "301 texts are more than 300"),
-        ({"formality": "more"}, "'formality' is not supported"),
-        ({"formality": "kind"}, "'formality' not supported"),
-        ({"custom_instructions": ["Be kind"]}, "'custom_instructions' is not supported"),
-        ({"style_id": "x"}, "'style_id' is not supported"),
-        ({"split_sentences": "2"}, "'split_sentences' not supported"),
-        ({"tag_handling": "json"}, "'tag_handling' not supported"),
-        ({"ignore_tags": {"a": 1}}, "'ignore_tags' not supported"),
-        ({"outline_detection": "maybe"}, "'outline_detection' not supported"),
-        ({"glossary_id": "x"}, "no identifier of a glossary"),
-        ({"glossary_id": NO_CALLER, "source_lang": None}, "add source_lang"),
-    ],
-)
-def test_wrong_texts_get_deepl_s_error_form(client, wrong, said):
-    fields = {"text": [SOURCE], **PAIR, **wrong}
-    answer = client.post("/v2/translate", json=fields)
-    assert answer.status_code == 400 and list(answer.json()) == ["message"]
-    assert said in answer.json()["message"]
-
-
-def test_bodies_that_are_none(client):
-    for path in ("/v2/translate", "/v2/glossaries", "/v3/glossaries", "/v2/document/x"):
-        for body, kind in (
-            (b"{", "application/json"),
-            (b"[]", "application/json"),
-            (b"\xff", "application/json"),
-            (b"a=%ff", "application/x-www-form-urlencoded"),
-            (b"x", "multipart/form-data"),
-            (b"", ""),
-        ):
-            answer = client.post(path, content=body, headers={"Content-Type": kind})
-            assert answer.status_code == 400 and list(answer.json()) == ["message"], (path, body)
-    large = client.post("/v2/translate", json={"text": "a" * (1 << 16), **PAIR})
-    assert large.status_code == 413 and "message" in large.json()
-    for path, status in (("/v2", 404), ("/v2/nothing", 404), ("/v2/translate", 405)):
-        answer = client.get(path)
-        assert answer.status_code == status and list(answer.json()) == ["message"]
-
-
-def routes_of(client):
-    """The methods and paths of DeepL's API, as the documentation of the server names them."""
-    paths = client.get("/openapi.json").json()["paths"]
-    return [
-        (method.upper(), path)
-        for path, methods in paths.items()
-        for method in methods
-        if path.startswith(("/v2/", "/v3/"))
-    ]
-
-
-# a value of each kind of JSON, texts that some field may hold, and marks of the formats
-VALUES = (
-    *(None, True, 0, -1, 1.5, 10**30, "", " ", "\0", "\u2028", "x" * 2000, "..", "*", "a(b", "<"),
-    *("DE", "EN-XX", "en", "xml", "html", "tsv", "csv", "more", "nonewlines", "1", NO_CALLER),
-    *("a\tb", "a\tb\tc", '"a', "a,b,c,d", "<a>", "</a>", "<a/>", "&x;", "<!DOCTYPE a [<!ENTITY x"),
-    *([], {}, [None], ["a"], [[]], [{}], {"a": 1}, [5], ["a", 5], ["a"] * 400, [[[[["x"]]]]]),
-    *([{"source_lang": "de"}], [{"source_lang": "de", "target_lang": "en", "entries": ["a"]}]),
-)
-BODIES = (b"{", b"[]", b"null", b"\xff", b"[" * 5000, b'{"text": "\\ud800"}', b"a=%ff", b"a=1&a=2")
-FORM = "application/x-www-form-urlencoded"
-KINDS = ("application/json", FORM, "multipart/form-data", "multipart/form-data; boundary=x", "")
-
-
-def malformed(random, fields, path):
-    """A request's keywords for httpx: most of its fields are right, some are not."""
-    body = {"source_lang": "DE", "target_lang": "EN", "entries": "a\tb", "entries_format": "tsv"}
-    body |= {"text": "", "name": "n", "document_key": "x", "dictionaries": [dict(body)]}
-    for name in random.sample(fields, random.randint(1, 3)):
-        body[name] = random.choice(VALUES)
-    found = {"headers": {"Authorization": "DeepL-Auth-Key x"}, "params": {}}
-    if random.random() < 0.2:
-        found["params"] = {random.choice(fields): str(random.choice(VALUES))}
-    way = random.random()
-    if way < 0.5:
-        found["content"] = json.dumps(body)
-        found["headers"]["Content-Type"] = "application/json"
-    elif way < 0.75:
-        found["data"] = {name: str(value) for name, value in body.items()}
-        name = random.choice(
-            ["a.txt", "a.xml", "a.docx", "a.po", "..", "", "a", '"', "a." + "x" * 300]
-        )
-        if path == "/v2/document" or way > 0.7:
-            content = random.choice(BODIES)
-            found["files"] = {random.choice(["file", "file", "text"]): (name, content)}
-    else:
-        found["content"] = random.choice(BODIES)
-        found["headers"]["Content-Type"] = random.choice(KINDS)
-    return found
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_malformed_requests_of_all_routes_get_deepl_s_error_form(client, api, seed):
-    chosen, statuses = random.Random(seed), Counter()
-    identifiers = [NO_CALLER, "x", "%00", "%2e%2e", "%ff", "a" * 3000, "{" + NO_CALLER + "}"]
-    glossary = api.create_glossary("kept", "DE", "EN", TERMS)
-    identifiers += [glossary.glossary_id] * 4
-    fields = sorted({*TextRequest.model_fields, *DocumentRequest.model_fields, *OTHER_FIELDS})
-    for method, path in routes_of(client) * 3:
-        for name in ("{glossary_id}", "{document_id}"):
-            path = path.replace(name, chosen.choice(identifiers))
-        requested = malformed(chosen, fields, path)
-        answer = client.request(method, path, **requested)
-        statuses[answer.status_code] += 1
-        if answer.is_error:
-            assert answer.status_code < 500, (method, path, requested, answer.text)
-            ((field, said),) = answer.json().items()
-            assert field == "message" and said.strip() and "\n" not in said, (path, requested, said)
-            assert "Traceback" not in said and "pydantic" not in said, (path, requested, said)
-    assert sum(statuses.values()) > 60 and statuses[400] > 15, statuses
-    for each in api.list_multilingual_glossaries():
-        api.delete_multilingual_glossary(each)
-
-
-OTHER_FIELDS = ("name", "entries", "entries_format", "dictionaries", "document_key", "type")
-
-
-@pytest.mark.parametrize("wrong", [{"a": 1}, [{"entries": None}], 5, [], "\0"])
-def test_a_wrong_language_of_a_text_to_improve(client, wrong):
-    answer = client.post("/v2/write/rephrase", json={"text": ["a"], "target_lang": wrong})
-    assert answer.status_code == 400 and "'target_lang' not supported" in answer.json()["message"]
-
-
 def test_what_no_model_here_can_do(api, client):
     assert "'target_lang' not supported" in refused(
         lambda: api.rephrase_text("a", target_lang="DE")
@@ -386,82 +249,23 @@ def test_entries_are_read_as_they_are_written(entries):
         assert read_entries(write(entries), format, ("de", "en")) == entries
 
 
-def test_csv(api):
-    made = api.create_glossary_from_csv("c", "DE", "EN", 'a,b\n\n"c, d","e ""f""",de,en\n')
-    assert api.get_glossary_entries(made) == {"a": "b", "c, d": 'e "f"'}
-    api.delete_glossary(made)
-
-
-@pytest.mark.parametrize(
-    "wrong, said",
-    [
-        ({"name": ""}, "'name' not supported"),
-        ({"name": None}, "'name' not specified"),
-        ({"name": "n" * 1025}, "1025 bytes"),
-        ({"source_lang": "XX"}, "'source_lang' not supported: XX"),
-        ({"target_lang": "../.."}, "'target_lang' not supported"),
-        ({"target_lang": "de"}, "to itself"),
-        ({"entries": ""}, "no entries"),
-        ({"entries": "a b"}, "1 columns"),
-        ({"entries": "a\tb\tc"}, "3 columns"),
-        ({"entries": "a\tb\n\na\tc"}, "entry 3 of the glossary has the source term 'a' again"),
-        ({"entries": "a\t"}, "empty term"),
-        ({"entries": "a\tb\u0085c"}, "control character"),
-        ({"entries": "a\t" + "b" * 1025}, "1025 bytes"),
-        ({"entries": 'a,"b', "entries_format": "csv"}, "not valid CSV"),
-        ({"entries": "a,b,de,fr", "entries_format": "csv"}, "from de to fr"),
-        ({"entries_format": "tbx"}, "'entries_format' not supported"),
-        ({"entries": ["a\tb"]}, "'entries' not supported"),
-    ],
-)
-def test_wrong_glossaries(client, wrong, said):
-    dictionary = {"source_lang": "de", "target_lang": "en", "entries": "a\tb", **wrong}
-    one = {"name": "n", "entries_format": "tsv", **dictionary}
-    name = one.pop("name")
-    alone = client.post("/v2/glossaries", json={**one, "name": name})
-    assert alone.status_code == 400 and list(alone.json()) == ["message"]
-    assert said in alone.json()["message"]
-    several = {"name": name, "dictionaries": [{"entries_format": "tsv", **dictionary}]}
-    answer = client.post("/v3/glossaries", json=several)
-    assert answer.status_code == 400 and list(answer.json()) == ["message"]
-    assert client.get("/v3/glossaries").json() == {"glossaries": []}, "none is kept"
-
-
-def test_glossaries_that_are_not_there(api, client):
-    for missing in (
-        lambda: api.update_multilingual_glossary_name(NO_CALLER, "x"),
-        lambda: api.replace_multilingual_glossary_dictionary(
-            NO_CALLER, Dictionary("DE", "EN", TERMS)
-        ),
-    ):
-        refused(missing, deepl.GlossaryNotFoundException)
-    assert "Not found" in refused(lambda: api.translate_text(SOURCE, glossary=NO_CALLER, **PAIR))
-    assert (
-        client.delete("/v2/glossaries/..%2F..", headers={"Authorization": "x"}).status_code == 404
-    )
-
-
-def test_a_glossary_of_several_dictionaries(api, client):
+def test_a_glossary_of_several_dictionaries(api):
     pairs = [Dictionary("DE", "EN", TERMS), Dictionary("en-US", "FR", {"a": "b"})]
     made = api.create_multilingual_glossary("both", pairs)
     assert api.list_glossaries() == [], "/v2 knows one dictionary of each"
     assert "/v3/glossaries" in refused(lambda: api.get_glossary(made.glossary_id))
-    path = f"/v3/glossaries/{made.glossary_id}"
-    assert len(client.get(f"{path}/entries").json()["dictionaries"]) == 2
-    more = Dictionary("DE", "EN", {"Patient": "sunlight", "Port": "x"})
-    api.update_multilingual_glossary_dictionary(made, more)
-    assert "sunlight" in api.translate_text(SOURCE, glossary=made, **PAIR).text
-    new = Dictionary("DE", "EN", {"Chef": "boss"})
-    api.replace_multilingual_glossary_dictionary(made, new)
-    assert "sunlight" not in api.translate_text(SOURCE, glossary=made, **PAIR).text
+    for change, term in (
+        (api.update_multilingual_glossary_dictionary, "sunlight"),
+        (api.replace_multilingual_glossary_dictionary, "starlight"),
+    ):
+        change(made, Dictionary("DE", "EN", {"Patient": term}))
+        assert term in api.translate_text(SOURCE, glossary=made, **PAIR).text
     api.delete_multilingual_glossary_dictionary(made, source_lang="EN", target_lang="FR")
     assert [each.name for each in api.list_glossaries()] == ["both"]
     api.delete_multilingual_glossary_dictionary(made, source_lang="DE", target_lang="EN")
-    assert "no dictionary" in refused(
-        lambda: api.translate_text(SOURCE, glossary=made.glossary_id, **PAIR)
-    )
+    used = {"glossary": made.glossary_id, **PAIR}
+    assert "no dictionary" in refused(lambda: api.translate_text(SOURCE, **used))
     api.delete_multilingual_glossary(made)
-    assert client.patch(path, json={"name": "x"}).status_code == 404
 
 
 def test_several_glossaries_at_once(api, glossary):
@@ -469,21 +273,6 @@ def test_several_glossaries_at_once(api, glossary):
     text = api.translate_text(SOURCE, glossary_ids=[glossary, other.glossary_id], **PAIR).text
     assert "moonlight" in text and "sunlight" in text
     api.delete_glossary(other)
-
-
-def test_a_wrong_change_changes_nothing(api, client, glossary):
-    path = f"/v3/glossaries/{glossary.glossary_id}"
-    for change in (
-        {},
-        {"name": ""},
-        {"dictionaries": [{"source_lang": "de", "target_lang": "en", "entries": "a"}]},
-        {"name": "x", "dictionaries": [{"source_lang": "de"}]},
-        {"name": "x", "dictionaries": {}},
-    ):
-        answer = client.patch(path, json=change)
-        assert answer.status_code == 400 and list(answer.json()) == ["message"], change
-    assert api.get_glossary(glossary.glossary_id).name == "terms"
-    assert api.get_glossary_entries(glossary) == TERMS
 
 
 def test_a_limit_of_glossaries(api, monkeypatch):
@@ -593,24 +382,19 @@ def test_each_key_has_glossaries_and_documents_of_its_own(serving, tmp_path):
         )
         made = one.create_glossary("of one", "DE", "EN", TERMS)
         assert two.list_glossaries() == [] and two.list_multilingual_glossaries() == []
-        refused(lambda: two.get_glossary(made.glossary_id), deepl.GlossaryNotFoundException)
-        refused(lambda: two.delete_glossary(made), deepl.GlossaryNotFoundException)
         assert "Not found" in refused(lambda: two.translate_text(SOURCE, glossary=made, **PAIR))
         handle = one.translate_document_upload(b"Guten Tag, Frau Nowak.", filename="a.txt", **PAIR)
-        assert "Not found" in refused(lambda: two.translate_document_get_status(handle))
         one.translate_document_get_status(handle)
         one.translate_text(SOURCE, **PAIR)
         assert two.get_usage().character.count == 0 < one.get_usage().character.count
-        for call in (wrong.get_usage, wrong.list_glossaries, wrong.get_source_languages):
-            refused(call, deepl.AuthorizationException)
-        refused(lambda: wrong.translate_text(SOURCE, **PAIR), deepl.AuthorizationException)
+        refused(wrong.get_usage, deepl.AuthorizationException)
         for header in ({}, {"Authorization": "DeepL-Auth-Key"}, {"Authorization": "one"}):
             answer = guarded.get("/v2/usage", headers=header)
             assert answer.status_code == 403 and list(answer.json()) == ["message"]
         own = {"Authorization": "DeepL-Auth-Key one"}
         assert guarded.get("/v1/model", headers=own).status_code == 200, "it is a key like others"
         assert guarded.get("/v2/usage", headers={"X-API-Key": "one"}).status_code == 200
-        for method, path in routes_of(guarded):
+        for method, path, _ in deepl_routes(guarded):
             answer = guarded.request(method, path, headers={"Authorization": "DeepL-Auth-Key x"})
             assert answer.status_code == 403 and list(answer.json()) == ["message"], path
         # the second key requests what the first one has
@@ -626,8 +410,8 @@ def test_each_key_has_glossaries_and_documents_of_its_own(serving, tmp_path):
         fields = {"document_key": handle.document_key, "name": "mine", **PAIR, "entries": "a\tb"}
         ids = {"{glossary_id}": made.glossary_id, "{document_id}": handle.document_id}
         other = {"Authorization": "DeepL-Auth-Key two"}
-        requested = [route for route in routes_of(guarded) if "{" in route[1]]
-        for method, path in requested:
+        requested = [route for route in deepl_routes(guarded) if "{" in route[1]]
+        for method, path, _ in requested:
             for name, value in ids.items():
                 path = path.replace(name, value)
             answer = guarded.request(method, path, json=fields, headers=other)
@@ -639,14 +423,6 @@ def test_each_key_has_glossaries_and_documents_of_its_own(serving, tmp_path):
         assert answer.status_code == 404
         assert [each.name for each in one.list_glossaries()] == ["of one"]
         assert one.get_glossary_entries(made) == TERMS
-
-
-def test_pages_of_other_sites_change_nothing(client):
-    path = f"/v2/glossaries/{NO_CALLER}"
-    assert client.delete(path).status_code == 415
-    away = {"Origin": "https://example.org", "Authorization": "DeepL-Auth-Key x"}
-    answer = client.delete(path, headers=away)
-    assert answer.status_code == 403 and list(answer.json()) == ["message"]
 
 
 # ---- The client of Node

@@ -19,7 +19,7 @@ ENGLISH = "The patient was examined in the hospital yesterday."
 GERMAN = "Der Patient hat einen Port."
 ODD = {"A%=&": "B&=%", "\u0394\u3041": "\u6df1", "\U0001faa8": "\U0001fab5", "it's": '"so"'}
 LARGE = {f"Source-${i}": f"Target-${i}" for i in range(10_000)}
-CSV = 'tree,Baum,en,de\n"a ""large"" tree","Baum, groß",en,de\n'
+CSV = 'tree,Baum,en,de\n\n"a ""large"" tree","Baum, groß"\n'
 OF_CSV = {"tree": "Baum", 'a "large" tree': "Baum, groß"}
 PAIR = {"source_lang": "EN", "target_lang": "DE"}
 

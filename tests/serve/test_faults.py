@@ -23,93 +23,10 @@ from fairseq_ext.serve.models import Models
 from fairseq_ext.serve.service import Stream
 
 SOURCE = "Der Patient hat einen Port."
-KEYS = "source, id, constraints, any_of, avoid, prefix, allowed, glossary, nbest, detail"
-
-
-@pytest.mark.parametrize(
-    ("body", "sentence"),
-    [
-        (b"{", "the body is not valid JSON ("),
-        (b"", "the body is not valid JSON ("),
-        (
-            b"[" * 5000 + b"]" * 5000,
-            "the body has lists and objects nested more than 100 deep: make it flat",
-        ),
-        (b'{"source": "\xff"}', "the body is not valid UTF-8 (byte 13): send it as UTF-8"),
-        (
-            b'{"source": "\\ud800"}',
-            "the body has half a character (a lone surrogate): send whole characters",
-        ),
-        (
-            b'{"source": "a", "id": 1e999}',
-            "the body has a number that JSON has no form for (NaN or Infinity): write a finite one",
-        ),
-        (
-            b'{"source": "a", "id": ' + b"[" * 970 + b"]" * 970 + b"}",
-            "the body has lists and objects nested more than 100 deep",
-        ),
-        (b'{"source": "a", "nbest": -1e999}', "the body has a number that JSON has no form for"),
-        (b'{"source": NaN}', "the body is not valid JSON (NaN is not JSON)"),
-        (b'{"source": "a", "source": "b"}', "the request has a key twice: join their values"),
-        (
-            b'[{"source": "a", "id": {"b": 1, "b": 2}}]',
-            "the request has a key twice: join their values",
-        ),
-        (b'"text"', f'the request is "text": send an object with the keys {KEYS}'),
-        (b'[{"source": "a"}, 1]', f"record 2 is 1: send an object with the keys {KEYS}"),
-        (b'{"text": "a"}', f"the request has the unknown key 'text': the keys are {KEYS}"),
-        (b'{"id": 1}', 'the request has no text in "source": write the sentence there'),
-        (b'{"source": 7}', 'the request has no text in "source": write the sentence there'),
-        (b'{"source": "a", "nbest": "2"}', 'the request has "2" for "nbest": write a whole number'),
-        (
-            b'{"source": "a", "nbest": true}',
-            'the request has true for "nbest": write a whole number',
-        ),
-        (
-            b'{"source": "a", "constraints": "x"}',
-            'the request has "x" for "constraints": write a list of phrases',
-        ),
-        (
-            b'{"source": "a", "avoid": [""]}',
-            'the request has an empty phrase in "avoid": remove it',
-        ),
-        (
-            b'{"source": "a", "glossary": 3}',
-            (
-                'the request has 3 for "glossary": write a name, a list of names, or '
-                "an object of terms"
-            ),
-        ),
-        (
-            b'{"source": "a", "glossary": {"b": ""}}',
-            "the request has the glossary term 'b' without its translation",
-        ),
-        (b'{"source": "a", "glossary": ".."}', "a glossary's name has 1 to 64 letters"),
-        (b'{"source": "a", "nbest": 6}', "nbest is 6 and the beam is 5: ask for 1 to 5 hypotheses"),
-        (
-            json.dumps([{"source": "a"}] * 301).encode(),
-            "the request has 301 records and the limit is 300 (--max-lines): send fewer",
-        ),
-        (
-            json.dumps({"source": "wort " * 5000, "constraints": ["word"]}).encode(),
-            "the source has",
-        ),
-    ],
-    ids=lambda value: value[:40] if isinstance(value, bytes) else None,
-)
-def test_wrong_requests_get_one_sentence(client, body, sentence):
-    response = client.post("/v1/translate", content=body, headers=JSON)
-    assert response.status_code == 400
-    assert response.json()["error"].startswith(sentence)
+OPEN = (("POST", "/v1/translate"), ("GET", "/metrics"))
 
 
 def test_a_body_that_is_too_large_is_not_read_to_its_end(client):
-    line = json.dumps({"source": "x" * (1 << 20)}).encode()
-    response = client.post("/v1/translate", content=line, headers=JSON)
-    assert (
-        response.status_code == 413
-        and response.json()["error"] == "the body has more than 65536 bytes: send less at once"
-    )
     # without a length
     chunks = client.post("/v1/translate", content=(b"x" * 8192 for _ in range(64)), headers=JSON)
     assert chunks.status_code == 413
@@ -138,43 +55,45 @@ def test_a_line_of_a_megabyte_is_cut_ends_at_the_deadline_and_costs_no_other_any
         )
 
 
-def test_unknown_routes_and_methods(client):
-    assert client.get("/nothing").json() == {"error": "Not Found"}
-    assert client.get("/v1/translate").status_code == 405
-
-
 def test_keys(serving, tmp_path, lines):
     import hashlib
 
     file = tmp_path / "keys"
     first, second = (hashlib.sha256(key).hexdigest() for key in (b"right", b"other"))
     file.write_text(f"# ours\n{first} me\n{second.upper()}\n", encoding="utf-8")
+    requested = {"q": SOURCE, "source": "de", "target": "en"}
+    table = [
+        (
+            "POST",
+            "/v1/translate",
+            {"Authorization": "Bearer wrong"},
+            403,
+            "this server does not kn",
+        ),
+        *(
+            ("POST", f"/v1/translate{more}", {}, 401, "this server asks")
+            for more in ("", "/stream")
+        ),
+        *(("GET", path, {}, 401, "") for path in ("/metrics", "/v1/glossaries", "/v1/model")),
+        *((way, "/v1/glossaries/x", TSV, 401, "") for way in ("GET", "PUT", "DELETE")),
+        *(("GET", path, {}, 200, "") for path in ("/health", "/ready", "/", "/docs", "/languages")),
+        *((way, path, {"Authorization": "Bearer right"}, 200, "") for way, path in OPEN),
+        *((way, path, {"X-API-Key": "other"}, 200, "") for way, path in OPEN),
+    ]
     with serving(api_keys=str(file)) as client:
-        body = {"source": SOURCE}
-        without = client.post("/v1/translate", json=body)
-        assert without.status_code == 401 and without.headers["www-authenticate"] == "Bearer"
-        wrong = client.post("/v1/translate", json=body, headers={"Authorization": "Bearer wrong"})
-        assert wrong.status_code == 403 and wrong.json()["error"].startswith(
-            "this server does not know the key"
-        )
-        for headers in ({"Authorization": "Bearer right"}, {"X-API-Key": "other"}):
-            assert client.post("/v1/translate", json=body, headers=headers).json()["text"]
-            assert client.get("/metrics", headers=headers).status_code == 200
-        requested = {"q": SOURCE, "source": "de", "target": "en"}
-        for key, status, text in (
-            (None, 400, "Please contact the server operator to get an API key"),
-            ("x", 403, "Invalid API key"),
+        for method, path, headers, status, said in table:
+            body = {"json": {"source": SOURCE}} if method == "POST" else {}
+            answer = client.request(method, path, headers=headers, **body)
+            assert answer.status_code == status, (method, path)
+            assert status == 200 or answer.json()["error"].startswith(said)
+            assert status != 401 or answer.headers["www-authenticate"] == "Bearer"
+        for key, status, answer in (
+            (None, 400, {"error": "Please contact the server operator to get an API key"}),
+            ("x", 403, {"error": "Invalid API key"}),
+            ("right", 200, None),
         ):
-            refused = client.post("/translate", json={**requested, "api_key": key})
-            assert (refused.status_code, refused.json()) == (status, {"error": text})
-        assert client.post("/translate", json={**requested, "api_key": "right"}).status_code == 200
-        for path in ("/metrics", "/v1/glossaries", "/v1/model", "/v1/glossaries/x"):
-            assert client.get(path).status_code == 401
-        assert client.put("/v1/glossaries/x", content="a\tb\n", headers=TSV).status_code == 401
-        assert client.delete("/v1/glossaries/x", headers=TSV).status_code == 401
-        assert client.post("/v1/translate/stream", json=body).status_code == 401
-        for path in ("/health", "/ready", "/", "/docs", "/languages"):
-            assert client.get(path).status_code == 200
+            found = client.post("/translate", json={**requested, "api_key": key})
+            assert found.status_code == status and answer in (None, found.json())
         body = client.get("/spec").json()["paths"]["/translate"]["post"]["requestBody"]["content"]
         assert "api_key" in body["application/json"]["schema"]["properties"]
 

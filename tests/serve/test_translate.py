@@ -119,9 +119,6 @@ def test_a_stream_says_an_error_as_its_last_event(client):
         assert events(response) == [
             ("error", {"error": "nbest is 9 and the beam is 5: ask for 1 to 5 hypotheses"})
         ]
-    assert client.post("/v1/translate/stream", json=[{"source": SOURCE}]).json() == {
-        "error": "a stream has one record: send an object, not a list"
-    }
 
 
 def test_the_unmodified_client_of_libretranslate(client, translator, lines):
@@ -149,29 +146,6 @@ def test_libretranslate_in_json_with_lists_and_alternatives(client, translator, 
         "translatedText": [texts[0] for texts in expected],
         "alternatives": [texts[1:] for texts in expected],
     }
-    wrong = {  # the texts are LibreTranslate's
-        "fr is not supported": {"q": "x", "source": "fr", "target": "en"},
-        "zz is not supported": {"q": "x", "source": "de", "target": "zz"},
-        "German (de) is not available as a target language from English (en)": {
-            "q": "x",
-            "source": "en",
-            "target": "de",
-        },
-        "pdf format is not supported": {"q": "x", "source": "de", "target": "en", "format": "pdf"},
-        "Invalid request: missing q parameter": {"source": "de", "target": "en"},
-        "Invalid request: missing source parameter": {"q": "x", "target": "en"},
-        "Invalid request: missing target parameter": {"q": "x", "source": "de"},
-        "Invalid request: alternatives parameter is not a number": {
-            "q": "x",
-            "source": "de",
-            "target": "en",
-            "alternatives": "many",
-        },
-        "Invalid JSON format": [],
-    }
-    for sentence, body in wrong.items():
-        response = client.post("/translate", json=body)
-        assert (response.status_code, response.json()) == (400, {"error": sentence})
 
 
 def test_a_paragraph_is_translated_sentence_by_sentence(client, translator, lines):
@@ -201,11 +175,6 @@ def test_a_paragraph_is_translated_sentence_by_sentence(client, translator, line
         "/v1/translate", json={"source": f"<p>{lines[0]}</p>", "format": "html"}
     ).json()
     assert page["text"] == f"<p>{expected[0]}</p>"
-    wrong = client.post("/v1/translate", json={"source": "x", "format": "pdf"})
-    assert (
-        wrong.json() == {"error": "format must be one of text, html, xml, markdown, not 'pdf'"}
-        and wrong.status_code == 400
-    )
 
 
 def test_html_and_detection_of_libretranslate(client, lines):
@@ -231,13 +200,11 @@ def test_html_and_detection_of_libretranslate(client, lines):
     ).json()["translatedText"] == [english]
     (first, *_) = client.post("/detect", data={"q": english}).json()
     assert first["language"] == "en" and first["confidence"] > 80
-    assert client.post("/detect").json() == {"error": "Invalid request: missing q parameter"}
     settings = client.get("/frontend/settings").json()
     assert (
         settings["language"]["source"] == {"code": "de", "name": "German"}
         and ".docx" in settings["supportedFilesFormat"]
     )
-    assert client.post("/suggest").json() == {"error": "Suggestions are disabled on this server."}
     assert client.get("/spec").json()["paths"]["/translate"]
 
 
@@ -458,16 +425,6 @@ def test_a_term_of_a_request_is_no_header_of_a_table(client, source, target):
     )
 
 
-@pytest.mark.parametrize("target", ["house|", "</s>", "<s> house"])
-def test_a_wrong_term_of_a_request_is_refused_and_not_left_out(client, target):
-    """As no one reads the warning of a line that a file has."""
-    record = {"source": SOURCE, "glossary": {"Port": "house", "Patient": target}}
-    refused = client.post("/v1/translate", json=record)
-    said = refused.json()["error"]
-    assert refused.status_code == 400 and "line 2 of the request's glossary" in said
-    assert "tmp" not in said
-
-
 def test_a_glossary_file_is_read_whatever_its_form(client):
     """What a page does with a file that a person drops on it: as --glossary reads it."""
     files = {
@@ -486,7 +443,6 @@ def test_a_glossary_file_is_read_whatever_its_form(client):
         assert found["terms"] == terms and (
             found.get("error", "").startswith(wrong) if wrong else "error" not in found
         ), found
-    assert client.post("/v1/terms", json={"name": "a.tsv"}).status_code == 400
 
 
 def test_a_file_of_bytes_is_read_and_kept(client, tmp_path):
