@@ -293,7 +293,7 @@ class Translator(SearchingModel):
         if not isinstance(errors, str) or errors not in ("raise", "return"):
             raise UsageError(f"errors is {cut(repr(errors))}: use 'raise' or 'return'")
         with self.lock, without_autocast():
-            check_seed(given.seed, self.generator.options.flags)
+            check_seed(given.seed, self.generator.settings)
             self.generator, nbest = self.generators.use(beam, nbest)
             if given:
                 self.use_constraints()

@@ -27,12 +27,12 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.core.stats import Stats
-from fairseq_ext.plugin.tasks import Flags
 from fairseq_ext.search.finished import Hypothesis, Scoring
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.processors import LogitsProcessors
 from fairseq_ext.search.protocols import SearchSetup, SearchSpec, Stop, Strategies
 from fairseq_ext.search.registry import STRATEGIES
+from fairseq_ext.search.settings import Settings
 from fairseq_ext.search.strategies.decoding.beam import beam_search
 from fairseq_ext.search.strategies.schedule import WholeBatch
 from fairseq_ext.search.strategies.select.topk import TopK
@@ -221,8 +221,10 @@ def stop_plug(
     **flags: Any,
 ) -> Any:
     """What `--stop NAME` and these flags build."""
-    context = SimpleNamespace(**vars(spec(k, nbest, scoring)), stats=stats or Stats())
-    return STRATEGIES["stop"][name].build(Flags(stop=name, **flags), context)
+    strategy, settings = STRATEGIES["stop"][name], Settings(flags)
+    stats = stats or Stats()
+    context = SimpleNamespace(**vars(spec(k, nbest, scoring)), stats=stats, settings=settings)
+    return strategy.build(settings.get(strategy.flags), context)
 
 
 def search(

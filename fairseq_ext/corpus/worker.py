@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -88,14 +88,14 @@ def load(flags: dict[str, Any]) -> Any:
 
         def build_generator(self) -> Any:
             session = self.task.session
-            own = session.flags
+            own = session.settings
             if "schedule" in flags:
                 return super().build_generator()
-            session.flags = replace(own, schedule="stream")
+            session.settings = own.changed(schedule="stream")
             try:
                 return super().build_generator()
             except UsageError as error:
-                session.flags = own
+                session.settings = own
                 # if another flag caused the error, it is raised again
                 generator = super().build_generator()
                 self.note = (

@@ -105,7 +105,7 @@ class Decoding:
     def add(self, number: int, job: Job) -> None:
         """Check a request and let it wait for its start, or answer it with its error."""
         try:
-            check_seed(job.seed, self.translator.generator.options.flags)
+            check_seed(job.seed, self.translator.generator.settings)
             with self.languages.selected(job.languages):
                 if job.source.strip():
                     return self.scheduler.add(self.prepared(number, job))
@@ -136,7 +136,7 @@ class Decoding:
         if (
             constraints is not None
             and constraints.terms
-            and places_terms(translator.generator.options.flags)
+            and places_terms(translator.generator.settings)
         ):
             search_constraints = constraints.without_terms()
             searched = min(spec.k, max(nbest, SEARCHED))

@@ -39,7 +39,7 @@ class LanguagesOfRequests:
             for each in self.targets:
                 task.dicts.setdefault(each, task.target_dictionary)
             spec = self.settings.langtoks["main"][1]
-            if spec and not generator.options.settings.keeps_language_token:
+            if spec and not generator.settings.command.keeps_language_token:
                 generator.symbols_to_strip_from_output.update(
                     task.data_manager.get_decoder_langtok(each, spec) for each in self.targets
                 )

@@ -23,9 +23,10 @@ from fairseq_ext.plugin.options import languages_of
 from fairseq_ext.search.constraints.glossary import (
     Glossary,
     Required,
-    options_of_file,
+    glossary_options,
 )
 from fairseq_ext.search.constraints.report import constraint_reports
+from fairseq_ext.search.constraints.required import ConstraintFlags
 from fairseq_ext.search.phrases.pieces import normal
 from fairseq_ext.search.phrases.places import (
     PhraseToFind,
@@ -109,11 +110,12 @@ class Requirements:
     def glossary(self, digest: str, file: GlossaryFile, strict: bool = False) -> Glossary:
         """Return the glossary of a digest, from memory or from its file. strict: a term that cannot
         be used is an error, and not left out."""
-        flags, languages = self.translator.generator.options.flags, self.languages
+        settings, languages = self.translator.generator.settings, self.languages
         if (key := (digest, languages)) in self.glossaries:
             self.glossaries.move_to_end(key)
             return self.glossaries[key]
-        options = options_of_file(flags, languages, file.path, strict)
+        case = settings.get(ConstraintFlags).constraint_case
+        options = glossary_options(settings, languages, file.path, strict, case)
         segmenter = self.translator.task.session.sentences.constraint_source().segmenter
         found, size = digest_of(file)
         while (key := (found, languages)) not in self.glossaries:  # else it was replaced meanwhile

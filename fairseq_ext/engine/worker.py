@@ -24,7 +24,8 @@ from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.plugin.loading.settings import source_limit
 from fairseq_ext.plugin.options import languages_of
 from fairseq_ext.search.checks import refused_by_engine
-from fairseq_ext.search.strategies.schedule import Stream
+from fairseq_ext.search.settings import Settings
+from fairseq_ext.search.strategies.schedule import Stream, StreamFlags
 from fairseq_ext.translator import Translator
 
 WIDTH = 32  # sentences at once where --stream-width does not say
@@ -79,18 +80,20 @@ def decoding_of(flags: dict[str, Any]) -> Decoding:
     if is_beam:
         given = {"schedule": "stream", "stream_order": "fifo", "stream_width": WIDTH} | given
     translator, no_constraints = constrained(given | {"cpu_workers": 1})
-    own, setup = translator.generator.options.flags, translator.generator.setup
-    share = next((name for name in ("lsh_share", "shortlist_share") if shares(own, name)), None)
+    settings, setup = translator.generator.settings, translator.generator.setup
+    shared = (name for name in ("lsh_share", "shortlist_share") if shares(settings, name))
+    share = next(shared, None)
     if share is not None:
         raise UsageError(
-            f"--softmax {own.softmax} has one list for all rows that are decoded together, so that "
-            f"a request's result would depend on others: add --{share.replace('_', '-')} sentence"
+            f"--softmax {settings.choice('softmax')} has one list for all rows that are decoded "
+            "together, so that a request's result would depend on others: add "
+            f"--{share.replace('_', '-')} sentence"
         )
-    places = 1
+    own, places = settings.get(StreamFlags), 1
     if is_beam:
         places = max(1, own.stream_rows // setup.spec.k) if own.stream_rows else own.stream_width
     setup.strategies.schedule = Stream(
-        places, float(threshold), str(own.stream_order) == "shortest", None, STEPS, fills=True
+        places, float(threshold), own.stream_order == "shortest", None, STEPS, fills=True
     )
     decoding = Decoding(translator, setup.strategies.schedule, places)
     decoding.requirements = Requirements(translator, no_constraints)
@@ -108,10 +111,10 @@ def constrained(flags: dict[str, Any]) -> tuple[Translator, str]:
         return Translator(**flags), f"requests with constraints are refused here: {error}"
 
 
-def shares(flags: Any, name: str) -> bool:
+def shares(settings: Settings, name: str) -> bool:
     """Return whether a softmax has one list for all sentences."""
     of = {"lsh_share": ("lsh",), "shortlist_share": ("top", "lexical")}
-    return str(flags.softmax) in of[name] and vars(flags)[name] == "batch"
+    return settings.choice("softmax") in of[name] and settings.values[name] == "batch"
 
 
 def description(decoding: Decoding) -> Description:

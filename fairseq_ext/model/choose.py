@@ -161,13 +161,13 @@ def refusal_reason(architecture: str, task: Any) -> str | None:
     return f"does not run with this task: use --task {name}"
 
 
-def refuse_other_batches(models: list, flags: Any) -> None:
+def refuse_other_batches(models: list, schedule: str, cpu_workers: int) -> None:
     """Raise UsageError if flags form other batches than fairseq's and a model's results depend on
     its batch."""
     if not any(isinstance(model, FConvModelSelfAtt) for model in models):
         return
-    flag = f"--schedule {flags.schedule or 'batch'}"
-    if flags.cpu_workers > 1:
+    flag = f"--schedule {schedule}"
+    if cpu_workers > 1:
         flag = "--cpu-workers"
     if flag != "--schedule batch":
         raise UsageError(

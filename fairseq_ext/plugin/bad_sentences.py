@@ -19,12 +19,12 @@ from typing import Any, NoReturn
 from fairseq_ext.core.command_line import is_loaded
 from fairseq_ext.core.errors import SentenceError, UsageError, damaged_data, isolated, report
 from fairseq_ext.core.stats import Stats
-from fairseq_ext.plugin.options import Options
+from fairseq_ext.plugin.flags_dataclass import RunFlags
 from fairseq_ext.plugin.pools import dictionary_of
 from fairseq_ext.plugin.sentences import Batch, Sentences
 from fairseq_ext.plugin.workers import select_batch
 from fairseq_ext.search.finished import no_hypothesis
-from fairseq_ext.search.registry import choice
+from fairseq_ext.search.settings import Settings
 
 BAD_SENTENCES = 3  # the status of a command with sentences that cannot be translated
 
@@ -78,18 +78,18 @@ class BadSentences:
         self.too_long: dict[int, UsageError] = {}  # errors of the data set's sentences, by number
         self.max_tokens: int | None = None  # --max-tokens
 
-    def use_options(self, options: Options) -> None:
+    def use_settings(self, settings: Settings) -> None:
         """Read the settings of a generator."""
-        self.strict = options.flags.strict
-        is_stream = choice(options.flags, "schedule") == "stream"
-        self.max_tokens = None if is_stream else options.settings.max_tokens
+        self.strict = settings.get(RunFlags).strict
+        is_stream = settings.choice("schedule") == "stream"
+        self.max_tokens = None if is_stream else settings.command.max_tokens
 
     # ---- sentences of a data set
 
     def note_dataset(self, split: str) -> None:
         """Note that a data set was loaded (fairseq-train and fairseq-validate load theirs, too)."""
         self.is_generate = (
-            is_loaded("fairseq_cli.generate") and self.task.session.settings.subset == split
+            is_loaded("fairseq_cli.generate") and self.task.session.settings.command.subset == split
         )
 
     def filter(self, indices: Any, dataset: Any, max_positions: Any) -> Any:

@@ -20,6 +20,7 @@ from tqdm import tqdm
 from fairseq_ext.core.errors import SentenceError, UsageError, cut
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.plugin.bad_sentences import decode_isolating_errors
+from fairseq_ext.plugin.flags_dataclass import RunFlags
 from fairseq_ext.plugin.loading.model import LoadedModel
 from fairseq_ext.plugin.pools import hypothesis_of
 from fairseq_ext.plugin.workers import CallLock, select_batch
@@ -67,7 +68,7 @@ class Generators:
 
     def __init__(self, task: Any, models: list, generation: Any, first: Any):
         self.task, self.models, self.generation = task, models, generation
-        self.results_file = task.session.flags.results_file
+        self.results_file = task.session.settings.get(RunFlags).results_file
         self.default_size = (generation.beam, generation.nbest)
         self.current = first
         self.cache = {self.default_size: first}

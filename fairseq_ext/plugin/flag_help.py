@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
 import textwrap
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterable
@@ -21,6 +22,7 @@ from fairseq_ext.search.registry import (
     features,
     fields_of,
     file_of,
+    flag_kinds,
     flags_of,
 )
 
@@ -112,15 +114,8 @@ def all_flags() -> dict[str, dataclasses.Field]:
 def declaring_file(name: str) -> str:
     """Return the file that declares a flag of the *_ext tasks, below the package if it lies
     there."""
-    from fairseq_ext.plugin.tasks import Flags
-
-    return file_of(
-        next(
-            kind.__module__
-            for kind in Flags.__mro__
-            if name in vars(kind).get("__annotations__", ())
-        )
-    )
+    classes = (each for kind in flag_kinds() for each in kind.__mro__)
+    return file_of(next(c.__module__ for c in classes if name in inspect.get_annotations(c)))
 
 
 def strategies_of(point: str) -> list[Strategy]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import inspect
 import os
+from copy import copy
 from dataclasses import dataclass, field, make_dataclass
 from types import NoneType, UnionType
 from typing import (  # noqa: UP035
@@ -24,25 +22,15 @@ from fairseq.dataclass.configs import FairseqConfig
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.search.registry import (
-    DEFAULT,
-    POINTS,
     STOCK_FLAG_NAMES,
-    all_strategies,
-    features,
+    fields_of,
     file_of,
+    flag_kinds,
     names_of,
     register_feature,
 )
+from fairseq_ext.search.settings import POINTS, Settings
 
-HELP = {
-    "select": "how continuations are chosen (default: dba where there are constraints, else "
-    "topk, as fairseq)",
-    "stop": "when a sentence is final (default: early where there are constraints, else count, as "
-    "fairseq: beam-many finished hypotheses)",
-    "schedule": "when sentences start (default: batch, as fairseq: all together)",
-    "softmax": "which words are scored (default: full, all of them)",
-    "decoding": "what drives the decoder (default: beam, beam search)",
-}
 STOCK_FLAG_NAMES.update(
     name
     for group in vars(FairseqConfig).values()
@@ -66,50 +54,6 @@ def fairseq_type(kind: Any) -> Any:
             raise TypeError(kind)
         return ChoiceEnum(list(inner))
     return List[inner] if origin is list else kind  # type: ignore[valid-type]  # noqa: UP006
-
-
-@functools.cache
-def fairseq_dataclass(flags: type) -> type:
-    """Return fairseq's kind of a plain dataclass of flags, with the same name, module, fields and
-    base classes. One of fairseq's own kind is returned as it is.
-
-    Errors: UsageError for a type that fairseq cannot read.
-    """
-    if flags is FairseqDataclass or not dataclasses.is_dataclass(flags):
-        return flags
-    annotations = inspect.get_annotations(flags)
-    own = [each for each in dataclasses.fields(flags) if each.name in annotations]
-    try:
-        read = get_type_hints(flags)
-        types = {each.name: fairseq_type(read[each.name]) for each in own}
-    except (NameError, TypeError) as error:
-        raise UsageError(
-            f"{file_of(flags.__module__)}: fairseq cannot read a type of {flags.__name__} "
-            f"({error}): use int, float, str, bool, a Literal of strings, or one of them | None"
-        ) from None
-    bases = tuple(fairseq_dataclass(base) for base in flags.__bases__ if base is not object)
-    same = bases == flags.__bases__ and all(str(types[each.name]) == str(each.type) for each in own)
-    if same and issubclass(flags, FairseqDataclass):
-        return flags
-    if not any(issubclass(base, FairseqDataclass) for base in bases):
-        bases += (FairseqDataclass,)
-    fields = []
-    for each in own:
-        given = {name: getattr(each, name) for name in ("default", "default_factory", "metadata")}
-        fields.append((each.name, types[each.name], field(**given)))
-    made = make_dataclass(flags.__name__, fields, bases=bases)
-    made.__module__ = flags.__module__
-    return made
-
-
-def flag_bases() -> list[type]:
-    """Return the flag dataclasses of strategies and features, in fairseq's form, each once, without
-    those that another one extends."""
-    kinds = [s.flags for s in all_strategies() if s.flags] + [f.flags for f in features()]
-    classes = list(dict.fromkeys(map(fairseq_dataclass, kinds)))
-    return [
-        c for c in classes if not any(issubclass(other, c) and other is not c for other in classes)
-    ]
 
 
 @dataclass
@@ -213,8 +157,9 @@ class RunFlags:
     )
 
 
-def check_run(flags: Any, generation: Any) -> None:
+def check_run(settings: Settings) -> None:
     """Raise UsageError for --resume without a file."""
+    flags = settings.get(RunFlags)
     if flags.resume and not flags.results_file:
         raise UsageError("--resume continues a results file and none is named: add --results-file")
 
@@ -222,22 +167,34 @@ def check_run(flags: Any, generation: Any) -> None:
 register_feature("run", RunFlags, check=check_run)
 
 
+def fairseq_fields(kind: type) -> dict[str, tuple[str, Any, Any]]:
+    """Return the fields of a dataclass of flags by name, in fairseq's form: name, type, field.
+
+    Errors: UsageError for a type that fairseq cannot read.
+    """
+    try:
+        types, own = get_type_hints(kind), fields_of([kind]).items()
+        return {name: (name, fairseq_type(types[name]), copy(each)) for name, each in own}
+    except (NameError, TypeError) as error:
+        raise UsageError(
+            f"{file_of(kind.__module__)}: fairseq cannot read a type of {kind.__name__} "
+            f"({error}): use int, float, str, bool, a Literal of strings, or one of them | None"
+        ) from None
+
+
 def flags_dataclass() -> type:
-    """Return all our flags as one dataclass, ready to be mixed into a task's."""
-    bases = flag_bases()  # loads the strategies, so that the choices below are complete
-    own: list = []
+    """Return all our flags as one dataclass in fairseq's form, ready to be mixed into a task's."""
+    found: dict[str, tuple[str, Any, Any]] = {}
+    for kind in flag_kinds():  # loads the strategies, so that the choices below are complete
+        found |= fairseq_fields(kind)
     for point in POINTS:
-        kind: Any = ChoiceEnum(names_of(point))
-        default: str | None = DEFAULT[point]
-        if point in ("select", "stop"):
-            # constraints choose the strategy if no flag names one, so the default differs from
-            # every name
-            kind, default = Optional[kind], None  # noqa: UP045
-        own.append((point, kind, field(default=default, metadata={"help": HELP[point]})))
+        # constraints choose the strategy if no flag names one: then None differs from every name
+        names, (_, own, declared) = ChoiceEnum(names_of(point)), found[point]
+        found[point] = (point, names if own is str else Optional[names], declared)  # noqa: UP045
     return make_dataclass(
         "DecodingFlags",
-        own,
-        bases=(*bases, FairseqDataclass),
+        found.values(),
+        bases=(FairseqDataclass,),
         namespace={"__module__": __name__},
     )
 

@@ -25,7 +25,8 @@ from fairseq_ext.core.stats import Stats
 from fairseq_ext.model.choose import check_finite, make_decoder, refuse_other_batches
 from fairseq_ext.model.protocol import Regroupable
 from fairseq_ext.model.stock_model import model_of_pair
-from fairseq_ext.plugin.options import Context, Options, search_spec, signature, signature_versions
+from fairseq_ext.plugin.flags_dataclass import RunFlags
+from fairseq_ext.plugin.options import Context, search_spec, signature, signature_versions
 from fairseq_ext.plugin.pools import PoolBuilder, dictionary_of
 from fairseq_ext.plugin.results import Progress, Result, ResultsFile, checksum
 from fairseq_ext.plugin.search_setup import driver_of, may_read_models, setup_of
@@ -35,15 +36,15 @@ from fairseq_ext.search.constraints.report import (
     count_constraints,
     report_constraints,
 )
-from fairseq_ext.search.constraints.sources import is_ordered
 from fairseq_ext.search.finished import Hypothesis, no_hypothesis
-from fairseq_ext.search.mbr import BayesRisk
+from fairseq_ext.search.mbr import BayesRisk, CandidateFlags
 from fairseq_ext.search.phrases.places import InText
 from fairseq_ext.search.phrases.segmenter import Segmenter, TargetText
 from fairseq_ext.search.phrases.sentence import Meets, SentenceConstraints, met
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.processors import LogitsProcessors
 from fairseq_ext.search.protocols import Strategies
+from fairseq_ext.search.settings import Settings
 
 # the stock searches that our drivers replace
 OWN_LOOP = (
@@ -61,7 +62,7 @@ class BeamSearchGenerator(SequenceGenerator):
     the padded width of the batch, so that its output depends on how sentences were batched. Here
     every sentence has its own limit, from its own length.
 
-    options: the settings; source: the source dictionary, if the task has one; share: another
+    settings: of the run; source: the source dictionary, if the task has one; share: another
     generator of the same models and flags, whose statistics and decoder this one uses.
     """
 
@@ -70,32 +71,31 @@ class BeamSearchGenerator(SequenceGenerator):
         models,
         tgt_dict,
         *,
-        options: Options,
+        settings: Settings,
         source: Dictionary | None = None,
         share: BeamSearchGenerator | None = None,
         **stock,
     ):
         super().__init__(models, tgt_dict, **stock)
-        self.options = options
-        flags, generation = options.flags, options.generation
+        self.settings, run = settings, settings.get(RunFlags)
         self.stats: Stats = Stats() if share is None else share.stats
-        self.spec = search_spec(options, self)
+        self.spec = search_spec(settings, self)
         # searches of fairseq's own, such as diverse beams, run in fairseq's loop
         self.runs_stock_loop = type(self.search) not in OWN_LOOP
         need_attention = isinstance(self.model, EnsembleModelWithAlignment)
-        backend = "fairseq" if self.runs_stock_loop else str(flags.decoder_backend)
+        backend: str = "fairseq" if self.runs_stock_loop else run.decoder_backend
         searched = [model_of_pair(model) for model in self.model.models]
-        refuse_other_batches(searched, flags)
+        refuse_other_batches(searched, settings.choice("schedule"), run.cpu_workers)
         if share is None:
             check_finite([*searched, *([] if self.lm_model is None else [self.lm_model])])
             self.made_decoder: Regroupable = make_decoder(
-                searched, need_attention, backend, flags.int8, str(flags.cuda_graphs)
+                searched, need_attention, backend, run.int8, run.cuda_graphs
             )[0]
         else:
             self.made_decoder = share.made_decoder
         backend = "stock" if self.runs_stock_loop else self.made_decoder.name
         self.stats.signature = "|".join(
-            (signature(options, backend), signature_versions(generation, searched))
+            (signature(settings, backend), signature_versions(settings.generation, searched))
         )
         if self.runs_stock_loop:
             self.stats.exclude_decoder_counters()
@@ -103,16 +103,14 @@ class BeamSearchGenerator(SequenceGenerator):
             **vars(self.spec),
             dictionary=tgt_dict,
             source_dictionary=source,
-            checkpoint=options.settings.checkpoint,
+            settings=settings,
             models=searched,
             stats=self.stats,
         )
-        self.setup = setup_of(flags, self.context, self.made_decoder, self.processors())
-        text = self.current_target_text if places_terms(flags) else None
-        self.driver = driver_of(
-            options, self.context, self.setup, self.meets, self.detokenize, text
-        )
-        self.pools = PoolBuilder(flags, self.spec, is_ordered(flags, generation), source, tgt_dict)
+        self.setup = setup_of(self.context, self.made_decoder, self.processors())
+        text = self.current_target_text if places_terms(settings) else None
+        self.driver = driver_of(self.context, self.setup, self.meets, self.detokenize, text)
+        self.pools = PoolBuilder(settings, self.spec, source, tgt_dict)
         self.results: ResultsFile | None = None  # for results as sentences finish
         # the task replaces it by one that knows --bpe and --tokenizer (run.py)
         self.target_text = TargetText(
@@ -120,9 +118,9 @@ class BeamSearchGenerator(SequenceGenerator):
         )
         self.in_text: InText | None = None  # finds the constraints that a text meets
         self.bayes_risk: BayesRisk | None = None  # with --mbr
-        if flags.mbr is not None:
+        if (risk := settings.get(CandidateFlags)).mbr is not None:
             self.bayes_risk = (
-                BayesRisk(flags, lambda tokens: self.target_text.text(tokens))
+                BayesRisk(risk, lambda tokens: self.target_text.text(tokens))
                 if share is None
                 else share.bayes_risk
             )
@@ -144,7 +142,7 @@ class BeamSearchGenerator(SequenceGenerator):
     def release_models(self) -> bool:
         """Release weights that are also packed; afterwards only this generator can run the models.
         Return whether it did."""
-        return not may_read_models(self.options.flags) and self.made_decoder.release_()
+        return not may_read_models(self.settings) and self.made_decoder.release_()
 
     def processors(self) -> LogitsProcessors:
         """Return the logits processors of the stock flags."""
@@ -270,7 +268,7 @@ class BeamSearchGenerator(SequenceGenerator):
         if best.ending is not None:
             self.strategies.stop.count_ending(best.ending)
         if (constraints := self.constraints_of(pool, sentence)) is not None:
-            is_placed, number = places_terms(self.options.flags), int(pool.ids[sentence])
+            is_placed, number = places_terms(self.settings), int(pool.ids[sentence])
             count_constraints(number, constraints, best, self.stats, is_placed)
 
     def constraints_of(self, pool: Pool, sentence: int) -> SentenceConstraints | None:

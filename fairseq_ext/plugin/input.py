@@ -23,12 +23,13 @@ from fairseq_ext.plugin.bad_sentences import BadSentences
 from fairseq_ext.plugin.compat.patches import keep_invalid_bytes
 from fairseq_ext.plugin.loading.data_folder import TargetDictionary
 from fairseq_ext.plugin.loading.settings import max_tokens_limit, too_long
-from fairseq_ext.plugin.options import Options
 from fairseq_ext.plugin.sentences import Sentences
 from fairseq_ext.search.constraints.documents import BatchesByLevel
+from fairseq_ext.search.constraints.glossary import GlossaryFlags
 from fairseq_ext.search.constraints.required import check_phrases
 from fairseq_ext.search.phrases.sentence import EMPTY, Phrase, SentenceConstraints
 from fairseq_ext.search.registry import refills
+from fairseq_ext.search.settings import Settings
 
 
 class InteractiveLines(BadSentences):
@@ -57,13 +58,13 @@ class InteractiveLines(BadSentences):
             self.line_errors
         )
 
-    def use_options(self, options: Options) -> None:
-        super().use_options(options)
+    def use_settings(self, settings: Settings) -> None:
+        super().use_settings(settings)
         if (
             command_line.own_command
             and sys.stdin is None
             and command_line.is_loaded(command_line.INTERACTIVE)
-            and options.settings.input == "-"
+            and settings.command.input == "-"
         ):
             raise UsageError(
                 "standard input is closed: give lines there, or name a file by --input"
@@ -118,15 +119,15 @@ class InteractiveLines(BadSentences):
     def begin(self) -> None:
         """Begin a session (raises UsageError for flags that are for data sets only)."""
         session = self.task.session
-        typed = session.options is not None and session.options.typed
-        check_phrases(session.flags, typed, False)
+        settings = session.chosen or session.settings
+        check_phrases(settings, False)
         self.is_interactive = True
-        if session.options is not None and session.options.generation.print_alignment == "soft":
+        if settings.generation.print_alignment == "soft":
             raise UsageError(
                 "--print-alignment soft is what fairseq-generate alone prints: use hard, "
                 "or leave it out"
             )
-        if session.settings.scores_reference:
+        if settings.command.scores_reference:
             raise UsageError(
                 "--score-reference scores the translations of a data set, and lines have none: "
                 "use fairseq-generate"
@@ -339,7 +340,7 @@ class Batches:
     @cached_property
     def refills(self) -> bool:
         """Whether the schedule takes sentences from a large batch as others end."""
-        return refills(self.task.session.flags)
+        return refills(self.task.session.settings)
 
     def make(
         self,
@@ -353,7 +354,7 @@ class Batches:
         """Return fairseq's batches, by the stock task's `build`. A stream takes its sentences from
         batches of many thousand, and encodes a few at a time. Arguments: those of
         FairseqTask.get_batch_iterator."""
-        flags = self.task.session.flags
+        documents = self.task.session.settings.get(GlossaryFlags).glossary_documents
         if self.refills:  # fairseq-generate makes batches before it builds a generator
             pool = STREAM_POOL_SIZE if "source tokens" not in self.task.lacks else SPEECH_POOL_SIZE
             max_tokens, max_sentences = None, max(pool, max_sentences or 0)
@@ -361,7 +362,7 @@ class Batches:
             kwargs["required_batch_size_multiple"] = 1
         elif (
             not args
-            and not flags.glossary_documents
+            and not documents
             and (alone := self.batch_of_line(dataset, max_tokens, **kwargs)) is not None
         ):
             return alone
@@ -371,7 +372,7 @@ class Batches:
         batches = (
             self.lines.with_too_long(batches) if self.sentences.is_corpus(dataset) else batches
         )
-        if not flags.glossary_documents:
+        if not documents:
             return batches
         if kwargs.get("num_shards", 1) > 1:
             raise UsageError(

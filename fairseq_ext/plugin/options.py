@@ -1,17 +1,12 @@
-"""The settings of a run as plain frozen values (`Options`), the input of a strategy's builder
-(`Context`), and the one-line signature.
-
-fairseq keeps settings in namespaces (argparse, omegaconf). They are read here, once, when a
-generator is built; all other code reads attributes of frozen dataclasses.
-"""
+"""`Settings` from fairseq's namespaces (argparse, omegaconf), read once, when a generator is built;
+the input of a strategy's builder (`Context`), and the one-line signature."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, make_dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +19,6 @@ from omegaconf import DictConfig, OmegaConf
 from fairseq_ext.core import __version__
 from fairseq_ext.core.files import SHOWN, refuse_shared, sha256
 from fairseq_ext.core.glossary import Languages
-from fairseq_ext.plugin.flags_dataclass import flags_dataclass
 from fairseq_ext.plugin.loading.settings import (
     checkpoint_of,
     max_tokens_limit,
@@ -35,22 +29,31 @@ from fairseq_ext.plugin.loading.settings import (
 )
 from fairseq_ext.search.checks import refuse_stock_search, stock_search, validate
 from fairseq_ext.search.constraints.allowed import restricts_outputs
-from fairseq_ext.search.constraints.glossary import check_glossary, match_mode
+from fairseq_ext.search.constraints.glossary import (
+    GlossaryFlags,
+    check_glossary,
+    match_mode,
+)
 from fairseq_ext.search.constraints.required import choose_placement, expect_phrases
 from fairseq_ext.search.constraints.sources import choose_strategies, is_ordered
 from fairseq_ext.search.finished import Scoring
+from fairseq_ext.search.mbr import CandidateFlags
 from fairseq_ext.search.protocols import SearchSpec
 from fairseq_ext.search.registry import (
-    POINTS,
     PRUNERS,
     Part,
+    all_fields,
     changed,
     chosen,
-    constrained,
+    constraint_flag,
     declared,
     features,
     samples,
+    typed,
 )
+from fairseq_ext.search.settings import POINTS, CommandSettings, Generation, Settings, Value
+from fairseq_ext.search.strategies.prune import ChildrenFlags
+from fairseq_ext.search.strategies.stop.length_reward import LengthFlags
 
 if TYPE_CHECKING:
     from fairseq.data import Dictionary
@@ -72,53 +75,26 @@ def plain(value: Any) -> Any:
     return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
 
 
-@functools.cache
-def frozen_kind(kind: type) -> type:
-    """Return a frozen dataclass with the fields of a dataclass of fairseq's."""
-    names = [each.name for each in dataclasses.fields(kind) if each.name != "_name"]
-    return make_dataclass(kind.__name__, names, frozen=True)
-
-
-def frozen(kind: type, settings: Any) -> Any:
-    """Return the fields of a dataclass of fairseq's from a namespace, or their defaults, as plain
-    values in a frozen dataclass."""
-    values = {
-        each.name: plain(getattr(settings, each.name, each.default))
-        for each in dataclasses.fields(kind)
+def values_of(
+    flags: Iterable[dataclasses.Field], namespace: DictConfig | Namespace
+) -> dict[str, Value]:
+    """Return the values of flags from a namespace of fairseq's, or their defaults."""
+    return {
+        each.name: plain(getattr(namespace, each.name, each.default))
+        for each in flags
         if each.name != "_name"
     }
-    return frozen_kind(kind)(**values)
 
 
-def own_flags(settings: DictConfig | Namespace) -> Any:
-    """Return our flags, frozen. settings: a task's."""
-    return frozen(flags_dataclass(), settings)
+def read_settings(namespace: DictConfig | Namespace) -> Settings:
+    """Return our flags and the settings of the command, from those of a task."""
+    return Settings(values_of(all_fields().values(), namespace), command_settings(namespace))
 
 
 def languages_of(settings: DictConfig | Namespace) -> Languages:
     """Return the languages of a task's settings, which an engine changes from request to request;
     None for a task without them."""
     return Languages(*(of_some_tasks(settings, f"{side}_lang") for side in ("source", "target")))
-
-
-@dataclass(frozen=True)
-class CommandSettings:
-    """fairseq's other settings that a run reads, of the task and of the command."""
-
-    languages: Languages = Languages(None, None)
-    left_pad_source: bool = True
-    data: str = ""  # directories, joined by colons
-    checkpoint: str | None = None  # the first model's file, if it exists
-    seed: int = 1
-    max_tokens: int | None = None  # of a batch; None: no limit
-    subset: str | None = None  # --gen-subset
-    input: str | None = None  # --input of fairseq-interactive
-    undoes_bpe: bool = False  # --remove-bpe
-    scores_reference: bool = False  # --score-reference
-    skips_invalid: bool = False  # --skip-invalid-size-inputs-valid-test
-    segments_text: bool = False  # --bpe or --tokenizer is given
-    shows_bar: bool = False
-    keeps_language_token: bool = False  # --keep-inference-langtok
 
 
 def command_settings(settings: DictConfig | Namespace) -> CommandSettings:
@@ -142,25 +118,10 @@ def command_settings(settings: DictConfig | Namespace) -> CommandSettings:
     )
 
 
-@dataclass(frozen=True)
-class Options:
-    """All settings of a generator.
-
-    flags: ours, by name; generation: fairseq's GenerationConfig. Both name the strategies, also if
-    constraints have chosen them. typed: --constraints is given, so that phrases may follow a line.
-    """
-
-    flags: Any
-    generation: Any
-    settings: CommandSettings = CommandSettings()
-    typed: bool = False
-
-    @property
-    def constrained(self) -> bool:
-        """Whether sentences have constraints, or allowed outputs, that our own search obeys."""
-        return (
-            constrained(self.flags, self.generation) or restricts_outputs(self.flags)
-        ) and not stock_search(self.generation)
+def is_constrained(settings: Settings) -> bool:
+    """Return whether sentences have constraints, or allowed outputs, that our own search obeys."""
+    given = constraint_flag(settings) is not None or restricts_outputs(settings)
+    return given and not stock_search(settings.generation)
 
 
 @dataclass(frozen=True)
@@ -171,32 +132,36 @@ class GivenByCalls:
     glossaries: bool = False
 
 
-def options_of(
-    flags: Any, args: Any, settings: CommandSettings, calls: GivenByCalls, *more: Part
-) -> Options:
-    """Return the settings of a generator. flags: from `own_flags`; args: fairseq's GenerationConfig
-    or a namespace with some of its fields; more: see `validate`.
+def chosen_settings(
+    settings: Settings,
+    args: GenerationConfig | Namespace,
+    calls: GivenByCalls = GivenByCalls(),
+    *more: Part,
+) -> Settings:
+    """Return the settings of a generator. settings: from `read_settings`; args: fairseq's
+    GenerationConfig or a namespace with some of its fields; more: see `validate`.
 
     Some flags imply others: constraints imply the stock flag and choose strategies, a glossary
     chooses its placement. Those that fairseq's commands read are written into args.
     Errors: UsageError for flags that cannot work.
     """
-    given = generation = frozen(GenerationConfig, args)
-    typed = bool(generation.constraints)
-    if calls.phrases and (flag := expect_phrases(flags, generation)):
-        generation = replace(generation, constraints="unordered")
-        refuse_stock_search(flag, generation)
-    check_glossary(flags, calls.glossaries)
-    if constrained(flags, generation) and not generation.constraints:
+    settings = settings.changed(**values_of(fields(GenerationConfig), args))
+    given = settings.generation
+    settings = replace(settings, has_typed=bool(given.constraints))
+    if calls.phrases and (flag := expect_phrases(settings)):
+        settings = settings.changed(constraints="unordered")
+        refuse_stock_search(flag, given)
+    check_glossary(settings, calls.glossaries)
+    if constraint_flag(settings) and not settings.generation.constraints:
         # fairseq-interactive then reads tab-separated phrases and prints C- lines
-        generation = replace(generation, constraints="unordered")
-    flags, generation = choose_strategies(flags, generation)
-    validate(flags, generation, *more)
-    flags = choose_placement(flags, generation, settings.segments_text, calls.glossaries)
+        settings = settings.changed(constraints="unordered")
+    settings = choose_strategies(settings)
+    validate(settings, *more)
+    settings = choose_placement(settings, calls.glossaries)
     for name in ("constraints", "sampling"):
-        if (value := vars(generation)[name]) != vars(given)[name]:
+        if (value := settings.values[name]) != vars(given)[name]:
             setattr(args, name, value)
-    return Options(flags, generation, settings, typed)
+    return settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +171,7 @@ class Context(SearchSpec):
 
     dictionary: Dictionary  # target side
     source_dictionary: Dictionary | None
-    checkpoint: str | None  # the first model's file, if it is known
+    settings: Settings
     models: list
     stats: Stats
 
@@ -216,21 +181,21 @@ class Context(SearchSpec):
         return self.source_dictionary is not None and self.source_dictionary == self.dictionary
 
 
-def search_spec(options: Options, stock: SequenceGenerator) -> SearchSpec:
+def search_spec(settings: Settings, stock: SequenceGenerator) -> SearchSpec:
     """Return the settings of a search, from our flags and from fairseq's generator."""
-    flags, generation = options.flags, options.generation
+    generation, length = settings.generation, settings.get(LengthFlags)
     scoring = Scoring(
         stock.normalize_scores,
         stock.len_penalty,
-        reward=flags.length_reward,
-        ratio=flags.length_ratio,
-        offset=flags.length_offset,
-        bounded=not flags.length_reward_unbounded,
+        reward=length.length_reward,
+        ratio=length.length_ratio,
+        offset=length.length_offset,
+        bounded=not length.length_reward_unbounded,
     )
-    k, children = stock.beam_size, flags.prune_children
+    k, children = stock.beam_size, settings.get(ChildrenFlags).prune_children
     return SearchSpec(
         k=k,
-        nbest=k if flags.mbr else min(generation.nbest, k),
+        nbest=k if settings.get(CandidateFlags).mbr else min(generation.nbest, k),
         pad=stock.pad,
         unk=stock.unk,
         eos=stock.eos,
@@ -243,7 +208,7 @@ def search_spec(options: Options, stock: SequenceGenerator) -> SearchSpec:
         scoring=scoring,
         # a row has at most k children that count
         children=children if children is not None and children < k else None,
-        seed=options.settings.seed,
+        seed=settings.command.seed,
         diverse_groups=generation.diverse_beam_groups,
         diverse_strength=generation.diverse_beam_strength,
         sampling_topk=generation.sampling_topk,
@@ -251,39 +216,35 @@ def search_spec(options: Options, stock: SequenceGenerator) -> SearchSpec:
     )
 
 
-def signature(options: Options, backend: str) -> str:
+def signature(settings: Settings, backend: str) -> str:
     """Return one line that says how the output was made."""
-    flags, generation, written = options.flags, options.generation, declared("written")
-    if flags.glossary_placement is not None:  # surface is not named
-        given = options.settings
-        match = match_mode(flags.glossary_match, given.languages, given.segments_text)
-        flags = replace(flags, glossary_match=None if match == "surface" else match)
+    generation, written = settings.generation, declared("written")
+    if settings.get(GlossaryFlags).glossary_placement is not None:  # surface is not named
+        given, match = settings.command, settings.get(GlossaryFlags).glossary_match
+        mode = match_mode(match, given.languages, given.segments_text)
+        settings = settings.changed(glossary_match=None if mode == "surface" else mode)
     parts = [f"fairseq_ext:{VERSION}"]
     for point in POINTS:
-        strategy = chosen(flags, point)
-        settings = [strategy.name] + [
+        strategy = chosen(settings, point)
+        named = [strategy.name] + [
             f"{name}={value}"
-            for name, value in changed(flags, strategy).items()
+            for name, value in changed(settings, strategy).items()
             if name not in written
         ]
-        settings += (
-            [strategy.signature_part(flags, generation)]
-            if strategy.signature_part is not None
-            else []
-        )
+        if strategy.signature_part is not None:
+            named.append(strategy.signature_part(settings.get(strategy.flags), generation))
         if point != "decoding" or strategy.name != "beam":
-            parts.append(f"{point}:{','.join(settings)}")
-    prunes = [changed(flags, strategy) for strategy in PRUNERS.values()]
+            parts.append(f"{point}:{','.join(named)}")
     parts += [
         f"prune:{name.removeprefix('prune_')}={value}"
-        for settings in prunes
-        for name, value in settings.items()
+        for strategy in PRUNERS.values()
+        for name, value in changed(settings, strategy).items()
     ]
-    parts += [f"seed:{options.settings.seed}"] if samples(flags) else []
+    parts += [f"seed:{settings.command.seed}"] if samples(settings) else []
     search = stock_search(generation)
-    if constrained(flags, generation) and not search:
-        parts.append(f"constraints:{'ordered' if is_ordered(flags, generation) else 'unordered'}")
-    own = (f.signature(flags, generation) for f in features() if f.signature is not None)
+    if constraint_flag(settings) and not search:
+        parts.append(f"constraints:{'ordered' if is_ordered(settings) else 'unordered'}")
+    own = (f.signature(settings) for f in features() if f.signature is not None)
     parts += [part for part in own if part and not search]
     if search:
         parts.append(f"search:fairseq {search}")
@@ -294,7 +255,7 @@ def signature(options: Options, backend: str) -> str:
 VERSION_PARTS = ("beam", "lenpen", "model", "fairseq", "torch")
 
 
-def signature_versions(generation: Any, models: list) -> str:
+def signature_versions(generation: Generation, models: list) -> str:
     """Return the end of the signature: beam, length penalty, name of the weights, versions."""
     lenpen = "none" if generation.unnormalized else f"{generation.lenpen:g}"
     values = (
@@ -351,18 +312,10 @@ def check_outputs(settings: DictConfig | Namespace) -> None:
 
     settings: a task's.
     """
-    ours = dict(vars(own_flags(settings)))
-    written = [("--" + name.replace("_", "-"), ours.pop(name)) for name in declared("written")]
-    read = [
-        ("--" + name.replace("_", "-"), value)
-        for name, value in ours.items()
-        if isinstance(value, str)
-    ]
+    ours = values_of(all_fields().values(), settings)
+    written = [(typed(name), str(path)) for name in declared("written") if (path := ours.pop(name))]
+    read = [(typed(name), value) for name, value in ours.items() if isinstance(value, str)]
     for group, name in INPUT_FLAGS:
-        found = setting(settings, group, name)
-        read += (
-            [("--" + name.replace("_", "-"), part) for part in split_paths(found)]
-            if isinstance(found, str) and found
-            else []
-        )
-    refuse_shared([(flag, path) for flag, path in written if path], read)
+        if isinstance(given := setting(settings, group, name), str) and given:
+            read += [(typed(name), part) for part in split_paths(given)]
+    refuse_shared(written, read)

@@ -12,7 +12,11 @@ from torch import Tensor
 
 from fairseq_ext.core.errors import SentenceError, UsageError, counted
 from fairseq_ext.search.constraints.allowed_product import Products
+from fairseq_ext.search.constraints.banned import AvoidFlags
 from fairseq_ext.search.constraints.lines import from_packed
+from fairseq_ext.search.constraints.required import ConstraintFlags
+from fairseq_ext.search.constraints.sentence_end import EndFlags
+from fairseq_ext.search.constraints.sources import is_ordered
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.phrases.sentence_ends import EndsOfSources
@@ -20,6 +24,7 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import SearchSpec
 from fairseq_ext.search.registry import refills
 from fairseq_ext.search.report import Outcome, named
+from fairseq_ext.search.settings import Settings
 
 
 def source_of(sample: dict[str, Any]) -> Tensor:
@@ -57,20 +62,21 @@ def hypothesis_of(found: dict[str, Any]) -> Hypothesis:
 class PoolBuilder:
     """A builder of pools from batches.
 
-    flags: ours; ordered: whether required phrases must appear in the given order; source, target:
-    dictionaries, the first None for tasks without one.
+    source, target: dictionaries, the first None for tasks without one.
     """
 
     def __init__(
         self,
-        flags: Any,
+        settings: Settings,
         spec: SearchSpec,
-        ordered: bool,
         source: Dictionary | None,
         target: Dictionary,
     ):
-        self.flags, self.spec, self.ordered = flags, spec, ordered
-        self.refills = refills(flags)
+        self.spec, self.ordered = spec, is_ordered(settings)
+        self.refills = refills(settings)
+        self.bans_any_case = settings.get(AvoidFlags).avoid_case == "any"
+        self.ends_as_source = settings.get(EndFlags).constraint_end
+        self.soft = settings.get(ConstraintFlags).constraint_bonus is not None
         self.source, self.target = source, target
         self.ends: EndsOfSources | None = None
         self.made_products: Products | None = None
@@ -125,11 +131,8 @@ class PoolBuilder:
         if given is None:
             return
         pool.constraints, pool.ordered = given, self.ordered
-        pool.boundaries, pool.banned_in_any_case = (
-            text.boundaries,
-            str(self.flags.avoid_case) == "any",
-        )
-        if self.flags.constraint_end:
+        pool.boundaries, pool.banned_in_any_case = text.boundaries, self.bans_any_case
+        if self.ends_as_source:
             pool.ends = self.allowed_sentence_ends(text)(
                 [row[row != self.spec.pad].tolist() for row in pool.net_input["src_tokens"].cpu()]
             )
@@ -144,8 +147,9 @@ class PoolBuilder:
         """Return the products of allowed outputs with other constraints."""
         if self.made_products is None:
             spec, unseen = self.spec, text.left_out
-            soft = self.flags.constraint_bonus is not None
-            self.made_products = Products(len(self.target), spec.eos, spec.min_len, unseen, soft)
+            self.made_products = Products(
+                len(self.target), spec.eos, spec.min_len, unseen, self.soft
+            )
         return self.made_products
 
     def allowed_sentence_ends(self, text: TargetText) -> EndsOfSources:

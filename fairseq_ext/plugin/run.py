@@ -21,27 +21,27 @@ from fairseq_ext.core.errors import SentenceError, UsageError, report
 from fairseq_ext.core.exit import at_process_end
 from fairseq_ext.core.files import fingerprint, fingerprint_of_dictionary
 from fairseq_ext.kernels.library import give_back_memory
+from fairseq_ext.plugin.flags_dataclass import RunFlags
 from fairseq_ext.plugin.generator import AlignedBeamSearchGenerator, BeamSearchGenerator
 from fairseq_ext.plugin.input import Batches, InteractiveLines
 from fairseq_ext.plugin.loading.data_folder import note_unknown_words, warn_of_other_words
 from fairseq_ext.plugin.loading.settings import longest_source, setting
 from fairseq_ext.plugin.options import (
     VERSION_PARTS,
-    CommandSettings,
     GivenByCalls,
-    Options,
-    command_settings,
+    chosen_settings,
     fingerprint_of_weights,
-    options_of,
-    own_flags,
+    read_settings,
 )
 from fairseq_ext.plugin.pools import hypothesis_of
 from fairseq_ext.plugin.results import ResultsFile, StatsFile
 from fairseq_ext.plugin.sentences import Batch, Sentences, numbers_of
 from fairseq_ext.plugin.workers import CpuWorkers
-from fairseq_ext.search.constraints.required import boundary_mode, check_phrases
+from fairseq_ext.search.constraints.required import ConstraintFlags, check_phrases
+from fairseq_ext.search.mbr import CandidateFlags
 from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.registry import STRATEGIES, Part, declared, gives_constraints
+from fairseq_ext.search.settings import Settings
 
 if TYPE_CHECKING:
     from fairseq_ext.core.stats import Stats
@@ -61,19 +61,15 @@ class Session:
         self.lines = InteractiveLines(task, self.sentences)
         self.batches = Batches(task, self.lines)
         self.command: Command | None = None
-        self.options: Options | None = None  # of the current generator
-        if setting(task.flags(), "generation", "constraints") or gives_constraints(self.flags):
+        # those of the current generator, with what constraints choose
+        self.chosen: Settings | None = None
+        if setting(task.flags(), "generation", "constraints") or gives_constraints(self.settings):
             note_unknown_words(task)  # before a command takes its dictionaries
 
     @cached_property
-    def flags(self) -> Any:
-        """Our flags as given, frozen; `options` has those that constraints choose."""
-        return own_flags(self.task.flags())
-
-    @cached_property
-    def settings(self) -> CommandSettings:
-        """fairseq's settings of the task and the command, frozen."""
-        return command_settings(self.task.flags())
+    def settings(self) -> Settings:
+        """The settings as given, without fairseq's of a generator."""
+        return read_settings(self.task.flags())
 
     def translates(self, dataset: Any) -> bool:
         """Return whether it is the data set that fairseq-generate translates."""
@@ -94,34 +90,34 @@ class Session:
         task, sentences = self.task, self.sentences
         calls = GivenByCalls(sentences.phrases_of_calls, sentences.glossaries_of_calls)
         part = Part(f"--task {task.registered}", denies=task.lacks)
-        options = options_of(self.flags, args, self.settings, calls, part)
-        flags, alignment = options.flags, options.generation.print_alignment
+        settings = chosen_settings(self.settings, args, calls, part)
+        alignment = settings.generation.print_alignment
         if self.lines.is_generate:
-            check_phrases(flags, options.typed, True)
-        self.lines.use_options(options)
-        sentences.use_options(options)
+            check_phrases(settings, True)
+        self.lines.use_settings(settings)
+        sentences.use_settings(settings)
         kind: type = BeamSearchGenerator
         if alignment:
             kind, extra = AlignedBeamSearchGenerator, {"print_alignment": alignment, **extra}
         if is_fairseq_command():
             gc.collect()  # garbage of the checkpoint's reading refers to all of its weights
             give_back_memory()
-        generator = build(kind, dict(options=options, source=task.source_dictionary) | extra)
-        self.options = options
+        generator = build(kind, dict(settings=settings, source=task.source_dictionary) | extra)
+        self.chosen = settings
         self.lines.max_source_tokens = (
-            None if self.settings.skips_invalid else longest_source(task, models)
+            None if settings.command.skips_invalid else longest_source(task, models)
         )
         self.batches.may_sample = generator.runs_stock_loop
         if self.command is None:
-            warn_of_other_words(task, self.settings)
-            self.command = Command(flags, self.lines.report_at_end)
+            warn_of_other_words(task, settings.command)
+            self.command = Command(settings.get(RunFlags), self.lines.report_at_end)
         sentences.target_text = TargetText(
             lambda: sentences.segmenter,
             generator.symbols_to_strip_from_output,
-            boundary_mode(flags),
+            settings.get(ConstraintFlags).constraint_boundary,
         )
         generator.target_text = sentences.target_text
-        generator.show_bar = self.settings.shows_bar
+        generator.show_bar = settings.command.shows_bar
         self.command.attach_generator(generator, models)
         # a command only decodes, and a compiled encoder reads all batches of this task
         if (
@@ -157,7 +153,7 @@ class Session:
                 found = run(batch)
             except SentenceError as error:
                 found = lines.decode_usable(batch, run, error)
-        if generator.options.flags.print_utility:
+        if generator.settings.get(CandidateFlags).print_utility:
             for number, (best, *_) in zip(numbers_of(sample), found, strict=False):
                 utility = hypothesis_of(best).utility
                 print(f"U-{number}\t{math.nan if utility is None else utility:.4f}")
@@ -205,9 +201,8 @@ class Command:
     such a task alive, nor a generator or its models, unless they decode in worker processes.
     """
 
-    def __init__(self, flags: Any, at_end: Callable[[Stats], int]):
-        self.stats_path: str | None = flags.stats_file
-        self.cpu_workers: int = flags.cpu_workers
+    def __init__(self, flags: RunFlags, at_end: Callable[[Stats], int]):
+        self.stats_path, self.cpu_workers = flags.stats_file, flags.cpu_workers
         kept = command_line.own_command
         self.at_end = (lambda: at_end) if kept else weakref.WeakMethod(at_end)
         self.stats: Stats | None = None
@@ -221,7 +216,7 @@ class Command:
 
         Errors: UsageError for a results file or a statistics file that cannot be written.
         """
-        flags, stats = generator.options.flags, generator.stats
+        flags, stats = generator.settings.get(RunFlags), generator.stats
         logger.info(stats.signature)
         if flags.results_file:
             made_from, words = run_key(generator, models), len(generator.context.dictionary)
@@ -295,23 +290,15 @@ def run_key(generator: BeamSearchGenerator, models: list) -> dict[str, str]:
 
     Errors: UsageError for a file that cannot be read.
     """
-    flags, context = generator.options.flags, generator.context
+    context, ours = generator.context, generator.settings.values
     same_results = SAME_RESULTS | declared("same_results").keys()
     of_schedule = {
-        f.name
-        for s in STRATEGIES["schedule"].values()
-        if s.flags
-        for f in dataclasses.fields(s.flags)
-    }
-    ours = vars(flags)
-    settings = {
-        **vars(generator.options.generation),
-        **{name: value for name, value in ours.items() if name not in of_schedule},
+        f.name for s in STRATEGIES["schedule"].values() for f in dataclasses.fields(s.flags)
     }
     found = {
         "--" + name.replace("_", "-"): flag_value(name, value)
-        for name, value in settings.items()
-        if name not in same_results
+        for name, value in ours.items()
+        if name not in same_results | of_schedule
     }
     found = {name: value for name, value in sorted(found.items()) if value}
     # the schedule changes no result, the parts below are compared one by one, versions may change

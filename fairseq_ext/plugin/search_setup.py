@@ -13,7 +13,7 @@ from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.language_codes import two_letters
 from fairseq_ext.model.protocol import Regroupable
 from fairseq_ext.model.stock import FairseqBackend
-from fairseq_ext.plugin.options import Context, Options
+from fairseq_ext.plugin.options import Context
 from fairseq_ext.search.compiled import without_constraints
 from fairseq_ext.search.constraints.drafts import SEARCHED
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
@@ -26,35 +26,35 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.processors import LogitsProcessors
 from fairseq_ext.search.protocols import SearchSetup, Strategies
 from fairseq_ext.search.registry import (
-    DEFAULT,
     OUTSIDE,
     Strategy,
-    choice,
     chosen,
     refills,
     strategies_in_use,
 )
+from fairseq_ext.search.settings import DEFAULT, Settings
+from fairseq_ext.search.strategies.decoding._parallel import ParallelFlags
+from fairseq_ext.search.strategies.select.dba import DBAFlags
 from fairseq_ext.search.strategies.stop.early import LengthRetry
 
 
-def build(strategy: Strategy, flags: Any, context: Context) -> Any:
+def build(strategy: Strategy, context: Context) -> Any:
     """Build a strategy; None for a pruner whose flag the select strategy reads. Its type is checked
     if its file is outside the package (search/outside.py)."""
-    made = strategy.build(flags, context)
+    made = strategy.build(context.settings.get(strategy.flags), context)
     if strategy.is_outside and not (made is None and strategy.point == "prune"):
         check_made(strategy, made)
     return made
 
 
-def setup_of(
-    flags: Any, context: Context, decoder: Regroupable, processors: LogitsProcessors
-) -> SearchSetup:
+def setup_of(context: Context, decoder: Regroupable, processors: LogitsProcessors) -> SearchSetup:
     """Return the strategies of all extension points, and the decoder that they work with.
 
     Errors: UsageError for a decoder that cannot.
     """
-    named = [each for each in strategies_in_use(flags) if each.point != "decoding"]
-    built = [build(strategy, flags, context) for strategy in named]
+    settings = context.settings
+    named = [each for each in strategies_in_use(settings) if each.point != "decoding"]
+    built = [build(strategy, context) for strategy in named]
     select, stop, schedule, softmax, *prune = built
     strategies = Strategies(
         select, select.ending(stop), schedule, softmax, [p for p in prune if p is not None]
@@ -64,43 +64,43 @@ def setup_of(
         for strategy, made in zip(named, built, strict=True)
         if strategy.is_outside
     }
-    if refills(flags):
+    if refills(settings):
         context.stats.refills = context.stats.refills or 0  # none so far
     return SearchSetup(
-        block_decoder(flags, context, decoder),
+        block_decoder(context, decoder),
         context,
         strategies,
         processors,
         context.stats,
-        refills(flags),
+        refills(settings),
         checks,
     )
 
 
-def may_read_models(flags: Any) -> bool:
+def may_read_models(settings: Settings) -> bool:
     """Return whether a strategy may read the models' own modules: the output layer does where it is
     not scored in full, and strategies outside the package may read any."""
-    return choice(flags, "softmax") != DEFAULT["softmax"] or OUTSIDE in os.environ
+    return settings.choice("softmax") != DEFAULT["softmax"] or OUTSIDE in os.environ
 
 
-def block_decoder(flags: Any, context: Context, decoder: Regroupable) -> Regroupable:
+def block_decoder(context: Context, decoder: Regroupable) -> Regroupable:
     """Return the decoder, or one that also reads several tokens a call if --decoding needs that.
 
     Errors: UsageError where a schedule does not allow it.
     """
-    method = choice(flags, "decoding")
+    method = context.settings.choice("decoding")
     if method == "beam" or decoder.name != "fairseq":
         return decoder
-    if refills(flags):
+    if refills(context.settings):
         raise UsageError(
-            f"--schedule {flags.schedule} with --decoding {method} needs rows of different lengths "
-            "in one call, which only the transformer backend can read: leave one of the two out"
+            f"--schedule {context.settings.choice('schedule')} with --decoding {method} needs "
+            "rows of different lengths in one call, which only the transformer backend can read: "
+            "leave one of the two out"
         )
     return FairseqBackend(context.models, cached=False)
 
 
 def driver_of(
-    options: Options,
     context: Context,
     setup: SearchSetup,
     meets: Callable[[Pool], Meets],
@@ -117,15 +117,16 @@ def driver_of(
     decoded: returns target symbols as text; text: returns the generator's `target_text`, None if no
     terms are placed.
     """
-    flags = options.flags
-    make = build(chosen(flags, "decoding"), flags, context)
-    strategies = [choice(flags, point) for point in ("select", "stop", "decoding")]
+    settings = context.settings
+    make = build(chosen(settings, "decoding"), context)
+    strategies = [settings.choice(point) for point in ("select", "stop", "decoding")]
+    compete = settings.get(DBAFlags).constraint_compete
 
     def search_with_phrases(of: SearchSetup) -> Any:
         is_cut_short = strategies == ["dba", "early", "beam"]
         search = make(of)
         constrained = LengthRetry(search, meets, of.spec.min_len) if is_cut_short else search
-        if strategies[0] != "dba" or str(flags.constraint_compete) != "search":
+        if strategies[0] != "dba" or compete != "search":
             return constrained
         return TwoSearches(search, constrained, meets, of.spec.nbest)
 
@@ -137,12 +138,12 @@ def driver_of(
             reading,
             attending is not None,
             context.dictionary,
-            options.settings.left_pad_source,
+            settings.command.left_pad_source,
             context.stats,
             setup.spec.temperature,
         )
-        pair = options.settings.languages
-        reuses = choice(flags, "softmax") == DEFAULT["softmax"] and setup.processors.is_plain
+        pair = settings.command.languages
+        reuses = settings.choice("softmax") == DEFAULT["softmax"] and setup.processors.is_plain
         driver = GlossaryPlacement(
             make(draft_setup(without_constraints(setup))),
             search_with_phrases(draft_setup(setup)),
@@ -154,14 +155,15 @@ def driver_of(
             (two_letters(pair.source or ""), two_letters(pair.target or "")),
             reuses,
         )
-    if flags.ddg_dir is None:
+    graphs = settings.get(ParallelFlags).ddg_dir
+    if graphs is None:
         return driver
     from fairseq_ext.search.parallel.graph import GraphWriter  # few runs need it
 
     source = context.source_dictionary
     assert source is not None  # --ddg-dir needs source tokens
     return GraphWriter(
-        driver, flags.ddg_dir, choice(flags, "decoding"), source, context.dictionary, decoded
+        driver, graphs, settings.choice("decoding"), source, context.dictionary, decoded
     )
 
 

@@ -17,6 +17,7 @@ from fairseq_ext.core.errors import LONE_SURROGATE, UsageError, counted, cut, ex
 from fairseq_ext.core.exit import at_process_end
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.core.words import LANGUAGE
+from fairseq_ext.plugin.flags_dataclass import RunFlags
 from fairseq_ext.plugin.loading.data_folder import (
     SegmentationCheck,
     TargetDictionary,
@@ -24,11 +25,12 @@ from fairseq_ext.plugin.loading.data_folder import (
     warn_segmented_output,
 )
 from fairseq_ext.plugin.loading.settings import of_some_tasks
-from fairseq_ext.plugin.options import Options, languages_of
+from fairseq_ext.plugin.options import is_constrained, languages_of
 from fairseq_ext.plugin.stock import SentencepiecePair
-from fairseq_ext.search.constraints.allowed import AllowedOutputs
+from fairseq_ext.search.constraints.allowed import AllowedFlags, AllowedOutputs
+from fairseq_ext.search.constraints.banned import AvoidFlags
 from fairseq_ext.search.constraints.documents import Documents
-from fairseq_ext.search.constraints.glossary import glossary_options, places_terms
+from fairseq_ext.search.constraints.glossary import GlossaryFlags, glossary_options, places_terms
 from fairseq_ext.search.constraints.lines import from_packed, keys_of
 from fairseq_ext.search.constraints.report import (
     ConstraintCounts,
@@ -36,14 +38,17 @@ from fairseq_ext.search.constraints.report import (
     GlossaryReport,
     forms_used,
 )
-from fairseq_ext.search.constraints.required import case_of
+from fairseq_ext.search.constraints.required import ConstraintFlags
 from fairseq_ext.search.constraints.source_text import unknown_pieces
 from fairseq_ext.search.constraints.sources import ConstraintSource, Matching
 from fairseq_ext.search.finished import Hypothesis
+from fairseq_ext.search.mbr import CandidateFlags
 from fairseq_ext.search.phrases.pieces import kind_of, normal
 from fairseq_ext.search.phrases.segmenter import Segmenter, TargetText
 from fairseq_ext.search.phrases.sentence import EMPTY, Phrase, SentenceConstraints
 from fairseq_ext.search.registry import samples
+from fairseq_ext.search.settings import Settings
+from fairseq_ext.search.strategies.decoding._parallel import ParallelFlags
 
 logger = logging.getLogger("fairseq_ext")
 Batch = tuple[dict, Tensor | None, Tensor | None]  # sample, prefix tokens, constraints
@@ -87,20 +92,21 @@ class Sentences:
         """The target dictionary of the task."""
         return self.task.target_dictionary
 
-    def use_options(self, options: Options) -> None:
+    def use_settings(self, settings: Settings) -> None:
         """Read a generator's settings for sentences."""
-        flags, self.constrained = options.flags, options.constrained
+        self.constrained = is_constrained(settings)
+        glossary, parallel = settings.get(GlossaryFlags), settings.get(ParallelFlags)
         self.numbered = (
             self.constrained
-            or bool(flags.results_file)
-            or bool(flags.ddg_dir)
-            or flags.print_utility
-            or samples(flags)
+            or bool(settings.get(RunFlags).results_file)
+            or bool(parallel.ddg_dir)
+            or settings.get(CandidateFlags).print_utility
+            or samples(settings)
         )
-        self.draft_file, self.report_path = flags.draft_file, flags.glossary_report
-        if self.constrained and flags.glossary_documents is not None:
-            target = options.settings.languages.target or ""
-            self.documents = Documents(flags.glossary_documents, target)
+        self.draft_file, self.report_path = parallel.draft_file, glossary.glossary_report
+        if self.constrained and glossary.glossary_documents is not None:
+            target = settings.command.languages.target or ""
+            self.documents = Documents(glossary.glossary_documents, target)
         self.adds_data = self.constrained or self.draft_file is not None
         if self.constrained:
             note_unknown_words(self.task)
@@ -115,7 +121,7 @@ class Sentences:
         if isinstance(bpe, SentencepiecePair):
             bpe.word = self.language_word
         # lines are checked (input.py), phrases are not; calls may add phrases to any run
-        if bpe is not None and (self.constrained or self.task.session.options is None):
+        if bpe is not None and (self.constrained or self.task.session.chosen is None):
             bpe.encode = functools.partial(encode_valid, bpe.encode)
 
     @functools.cached_property
@@ -135,12 +141,12 @@ class Sentences:
     @property
     def data_folder(self) -> str:
         """The first data directory."""
-        return split_paths(self.task.session.settings.data)[0]
+        return split_paths(self.task.session.settings.command.data)[0]
 
     @property
     def undoes_bpe(self) -> bool:
         """Whether the command joins the pieces of words in its output, by --remove-bpe."""
-        return self.task.session.settings.undoes_bpe
+        return self.task.session.settings.command.undoes_bpe
 
     @functools.cached_property
     def segmentation_check(self) -> SegmentationCheck:
@@ -188,18 +194,21 @@ class Sentences:
         """Return the source of the constraints of the command's files, which are read in the first
         call; the command's tokenizer and bpe segment their text."""
         if self.source is None:
-            options = self.task.session.options
-            flags = options.flags
-            glossary = glossary_options(flags, options.settings.languages)
-            files = (flags.constraints_file, flags.avoid_file, glossary)
+            settings: Settings = self.task.session.chosen
+            flags, avoid = settings.get(ConstraintFlags), settings.get(AvoidFlags)
+            case, glossary = flags.constraint_case, None
+            if path := settings.get(GlossaryFlags).glossary:
+                languages, strict = settings.command.languages, settings.get(RunFlags).strict
+                glossary = glossary_options(settings, languages, path, strict, case)
+            files = (flags.constraints_file, avoid.avoid_file, glossary)
             boundaries = None if self.target_text is None else self.target_text.boundaries
-            matching = Matching(case_of(flags), str(flags.avoid_case), boundaries)
+            matching = Matching(case or "exact", avoid.avoid_case, boundaries)
             segmenter = self.segmenter
-            allowed = AllowedOutputs(flags, segmenter)
+            allowed = AllowedOutputs(settings.get(AllowedFlags), segmenter)
             self.source = ConstraintSource(
                 *files, segmenter, self.source_dictionary, matching, allowed
             )
-            self.source.locates_terms = places_terms(flags) and not self.segmenter.takes_pieces
+            self.source.locates_terms = places_terms(settings) and not self.segmenter.takes_pieces
             try:
                 self.source.check_lines()
             except UsageError as error:  # raised again for its sentence

@@ -14,7 +14,6 @@ the hypotheses as the dicts that fairseq prints.
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import inspect
 from argparse import ArgumentParser, ArgumentTypeError
@@ -58,7 +57,8 @@ from fairseq_ext.plugin.stock import (
 )
 from fairseq_ext.search import checks
 from fairseq_ext.search.constraints.allowed import restricts_outputs
-from fairseq_ext.search.registry import OUTSIDE, POINTS, STRATEGIES, all_strategies, names_of
+from fairseq_ext.search.constraints.glossary import GlossaryFlags
+from fairseq_ext.search.registry import OUTSIDE, POINTS, STRATEGIES, declared, names_of
 
 # ---- How a stock task becomes its *_ext twin
 #
@@ -74,15 +74,8 @@ def check_typed_values(parser: ArgumentParser) -> None:
     known = {action.dest: action for action in parser._actions}
     for point in POINTS:
         known[point].type = strategy_type(point)
-    flags = [
-        f
-        for s in all_strategies()
-        if s.flags
-        for f in dataclasses.fields(s.flags)
-        if "typed" in f.metadata
-    ]
-    for flag in flags if "lenpen" in known else ():
-        known[flag.name].type = integer_in_range(*flag.metadata["typed"])
+    for name, bounds in declared("typed").items() if "lenpen" in known else ():
+        known[name].type = integer_in_range(*bounds)
 
 
 def strategy_type(point: str) -> Callable[[str], str]:
@@ -284,7 +277,7 @@ class Extended(GeneratorBuilderMixin):
         class, or with --score-reference."""
         references = of_some_tasks(args, "score_reference")
         if references:
-            checks.refuse_reference(self.session.flags, Flags)
+            checks.refuse_reference(self.session.settings)
         if seq_gen_cls is not None or references:
             return self.build_stock(
                 models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn
@@ -305,8 +298,8 @@ class Extended(GeneratorBuilderMixin):
     def build_bpe(self, args):
         sentences = self.session.sentences
         sentences.set_bpe(segmentation(super().build_bpe, args))  # type: ignore[misc]
-        flags = self.session.flags
-        early = flags.glossary or restricts_outputs(flags)
+        settings = self.session.settings
+        early = settings.get(GlossaryFlags).glossary or restricts_outputs(settings)
         if early and sentences.target_text is not None:
             # the generator is built already: errors come before a command reads its first line
             sentences.constraint_source()

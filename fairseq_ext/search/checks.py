@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.search.registry import (
@@ -22,6 +21,7 @@ from fairseq_ext.search.registry import (
     all_fields,
     all_strategies,
     changed,
+    changed_fields,
     constraint_flag,
     declared,
     features,
@@ -34,6 +34,7 @@ from fairseq_ext.search.registry import (
     typed,
     ways,
 )
+from fairseq_ext.search.settings import Generation, Settings
 
 LARGEST = 3.0e38  # of a float32
 FINITE = (-LARGEST, LARGEST)
@@ -64,7 +65,7 @@ CORPUS = {"print_alignment": "has no place in the records of a corpus run"}
 
 # fairseq's: when they are on, by its configuration, what they need and what they deny. The first
 # two replace fairseq's beam search by another search of its own.
-OPTIONS: tuple[tuple[str, Callable[[Any], bool], tuple[str, ...], tuple[str, ...]], ...] = (
+OPTIONS: tuple[tuple[str, Callable[[Generation], bool], tuple[str, ...], tuple[str, ...]], ...] = (
     ("--diversity-rate", lambda given: given.diversity_rate != -1.0, (), ("search loop",)),
     ("--match-source-len", lambda given: given.match_source_len, (), ("search loop",)),
     ("--unkpen below 0", lambda given: given.unkpen < 0, (), ("scores of at most 0",)),
@@ -86,13 +87,13 @@ OPTIONS: tuple[tuple[str, Callable[[Any], bool], tuple[str, ...], tuple[str, ...
 )
 
 
-def stock_search(generation: Any) -> str | None:
+def stock_search(generation: Generation) -> str | None:
     """Return the stock flag that replaces fairseq's beam search by another search of its own, if
     one is set."""
     return next((flag for flag, is_on, *_ in OPTIONS[:2] if is_on(generation)), None)
 
 
-def refuse_stock_search(flag: str, generation: Any) -> None:
+def refuse_stock_search(flag: str, generation: Generation) -> None:
     """Refuse a stock search together with a flag of our search (raises UsageError)."""
     own_loop = frozenset({"search loop"})
     if (other := stock_search(generation)) and (
@@ -101,9 +102,10 @@ def refuse_stock_search(flag: str, generation: Any) -> None:
         raise UsageError(sentence)
 
 
-def options(flags: Any, generation: Any) -> dict[Part, bool]:
+def options(settings: Settings) -> dict[Part, bool]:
     """Return fairseq's options, and those of our flags that declare needs or denials; whether they
     are on."""
+    generation = settings.generation
     found = {
         Part(flag, frozenset(needs), frozenset(denies)): is_on(generation)
         for flag, is_on, needs, denies in OPTIONS
@@ -111,8 +113,7 @@ def options(flags: Any, generation: Any) -> dict[Part, bool]:
     for name, field in all_fields().items():
         sides = [of_values(field, key) for key in ("needs", "denies")]
         for value in dict.fromkeys([*sides[0], *sides[1]]):
-            given = vars(flags)[name]
-            is_on = is_given(flags, field) if value is None else str(given) == value
+            is_on = is_given(settings, field) if value is None else settings.value(field) == value
             flag = typed(name) if value is None else f"{typed(name)} {value}"
             found[Part(flag, *(frozenset(side.get(value, ())) for side in sides))] = is_on
     return found
@@ -124,50 +125,48 @@ def of_values(field: dataclasses.Field, key: str) -> dict[str | None, tuple[str,
     return found if isinstance(found, dict) else {None: found} if found else {}
 
 
-def select_flag(flags: Any, generation: Any) -> str:
+def select_flag(settings: Settings) -> str:
     """Return the flag by which the user chose the selection: constraints alone choose dba."""
-    own = STOCKS.get(str(flags.select), f"--select {flags.select}")
-    return constraint_flag(flags, generation) or own if str(flags.select) == "dba" else own
+    name = settings.choice("select")
+    own = STOCKS.get(name, f"--select {name}")
+    return constraint_flag(settings) or own if name == "dba" else own
 
 
-def parts(flags: Any, generation: Any) -> list[Part]:
+def parts(settings: Settings) -> list[Part]:
     """Return the parts of this run: the strategies that the flags choose, and the options that are
     on."""
-    named = strategies_in_use(flags)
+    named = strategies_in_use(settings)
     found = [
-        Part(select_flag(flags, generation) if s.point == "select" else s.flag, s.needs, s.denies)
+        Part(select_flag(settings) if s.point == "select" else s.flag, s.needs, s.denies)
         for s in named
     ]
     # fairseq's own strategy works everywhere; the flags that it has here belong to the beam search
     # of this project
     for s in named:
-        if s.name == DEFAULT.get(s.point) and (given_flags := changed(flags, s)):
+        if s.name == DEFAULT.get(s.point) and (given_flags := changed(settings, s)):
             needs = frozenset({"search loop", "beam"})
             found.append(Part(typed(next(iter(given_flags))), needs))
-    if (given := constraint_flag(flags, generation)) is not None:
+    if (given := constraint_flag(settings)) is not None:
         found.append(Part(given, denies=frozenset({"no constraints"})))
-    return found + [option for option, is_on in options(flags, generation).items() if is_on]
+    return found + [option for option, is_on in options(settings).items() if is_on]
 
 
-def refuse_reference(flags: Any, own: type) -> None:
-    """Refuse flags that --score-reference would ignore, as it does not search (raises UsageError).
-
-    own: the dataclass of our flags.
-    """
+def refuse_reference(settings: Settings) -> None:
+    """Refuse flags that --score-reference would ignore, as it does not search (raises
+    UsageError)."""
     load_strategies()
-    named = [s.flag for s in non_default_strategies(flags)]
-    fields = [field for field in dataclasses.fields(own) if field.name != "_name"]
-    named += [typed(f.name) for f in fields if vars(flags)[f.name] != f.default]
+    named = [s.flag for s in non_default_strategies(settings)]
+    named += map(typed, changed_fields(settings, all_fields().values()))
     if named:
         given = "--score-reference scores given translations"
         raise UsageError(f"{given}, so {named[0]} has nothing to do: leave one of the two out")
 
 
-def refuse_unused(flags: Any, strategies: list[Strategy]) -> None:
+def refuse_unused(settings: Settings, strategies: list[Strategy]) -> None:
     """Refuse a flag whose strategy is not chosen (raises UsageError)."""
     read = {name for s in strategies for name in flags_of(s)}
     for strategy in all_strategies():
-        unused = [name for name in changed(flags, strategy) if name not in read]
+        unused = [name for name in changed(settings, strategy) if name not in read]
         if unused:
             flag = typed(unused[0])
             owners = [s for s in all_strategies() if unused[0] in flags_of(s)]
@@ -186,11 +185,11 @@ def short(number: float) -> str:
     return f"{number:.0f}" if float(number).is_integer() else f"{number:g}"
 
 
-def refuse_values(flags: Any, generation: Any) -> None:
+def refuse_values(settings: Settings) -> None:
     """Refuse numbers outside their range, NaN and empty file names (raises UsageError)."""
     for name, (least, most, meaning) in (RANGES | declared("range")).items():
-        value = (vars(flags) | vars(generation))[name]
-        if value is not None and not least <= value <= most:
+        value = settings.values.get(name)
+        if isinstance(value, (int, float)) and not least <= value <= most:
             bounds = f"{short(least)} to {short(most)}"
             if most == math.inf:
                 bounds = f"{short(least)} or more"
@@ -198,11 +197,11 @@ def refuse_values(flags: Any, generation: Any) -> None:
                 bounds = "a finite number"
             raise UsageError(f"{typed(name)} ({meaning}) must be {bounds}, not {value}")
     for name in all_fields():
-        value = vars(flags)[name]
+        value = settings.values.get(name)
         if isinstance(value, float) and math.isnan(value):
             raise UsageError(f"{typed(name)} is not a number: give one, or leave it out")
     for name in declared("file"):
-        if vars(flags)[name] == "":
+        if settings.values.get(name) == "":
             raise UsageError(f"{typed(name)} is given without a name: name a file, or leave it out")
 
 
@@ -216,24 +215,24 @@ def refused_by_corpus() -> dict[str, str]:
     return CORPUS | declared("corpus")
 
 
-def validate(flags: Any, generation: Any, *more: Part) -> None:
+def validate(settings: Settings, *more: Part) -> None:
     """Refuse flags that cannot work, in one sentence with the flags and the way out (raises
     UsageError). more: parts of the run other than strategies and flags, such as the task."""
-    refuse_values(flags, generation)
+    refuse_values(settings)
     load_strategies()
-    if sentence := refusal([*parts(flags, generation), *more]):
+    if sentence := refusal([*parts(settings), *more]):
         raise UsageError(sentence)
-    strategies = strategies_in_use(flags)
-    refuse_unused(flags, strategies)
+    strategies, generation = strategies_in_use(settings), settings.generation
+    refuse_unused(settings, strategies)
     for name in ("print_step", "retain_iter_history"):
-        if vars(generation)[name]:
+        if settings.values.get(name):
             raise UsageError(
                 f"{typed(name)} shows the steps of iterative refinement, which no search here "
                 "has: leave it out"
             )
     for feature in features():
         if feature.check is not None:
-            feature.check(flags, generation)
+            feature.check(settings)
     for strategy in strategies:
         if strategy.check is not None and not stock_search(generation):
-            strategy.check(flags, generation)
+            strategy.check(settings.get(strategy.flags), generation)

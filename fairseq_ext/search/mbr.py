@@ -19,14 +19,16 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 import numpy as np
+from torch import Tensor
 
 from fairseq_ext.core.errors import SentenceError, UsageError, cut
 from fairseq_ext.search.finished import Hypothesis
-from fairseq_ext.search.registry import register_feature, samples
+from fairseq_ext.search.registry import changed_fields, register_feature, samples, typed
+from fairseq_ext.search.settings import Settings
 
 # --mbr-prune: number of references of the first comparison, and of bootstrap resamples
 PRUNE_FIRST_REFERENCES, RESAMPLES = 8, 500
@@ -38,12 +40,12 @@ class BayesRisk:
     text: returns a hypothesis' tokens as text.
     """
 
-    def __init__(self, flags: Any, text: Callable[[Any], str]):
+    def __init__(self, flags: CandidateFlags, text: Callable[[Tensor], str]):
         self.text, self.utility = text, utility_of(flags)
         self.candidates = flags.mbr_candidates
         self.references = flags.mbr_references
         self.prune_confidence = flags.mbr_prune
-        self.by_probability = str(flags.mbr_weights) == "prob"
+        self.by_probability = flags.mbr_weights == "prob"
         self.aggregates = flags.mbr_aggregate
 
     def __call__(self, found: list[Hypothesis], source: str) -> list[Hypothesis]:
@@ -142,9 +144,9 @@ class BayesRisk:
 Utility = Callable[[Sequence[str], Sequence[str], str], Any]
 
 
-def utility_of(flags: Any) -> Utility:
+def utility_of(flags: CandidateFlags) -> Utility:
     """Return the utility that --mbr names. Errors: UsageError if it cannot be loaded."""
-    name = flags.mbr
+    name = flags.mbr or ""
     if flags.mbr_aggregate:
         return aggregated_chrf()
     if name == "chrf" and importlib.util.find_spec("fastchrf") is not None:
@@ -311,40 +313,29 @@ class CandidateFlags:
     )
 
 
-def check_seed(seed: Any, flags: Any) -> None:
+def check_seed(seed: object, settings: Settings) -> None:
     """Refuse a seed of a request or a call that is invalid, or that the search does not use (raises
     UsageError)."""
     if seed is not None and (type(seed) is not int or not 0 <= seed < 2**32):
         raise UsageError(f"seed is {cut(repr(seed))}: give a whole number from 0 to 4294967295")
-    if seed is not None and not samples(flags):
+    if seed is not None and not samples(settings):
         raise UsageError(
             "seed needs a search that draws samples: leave it out, or use --select sampling"
         )
 
 
-MBR_FLAGS = tuple(name for name in CandidateFlags.__dataclass_fields__ if name != "_name")
-
-
-def changed_flags(flags: Any) -> dict[str, Any]:
-    """Return the flags that differ from their defaults."""
-    return {
-        name: value
-        for name in MBR_FLAGS
-        if (value := vars(flags)[name]) != vars(CandidateFlags)[name]
-    }
-
-
-def check(flags: Any, generation: Any) -> None:
+def check(settings: Settings) -> None:
     """Refuse invalid values and combinations of --mbr, and its flags without it (raises
     UsageError)."""
+    flags = settings.get(CandidateFlags)
     if flags.mbr is None:
-        for name in changed_flags(flags):
+        for name in changed_fields(settings, fields(CandidateFlags)):
             raise UsageError(
-                f"--{name.replace('_', '-')} belongs to --mbr, which is not switched on: add it "
+                f"{typed(name)} belongs to --mbr, which is not switched on: add it "
                 "or leave this flag out"
             )
         return
-    if generation.beam < 2:
+    if settings.generation.beam < 2:
         raise UsageError(
             "--mbr chooses among the hypotheses of a sentence, and --beam 1 finds one: raise "
             "--beam or leave --mbr out"
@@ -360,7 +351,7 @@ def check(flags: Any, generation: Any) -> None:
             "--mbr-prune (share of resamplings) must be 0 or more and below 1, not "
             f"{flags.mbr_prune}"
         )
-    if flags.mbr_aggregate and (flags.mbr != "chrf" or str(flags.mbr_weights) == "prob"):
+    if flags.mbr_aggregate and (flags.mbr != "chrf" or flags.mbr_weights == "prob"):
         raise UsageError(
             "--mbr-aggregate joins the n-grams of hypotheses that count the same: use it with "
             "--mbr chrf and uniform weights"
@@ -372,10 +363,11 @@ def check(flags: Any, generation: Any) -> None:
         )
 
 
-def signature(flags: Any, generation: Any) -> str:
+def signature(settings: Settings) -> str:
     """Return the part of the signature for these flags; "" without --mbr."""
-    settings = ",".join(f"{name}={value}" for name, value in changed_flags(flags).items())
-    return f"mbr:{settings}" if flags.mbr else ""
+    changed = changed_fields(settings, fields(CandidateFlags))
+    values = ",".join(f"{name}={value}" for name, value in changed.items())
+    return f"mbr:{values}" if changed.get("mbr") else ""
 
 
 register_feature(

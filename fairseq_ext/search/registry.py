@@ -27,16 +27,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fairseq_ext.core.errors import UsageError
+from fairseq_ext.search.settings import DEFAULT, POINTS, Choices, NoFlags, Settings, Value
 
-# fairseq's own behaviour
-DEFAULT = {
-    "select": "topk",
-    "stop": "count",
-    "schedule": "batch",
-    "softmax": "full",
-    "decoding": "beam",
-}
-POINTS = tuple(DEFAULT)
 # folders whose files register themselves; that of strategies has a folder for each extension point
 FOLDERS = ("constraints", "strategies")
 FILES = ("mbr",)  # other files of this folder that do
@@ -48,7 +40,7 @@ OUTSIDE = "FAIRSEQ_EXT_STRATEGIES"
 OUTSIDE_MODULE = "fairseq_ext_outside_"  # prefix of the names of their modules
 # names of fairseq's own flags, which a file from outside may not use (plugin/flags_dataclass.py)
 STOCK_FLAG_NAMES: set[str] = set()
-Setting = Mapping[str, Any]  # values of flags by field name, ours and stock's
+Setting = Mapping[str, Value]  # values of flags by field name, ours and stock's
 
 
 @dataclass(frozen=True)
@@ -65,9 +57,9 @@ class Feature:
 
     name: str
     flags: type  # dataclass
-    check: Callable | None = None  # as for a strategy
-    # (flags, generation config) -> its part of the signature, or ""
-    signature: Callable | None = None
+    check: Callable[[Settings], None] | None = None  # raises UsageError with one sentence
+    # its part of the signature, or ""
+    signature: Callable[[Settings], str] | None = None
     constrains: bool = False  # strategies with constraints read its flags
     page: str = ""  # documentation of its flags
     # its flags are a group of the help with this title and example; "": they belong to another one
@@ -94,11 +86,11 @@ class Strategy:
 
     point: str
     name: str
-    build: Callable  # (flags, Context) -> the strategy
-    flags: type | None = None  # dataclass of its flags; several strategies may share one
-    # (flags, generation config) -> None; raises UsageError with one sentence
+    build: Callable  # (its flags, Context) -> the strategy
+    flags: type = NoFlags  # dataclass of its flags; several strategies may share one
+    # (its flags, Generation) -> None; raises UsageError with one sentence
     check: Callable | None = None
-    # (flags, generation config) -> text for the signature in addition to its name and flags
+    # (its flags, Generation) -> text for the signature in addition to its name and flags
     signature_part: Callable | None = None
     needs: frozenset[str] = frozenset()  # of CAPABILITIES
     denies: frozenset[str] = frozenset()
@@ -139,7 +131,7 @@ PRUNERS: dict[str, Strategy] = {}  # pruning is on when its flags are set, not b
 def register(
     point: Literal["select", "stop", "schedule", "softmax", "decoding", "prune"],
     name: str,
-    flags: type | None = None,
+    flags: type = NoFlags,
     *,
     needs: tuple[str, ...] = (),
     denies: tuple[str, ...] = (),
@@ -170,7 +162,7 @@ def register(
             point, name, build, flags, needs=frozenset(needs), denies=frozenset(denies), **declared
         )
         # flags of its own: it may read those of a strategy of the package
-        own = fields_of([flags if flags and flags.__module__ == build.__module__ else None])
+        own = fields_of([flags] if flags.__module__ == build.__module__ else [])
         if made.is_outside and (again := STOCK_FLAG_NAMES & own.keys()):
             raise UsageError(
                 f"{made.file}: fairseq has a flag {typed(min(again))} already: choose another name"
@@ -236,36 +228,31 @@ def names_of(point: str) -> list[str]:
     return sorted(STRATEGIES[point], key=lambda name: name != DEFAULT[point])
 
 
-def choice(flags: Any, point: str) -> str:
-    """Return the name of the strategy that the flags choose at an extension point."""
-    return str(vars(flags)[point] or DEFAULT[point])
+def chosen(settings: Settings, point: str) -> Strategy:
+    """Return the strategy of an extension point."""
+    return STRATEGIES[point][settings.choice(point)]
 
 
-def chosen(flags: Any, point: str) -> Strategy:
-    """Return the strategy that the flags choose at an extension point."""
-    return STRATEGIES[point][choice(flags, point)]
+def refills(settings: Settings) -> bool:
+    """Return whether the schedule starts sentences while others are live."""
+    return chosen(settings, "schedule").refills
 
 
-def refills(flags: Any) -> bool:
-    """Return whether the schedule of the flags starts sentences while others are live."""
-    return chosen(flags, "schedule").refills
+def samples(settings: Settings) -> bool:
+    """Return whether the select strategy samples, by the numbers of sentences."""
+    return chosen(settings, "select").samples
 
 
-def samples(flags: Any) -> bool:
-    """Return whether the select strategy of the flags samples, by the numbers of sentences."""
-    return chosen(flags, "select").samples
-
-
-def strategies_in_use(flags: Any) -> list[Strategy]:
+def strategies_in_use(settings: Settings) -> list[Strategy]:
     """Return the strategy of every extension point, fairseq's own included, and the pruners that
     their flags switch on."""
-    pruners = [s for s in PRUNERS.values() if changed(flags, s)]
-    return [chosen(flags, point) for point in POINTS] + pruners
+    pruners = [s for s in PRUNERS.values() if changed(settings, s)]
+    return [chosen(settings, point) for point in POINTS] + pruners
 
 
-def non_default_strategies(flags: Any) -> list[Strategy]:
+def non_default_strategies(settings: Settings) -> list[Strategy]:
     """Return the strategies that the flags switch on, without fairseq's own."""
-    return [s for s in strategies_in_use(flags) if s.name != DEFAULT.get(s.point)]
+    return [s for s in strategies_in_use(settings) if s.name != DEFAULT.get(s.point)]
 
 
 def flags_of(strategy: Strategy) -> dict[str, dataclasses.Field]:
@@ -275,19 +262,21 @@ def flags_of(strategy: Strategy) -> dict[str, dataclasses.Field]:
     return fields_of([*kinds, strategy.flags])
 
 
-def fields_of(kinds: Iterable[type | None]) -> dict[str, dataclasses.Field]:
+def fields_of(kinds: Iterable[type]) -> dict[str, dataclasses.Field]:
     """Return the fields of dataclasses of flags, by name."""
-    fields = (field for kind in kinds if kind for field in dataclasses.fields(kind))
+    fields = (field for kind in kinds for field in dataclasses.fields(kind))
     return {field.name: field for field in fields if field.name != "_name"}
 
 
-def changed(flags: Any, strategy: Strategy) -> dict[str, Any]:
+def changed(settings: Settings, strategy: Strategy) -> dict[str, Value]:
     """Return the strategy's flags that differ from their defaults."""
-    return {
-        name: value
-        for name, field in flags_of(strategy).items()
-        if (value := vars(flags)[name]) != field.default
-    }
+    return changed_fields(settings, flags_of(strategy).values())
+
+
+def changed_fields(settings: Settings, fields: Iterable[dataclasses.Field]) -> dict[str, Value]:
+    """Return those of some flags that differ from their defaults."""
+    values = ((field, settings.value(field)) for field in fields)
+    return {field.name: value for field, value in values if value != field.default}
 
 
 # ---- Declarations of flags
@@ -298,41 +287,45 @@ def typed(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def flag_kinds() -> list[type]:
+    """Return the dataclasses of all flags, each once: of the extension points, the strategies and
+    the features."""
+    strategies = all_strategies()
+    kinds = (*(s.flags for s in strategies), *(f.flags for f in features()))
+    return list(dict.fromkeys((Choices, *kinds)))
+
+
 def all_fields() -> dict[str, dataclasses.Field]:
-    """Return the flags of all strategies and features, by name."""
-    return fields_of([*(s.flags for s in all_strategies()), *(f.flags for f in features())])
+    """Return all flags, by name."""
+    return fields_of(flag_kinds())
 
 
-def is_given(flags: Any, field: dataclasses.Field) -> bool:
+def is_given(settings: Settings, field: dataclasses.Field) -> bool:
     """Return whether a flag differs from its default."""
-    return vars(flags)[field.name] not in (field.default, None, "")
+    return settings.value(field) not in (field.default, None, "")
 
 
-def declared(key: str, flags: Any = None) -> dict[str, Any]:
-    """Return what flags declare under a key of their metadata, by name. flags: only of those that
-    are given there."""
+def declared(key: str, settings: Settings | None = None) -> dict[str, Any]:
+    """Return what flags declare under a key of their metadata, by name. settings: only of those
+    that are given there."""
     return {
         name: field.metadata[key]
         for name, field in all_fields().items()
-        if key in field.metadata and (flags is None or is_given(flags, field))
+        if key in field.metadata and (settings is None or is_given(settings, field))
     }
 
 
-def gives_constraints(flags: Any) -> str | None:
+def gives_constraints(settings: Settings) -> str | None:
     """Return our first flag by which the command gives phrases; None if there is none."""
-    given = declared("gives", flags).items()
+    given = declared("gives", settings).items()
     return next((typed(name) for name, kind in given if kind != OUTPUTS), None)
 
 
-def constraint_flag(flags: Any, generation: Any) -> str | None:
+def constraint_flag(settings: Settings) -> str | None:
     """Return a flag by which the command gives constraints of any kind; None if there is none."""
     # ours first: if there are any, the task has set the stock flag itself
-    return gives_constraints(flags) or ("--constraints" if generation.constraints else None)
-
-
-def constrained(flags: Any, generation: Any) -> bool:
-    """Return whether the command gives constraints of any kind."""
-    return constraint_flag(flags, generation) is not None
+    stock = "--constraints" if settings.generation.constraints else None
+    return gives_constraints(settings) or stock
 
 
 def ways(flag: str) -> str:

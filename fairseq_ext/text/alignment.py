@@ -34,7 +34,7 @@ class Aligner:
         self.translator = translator
         generator = translator.generator  # type: ignore[attr-defined]
         decoder = generator.made_decoder.attending_copy()
-        left_pad = generator.options.settings.left_pad_source
+        left_pad = generator.settings.command.left_pad_source
         dictionary = generator.target_text.segmenter().dictionary
         self.attention = (
             None

@@ -9,7 +9,7 @@ from forked import generate
 
 from fairseq_ext.core.glossary import Languages
 from fairseq_ext.plugin.loading.data_folder import difference, warn_of_other_words
-from fairseq_ext.plugin.options import CommandSettings
+from fairseq_ext.search.settings import CommandSettings
 
 FLAGS = ["--task", "translation_ext", "--cpu", "--beam", 1, "--max-len-b", 4]
 

@@ -2,7 +2,7 @@
 signature says what differs."""
 
 import re
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from pathlib import Path
@@ -18,9 +18,11 @@ from models import batch, build, generators, run, task
 
 from fairseq_ext import UsageError
 from fairseq_ext.plugin import options
+from fairseq_ext.plugin.options import read_settings
 from fairseq_ext.plugin.tasks import Flags
 from fairseq_ext.search import checks, registry
 from fairseq_ext.search.registry import CAPABILITIES, POINTS, PRUNERS, STRATEGIES
+from fairseq_ext.search.settings import Generation, Settings
 
 NEUTRAL = {
     "select": "topk",
@@ -29,9 +31,6 @@ NEUTRAL = {
     "softmax": "full",
     "decoding": "beam",
 }
-
-
-MADE_UP = {"patient_steps": 3, "trim_below": 0.0, "trim_list": None}
 
 
 @dataclass
@@ -63,13 +62,6 @@ def made_up(monkeypatch):
     monkeypatch.setitem(PRUNERS, "trim", made("prune", "trim", TrimFlags))
 
 
-def flags(**given) -> Namespace:
-    """All flags at their defaults but these."""
-    return Namespace(
-        **{**{f.name: f.default for f in fields(task("translation_ext").cfg)}, **MADE_UP, **given}
-    )
-
-
 def test_a_strategy_is_a_python_file(tmp_path):
     (tmp_path / "notes.txt").write_text("x")
     for file in (tmp_path / "notes.txt", tmp_path / "none.py", tmp_path):
@@ -85,14 +77,20 @@ def test_defaults_are_fairseqs_own_behaviour():
     assert set(NEUTRAL) == set(POINTS)
     for point, name in NEUTRAL.items():
         assert registry.names_of(point)[0] == name
-        assert registry.choice(task("translation_ext").cfg, point) == name
-    assert registry.non_default_strategies(flags()) == []
+        assert read_settings(task("translation_ext").cfg).choice(point) == name
+    assert registry.non_default_strategies(Settings()) == []
 
 
 def test_every_flag_of_stock_is_kept_with_its_default():
     stock, ours = (TASK_DATACLASS_REGISTRY[name] for name in ("translation", "translation_ext"))
     defaults = {f.name: f.default for f in fields(ours)}
     assert {f.name: f.default for f in fields(stock)}.items() <= defaults.items()
+
+
+def test_the_settings_of_a_search_have_fairseqs_names_and_defaults():
+    stock = {f.name: f.default for f in fields(GenerationConfig)}
+    for each in fields(Generation):
+        assert stock[each.name] == each.default, each.name
 
 
 def test_every_flag_of_ours_says_its_default():
@@ -122,11 +120,9 @@ def test_every_flag_of_ours_says_its_default():
 
 def test_chosen_names_what_is_switched_on(made_up):
     assert [
-        s.name for s in registry.non_default_strategies(flags(stop="patient", trim_below=0.1))
-    ] == [
-        "patient",
-        "trim",
-    ]
+        s.name
+        for s in registry.non_default_strategies(Settings({"stop": "patient", "trim_below": 0.1}))
+    ] == ["patient", "trim"]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +159,7 @@ def test_chosen_names_what_is_switched_on(made_up):
 )
 def test_what_cannot_work_is_refused_in_a_sentence(made_up, ours, stock, sentence):
     with pytest.raises(UsageError, match=re.escape(sentence)):
-        checks.validate(flags(**ours), GenerationConfig(**stock))
+        checks.validate(Settings({**ours, **stock}))
 
 
 @pytest.mark.parametrize(
@@ -185,8 +181,8 @@ def test_scoring_a_reference_leaves_no_flag_out_silently(made_up, ours, flag):
         UsageError,
         match=f"--score-reference scores given translations, so {flag} has nothing to do",
     ):
-        checks.refuse_reference(flags(**ours), Flags)
-    checks.refuse_reference(flags(), Flags)
+        checks.refuse_reference(Settings(ours))
+    checks.refuse_reference(Settings())
 
 
 @pytest.mark.parametrize(
@@ -195,22 +191,22 @@ def test_scoring_a_reference_leaves_no_flag_out_silently(made_up, ours, flag):
     ids=str,
 )
 def test_what_works_is_let_through(made_up, ours):
-    checks.validate(flags(**ours), GenerationConfig())
+    checks.validate(Settings(ours))
 
 
 @pytest.mark.parametrize("stock", [{"match_source_len": True}, {"diversity_rate": 0.5}], ids=str)
 def test_stock_searches_alone_are_let_through(stock):
-    checks.validate(flags(), GenerationConfig(**stock))
+    checks.validate(Settings(stock))
 
 
 def test_signature_says_every_plug_point_and_what_differs(made_up):
-    plain = options.signature(options.Options(flags(), GenerationConfig()), "fairseq")
+    plain = options.signature(Settings(), "fairseq")
     assert plain == (
         f"fairseq_ext:{options.VERSION}|select:topk|stop:count|schedule:batch|softmax:full|"
         "backend:fairseq"
     )
-    changed = flags(stop="patient", patient_steps=5, trim_below=0.1)
-    reported = options.signature(options.Options(changed, GenerationConfig()), "fairseq")
+    changed = Settings({"stop": "patient", "patient_steps": 5, "trim_below": 0.1})
+    reported = options.signature(changed, "fairseq")
     assert "|stop:patient,patient_steps=5|" in reported and "|prune:trim_below=0.1|" in reported
 
 
@@ -237,26 +233,30 @@ def test_a_source_of_constraints_is_one_file(monkeypatch):
         "constraints: word",
         WordFlags,
         constrains=True,
-        signature=lambda flags, generation: f"words:{flags.word_size}" if flags.word_file else "",
+        signature=lambda settings: f"words:{settings.get(WordFlags).word_size}",
     )
     monkeypatch.setitem(registry.FEATURES, word.name, word)
-    given = flags(word_file="w.txt", word_size=2, select="dba")
-    assert registry.constraint_flag(given, GenerationConfig()) == "--word-file"
+    given = Settings({"word_file": "w.txt", "word_size": 2, "select": "dba"})
+    assert registry.constraint_flag(given) == "--word-file"
     assert checks.refused_by_engine()["word_file"] == "is for the lines of a file"
     assert checks.refused_by_corpus()["word_file"] == "is for one process"
-    found = options.signature(options.Options(given, GenerationConfig()), "fairseq")
+    found = options.signature(given, "fairseq")
     assert "|select:dba,word_file=w.txt,word_size=2|" in found
     assert "|constraints:unordered|words:2|" in found
-    checks.validate(given, GenerationConfig())
+    checks.validate(given)
     speech = registry.Part("--task speech", denies=frozenset({"source sentence"}))
     for wrong, more, sentence in (
         (given, speech, "--word-file works from the words of a source sentence, and --task speech"),
-        (flags(word_file="", word_size=1), None, "--word-file is given without a name"),
-        (flags(word_size=9, word_file="w"), None, "--word-size (number of words) must be 1 to 5"),
-        (flags(word_size=2, word_file=None), None, "--constraints-file, --glossary or --word-file"),
+        (Settings({"word_file": ""}), None, "--word-file is given without a name"),
+        (
+            Settings({"word_size": 9, "word_file": "w"}),
+            None,
+            "--word-size (number of words) must be 1 to 5",
+        ),
+        (Settings({"word_size": 2}), None, "--constraints-file, --glossary or --word-file"),
     ):
         with pytest.raises(UsageError, match=re.escape(sentence)):
-            checks.validate(wrong, GenerationConfig(), *([more] if more else []))
+            checks.validate(wrong, *([more] if more else []))
 
 
 def test_signature_says_when_fairseqs_own_loop_runs():
@@ -325,7 +325,7 @@ def test_every_strategy_lies_in_the_file_of_its_name():
 
 def test_every_capability_is_needed_and_denied():
     """A sentence that no pair can reach is a promise without a test."""
-    everything = [*registry.all_strategies(), *checks.options(flags(), GenerationConfig())]
+    everything = [*registry.all_strategies(), *checks.options(Settings())]
     needed, denied = (
         {c for s in everything for c in kind(s)} for kind in (lambda s: s.needs, lambda s: s.denies)
     )
@@ -382,4 +382,4 @@ def test_every_capability_is_needed_and_denied():
 )
 def test_values_out_of_range_are_refused(ours, stock, sentence):
     with pytest.raises(UsageError, match=re.escape(sentence)):
-        checks.validate(Flags(**ours), GenerationConfig(**stock))
+        checks.validate(Settings({**ours, **stock}))

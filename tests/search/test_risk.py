@@ -16,9 +16,8 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 from test_cli import EXT, generate, interactive
 
 from fairseq_ext import UsageError
-from fairseq_ext.plugin.tasks import Flags
 from fairseq_ext.search.finished import Hypothesis
-from fairseq_ext.search.mbr import BayesRisk, sacrebleu_utility, utility_of
+from fairseq_ext.search.mbr import BayesRisk, CandidateFlags, sacrebleu_utility, utility_of
 
 TEXTS = [
     "a dog runs over the grass .",
@@ -34,7 +33,7 @@ METRICS = {"chrf": CHRF(), "bleu": BLEU(effective_order=True), "ter": TER()}
 
 def risk(utility: str = "chrf", **flags) -> BayesRisk:
     return BayesRisk(
-        Flags(mbr=utility, **{"mbr_weights": "uniform"} | flags),
+        CandidateFlags(mbr=utility, **{"mbr_weights": "uniform"} | flags),
         lambda tokens: TEXTS[int(tokens[0])],
     )
 
@@ -188,14 +187,14 @@ def test_aggregated_references_are_scored_as_their_authors_do():
         return 100 * 5 * p * r / (4 * p + r)
 
     full = TEXTS[:4]
-    utility = utility_of(Flags(mbr="chrf", mbr_aggregate=True))
+    utility = utility_of(CandidateFlags(mbr="chrf", mbr_aggregate=True))
     assert utility(full, full, "")[:, 0].tolist() == pytest.approx(
         [score(text, full) for text in full], abs=1e-3
     )
     # a text that was drawn three times counts three times
     drawn = [full[0]] * 3 + full[1:2] + full[2:3] * 2
     found = [SimpleNamespace(tokens=text) for text in drawn]
-    risk = BayesRisk(Flags(mbr="chrf", mbr_aggregate=True), str)
+    risk = BayesRisk(CandidateFlags(mbr="chrf", mbr_aggregate=True), str)
     expected = risk.expected_utilities(full, *risk.reference_texts(found, drawn), "")
     assert expected == pytest.approx([score(text, drawn) for text in full], abs=1e-3)
 
@@ -218,8 +217,8 @@ def test_a_forked_process_never_waits_for_the_threads_of_fastchrf(is_installed, 
         vars(module).update(pairwise_chrf=pairwise_chrf, aggregate_chrf=aggregate_chrf)
         monkeypatch.setitem(sys.modules, "fastchrf", module)
     full = TEXTS[:4]
-    pairs = utility_of(Flags(mbr="chrf"))
-    together = utility_of(Flags(mbr="chrf", mbr_aggregate=True))
+    pairs = utility_of(CandidateFlags(mbr="chrf"))
+    together = utility_of(CandidateFlags(mbr="chrf", mbr_aggregate=True))
     before = pairs(full, full, "")
     together(full, full, "")
 
@@ -242,7 +241,7 @@ def test_pruning_drops_the_hopeless_and_keeps_the_best(monkeypatch):
         return quality[rows, None] + noise[rows][:, columns]
 
     monkeypatch.setitem(sys.modules, "metric_of_test", SimpleNamespace(metric=metric))
-    pruned = BayesRisk(Flags(mbr="metric_of_test:metric", mbr_prune=0.99), str)
+    pruned = BayesRisk(CandidateFlags(mbr="metric_of_test:metric", mbr_prune=0.99), str)
     found = pruned.expected_utilities(texts[:20], texts, np.full(64, 1 / 64), "")
     exact = (quality[:, None] + noise).mean(1)
     kept = found > -np.inf

@@ -15,9 +15,10 @@ from fairseq.data import Dictionary
 from fairseq.data.multilingual.multilingual_data_manager import TGT_DICT_NAME
 
 from fairseq_ext.core.errors import UsageError, cut
-from fairseq_ext.plugin.options import CommandSettings, languages_of
+from fairseq_ext.plugin.options import languages_of
 from fairseq_ext.search.phrases.pieces import MARKS, SEPARATOR, SHARE, kind_of
 from fairseq_ext.search.phrases.sentence import Phrase
+from fairseq_ext.search.settings import CommandSettings
 
 # ---- Warnings of a wrong dictionary
 #

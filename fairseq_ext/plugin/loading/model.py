@@ -365,7 +365,8 @@ class LoadedModel:
     @cached_property
     def batch_limit(self) -> int | None:
         """Return --max-tokens if a sentence has to fit into a batch."""
-        return None if str(self.task.session.flags.schedule) == "stream" else self.max_tokens
+        streams = self.task.session.settings.choice("schedule") == "stream"
+        return None if streams else self.max_tokens
 
     def batches(self, tokens: list[Tensor]) -> Iterator[dict[str, Any]]:
         """Yield fairseq's batches of encoded lines, each (L,)."""

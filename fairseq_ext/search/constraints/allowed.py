@@ -25,7 +25,8 @@ from fairseq_ext.search.constraints.allowed_strings import (
 from fairseq_ext.search.constraints.lines import is_json
 from fairseq_ext.search.phrases.segmenter import Segmenter
 from fairseq_ext.search.phrases.token_automaton import TokenAutomaton, is_automaton_file, opened
-from fairseq_ext.search.registry import OUTPUTS, declared, register_feature
+from fairseq_ext.search.registry import OUTPUTS, declared, register_feature, typed
+from fairseq_ext.search.settings import Settings
 
 logger = logging.getLogger("fairseq_ext")
 CACHE_SIZE = 256  # sets of lines and requests in memory
@@ -88,35 +89,37 @@ class AllowedFlags:
     )
 
 
-def restricts_outputs(flags: Any) -> bool:
+def restricts_outputs(settings: Settings) -> bool:
     """Return whether the command gives the allowed outputs of sentences."""
-    return OUTPUTS in declared("gives", flags).values()
+    return OUTPUTS in declared("gives", settings).values()
 
 
 SETS = ("allowed_file", "allowed_regex", "allowed_automaton")
 
 
-def check(flags: Any, generation: Any) -> None:
+def check(settings: Settings) -> None:
     """Raise UsageError for two sets for all lines, and for canonical patterns."""
-    given = ["--" + name.replace("_", "-") for name in SETS if vars(flags)[name]]
+    given = [typed(name) for name in SETS if settings.values.get(name)]
+    segmentation = settings.get(AllowedFlags).allowed_segmentation
     if len(given) > 1:
         raise UsageError(
             f"{given[0]} and {given[1]} both give the allowed outputs of every sentence: leave one "
             "of the two out"
         )
-    if given and given[0] != "--allowed-file" and str(flags.allowed_segmentation or "any") != "any":
+    if given and given[0] != "--allowed-file" and segmentation == "canonical":
         raise UsageError(
             f"{given[0]} allows texts, which have no canonical segmentation of their own: leave "
             "--allowed-segmentation canonical out"
         )
 
 
-def signature(flags: Any, generation: Any) -> str:
+def signature(settings: Settings) -> str:
     """Return the part of the signature: which flag gives the outputs, and their segmentation."""
-    given = [name for name in (*SETS, "allowed_file_per_line") if vars(flags)[name]]
-    parts = [f"{name.removeprefix('allowed_')}={vars(flags)[name]}" for name in given]
-    if flags.allowed_segmentation is not None:
-        parts.append(f"segmentation={flags.allowed_segmentation}")
+    values = settings.values
+    given = [name for name in (*SETS, "allowed_file_per_line") if values.get(name)]
+    parts = [f"{name.removeprefix('allowed_')}={values[name]}" for name in given]
+    if (segmentation := settings.get(AllowedFlags).allowed_segmentation) is not None:
+        parts.append(f"segmentation={segmentation}")
     return f"allowed:{','.join(parts)}" if given else ""
 
 
@@ -137,9 +140,9 @@ class AllowedOutputs:
     segmenter: of the target side. Errors: UsageError for a file or a pattern that cannot be used.
     """
 
-    def __init__(self, flags: Any, segmenter: Segmenter):
+    def __init__(self, flags: AllowedFlags, segmenter: Segmenter):
         self.segmenter = segmenter
-        self.segmentation = str(flags.allowed_segmentation or "canonical")
+        self.segmentation = flags.allowed_segmentation or "canonical"
         self.cache: OrderedDict[tuple[str, ...], TokenAutomaton] = OrderedDict()
         self.lines: Lines | None = None
         if flags.allowed_file_per_line:

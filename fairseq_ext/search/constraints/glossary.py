@@ -22,7 +22,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.core.glossary import Entry, Languages, LineErrors, read
@@ -37,6 +37,7 @@ from fairseq_ext.search.phrases.places import plural_of
 from fairseq_ext.search.phrases.segmenter import Segmenter
 from fairseq_ext.search.phrases.sentence import EXACT, Cased, Phrase, Unwritable
 from fairseq_ext.search.registry import is_given, register_feature, typed
+from fairseq_ext.search.settings import Settings
 
 logger = logging.getLogger("fairseq_ext")
 FEW_TERMS = 8  # with fewer terms, capitals are taken for those of labels
@@ -387,15 +388,10 @@ class Glossary:
         return found
 
 
-def places_terms(flags: Any) -> bool:
+def places_terms(settings: Settings) -> bool:
     """Return whether terms of the glossary replace the words that translate their source terms,
     after `choose_placement`."""
-    return str(flags.glossary_placement) == "align"
-
-
-def repeat_mode(flags: Any) -> str:
-    """Return --glossary-repeat, or its default for the placement."""
-    return str(flags.glossary_repeat or ("each" if places_terms(flags) else "once"))
+    return settings.get(GlossaryFlags).glossary_placement == "align"
 
 
 def match_mode(match: str | None, languages: Languages, has_words: bool) -> str:
@@ -404,39 +400,37 @@ def match_mode(match: str | None, languages: Languages, has_words: bool) -> str:
     return match or ("lemma" if has_words and has_lemmas(languages.source) else "surface")
 
 
-def check_glossary(flags: Any, of_requests: bool = False) -> None:
+def check_glossary(settings: Settings, of_requests: bool = False) -> None:
     """Raise UsageError for a flag of the glossary without a glossary.
 
     of_requests: glossaries may be passed with requests.
     """
-    given = [each.name for each in fields(GlossaryFlags) if is_given(flags, each)]
-    if given and not flags.glossary and not of_requests:
+    given = [each.name for each in fields(GlossaryFlags) if is_given(settings, each)]
+    if given and not settings.get(GlossaryFlags).glossary and not of_requests:
         raise UsageError(f"{typed(given[0])} needs a glossary: add --glossary, or leave it out")
 
 
-def glossary_options(flags: Any, languages: Languages) -> GlossaryOptions | None:
-    """Return the settings of the glossary that the flags name; languages: those of the run."""
-    return (
-        options_of_file(flags, languages, flags.glossary, flags.strict) if flags.glossary else None
-    )
-
-
-def options_of_file(flags: Any, languages: Languages, path: str, strict: bool) -> GlossaryOptions:
-    """Return the settings of a glossary file, from --glossary or from a request."""
+def glossary_options(
+    settings: Settings, languages: Languages, path: str, strict: bool, case: str | None
+) -> GlossaryOptions:
+    """Return the settings of a glossary file, from --glossary or from a request. case:
+    --constraint-case."""
+    flags = settings.get(GlossaryFlags)
+    by_placement = "each" if flags.glossary_placement == "align" else "once"
     return GlossaryOptions(
         path,
         flags.glossary_match,
-        repeat_mode(flags),
+        flags.glossary_repeat or by_placement,
         languages,
-        None if flags.constraint_case is None else str(flags.constraint_case),
-        str(flags.glossary_forms) == "auto",
+        case,
+        flags.glossary_forms == "auto",
         strict,
     )
 
 
-def signature(flags: Any, generation: Any) -> str:
+def signature(settings: Settings) -> str:
     """Return the part of the signature for placed terms; "" if terms are not placed."""
-    return "glossary:align" if places_terms(flags) else ""
+    return "glossary:align" if places_terms(settings) else ""
 
 
 register_feature(

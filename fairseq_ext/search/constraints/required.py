@@ -1,13 +1,17 @@
 """The flags of all constrained searches: which constraints each sentence has."""
 
 import os
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import Lines
+from fairseq_ext.search.constraints.banned import AvoidFlags
+from fairseq_ext.search.constraints.glossary import GlossaryFlags
 from fairseq_ext.search.constraints.lines import is_json
+from fairseq_ext.search.constraints.sentence_end import EndFlags
 from fairseq_ext.search.registry import OUTPUTS, declared, register_feature, typed, ways
+from fairseq_ext.search.settings import Choices, Settings
 
 
 @dataclass
@@ -58,50 +62,47 @@ class ConstraintFlags:
     )
 
 
-def check(flags: Any, generation: Any) -> None:
+def check(settings: Settings) -> None:
     """Raise UsageError for a bonus that the search would ignore."""
-    if flags.constraint_bonus is not None and str(flags.select) not in ("bonus", "topk", "None"):
+    bonus, select = settings.get(ConstraintFlags).constraint_bonus, settings.choice("select")
+    if bonus is not None and select not in ("bonus", "topk"):
         raise UsageError(
-            f"--constraint-bonus prefers phrases and --select {flags.select} forces them: leave "
-            "one of the two out"
+            f"--constraint-bonus prefers phrases and --select {select} forces them: leave one of "
+            "the two out"
         )
 
 
 register_feature("constraints", ConstraintFlags, constrains=True, check=check)
 
 
-def applying_flag(flags: Any, *kinds: str) -> str | None:
+def applying_flag(settings: Settings, *kinds: str) -> str | None:
     """Return the first given flag that applies to phrases of these kinds, as it is typed."""
-    given = (name for name, kind in declared("applies_to", flags).items() if kind in kinds)
+    given = (name for name, kind in declared("applies_to", settings).items() if kind in kinds)
     return next((typed(name) for name in given), None)
 
 
-def check_phrases(flags: Any, has_typed: bool, corpus: bool) -> None:
+def check_phrases(settings: Settings, corpus: bool) -> None:
     """Raise UsageError for a flag that applies to phrases of which the command has none.
 
-    has_typed: --constraints is given; corpus: sentences come from a data set, so that no phrases
-    can be typed after them.
+    corpus: sentences come from a data set, so that no phrases can be typed after them.
     """
-    gives = set(declared("gives", flags).values())
-    if (given := applying_flag(flags, OUTPUTS)) and OUTPUTS not in gives:
+    gives = set(declared("gives", settings).values())
+    if (given := applying_flag(settings, OUTPUTS)) and OUTPUTS not in gives:
         raise UsageError(
             f"{given} applies to allowed outputs, and the command has none: {ways(given)}"
         )
     gives.discard(OUTPUTS)
     required = "required phrases" in gives
-    given = applying_flag(flags, "phrases", "required phrases", "banned phrases")
-    if given and not (gives or has_typed):
+    given = applying_flag(settings, "phrases", "required phrases", "banned phrases")
+    if given and not (gives or settings.has_typed):
         raise UsageError(f"{given} applies to phrases, and the command has none: {ways(given)}")
-    given = applying_flag(flags, "required phrases")
+    given = applying_flag(settings, "required phrases")
     if given and corpus and not required:
         raise UsageError(
             f"{given} applies to required phrases, and the command has none: {ways(given)}"
         )
-    if (
-        str(flags.avoid_case) != "any"
-        and not flags.avoid_file
-        and not may_ban(flags.constraints_file)
-    ):
+    avoid, path = settings.get(AvoidFlags), settings.get(ConstraintFlags).constraints_file
+    if avoid.avoid_case != "any" and not avoid.avoid_file and not may_ban(path):
         raise UsageError(
             "--avoid-case applies to banned phrases, and the command has none: add --avoid-file, "
             "or leave --avoid-case out"
@@ -116,51 +117,43 @@ def may_ban(path: str | None) -> bool:
     )
 
 
-def expect_phrases(flags: Any, generation: Any) -> str | None:
+def expect_phrases(settings: Settings) -> str | None:
     """Set up the search for constraints if a flag applies to phrases; return that flag.
 
     For a task whose phrases are passed with each call (translator.py).
     """
-    if flags.select or str(flags.decoding) != "beam" or generation.constraints:
+    choices = settings.get(Choices)
+    if choices.select or choices.decoding != "beam" or settings.generation.constraints:
         return None
-    return applying_flag(flags, "phrases", "required phrases", "banned phrases")
-
-
-def case_of(flags: Any) -> str:
-    """Return --constraint-case of phrases that are not terms of a glossary."""
-    return "exact" if flags.constraint_case is None else str(flags.constraint_case)
-
-
-def boundary_mode(flags: Any) -> str | None:
-    """Return --constraint-boundary, None if it is not given."""
-    return None if flags.constraint_boundary is None else str(flags.constraint_boundary)
+    return applying_flag(settings, "phrases", "required phrases", "banned phrases")
 
 
 # ---- The default of --glossary-placement, and the flags that it cannot obey
 
 
-def choose_placement(flags: Any, generation: Any, segmented: bool, of_requests: bool) -> Any:
-    """Return the flags, with a placement of the glossary's terms if there is a glossary and the
+def choose_placement(settings: Settings, of_requests: bool) -> Settings:
+    """Return the settings, with a placement of the glossary's terms if there is a glossary and the
     command names no placement.
 
-    segmented: whether --bpe or --tokenizer defines words; of_requests: whether glossaries are
-    passed with requests.
+    of_requests: whether glossaries are passed with requests.
 
     Errors: UsageError for --glossary-placement align with a flag that it would not obey.
     """
-    if not (flags.glossary or of_requests) or str(flags.glossary_placement) == "free":
-        return flags
+    glossary, segmented = settings.get(GlossaryFlags), settings.command.segments_text
+    if not (glossary.glossary or of_requests) or glossary.glossary_placement == "free":
+        return settings
+    select = settings.choice("select")
     own = {
-        "--constraint-bonus": flags.constraint_bonus is not None,
-        "--constraint-end": flags.constraint_end,
-        f"--select {flags.select}": str(flags.select) != "dba",
+        "--constraint-bonus": settings.get(ConstraintFlags).constraint_bonus is not None,
+        "--constraint-end": settings.get(EndFlags).constraint_end,
+        f"--select {select}": select != "dba",
     }
     names = ("print_alignment", "lm_path", "retain_dropout", "no_repeat_ngram_size")
-    stock = {"--" + name.replace("_", "-"): bool(vars(generation)[name]) for name in names}
+    stock = {typed(name): bool(settings.values.get(name)) for name in names}
     against = next((flag for flag, is_on in (own | stock).items() if is_on), None)
-    if flags.glossary_placement is None:
+    if glossary.glossary_placement is None:
         placement = "align" if segmented and against is None else "free"
-        return replace(flags, glossary_placement=placement)
+        return settings.changed(glossary_placement=placement)
     if against is not None:
         raise UsageError(
             f"--glossary-placement align writes terms after the search, in which {against} works: "
@@ -171,4 +164,4 @@ def choose_placement(flags: Any, generation: Any, segmented: bool, of_requests: 
             "--glossary-placement align needs to know what words are: add --bpe or --tokenizer, "
             "or use free in its place"
         )
-    return flags
+    return settings

@@ -16,6 +16,7 @@ from fairseq_ext.core.words import is_word, words_of
 from fairseq_ext.search.constraints.allowed import AllowedFlags, AllowedOutputs
 from fairseq_ext.search.constraints.glossary import Glossary, GlossaryOptions, Required
 from fairseq_ext.search.constraints.lines import NO_CONSTRAINTS, is_json, parse_json, parse_tabs
+from fairseq_ext.search.constraints.required import ConstraintFlags
 from fairseq_ext.search.constraints.source_text import SourceText, neighbours
 from fairseq_ext.search.phrases.pieces import Boundaries
 from fairseq_ext.search.phrases.places import banned_in_texts
@@ -36,45 +37,37 @@ from fairseq_ext.search.phrases.sentence import (
     within_limits,
     without_conflicts,
 )
-from fairseq_ext.search.registry import STOCKS, constrained
+from fairseq_ext.search.registry import STOCKS, constraint_flag
+from fairseq_ext.search.settings import Choices, Settings
 
 
-def choose_strategies(flags: Any, generation: Any) -> tuple[Any, Any]:
-    """Return the flags with the strategies for constraints if the command names none: --select dba,
-    or bonus if constraints are only preferred; --stop early if they are forced, unless there is a
-    --patience, which belongs to --stop count."""
-    own = (
-        "sampling"
-        if generation.sampling
-        else "diverse"
-        if generation.diverse_beam_groups > 0
-        else flags.select
-    )
-    if str(own) in STOCKS:
-        if str(flags.select or own) != own:
+def choose_strategies(settings: Settings) -> Settings:
+    """Return the settings with the strategies for constraints if the command names none: --select
+    dba, or bonus if constraints are only preferred; --stop early if they are forced, unless there
+    is a --patience, which belongs to --stop count."""
+    generation, choices = settings.generation, settings.get(Choices)
+    stock = "diverse" if generation.diverse_beam_groups > 0 else None
+    own = "sampling" if generation.sampling else stock or choices.select
+    if own in STOCKS:
+        if choices.select not in (None, own):
             raise UsageError(
-                f"{STOCKS[str(own)]} and --select {flags.select} both choose continuations: leave "
+                f"{STOCKS[own]} and --select {choices.select} both choose continuations: leave "
                 "one of the two out"
             )
-        flags, generation = (
-            replace(flags, select=own),
-            replace(generation, sampling=own == "sampling"),
-        )
-    elif constrained(flags, generation) and not flags.select:
-        flags = replace(flags, select="dba" if flags.constraint_bonus is None else "bonus")
-    if (
-        str(flags.select or "topk") not in ("topk", "bonus", *STOCKS)
-        and not flags.stop
-        and flags.patience == -1
-    ):
-        flags = replace(flags, stop="early")
-    return flags, generation
+        settings = settings.changed(select=own, sampling=own == "sampling")
+    elif constraint_flag(settings) and not own:
+        bonus = settings.get(ConstraintFlags).constraint_bonus
+        settings = settings.changed(select="dba" if bonus is None else "bonus")
+    forces = settings.choice("select") not in ("topk", "bonus", *STOCKS)
+    if forces and not choices.stop and settings.values.get("patience", -1) == -1:
+        settings = settings.changed(stop="early")
+    return settings
 
 
-def is_ordered(flags: Any, generation: Any) -> bool:
+def is_ordered(settings: Settings) -> bool:
     """Return whether phrases must appear in the given order: if the stock flag says so; with our
     files alone they need not."""
-    return str(generation.constraints or "") == "ordered"
+    return settings.generation.constraints == "ordered"
 
 
 # ---- Constraints from files, as target tokens of each sentence

@@ -16,6 +16,7 @@ from fairseq_ext.search.finished import Finished
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Prune
 from fairseq_ext.search.registry import register
+from fairseq_ext.search.settings import Generation
 
 # ---- Worse than the best candidate (`--prune-threshold delta`)
 #
@@ -70,7 +71,7 @@ class PruneThreshold(Prune):
         return score >= best - self.delta
 
 
-def check_threshold(flags, generation) -> None:
+def check_threshold(flags: PruneThresholdFlags, generation: Generation) -> None:
     """Refuse a negative delta and NaN (raises UsageError)."""
     if flags.prune_threshold is not None and not flags.prune_threshold >= 0:
         raise UsageError(
@@ -88,7 +89,8 @@ def check_threshold(flags, generation) -> None:
     example=({"prune_threshold": 1.0},),
     paper="Freitag and Al-Onaizan 2017; Yang et al. 2020",
 )
-def build_threshold(flags, context) -> PruneThreshold:
+def build_threshold(flags: PruneThresholdFlags, context) -> PruneThreshold:
+    assert flags.prune_threshold is not None  # the flag switches it on
     return PruneThreshold(flags.prune_threshold)
 
 
@@ -118,7 +120,7 @@ class ChildrenFlags:
     )
 
 
-def check_children(flags, generation) -> None:
+def check_children(flags: ChildrenFlags, generation: Generation) -> None:
     """Refuse a beam without children (raises UsageError)."""
     if flags.prune_children is not None and flags.prune_children < 1:
         raise UsageError(
@@ -136,7 +138,7 @@ def check_children(flags, generation) -> None:
     example=({"prune_children": 2},),
     paper="Freitag and Al-Onaizan 2017; Yang et al. 2020",
 )
-def build_children(flags, context) -> None:
+def build_children(flags: ChildrenFlags, context) -> None:
     """Build no pruner: the select strategy reads the flag."""
 
 
@@ -181,7 +183,7 @@ class PruneFinished(Prune):
         return candidates.score >= best - self.X
 
 
-def check_finished(flags, generation) -> None:
+def check_finished(flags: PruneFinishedFlags, generation: Generation) -> None:
     """Refuse a negative distance (raises UsageError)."""
     if flags.prune_finished is not None and not flags.prune_finished >= 0:
         raise UsageError(
@@ -199,5 +201,6 @@ def check_finished(flags, generation) -> None:
     example=({"prune_finished": 2.0},),
     paper="Post and Vilar 2018, Table 3",
 )
-def build_finished(flags, context) -> PruneFinished:
+def build_finished(flags: PruneFinishedFlags, context) -> PruneFinished:
+    assert flags.prune_finished is not None  # the flag switches it on
     return PruneFinished(flags.prune_finished)

@@ -37,12 +37,13 @@ from fairseq_ext.core.errors import UsageError
 from fairseq_ext.search.protocols import Schedule
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.scheduler import WholeBatch
+from fairseq_ext.search.settings import Generation, NoFlags
 
 # ---- All sentences of a batch start together, as in fairseq (`--schedule batch`)
 
 
 @register("schedule", "batch", neutral=({},), paper="fairseq's own")
-def build_batch(flags, context) -> WholeBatch:
+def build_batch(flags: NoFlags, context) -> WholeBatch:
     return WholeBatch()
 
 
@@ -125,7 +126,7 @@ class Stream(Schedule):
         )
 
 
-def check_stream(flags, generation) -> None:
+def check_stream(flags: StreamFlags, generation: Generation) -> None:
     """Refuse a stream without room for a sentence (raises UsageError)."""
     if not 0 <= flags.refill_threshold < 1:
         raise UsageError(
@@ -163,12 +164,12 @@ def check_stream(flags, generation) -> None:
     paper="Yang et al. 2020, streaming variable-width beam search",
     refills=True,
 )
-def build_stream(flags, context) -> Stream:
+def build_stream(flags: StreamFlags, context) -> Stream:
     return Stream(
         flags.stream_width,
         flags.refill_threshold,
-        str(flags.stream_order) == "shortest",
+        flags.stream_order == "shortest",
         flags.stream_rows,
-        longest_first=str(flags.stream_order) == "fifo",
+        longest_first=flags.stream_order == "fifo",
         flush=flags.stream_flush,
     )

@@ -27,9 +27,8 @@ from arguments import command_line  # noqa: E402
 from report import write_page  # noqa: E402
 
 from fairseq_ext import Translator
-from fairseq_ext.plugin.tasks import Flags
 from fairseq_ext.search.finished import Hypothesis
-from fairseq_ext.search.mbr import BayesRisk
+from fairseq_ext.search.mbr import BayesRisk, CandidateFlags
 
 LONGER = {f"beam 5, `--lenpen {lenpen}`": dict(beam=5, lenpen=lenpen) for lenpen in (1.2, 1.5, 2)}
 SEARCHES = {f"beam {k}": dict(beam=k) for k in (5, 20, 30)} | LONGER
@@ -136,7 +135,7 @@ def main() -> None:
     for name, (search, flags) in CHOICES.items():
         found, took = lists(args, search, source)
         start = time.process_time()
-        risk = BayesRisk(Flags(**flags), str) if flags else None
+        risk = BayesRisk(CandidateFlags(**flags), str) if flags else None
         lines = [
             chosen(nbest, risk, line) if risk else nbest[0][0]
             for nbest, line in zip(found, source, strict=True)

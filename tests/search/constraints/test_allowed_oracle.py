@@ -161,8 +161,8 @@ def check(seed: int) -> None:
         "min_len": case.min_len,
     }
 
-    def wide(options, stock):
-        return replace(search_spec(options, stock), k=k, nbest=n)
+    def wide(settings, stock):
+        return replace(search_spec(settings, stock), k=k, nbest=n)
 
     with patch.object(generator, "search_spec", wide):
         strategy = {"stop": "optimal"} if proves else {}

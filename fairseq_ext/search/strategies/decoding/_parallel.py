@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -25,6 +26,7 @@ from fairseq_ext.search.parallel.driver import ParallelSearch
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import SearchSetup
 from fairseq_ext.search.registry import register
+from fairseq_ext.search.settings import Generation
 
 BLOCK = 3  # default of --block-size for blocks that must converge
 # nats; in practice, log-probabilities of single tokens and of blocks differ by less
@@ -37,7 +39,7 @@ def is_on_cpu(context: Any) -> bool:
 
 
 def driver_with(
-    flags: Any, context: Any, make: Callable[[Drafter], Method]
+    flags: ParallelFlags, context: Any, make: Callable[[Drafter], Method]
 ) -> Callable[[SearchSetup], ParallelSearch]:
     """Return a function from the setup to the driver, with the method that `make` makes of the
     drafter.
@@ -69,7 +71,7 @@ def register_method(name: str, paper: str, **example: Any) -> Callable:
     needs = ("search loop", "greedy", "several tokens a call", "repeatable calls")
     denies = ("beam", "rows of a beam", "attention")
     parts: dict[str, Any] = {
-        "check": check,
+        "check": partial(check, name),
         "needs": needs,
         "denies": denies,
         "neutral": (setting,),
@@ -81,9 +83,9 @@ def register_method(name: str, paper: str, **example: Any) -> Callable:
 # ---- The drafter that --draft and --draft-file name
 
 
-def make_drafter(flags: Any, context: Any) -> Drafter:
+def make_drafter(flags: ParallelFlags, context: Any) -> Drafter:
     """Return the drafter (raises UsageError for a file that cannot be read)."""
-    name = str(flags.draft)
+    name = flags.draft
     drafter: Drafter = (
         NoDrafter() if name == "none" else Trajectory(context.pad if name == "pad" else None)
     )
@@ -174,20 +176,22 @@ class ParallelFlags:
     )
 
 
-def check(flags, generation) -> None:
-    """Refuse invalid lengths, costs and margins (raises UsageError)."""
-    name = f"--decoding {flags.decoding}"
-    if flags.decoding == "jacobi" and flags.block_size:
+def check(name: str, flags: ParallelFlags, generation: Generation) -> None:
+    """Refuse invalid lengths, costs and margins of a method (raises UsageError)."""
+    if name == "jacobi" and flags.block_size:
         raise UsageError(
             "--decoding jacobi has one block, the whole sentence: use --parallel-length for its "
             "length, or gs-jacobi with --block-size"
         )
-    if str(flags.decoding) in ("gs-jacobi", "window") and flags.parallel_length:
+    if name in ("gs-jacobi", "window") and flags.parallel_length:
         raise UsageError(
-            f"--parallel-length belongs to jacobi and hybrid-jacobi, not to {name}: leave it out"
+            "--parallel-length belongs to jacobi and hybrid-jacobi, not to --decoding "
+            f"{name}: leave it out"
         )
-    if flags.draft_cost != -1 and str(flags.decoding) != "window":
-        raise UsageError(f"--draft-cost belongs to --decoding window, not to {name}: leave it out")
+    if flags.draft_cost != -1 and name != "window":
+        raise UsageError(
+            f"--draft-cost belongs to --decoding window, not to --decoding {name}: leave it out"
+        )
     for flag, value in (
         ("--draft-cost", flags.draft_cost),
         ("--parallel-margin", flags.parallel_margin),

@@ -13,10 +13,11 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import SearchSetup
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.scheduler import BeamSearch, Searchers, search_all
+from fairseq_ext.search.settings import NoFlags
 
 
 @register("decoding", "beam", neutral=({"decoding": "beam"},), paper="fairseq's own")
-def build(flags, context) -> Callable[[SearchSetup], Callable[..., None]]:
+def build(flags: NoFlags, context) -> Callable[[SearchSetup], Callable[..., None]]:
     """Return a function from a setup to the driver (pool, answer)."""
     return lambda setup: BeamSearch(setup, compiled(setup), LoopSearch)
 

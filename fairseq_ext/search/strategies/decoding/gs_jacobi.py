@@ -10,13 +10,14 @@ Neutral setting: --block-size 1, which is greedy decoding with greedy's calls.
 from fairseq_ext.search.strategies.decoding._parallel import (
     BLOCK,
     Blocks,
+    ParallelFlags,
     driver_with,
     register_method,
 )
 
 
 @register_method("gs-jacobi", "Santilli et al. 2023, parallel decoding", block_size=4)
-def build(flags, context):
+def build(flags: ParallelFlags, context):
     return driver_with(
         flags, context, lambda drafter: Blocks(drafter, flags.block_size or BLOCK, 0)
     )

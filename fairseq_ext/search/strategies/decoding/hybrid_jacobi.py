@@ -10,6 +10,7 @@ Neutral setting: --block-size 1, which is greedy decoding with greedy's calls.
 from fairseq_ext.search.strategies.decoding._parallel import (
     BLOCK,
     Blocks,
+    ParallelFlags,
     driver_with,
     register_method,
 )
@@ -18,7 +19,7 @@ from fairseq_ext.search.strategies.decoding._parallel import (
 @register_method(
     "hybrid-jacobi", "Santilli et al. 2023, parallel decoding", block_size=3, parallel_length=4
 )
-def build(flags, context):
+def build(flags: ParallelFlags, context):
     return driver_with(
         flags,
         context,

@@ -30,11 +30,16 @@ Neutral setting: --decoding beam; a block of 1 is greedy decoding, with greedy's
 constraints, language models and alignments are not supported (refused).
 """
 
-from fairseq_ext.search.strategies.decoding._parallel import Blocks, driver_with, register_method
+from fairseq_ext.search.strategies.decoding._parallel import (
+    Blocks,
+    ParallelFlags,
+    driver_with,
+    register_method,
+)
 
 
 @register_method("jacobi", "Santilli et al. 2023, parallel decoding")
-def build(flags, context):
+def build(flags: ParallelFlags, context):
     return driver_with(
         flags, context, lambda drafter: Blocks(drafter, 1, flags.parallel_length, one_block=True)
     )

@@ -25,7 +25,12 @@ from fairseq_ext.kernels.parallel import CompiledMethod
 from fairseq_ext.search.parallel.blocks import Method, Rows
 from fairseq_ext.search.parallel.drafts import Drafter
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.strategies.decoding._parallel import driver_with, is_on_cpu, register_method
+from fairseq_ext.search.strategies.decoding._parallel import (
+    ParallelFlags,
+    driver_with,
+    is_on_cpu,
+    register_method,
+)
 
 DECAY = 0.95  # of the record of right draft tokens, in each call
 MAX_TRUST = 1.5  # largest correction of a drafter's own probabilities
@@ -156,7 +161,7 @@ class Window(Method):
 
 
 @register_method("window", "verified windows, after Santilli et al. 2023")
-def build(flags, context):
+def build(flags: ParallelFlags, context):
     cost = (
         (CPU if is_on_cpu(context) else CUDA)
         if flags.draft_cost < 0

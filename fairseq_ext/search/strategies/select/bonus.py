@@ -28,10 +28,12 @@ from torch import Tensor
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, pick
+from fairseq_ext.search.constraints.required import ConstraintFlags
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases.phrase_table import PhraseTable
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.registry import register
+from fairseq_ext.search.settings import Generation
 from fairseq_ext.search.strategies.select._constraints import Tables, make_select
 from fairseq_ext.search.strategies.select.dba import DBA
 from fairseq_ext.search.strategies.select.topk import merge_phrase_tokens
@@ -76,7 +78,7 @@ class Bonus(DBA):
         return row, token, bank, score, pick(state, order), pick(count, order), None
 
 
-def check(flags, generation) -> None:
+def check(flags: ConstraintFlags, generation: Generation) -> None:
     """Raise UsageError if there is no bonus."""
     if flags.constraint_bonus is None:
         raise UsageError(
@@ -87,6 +89,7 @@ def check(flags, generation) -> None:
 @register(
     "select",
     "bonus",
+    ConstraintFlags,
     check=check,
     needs=("search loop", "beam"),
     neutral=({"select": "bonus", "constraint_bonus": 0.0},),
@@ -94,5 +97,6 @@ def check(flags, generation) -> None:
     paper="Odermatt et al. 2023, raised logits",
     constrained=True,
 )
-def build(flags, context) -> Bonus:
+def build(flags: ConstraintFlags, context) -> Bonus:
+    assert flags.constraint_bonus is not None  # `check`
     return make_select(partial(Bonus, flags.constraint_bonus), context)

@@ -424,12 +424,12 @@ class DBAFlags:
     paper="Post and Vilar 2018, dynamic beam allocation",
     constrained=True,
 )
-def build(flags, context) -> DBA:
-    even = str(flags.dba_allocation) == "even"
+def build(flags: DBAFlags, context) -> DBA:
+    even = flags.dba_allocation == "even"
     return make_select(
         DBA,
         context,
         even=even,
-        competing=COMPETING_ROWS if even and str(flags.constraint_compete) != "off" else 0,
+        competing=COMPETING_ROWS if even and flags.constraint_compete != "off" else 0,
         more=flags.constraint_rows,
     )

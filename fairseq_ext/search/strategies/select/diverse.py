@@ -19,6 +19,7 @@ from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Select
 from fairseq_ext.search.registry import register
+from fairseq_ext.search.settings import Generation, NoFlags
 
 
 class Diverse(Select):
@@ -51,7 +52,7 @@ class Diverse(Select):
         return Candidates(row, token, score, self.k)
 
 
-def check(flags, generation) -> None:
+def check(flags: NoFlags, generation: Generation) -> None:
     """Refuse a beam that cannot be divided among the groups (raises UsageError)."""
     if generation.beam % max(1, generation.diverse_beam_groups):
         raise UsageError(
@@ -69,5 +70,5 @@ def check(flags, generation) -> None:
     neutral=({"select": "diverse", "diverse_beam_groups": 1},),
     paper="fairseq's own; Vijayakumar et al. 2018",
 )
-def build(flags, context) -> Diverse:
+def build(flags: NoFlags, context) -> Diverse:
     return Diverse(context.k, max(1, context.diverse_groups), context.diverse_strength)

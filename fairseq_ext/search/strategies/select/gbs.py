@@ -92,5 +92,5 @@ class GridBeam(DBA):
     paper="Hokamp and Liu 2017, grid beam search",
     constrained=True,
 )
-def build(flags, context) -> GridBeam:
+def build(flags: GridBeamFlags, context) -> GridBeam:
     return make_select(GridBeam, context, flags.gbs_base)

@@ -32,6 +32,7 @@ from fairseq_ext.search.log_probs import LogProbs, is_compiled
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Select
 from fairseq_ext.search.registry import register
+from fairseq_ext.search.settings import Generation
 
 
 def noise_of(beam: Beam, pool: Pool) -> tuple[Tensor, Tensor, Tensor]:
@@ -93,7 +94,7 @@ class SamplingFlags:
     )
 
 
-def cuts(flags, generation) -> dict[str, float]:
+def cuts(flags: SamplingFlags, generation: Generation) -> dict[str, float]:
     """Return the flags that cut off words, and their values."""
     given = {
         "topk": generation.sampling_topk,
@@ -103,7 +104,7 @@ def cuts(flags, generation) -> dict[str, float]:
     return {f"--sampling-{name}": value for name, value in given.items() if value > 0}
 
 
-def check(flags, generation) -> None:
+def check(flags: SamplingFlags, generation: Generation) -> None:
     """Refuse two ways of cutting off words (raises UsageError)."""
     if len(given := list(cuts(flags, generation))) > 1:
         raise UsageError(
@@ -111,7 +112,7 @@ def check(flags, generation) -> None:
         )
 
 
-def signature_part(flags, generation) -> str:
+def signature_part(flags: SamplingFlags, generation: Generation) -> str:
     """Return the part of the signature for fairseq's flags."""
     return f"topk={max(0, generation.sampling_topk)},topp={max(0, generation.sampling_topp):g}"
 
@@ -129,7 +130,7 @@ def signature_part(flags, generation) -> str:
     example=({"select": "sampling", "sampling": True, "sampling_epsilon": 0.05},),
     paper="fairseq's own; Hewitt et al. 2022 (--sampling-epsilon)",
 )
-def build(flags, context) -> Sampling:
+def build(flags: SamplingFlags, context) -> Sampling:
     floor = float(torch.tensor(flags.sampling_epsilon or 0.0).log())
     mass = context.sampling_topp if context.sampling_topp > 0 else 1.0
     return Sampling(context.k, SamplingCut(max(0, context.sampling_topk), mass, floor))

@@ -20,6 +20,7 @@ from fairseq_ext.search.phrases.phrase_table import PhraseTable
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Select
 from fairseq_ext.search.registry import register
+from fairseq_ext.search.settings import NoFlags
 
 
 class TopK(Select):
@@ -40,7 +41,7 @@ class TopK(Select):
 
 
 @register("select", "topk", needs=("no constraints",), neutral=({},), paper="fairseq's own")
-def build(flags, context) -> TopK:
+def build(flags: NoFlags, context) -> TopK:
     return TopK(context.k, context.children)
 
 

@@ -28,12 +28,13 @@ from fairseq_ext.model.transformer.supported import output_layers
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import PerPoolCache, Pool
+from fairseq_ext.search.settings import Generation
 from fairseq_ext.search.shortlists import CLOCK, ListSoftmax, ShortlistMeter
 
 logger = logging.getLogger("fairseq_ext")
 
 
-def target_counts(flags, context, T: int) -> list[int]:
+def target_counts(flags: ShortlistFlags, context, T: int) -> list[int]:
     """Return the frequency of each target word, by id; it chooses T words."""
     dictionary = context.dictionary
     if not flags.shortlist_counts:
@@ -66,9 +67,10 @@ def target_counts(flags, context, T: int) -> list[int]:
     return counts
 
 
-def shortlist_arguments(flags, context, T: int, share: str) -> dict:
-    """Return the arguments that every ShortlistSoftmax takes, for T words of the base."""
-    layers = output_layers(context.models, f"--softmax {flags.softmax}")
+def shortlist_arguments(name: str, flags: ShortlistFlags, context, T: int, share: str) -> dict:
+    """Return the arguments that every ShortlistSoftmax takes, for T words of the base. name: of
+    the strategy."""
+    layers = output_layers(context.models, f"--softmax {name}")
     base = most_frequent(target_counts(flags, context, T), T, (context.eos, context.unk))
     measured = ShortlistMeter(context.stats, context.k, flags.shortlist_recall_every)
     return dict(
@@ -127,7 +129,7 @@ class TopFlags(ShortlistFlags):
     )
 
 
-def check_top(flags, generation) -> None:
+def check_top(flags: TopFlags, generation: Generation) -> None:
     """Refuse a size below zero (raises UsageError)."""
     if flags.shortlist_top < 0:
         raise UsageError(

@@ -8,6 +8,7 @@ from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Softmax
 from fairseq_ext.search.registry import register
+from fairseq_ext.search.settings import NoFlags
 
 
 class FullSoftmax(Softmax):
@@ -29,5 +30,5 @@ class FullSoftmax(Softmax):
 
 
 @register("softmax", "full", neutral=({},), paper="fairseq's own")
-def build(flags, context) -> FullSoftmax:
+def build(flags: NoFlags, context) -> FullSoftmax:
     return FullSoftmax(context.temperature)

@@ -24,6 +24,7 @@ from torch import Tensor
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import table_lines
 from fairseq_ext.search.registry import register
+from fairseq_ext.search.settings import Generation
 from fairseq_ext.search.strategies.softmax._shortlist import (
     ShortlistSoftmax,
     TopFlags,
@@ -83,7 +84,7 @@ def read_table(path: str, source, target, words: int) -> Tensor:
     return out
 
 
-def check(flags, generation) -> None:
+def check(flags: LexicalFlags, generation: Generation) -> None:
     """Refuse a shortlist without its table (raises UsageError)."""
     check_top(flags, generation)
     if not flags.shortlist_file:
@@ -110,15 +111,16 @@ def check(flags, generation) -> None:
     ),
     paper="Shi and Knight 2017; baseline WA of Shi, Xu and Knight 2018",
 )
-def build(flags, context) -> ShortlistSoftmax:
+def build(flags: LexicalFlags, context) -> ShortlistSoftmax:
     if context.source_dictionary is None:
         raise UsageError(
             "--softmax lexical needs the task's source dictionary, which this task lacks: "
             "use --softmax top"
         )
+    assert flags.shortlist_file is not None  # `check`
     table = read_table(
         flags.shortlist_file, context.source_dictionary, context.dictionary, flags.shortlist_words
     )
-    share = str(flags.shortlist_share)
-    arguments = shortlist_arguments(flags, context, flags.shortlist_top, share)
+    size, share = flags.shortlist_top, flags.shortlist_share
+    arguments = shortlist_arguments("lexical", flags, context, size, share)
     return ShortlistSoftmax(table=table, **arguments)

@@ -47,6 +47,7 @@ from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.registry import register
+from fairseq_ext.search.settings import Generation
 from fairseq_ext.search.shortlists import CLOCK, Probe
 from fairseq_ext.search.strategies.softmax._shortlist import (
     ShortlistFlags,
@@ -245,7 +246,7 @@ def kernels_for(weight: Tensor) -> Any:
     return lsh_torch
 
 
-def check(flags, generation) -> None:
+def check(flags: LSHFlags, generation: Generation) -> None:
     """Refuse invalid parameters (raises UsageError)."""
     if flags.lsh_k < 2 or flags.lsh_u < 1 or flags.lsh_bands < 1:
         raise UsageError("--lsh-k takes 2 or more, --lsh-u and --lsh-bands 1 or more")
@@ -287,13 +288,13 @@ SMALL = {
     example=(SMALL,),
     paper="Shi, Xu and Knight 2018, locality sensitive hashing",
 )
-def build(flags, context) -> LSH:
+def build(flags: LSHFlags, context) -> LSH:
     if len(context.models) > 1:
         raise UsageError(
             "--softmax lsh has one index and an ensemble has several output layers: use one model, "
             "or --softmax full"
         )
-    arguments = shortlist_arguments(flags, context, flags.lsh_top, str(flags.lsh_share))
+    arguments = shortlist_arguments("lsh", flags, context, flags.lsh_top, flags.lsh_share)
     weight, bias = arguments["layers"][0]
     if flags.lsh_k > weight.size(1) + (bias is not None):
         raise UsageError(

@@ -51,6 +51,7 @@ from fairseq_ext.search.log_probs import MANY, LogProbs, blockwise_topk, is_comp
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Softmax
 from fairseq_ext.search.registry import register
+from fairseq_ext.search.settings import NoFlags
 
 logger = logging.getLogger("fairseq_ext")
 TOLERANCE = 5e-5  # of log Z, in nats
@@ -250,7 +251,7 @@ def unavailable_reason(weight: Tensor, m: int) -> str | None:
     example=({"softmax": "screened"},),
     paper="the full softmax from half the bytes, with certified bounds",
 )
-def build(flags, context) -> Screened:
+def build(flags: NoFlags, context) -> Screened:
     if len(context.models) > 1:
         raise UsageError(
             "--softmax screened bounds one output layer and an ensemble has several: use one "

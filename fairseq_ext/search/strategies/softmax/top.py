@@ -33,6 +33,6 @@ from fairseq_ext.search.strategies.softmax._shortlist import (
     example=({"softmax": "top", "shortlist_top": 12, "shortlist_share": "sentence"},),
     paper="Shi, Xu and Knight 2018, baseline TOP",
 )
-def build(flags, context) -> ShortlistSoftmax:
-    share = str(flags.shortlist_share)
-    return ShortlistSoftmax(**shortlist_arguments(flags, context, flags.shortlist_top, share))
+def build(flags: TopFlags, context) -> ShortlistSoftmax:
+    size, share = flags.shortlist_top, flags.shortlist_share
+    return ShortlistSoftmax(**shortlist_arguments("top", flags, context, size, share))

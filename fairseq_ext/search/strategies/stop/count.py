@@ -28,6 +28,7 @@ from fairseq_ext.search.finished import Finished
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Stop
 from fairseq_ext.search.registry import register
+from fairseq_ext.search.settings import Generation
 from fairseq_ext.search.strategies.stop.length_reward import LengthFlags, check_length
 
 MOST_PATIENCE = 1_000_000
@@ -101,7 +102,7 @@ class CountFlags(LengthFlags):
     )
 
 
-def check(flags, generation) -> None:
+def check(flags: CountFlags, generation: Generation) -> None:
     """Refuse a patience below 1, or a too large one (raises UsageError)."""
     check_length(flags, generation)
     if flags.patience < 1 and flags.patience != -1:
@@ -125,5 +126,5 @@ def check(flags, generation) -> None:
     example=({"patience": 2}, {"length_reward": 0.5, "unnormalized": True}),
     paper="fairseq's own; Kasai et al. 2022 (--patience)",
 )
-def build(flags, context) -> Count:
+def build(flags: CountFlags, context) -> Count:
     return Count(context.eos, 1 if flags.patience == -1 else flags.patience)

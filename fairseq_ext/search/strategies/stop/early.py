@@ -200,7 +200,7 @@ class Early(Count):
     example=({"stop": "early", "select": "dba"}, {"stop": "early", "select": "gbs"}),
     paper="none; an addition for constrained search",
 )
-def build(flags, context) -> Early:
+def build(flags: LengthFlags, context) -> Early:
     return Early(context.eos, context.scoring, context.stats)
 
 

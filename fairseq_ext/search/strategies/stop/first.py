@@ -52,5 +52,5 @@ class First(Stop):
     example=({"stop": "first"},),
     paper="Huang, Zhao and Ma 2017, baseline of OpenNMT-py",
 )
-def build(flags, context) -> First:
+def build(flags: LengthFlags, context) -> First:
     return First(context.eos)

@@ -11,6 +11,7 @@ search/finished.py computes it. Neutral setting: --length-reward 0.
 from dataclasses import dataclass, field
 
 from fairseq_ext.core.errors import UsageError
+from fairseq_ext.search.settings import Generation
 
 MOST = 1000  # nats, and target tokens for each source token
 LONGEST = 1_000_000  # subwords
@@ -51,7 +52,7 @@ class LengthFlags:
     )
 
 
-def check_length(flags, generation) -> None:
+def check_length(flags: LengthFlags, generation: Generation) -> None:
     """Refuse a reward without a bound, and parameters of a reward of 0 (raises UsageError)."""
     if not 0 <= flags.length_reward <= MOST:
         raise UsageError(f"--length-reward (nats) must be 0 to {MOST}, not {flags.length_reward}")

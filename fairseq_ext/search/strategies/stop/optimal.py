@@ -44,6 +44,7 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Stop
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.report import Ending
+from fairseq_ext.search.settings import Generation
 from fairseq_ext.search.strategies.stop.length_reward import LengthFlags, check_length
 
 
@@ -177,7 +178,7 @@ class OptimalEnding(Stop):
         self.early_end.count(ending)
 
 
-def check(flags, generation) -> None:
+def check(flags: OptimalFlags, generation: Generation) -> None:
     """Refuse scores that a certificate cannot compare (raises UsageError)."""
     check_length(flags, generation)
     if not math.isfinite(generation.lenpen):
@@ -187,7 +188,7 @@ def check(flags, generation) -> None:
         )
 
 
-def certificate(flags, generation) -> str:
+def certificate(flags: OptimalFlags, generation: Generation) -> str:
     """Return the scores that the certificate holds for: sums of log-probabilities, those with the
     reward, or either over length**lenpen (whose bound is exact and loose)."""
     if not generation.unnormalized and generation.lenpen:
@@ -210,8 +211,8 @@ def certificate(flags, generation) -> str:
     ),
     paper="Huang, Zhao and Ma 2017, optimal ending",
 )
-def build(flags, context) -> OptimalEnding:
-    paper = str(flags.stop_expansion) == "paper"
+def build(flags: OptimalFlags, context) -> OptimalEnding:
+    paper = flags.stop_expansion == "paper"
     return OptimalEnding(context.eos, context.scoring, context.stats, paper, flags.prune_bound)
 
 

@@ -58,5 +58,5 @@ class Shrink(Stop):
     example=({"stop": "shrink"},),
     paper="Huang, Zhao and Ma 2017, baseline of RNNsearch",
 )
-def build(flags, context) -> Shrink:
+def build(flags: LengthFlags, context) -> Shrink:
     return Shrink(context.k, context.eos)

@@ -1,12 +1,11 @@
 """The flags of optimal ending: they reach the search, and wrong ones are refused."""
 
 import pytest
-from fairseq.dataclass.configs import GenerationConfig
 from models import batch, build, generators, run
 
-from fairseq_ext.plugin.tasks import Flags
 from fairseq_ext.search.checks import validate
 from fairseq_ext.search.finished import Scoring
+from fairseq_ext.search.settings import Settings
 
 
 def test_flags_reach_the_search():
@@ -58,5 +57,5 @@ def test_the_signature_says_which_certificate_it_is(flags, generation, reported)
 
 
 def test_a_positive_unk_penalty_and_a_language_model_without_a_certificate_pass():
-    validate(Flags(stop="optimal"), GenerationConfig(unkpen=1.0))
-    validate(Flags(stop="shrink"), GenerationConfig(unkpen=-1.0, lm_path="lm.pt"))
+    validate(Settings({"stop": "optimal", "unkpen": 1.0}))
+    validate(Settings({"stop": "shrink", "unkpen": -1.0, "lm_path": "lm.pt"}))
