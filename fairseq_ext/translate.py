@@ -331,7 +331,7 @@ def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
     if (
         not CompiledSearch.supports(setup)
         or not is_compiled_throughout(setup.decoder.weights)
-        or setup.spec.scoring.reward
+        or setup.scoring.reward
         or encoder is None
         or encoder.compiled is None
         or encoder.positions is None
@@ -377,7 +377,7 @@ def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
         "decoder": weights.compiled.struct,
         "decoder_layers": weights.compiled.keepalive[0],
     } | {f"cross{i}": each.struct for i, each in enumerate(cross)}
-    source, target, spec = task.source_dictionary, task.target_dictionary, setup.spec
+    source, target = task.source_dictionary, task.target_dictionary
     files = [cfg.common_eval.path, cfg.bpe.sentencepiece_model]
     files += [
         os.path.join(cfg.task.data, f"dict.{language}.txt")
@@ -402,10 +402,10 @@ def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
             "layers": len(cross),
             "heads": weights.heads,
             "scale": encoder.scale,
-            "max_len_a": spec.max_len_a,
-            "max_len_b": spec.max_len_b,
-            "max_len": spec.max_len,
-            "lenpen": spec.scoring.lenpen,
+            "max_len_a": setup.max_len_a,
+            "max_len_b": setup.max_len_b,
+            "max_len": setup.max_len,
+            "lenpen": setup.scoring.lenpen,
         }
         arrays = {"embedding": encoder.embedding.numpy(), "positions": encoder.positions.numpy()}
         save(

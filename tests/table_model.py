@@ -30,7 +30,7 @@ from fairseq_ext.core.stats import Stats
 from fairseq_ext.search.finished import Hypothesis, Scoring
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.processors import LogitsProcessors
-from fairseq_ext.search.protocols import SearchSetup, SearchSpec, Stop, Strategies
+from fairseq_ext.search.protocols import SearchSpec, Setup, Stop, Strategies
 from fairseq_ext.search.registry import STRATEGIES
 from fairseq_ext.search.settings import Settings
 from fairseq_ext.search.strategies.decoding.beam import beam_search
@@ -223,8 +223,8 @@ def stop_plug(
     """What `--stop NAME` and these flags build."""
     strategy, settings = STRATEGIES["stop"][name], Settings(flags)
     stats = stats or Stats()
-    context = SimpleNamespace(**vars(spec(k, nbest, scoring)), stats=stats, settings=settings)
-    return strategy.build(settings.get(strategy.flags), context)
+    setup = SimpleNamespace(**vars(spec(k, nbest, scoring)), stats=stats, settings=settings)
+    return strategy.build(settings.get(strategy.flags), setup)
 
 
 def search(
@@ -268,12 +268,16 @@ def search(
     )
     stats = stats if stats is not None else Stats()
     lists: list[list[Hypothesis]] = [[] for _ in tables]
-    setup = SearchSetup(
-        TableDecoder(tables),
-        spec(k, nbest, scoring),
-        strategies,
-        LogitsProcessors(PAD, UNK, EOS, min_len=min_len),
-        stats,
+    setup = Setup(
+        **vars(spec(k, nbest, scoring)),
+        settings=Settings(),
+        decoder=TableDecoder(tables),
+        models=[],
+        dictionary=None,
+        source_dictionary=None,
+        processors=LogitsProcessors(PAD, UNK, EOS, min_len=min_len),
+        stats=stats,
+        strategies=strategies,
     )
 
     def keep(sentence: int, found: list[Hypothesis]) -> None:

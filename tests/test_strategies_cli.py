@@ -108,20 +108,20 @@ class WorstFlags(FairseqDataclass):
 
 @register("select", "mine", needs=("search loop", "beam"), neutral=({"select": "mine"},),
           example=({"select": "mine"},), paper="none")
-def mine(flags, context):
-    return TopK(context.k, context.children)
+def mine(flags, setup):
+    return TopK(setup.k, setup.children)
 
 
 @register("stop", "mine", needs=("search loop", "beam"), neutral=({"stop": "mine"},),
           example=({"stop": "mine"},), paper="none")
-def stop(flags, context):
-    return Count(context.eos)
+def stop(flags, setup):
+    return Count(setup.eos)
 
 
 @register("softmax", "mine", needs=("search loop",), neutral=({"softmax": "mine"},),
           example=({"softmax": "mine"},), paper="none")
-def softmax(flags, context):
-    return FullSoftmax(context.temperature)
+def softmax(flags, setup):
+    return FullSoftmax(setup.temperature)
 
 
 class Nothing(Prune):
@@ -132,7 +132,7 @@ class Nothing(Prune):
 @register("prune", "nothing", WorstFlags, needs=("search loop", "beam"),
           neutral=({"prune_nothing": 1.0},),
           example=({"prune_nothing": 1.0},), paper="none")
-def nothing(flags, context):
+def nothing(flags, setup):
     return Nothing()
 '''
 

@@ -118,11 +118,11 @@ class Decoding:
 
     def prepared(self, number: int, job: Job) -> JobRequest:
         """Return the request, segmented and checked (raises UsageError)."""
-        translator, spec = self.translator, self.generator.spec
+        translator, setup = self.translator, self.generator.setup
         nbest = translator.nbest if job.nbest is None else job.nbest
-        if not 1 <= nbest <= spec.k:
+        if not 1 <= nbest <= setup.k:
             raise UsageError(
-                f"nbest is {nbest} and the beam is {spec.k}: ask for 1 to {spec.k} hypotheses"
+                f"nbest is {nbest} and the beam is {setup.k}: ask for 1 to {setup.k} hypotheses"
             )
         tokens = translator.checked(job.source, "the source")
         if self.longest is not None and tokens.numel() > self.longest:
@@ -132,14 +132,14 @@ class Decoding:
             )
         constraints, terms = self.requirements.of_job(job, tokens)
         search_constraints = constraints
-        searched = nbest if self.generator.bayes_risk is None else spec.k
+        searched = nbest if self.generator.bayes_risk is None else setup.k
         if (
             constraints is not None
             and constraints.terms
             and places_terms(translator.generator.settings)
         ):
             search_constraints = constraints.without_terms()
-            searched = min(spec.k, max(nbest, SEARCHED))
+            searched = min(setup.k, max(nbest, SEARCHED))
         return JobRequest(
             number,
             searched,
@@ -164,7 +164,7 @@ class Decoding:
             driver.clear()
             return [driver]
         device = torch.device("cuda" if self.translator.cuda else "cpu")
-        return [*compiled(setup), LoopSearch(setup, OpenPool(self.places, setup.spec.pad, device))]
+        return [*compiled(setup), LoopSearch(setup, OpenPool(self.places, setup.pad, device))]
 
     @property
     def busy(self) -> bool:
@@ -227,7 +227,7 @@ class Decoding:
             # random numbers of samples depend on the number, and on no neighbour
             pool.ids = pool.ids.new_tensor([request.job.number for request in batch])
             pool.seeds = [
-                self.generator.spec.seed if request.job.seed is None else request.job.seed
+                self.generator.setup.seed if request.job.seed is None else request.job.seed
                 for request in batch
             ]
             for sentence, request in enumerate(batch):

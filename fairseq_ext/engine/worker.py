@@ -91,7 +91,7 @@ def decoding_of(flags: dict[str, Any]) -> Decoding:
         )
     own, places = settings.get(StreamFlags), 1
     if is_beam:
-        places = max(1, own.stream_rows // setup.spec.k) if own.stream_rows else own.stream_width
+        places = max(1, own.stream_rows // setup.k) if own.stream_rows else own.stream_width
     setup.strategies.schedule = Stream(
         places, float(threshold), own.stream_order == "shortest", None, STEPS, fills=True
     )
@@ -126,7 +126,7 @@ def description(decoding: Decoding) -> Description:
         translator.signature,
         languages.source or "",
         languages.target or "",
-        translator.generator.spec.k,
+        translator.generator.setup.k,
         translator.nbest,
         decoding.places,
         longest,

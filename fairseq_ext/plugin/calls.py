@@ -182,7 +182,7 @@ def pool_without_constraints(translator: Any, tokens: Sequence[Tensor]) -> Pool:
         pool.constraints = None
         return pool
     generator = translator.generator
-    source = collate_tokens(list(tokens), generator.spec.pad, left_pad=True)
+    source = collate_tokens(list(tokens), generator.setup.pad, left_pad=True)
     inputs = {"src_tokens": source, "src_lengths": torch.tensor([t.numel() for t in tokens])}
     return generator.pools.pool(
         {"net_input": utils.move_to_cuda(inputs) if translator.cuda else inputs}, None, None

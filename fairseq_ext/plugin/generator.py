@@ -26,10 +26,10 @@ from fairseq_ext.model.choose import check_finite, make_decoder, refuse_other_ba
 from fairseq_ext.model.protocol import Regroupable
 from fairseq_ext.model.stock_model import model_of_pair
 from fairseq_ext.plugin.flags_dataclass import RunFlags
-from fairseq_ext.plugin.options import Context, search_spec, signature, signature_versions
+from fairseq_ext.plugin.options import search_spec, signature, signature_versions
 from fairseq_ext.plugin.pools import PoolBuilder, dictionary_of
 from fairseq_ext.plugin.results import Progress, Result, ResultsFile, checksum
-from fairseq_ext.plugin.search_setup import driver_of, may_read_models, setup_of
+from fairseq_ext.plugin.search_setup import driver_of, may_read_models, with_strategies
 from fairseq_ext.search.constraints.glossary import places_terms
 from fairseq_ext.search.constraints.report import (
     SentenceGoal,
@@ -43,7 +43,7 @@ from fairseq_ext.search.phrases.segmenter import Segmenter, TargetText
 from fairseq_ext.search.phrases.sentence import Meets, SentenceConstraints, met
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.processors import LogitsProcessors
-from fairseq_ext.search.protocols import Strategies
+from fairseq_ext.search.protocols import Setup, Strategies
 from fairseq_ext.search.settings import Settings
 
 # the stock searches that our drivers replace
@@ -79,7 +79,6 @@ class BeamSearchGenerator(SequenceGenerator):
         super().__init__(models, tgt_dict, **stock)
         self.settings, run = settings, settings.get(RunFlags)
         self.stats: Stats = Stats() if share is None else share.stats
-        self.spec = search_spec(settings, self)
         # searches of fairseq's own, such as diverse beams, run in fairseq's loop
         self.runs_stock_loop = type(self.search) not in OWN_LOOP
         need_attention = isinstance(self.model, EnsembleModelWithAlignment)
@@ -99,18 +98,21 @@ class BeamSearchGenerator(SequenceGenerator):
         )
         if self.runs_stock_loop:
             self.stats.exclude_decoder_counters()
-        self.context = Context(
-            **vars(self.spec),
-            dictionary=tgt_dict,
-            source_dictionary=source,
-            settings=settings,
-            models=searched,
-            stats=self.stats,
+        self.setup = with_strategies(
+            Setup(
+                **vars(search_spec(settings, self)),
+                settings=settings,
+                decoder=self.made_decoder,
+                models=searched,
+                dictionary=tgt_dict,
+                source_dictionary=source,
+                processors=self.processors(),
+                stats=self.stats,
+            )
         )
-        self.setup = setup_of(self.context, self.made_decoder, self.processors())
         text = self.current_target_text if places_terms(settings) else None
-        self.driver = driver_of(self.context, self.setup, self.meets, self.detokenize, text)
-        self.pools = PoolBuilder(settings, self.spec, source, tgt_dict)
+        self.driver = driver_of(self.setup, self.meets, self.detokenize, text)
+        self.pools = PoolBuilder(self.setup)
         self.results: ResultsFile | None = None  # for results as sentences finish
         # the task replaces it by one that knows --bpe and --tokenizer (run.py)
         self.target_text = TargetText(
@@ -278,7 +280,7 @@ class BeamSearchGenerator(SequenceGenerator):
 
     def source_text(self, pool: Pool, sentence: int) -> str:
         """Return a sentence's source as text; "" for speech."""
-        words = self.context.source_dictionary
+        words = self.setup.source_dictionary
         return "" if words is None else self.detokenize(words.string(pool.source(sentence)))
 
     def checksum(self, pool: Pool, sentence: int) -> str:

@@ -1,5 +1,5 @@
-"""`Settings` from fairseq's namespaces (argparse, omegaconf), read once, when a generator is built;
-the input of a strategy's builder (`Context`), and the one-line signature."""
+"""`Settings` from fairseq's namespaces (argparse, omegaconf), read once, when a generator is built,
+and the one-line signature."""
 
 from __future__ import annotations
 
@@ -56,10 +56,7 @@ from fairseq_ext.search.strategies.prune import ChildrenFlags
 from fairseq_ext.search.strategies.stop.length_reward import LengthFlags
 
 if TYPE_CHECKING:
-    from fairseq.data import Dictionary
     from fairseq.sequence_generator import SequenceGenerator
-
-    from fairseq_ext.core.stats import Stats
 
 
 VERSION = __version__.rpartition(".")[0]
@@ -164,23 +161,6 @@ def chosen_settings(
     return settings
 
 
-@dataclass(frozen=True, kw_only=True)
-class Context(SearchSpec):
-    """The input of a strategy's builder, in addition to its flags: settings of the search,
-    dictionaries, models."""
-
-    dictionary: Dictionary  # target side
-    source_dictionary: Dictionary | None
-    settings: Settings
-    models: list
-    stats: Stats
-
-    @property
-    def joined_dictionary(self) -> bool:
-        """Whether source and target side share their words, and so their counts."""
-        return self.source_dictionary is not None and self.source_dictionary == self.dictionary
-
-
 def search_spec(settings: Settings, stock: SequenceGenerator) -> SearchSpec:
     """Return the settings of a search, from our flags and from fairseq's generator."""
     generation, length = settings.generation, settings.get(LengthFlags)
@@ -209,10 +189,6 @@ def search_spec(settings: Settings, stock: SequenceGenerator) -> SearchSpec:
         # a row has at most k children that count
         children=children if children is not None and children < k else None,
         seed=settings.command.seed,
-        diverse_groups=generation.diverse_beam_groups,
-        diverse_strength=generation.diverse_beam_strength,
-        sampling_topk=generation.sampling_topk,
-        sampling_topp=generation.sampling_topp,
     )
 
 

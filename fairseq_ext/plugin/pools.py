@@ -7,7 +7,6 @@ from dataclasses import fields
 from typing import Any
 
 import torch
-from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_ext.core.errors import SentenceError, UsageError, counted
@@ -21,10 +20,8 @@ from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.phrases.sentence_ends import EndsOfSources
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import SearchSpec
-from fairseq_ext.search.registry import refills
+from fairseq_ext.search.protocols import Setup
 from fairseq_ext.search.report import Outcome, named
-from fairseq_ext.search.settings import Settings
 
 
 def source_of(sample: dict[str, Any]) -> Tensor:
@@ -60,24 +57,14 @@ def hypothesis_of(found: dict[str, Any]) -> Hypothesis:
 
 
 class PoolBuilder:
-    """A builder of pools from batches.
+    """A builder of pools from batches."""
 
-    source, target: dictionaries, the first None for tasks without one.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        spec: SearchSpec,
-        source: Dictionary | None,
-        target: Dictionary,
-    ):
-        self.spec, self.ordered = spec, is_ordered(settings)
-        self.refills = refills(settings)
+    def __init__(self, setup: Setup):
+        self.setup, settings = setup, setup.settings
+        self.ordered = is_ordered(settings)
         self.bans_any_case = settings.get(AvoidFlags).avoid_case == "any"
         self.ends_as_source = settings.get(EndFlags).constraint_end
         self.soft = settings.get(ConstraintFlags).constraint_bonus is not None
-        self.source, self.target = source, target
         self.ends: EndsOfSources | None = None
         self.made_products: Products | None = None
 
@@ -90,15 +77,17 @@ class PoolBuilder:
         decoder's first input, None for EOS. Errors: SentenceError for a minimum length above a
         sentence's limit.
         """
-        spec, net_input, source = self.spec, sample["net_input"], source_of(sample)
+        setup, net_input, source = self.setup, sample["net_input"], source_of(sample)
         # EOS is one of the tokens
-        length = source.ne(spec.pad).sum(1) if source.dim() == 2 else net_input["src_lengths"]
+        length = source.ne(setup.pad).sum(1) if source.dim() == 2 else net_input["src_lengths"]
         lengths = length.tolist()
-        max_len = [min(int(spec.max_len_a * n + spec.max_len_b), spec.max_len - 1) for n in lengths]
+        max_len = [
+            min(int(setup.max_len_a * n + setup.max_len_b), setup.max_len - 1) for n in lengths
+        ]
         for n, limit in zip(lengths, max_len, strict=True):
-            if spec.min_len > limit:
+            if setup.min_len > limit:
                 raise SentenceError(
-                    f"--min-len {spec.min_len} is above the length limit {limit} of a sentence of "
+                    f"--min-len {setup.min_len} is above the length limit {limit} of a sentence of "
                     f"{counted(n, 'token')}: raise --max-len-b or lower --min-len"
                 )
         # an interactive command and the API give no numbers
@@ -106,15 +95,15 @@ class PoolBuilder:
         ids, numbered = (
             (found, True) if isinstance(found, Tensor) else (torch.arange(len(lengths)), False)
         )
-        bos = spec.eos if bos_token is None else bos_token
+        bos = setup.eos if bos_token is None else bos_token
         pool = Pool(
-            net_input, length, max_len, ids, bos, prefix_tokens, pad=spec.pad, numbered=numbered
+            net_input, length, max_len, ids, bos, prefix_tokens, pad=setup.pad, numbered=numbered
         )
         # speech: padding changes the encoder's output, and in a stream it depends on the others
-        pool.encodes_separately = source.dim() == 3 and self.refills
+        pool.encodes_separately = source.dim() == 3 and setup.refills
         pool.draft_lines = sample.get("draft_lines")  # of an interactive session
         # a call of the API may have its own
-        pool.seeds = sample.get("seeds", [spec.seed] * len(lengths))
+        pool.seeds = sample.get("seeds", [setup.seed] * len(lengths))
         return pool
 
     def constrain_(
@@ -125,7 +114,7 @@ class PoolBuilder:
         given = sample.get("sentence_constraints")
         if given is None and packed is not None:
             given = [
-                from_packed(row, self.target, number)
+                from_packed(row, self.setup.dictionary, number)
                 for row, number in zip(packed, pool.ids.tolist(), strict=True)
             ]
         if given is None:
@@ -134,7 +123,7 @@ class PoolBuilder:
         pool.boundaries, pool.banned_in_any_case = text.boundaries, self.bans_any_case
         if self.ends_as_source:
             pool.ends = self.allowed_sentence_ends(text)(
-                [row[row != self.spec.pad].tolist() for row in pool.net_input["src_tokens"].cpu()]
+                [row[row != self.setup.pad].tolist() for row in pool.net_input["src_tokens"].cpu()]
             )
         pool.lead = None if pool.prefix is None else [len(pool.forced(i)) for i in range(len(pool))]
         if any(c.prefix for c in given):
@@ -146,9 +135,9 @@ class PoolBuilder:
     def products(self, text: TargetText) -> Products:
         """Return the products of allowed outputs with other constraints."""
         if self.made_products is None:
-            spec, unseen = self.spec, text.left_out
+            setup, unseen = self.setup, text.left_out
             self.made_products = Products(
-                len(self.target), spec.eos, spec.min_len, unseen, self.soft
+                len(setup.dictionary), setup.eos, setup.min_len, unseen, self.soft
             )
         return self.made_products
 
@@ -156,5 +145,7 @@ class PoolBuilder:
         """Return the sentence ends that --constraint-end allows for each source."""
         if self.ends is None:
             segmenter = text.segmenter()
-            self.ends = EndsOfSources(segmenter.dictionary, self.source, segmenter.bpe)
+            self.ends = EndsOfSources(
+                segmenter.dictionary, self.setup.source_dictionary, segmenter.bpe
+            )
         return self.ends

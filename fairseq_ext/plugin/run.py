@@ -219,7 +219,7 @@ class Command:
         flags, stats = generator.settings.get(RunFlags), generator.stats
         logger.info(stats.signature)
         if flags.results_file:
-            made_from, words = run_key(generator, models), len(generator.context.dictionary)
+            made_from, words = run_key(generator, models), len(generator.setup.dictionary)
             generator.results = ResultsFile(
                 flags.results_file, flags.resume, stats.signature, made_from, words
             )
@@ -290,7 +290,7 @@ def run_key(generator: BeamSearchGenerator, models: list) -> dict[str, str]:
 
     Errors: UsageError for a file that cannot be read.
     """
-    context, ours = generator.context, generator.settings.values
+    setup, ours = generator.setup, generator.settings.values
     same_results = SAME_RESULTS | declared("same_results").keys()
     of_schedule = {
         f.name for s in STRATEGIES["schedule"].values() for f in dataclasses.fields(s.flags)
@@ -309,9 +309,9 @@ def run_key(generator: BeamSearchGenerator, models: list) -> dict[str, str]:
         if part.partition(":")[0] not in left_out
     ]
     found["the search"] = without_paths("|".join(search), ours.values())
-    if context.source_dictionary is not None:
-        found["the source dictionary"] = fingerprint_of_dictionary(context.source_dictionary)
-    found["the target dictionary"] = fingerprint_of_dictionary(context.dictionary)
+    if setup.source_dictionary is not None:
+        found["the source dictionary"] = fingerprint_of_dictionary(setup.source_dictionary)
+    found["the target dictionary"] = fingerprint_of_dictionary(setup.dictionary)
     found["the model"] = fingerprint_of_weights(models)
     return found
 

@@ -12,11 +12,12 @@
 | candidates.py | continuations, banks, and the rows of the next beam |
 | finished.py | finished hypotheses, and the scores that they are ranked by |
 | report.py | what is reported of a sentence, and its JSON |
+| settings.py | all settings of a run, frozen |
 | protocols.py, registry.py | the extension points; the strategies by name |
 | checks.py, outside.py | refusals of flags; checks of strategies from outside |
 | mbr.py | minimum Bayes risk over the candidates |
 
 Order of imports: phrases/ (phrases as tokens); then the files of this folder; then parallel/ and
 constraints/; then strategies/, a file for each value of a flag. Each imports only from those before
-it, and from core, kernels and model. Only checks.py reads the flags of constraints/ as well.
+it, and from core, kernels and model.
 """

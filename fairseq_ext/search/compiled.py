@@ -35,7 +35,7 @@ from fairseq_ext.search.finished import Hypothesis, n_best
 from fairseq_ext.search.log_probs import MANY
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.pool import PerPoolCache, Pool
-from fairseq_ext.search.protocols import SearchSetup
+from fairseq_ext.search.protocols import Setup
 from fairseq_ext.search.report import Ending
 from fairseq_ext.search.scheduler import CompiledSearcher, Request, common_prefix
 from fairseq_ext.search.shortlists import CompiledLists
@@ -46,7 +46,7 @@ FIRST_POSITIONS, FIRST_STEPS = 32, 8  # initial cache positions: shared, and for
 class CompiledSearch(CompiledSearcher):
     """Beam search of sentences without constraints, or with required phrases only."""
 
-    def __init__(self, setup: SearchSetup):
+    def __init__(self, setup: Setup):
         self.setup, unconstrained = setup, without_constraints(setup)
         # those of sentences without constraints, and of pools with required phrases; None: the loop
         # searches them
@@ -72,7 +72,7 @@ class CompiledSearch(CompiledSearcher):
             self.lists.clear()
 
     @staticmethod
-    def supports(setup: SearchSetup) -> bool:
+    def supports(setup: Setup) -> bool:
         """Return whether kernels/beam.cpp supports a generator's search; decoder (`is_compiled`)
         and phrases are checked later."""
         return supports_unconstrained(setup) or supports_phrases(setup)
@@ -129,7 +129,7 @@ class CompiledSearch(CompiledSearcher):
 
     @torch.no_grad()
     def admit(self, requests: Sequence[Request]) -> None:
-        decoder, spec, pool = self.setup.decoder, self.setup.spec, requests[0].batch
+        decoder, setup, pool = self.setup.decoder, self.setup, requests[0].batch
         sentences = [request.sentence for request in requests]
         decoder.admit(pool.inputs(sentences))
         taken = {sentence.struct.slot for sentence in self.running.values()}
@@ -139,7 +139,7 @@ class CompiledSearch(CompiledSearcher):
         if self.reader is not None:
             self.reader.copy_into_slots_(decoder.set_aside().cache.models[0], slots)
         else:
-            self.reader = decoder.batch_reader(FIRST_POSITIONS + FIRST_STEPS * spec.k)
+            self.reader = decoder.batch_reader(FIRST_POSITIONS + FIRST_STEPS * setup.k)
             decoder.set_aside()  # from now on the reader has the rows
         self.setup.stats.encoder_calls += 1
         banks = None if self.is_unconstrained(pool) else self.banks(pool)
@@ -148,8 +148,8 @@ class CompiledSearch(CompiledSearcher):
         highest = 0 if banks is None else max(banks.total)
         rules.reserve_(max(pool.max_len[i] for i in sentences), highest)
         rewarded = [0.0] * len(requests)
-        if spec.scoring.reward:
-            rewarded = spec.scoring.rewarded(pool, torch.tensor(sentences)).tolist()
+        if setup.scoring.reward:
+            rewarded = setup.scoring.rewarded(pool, torch.tensor(sentences)).tolist()
         words: list[Any] = [None] * len(requests)
         if self.lists is not None:
             words = [*self.lists.softmax.lists_of(pool, sentences)]
@@ -163,15 +163,15 @@ class CompiledSearch(CompiledSearcher):
                 slot,
                 request.nbest,
                 length,
-                spec.scoring.lenpen,
-                spec.scoring.reward,
+                setup.scoring.lenpen,
+                setup.scoring.reward,
                 pool.seeds[i] if pool.seeds else 0,
                 int(pool.ids[i]),
                 None if banks is None else (banks, i),
             )
             automata = None
             if pool.rule is not None:
-                bounded = rules.struct.stop == StopRule.OPTIMAL and not spec.scoring.is_total
+                bounded = rules.struct.stop == StopRule.OPTIMAL and not setup.scoring.is_total
                 automata = pool.rule.compiled(pool, request.sentence, bounded)
             sentence.restrict_(*(automata or (None,)))
             sentence.list_(listed)
@@ -287,7 +287,7 @@ class CompiledSearch(CompiledSearcher):
                 ending = Ending(state.gap, steps, steps * sentence.k + state.unused_rows)
             found = n_best(
                 sentence.hypotheses(),
-                self.setup.spec.scoring,
+                self.setup.scoring,
                 most,
                 sentence.rewarded,
                 ending,
@@ -322,7 +322,7 @@ class CompiledSearch(CompiledSearcher):
         )
 
 
-def without_constraints(setup: SearchSetup) -> SearchSetup:
+def without_constraints(setup: Setup) -> Setup:
     """Return the setup of the same search, for sentences without constraints."""
     strategies = replace(
         setup.strategies,
@@ -332,7 +332,7 @@ def without_constraints(setup: SearchSetup) -> SearchSetup:
     return replace(setup, strategies=strategies)
 
 
-def is_supported(setup: SearchSetup) -> bool:
+def is_supported(setup: Setup) -> bool:
     """Return whether kernels/beam.cpp supports each of the strategies of a search."""
     strategies = setup.strategies
     return (
@@ -340,14 +340,14 @@ def is_supported(setup: SearchSetup) -> bool:
         and None not in strategies.rules()
         and (strategies.softmax.is_full or strategies.softmax.is_own)
         and setup.processors.is_plain
-        and 2 * setup.spec.k <= MANY
+        and 2 * setup.k <= MANY
     )
 
 
-def supports_unconstrained(setup: SearchSetup) -> bool:
+def supports_unconstrained(setup: Setup) -> bool:
     """Return whether kernels/beam.cpp can search sentences without constraints."""
     setup = without_constraints(setup)
-    scoring = setup.spec.scoring
+    scoring = setup.scoring
     return (
         is_supported(setup)
         and (scoring.bounded or not scoring.reward)
@@ -357,24 +357,24 @@ def supports_unconstrained(setup: SearchSetup) -> bool:
     )
 
 
-def supports_phrases(setup: SearchSetup) -> bool:
+def supports_phrases(setup: Setup) -> bool:
     """Return whether kernels/beam.cpp can search sentences with required phrases."""
     strategies = setup.strategies
     return (
         is_supported(setup)
         and strategies.softmax.is_full
         and not strategies.prune
-        and not setup.spec.scoring.reward
+        and not setup.scoring.reward
         and fields_of(setup)["selection"] == Selection.BANKS
         and fields_of(setup)["stop"] == StopRule.EARLY
     )
 
 
-def fields_of(setup: SearchSetup) -> dict[str, Any]:
+def fields_of(setup: Setup) -> dict[str, Any]:
     """Return the fields of the rules that strategies set."""
     fields: dict[str, Any] = {
         "selection": Selection.TOP,
-        "children": 2 * setup.spec.k,
+        "children": 2 * setup.k,
         "threshold": math.inf,
         "finished_threshold": math.inf,
     }
@@ -388,19 +388,19 @@ class SearchRules:
     """The rules of a search as kernels/beam.cpp reads them (`struct`), and the tables that they
     point to."""
 
-    def __init__(self, setup: SearchSetup):
-        spec, strategies, known = setup.spec, setup.strategies, setup.processors
-        self.scoring, self.estimate = spec.scoring, strategies.stop.estimate
+    def __init__(self, setup: Setup):
+        strategies, known = setup.strategies, setup.processors
+        self.scoring, self.estimate = setup.scoring, strategies.stop.estimate
         self.struct = new(
             "Rules",
-            k=spec.k,
+            k=setup.k,
             min_len=known.min_len,
             eos=known.eos,
             pad=known.pad,
             ngram=known.no_repeat_ngram,
             variable=strategies.variable,
             temperature=strategies.softmax.temperature,
-            normalize=spec.scoring.normalize,
+            normalize=setup.scoring.normalize,
             **fields_of(setup),
         )
         self.lengths = self.highest = 0

@@ -20,7 +20,7 @@ from fairseq_ext.search.finished import Finished, Hypothesis
 from fairseq_ext.search.loop import Search, advance_group, required_ids, start
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
 from fairseq_ext.search.pool import STATE, Pool
-from fairseq_ext.search.protocols import SearchSetup
+from fairseq_ext.search.protocols import Setup
 from fairseq_ext.search.scheduler import Request, Searcher, common_prefix
 
 
@@ -30,7 +30,7 @@ class LoopSearch(Searcher):
     pool: the batch of the requested sentences, or an OpenPool for sentences of any batch.
     """
 
-    def __init__(self, setup: SearchSetup, pool: Pool):
+    def __init__(self, setup: Setup, pool: Pool):
         self.setup, self.pool = setup, pool
         self.request_of_sentence: dict[int, Request] = {}  # by pool number
         self.place: dict[Request, int] = {}  # the pool number of each
@@ -41,7 +41,7 @@ class LoopSearch(Searcher):
         if not isinstance(self.pool, OpenPool):
             return Search(self.setup, self.pool)
         search = Search(replace(self.setup, strategies=replace(self.setup.strategies)), self.pool)
-        search.finished = Finished.empty(len(self.pool), self.setup.spec.k, self.pool.length.device)
+        search.finished = Finished.empty(len(self.pool), self.setup.k, self.pool.length.device)
         return search
 
     @property

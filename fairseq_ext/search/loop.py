@@ -22,7 +22,7 @@ from fairseq_ext.search.beam import Attention, Beam, upload
 from fairseq_ext.search.candidates import StopDecision, next_beam, rows_per_sentence, survivors
 from fairseq_ext.search.finished import Finished
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Schedule, SearchSetup, Select
+from fairseq_ext.search.protocols import Schedule, Select, Setup
 
 
 def advance_group(search: Search) -> list[int]:
@@ -106,7 +106,7 @@ def advance(search: Search, beam: Beam) -> Beam:
         which = "one of the sentences" if len(beam.live) > 1 else "the sentence"
         raise NotANumber(f"{source} gives NaN at target position {beam.longest} of {which}")
     if done is not None and bool(done.any()):
-        finished.collect_(beam, candidates, done, search.spec.scoring, pool)
+        finished.collect_(beam, candidates, done, search.scoring, pool)
     # (9) the surviving candidates are the next beam; the decoder selects their rows
     rows = survivors(candidates, decision, beam.live, final, counts)
     if rows is None:
@@ -321,13 +321,13 @@ def required_ids(select: Select, pool: Pool) -> list[Collection[int]] | None:
 class Search:
     """One search over a pool, between two steps."""
 
-    def __init__(self, setup: SearchSetup, pool: Pool):
-        self.decoder, self.spec, self.strategies = setup.decoder, setup.spec, setup.strategies
+    def __init__(self, setup: Setup, pool: Pool):
+        self.decoder, self.scoring, self.strategies = setup.decoder, setup.scoring, setup.strategies
         self.check_result = setup.check_result
         self.processors, self.stats = setup.processors, setup.stats
         self.pool = pool
         self.device = pool.length.device
-        self.finished = Finished.empty(len(pool), setup.spec.nbest, self.device)
+        self.finished = Finished.empty(len(pool), setup.nbest, self.device)
         # a language model needs rows of equal length
         self.groups = Groups(
             setup.decoder, setup.strategies.schedule, joins_any_step=setup.processors.lm is None

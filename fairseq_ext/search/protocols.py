@@ -25,9 +25,12 @@ from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.finished import Finished, Scoring
 from fairseq_ext.search.log_probs import LogProbs
+from fairseq_ext.search.phrases.sentence import Dictionary
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.processors import LogitsProcessors
+from fairseq_ext.search.registry import refills
 from fairseq_ext.search.report import Ending
+from fairseq_ext.search.settings import Settings
 
 
 class Schedule(ABC):
@@ -194,27 +197,6 @@ class Strategies:
         return [self.select.rules, self.stop.rules, *(prune.rules for prune in self.prune)]
 
 
-@dataclass
-class SearchSetup:
-    """The common objects of all searches of a generator."""
-
-    decoder: Regroupable
-    spec: SearchSpec
-    strategies: Strategies
-    processors: LogitsProcessors
-    stats: Stats
-    refills: bool = False  # whether the schedule starts sentences while others are live
-    # checks of the first result of strategies from outside the package, by their identity
-    checks: dict[int, Callable] = field(default_factory=dict)
-
-    def check_result(
-        self, strategy: Any, found: Any, beam: Beam, candidates: Candidates | None = None
-    ) -> None:
-        """Check the result of a strategy if that is due (search/outside.py)."""
-        if self.checks and (check := self.checks.pop(id(strategy), None)):
-            check(found, beam, candidates)
-
-
 # ---- The settings of a search, whatever its strategies
 
 
@@ -238,7 +220,39 @@ class SearchSpec:
     scoring: Scoring
     children: int | None = None  # the largest number of continuations of one row; None: no limit
     seed: int = 1
-    diverse_groups: int = 1
-    diverse_strength: float = 0.0
-    sampling_topk: int = -1  # number of most likely words that are sampled; 0 or less: all
-    sampling_topp: float = -1.0  # their total probability; 0 or less: all
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup(SearchSpec):
+    """The live objects of all searches of a generator, with the settings that every part reads.
+
+    A strategy is built with a setup that has no strategies yet; a driver, with all of them.
+    """
+
+    settings: Settings
+    decoder: Regroupable
+    models: list
+    dictionary: Dictionary  # target side
+    source_dictionary: Dictionary | None
+    processors: LogitsProcessors
+    stats: Stats
+    strategies: Strategies = None  # type: ignore[assignment]
+    # checks of the first result of strategies from outside the package, by their identity
+    checks: dict[int, Callable] = field(default_factory=dict)
+
+    @property
+    def refills(self) -> bool:
+        """Whether the schedule starts sentences while others are live."""
+        return refills(self.settings)
+
+    @property
+    def joined_dictionary(self) -> bool:
+        """Whether source and target side share their words, and so their counts."""
+        return self.source_dictionary is not None and self.source_dictionary == self.dictionary
+
+    def check_result(
+        self, strategy: object, result: object, beam: Beam, candidates: Candidates | None = None
+    ) -> None:
+        """Check the result of a strategy if that is due (search/outside.py)."""
+        if self.checks and (check := self.checks.pop(id(strategy), None)):
+            check(result, beam, candidates)

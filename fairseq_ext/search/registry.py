@@ -86,7 +86,7 @@ class Strategy:
 
     point: str
     name: str
-    build: Callable  # (its flags, Context) -> the strategy
+    build: Callable  # (its flags, Setup) -> the strategy
     flags: type = NoFlags  # dataclass of its flags; several strategies may share one
     # (its flags, Generation) -> None; raises UsageError with one sentence
     check: Callable | None = None

@@ -17,7 +17,7 @@ from fairseq_ext.kernels.beam import STEPS
 from fairseq_ext.search.finished import Hypothesis, OnFinal
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Schedule, SearchSetup
+from fairseq_ext.search.protocols import Schedule, Setup
 
 # ---- Requests, and the queue
 
@@ -289,9 +289,9 @@ class BeamSearch:
 
     def __init__(
         self,
-        setup: SearchSetup,
+        setup: Setup,
         compiled: Sequence[CompiledSearcher],
-        loop: Callable[[SearchSetup, Pool], Searcher],
+        loop: Callable[[Setup, Pool], Searcher],
     ):
         self.setup, self.compiled, self.loop = setup, compiled, loop
 
@@ -304,7 +304,7 @@ class BeamSearch:
                 self.setup.strategies.schedule,
                 Searchers(self.compiled, partial(self.loop, self.setup, pool)),
                 pool,
-                self.setup.spec.nbest,
+                self.setup.nbest,
                 self.setup.stats,
                 answer,
             )

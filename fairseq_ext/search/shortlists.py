@@ -18,7 +18,7 @@ from fairseq_ext.kernels.shortlist import WordLists
 from fairseq_ext.kernels.transformer import CompiledRows
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import SearchSetup, Softmax
+from fairseq_ext.search.protocols import Setup, Softmax
 
 # ---- Statistics: shortlist lengths, recall against the full softmax, seconds of each stage
 MANY_CALLS = 1 << 30  # to a sample that is never taken
@@ -122,7 +122,7 @@ class ListSoftmax(Softmax):
 class CompiledLists:
     """Sets the words that the sentences of a batch score, and the output layer of all of them."""
 
-    def __init__(self, setup: SearchSetup):
+    def __init__(self, setup: Setup):
         softmax = setup.strategies.softmax
         assert isinstance(softmax, ListSoftmax)
         self.softmax, self.decoder = softmax, setup.decoder

@@ -56,7 +56,7 @@ class Aligner:
             return out
         dictionary, eos = (
             translator.generator.target_text.segmenter().dictionary,  # type: ignore[attr-defined]
-            translator.generator.spec.eos,  # type: ignore[attr-defined]
+            translator.generator.setup.eos,  # type: ignore[attr-defined]
         )
         encoded = [translator.encode(sources[i]) for i in full]  # type: ignore[attr-defined]
         pool = pool_without_constraints(translator, encoded)  # which has the tokens of languages

@@ -20,5 +20,5 @@ class Deadly(Count):
 
 
 @register("stop", "deadly", CountFlags, example=({"stop": "deadly"},))
-def build(flags, context):
-    return Deadly(context.eos)
+def build(flags, setup):
+    return Deadly(setup.eos)

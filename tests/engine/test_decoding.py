@@ -236,7 +236,7 @@ def test_requests_next_to_others_get_their_own_answers_under_other_flags(flags):
     decoding, translator = load({**FLAGS, **flags}), Translator(**FLAGS | flags)
     jobs = [*map(job, LINES[:8]), job(LINES[0], nbest=1), job(LINES[1], streams=True)]
     jobs += [
-        job(LINES[i], nbest=1 + i % decoding.generator.spec.k, **fields)
+        job(LINES[i], nbest=1 + i % decoding.generator.setup.k, **fields)
         for i, fields in enumerate(PHRASES)
     ]
     if flags.get("beam") != 1:

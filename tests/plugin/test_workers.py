@@ -86,7 +86,7 @@ def test_an_error_of_a_sentence_is_raised_here_and_workers_live_on():
     model, sample = build("transformer", 4), batch([4, 2, 7, 1])
     expected, own, generator = decode([model], sample, 2, beam=3)
     own.session.command.workers.stop()
-    generator.pools.spec = replace(generator.spec, min_len=9)
+    generator.pools.setup = replace(generator.setup, min_len=9)
     with pytest.raises(SentenceError, match="--min-len 9"):
         own.inference_step(generator, [model], sample)
     assert len(own.session.command.workers.processes) == 2 and all(

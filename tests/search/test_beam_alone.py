@@ -201,7 +201,9 @@ def test_sentences_that_come_and_go_get_the_loops_bits(strategy):
                     ours,
                     settings["max_len_b"],
                 )
-                requests = [Request(i, ours.spec.nbest, pool=pool, sentence=i) for i in range(room)]
+                requests = [
+                    Request(i, ours.setup.nbest, pool=pool, sentence=i) for i in range(room)
+                ]
                 search.admit(requests)
                 for place, sample in zip(requests, samples, strict=True):
                     expected[place], reported[place] = sample, []

@@ -98,7 +98,7 @@ def interleaved(
             numbers = sorted(waiting.pop() for _ in range(min(len(waiting), draw.randint(1, room))))
             pool = arriving.pool(numbers)
             requests = [
-                Request(n, draw.randint(1, generator.spec.k), pool=pool, sentence=i)
+                Request(n, draw.randint(1, generator.setup.k), pool=pool, sentence=i)
                 for i, n in enumerate(numbers)
             ]
             search.admit(requests)

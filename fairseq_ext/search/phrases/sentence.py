@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
+from torch import Tensor
+
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.search.phrases.token_automaton import TokenAutomaton
 
@@ -23,6 +25,7 @@ class Dictionary(Protocol):
 
     symbols: list[str]
     indices: dict[str, int]
+    count: list[int]
     nspecial: int
     bos_word: str
     eos_word: str
@@ -32,6 +35,9 @@ class Dictionary(Protocol):
 
     def __getitem__(self, idx: int) -> str:
         """Return a symbol; the unknown one's for an unused number."""
+
+    def string(self, tensor: Tensor) -> str:
+        """Return the symbols of tokens (L,), separated by spaces."""
 
     def index(self, sym: str) -> int:
         """Return the number of a symbol; the unknown one's for another text."""

@@ -14,7 +14,7 @@ from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates
 from fairseq_ext.search.finished import Finished
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Prune
+from fairseq_ext.search.protocols import Prune, Setup
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.settings import Generation
 
@@ -89,7 +89,7 @@ def check_threshold(flags: PruneThresholdFlags, generation: Generation) -> None:
     example=({"prune_threshold": 1.0},),
     paper="Freitag and Al-Onaizan 2017; Yang et al. 2020",
 )
-def build_threshold(flags: PruneThresholdFlags, context) -> PruneThreshold:
+def build_threshold(flags: PruneThresholdFlags, setup: Setup) -> PruneThreshold:
     assert flags.prune_threshold is not None  # the flag switches it on
     return PruneThreshold(flags.prune_threshold)
 
@@ -138,7 +138,7 @@ def check_children(flags: ChildrenFlags, generation: Generation) -> None:
     example=({"prune_children": 2},),
     paper="Freitag and Al-Onaizan 2017; Yang et al. 2020",
 )
-def build_children(flags: ChildrenFlags, context) -> None:
+def build_children(flags: ChildrenFlags, setup: Setup) -> None:
     """Build no pruner: the select strategy reads the flag."""
 
 
@@ -201,6 +201,6 @@ def check_finished(flags: PruneFinishedFlags, generation: Generation) -> None:
     example=({"prune_finished": 2.0},),
     paper="Post and Vilar 2018, Table 3",
 )
-def build_finished(flags: PruneFinishedFlags, context) -> PruneFinished:
+def build_finished(flags: PruneFinishedFlags, setup: Setup) -> PruneFinished:
     assert flags.prune_finished is not None  # the flag switches it on
     return PruneFinished(flags.prune_finished)

@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.search.protocols import Schedule
+from fairseq_ext.search.protocols import Schedule, Setup
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.scheduler import WholeBatch
 from fairseq_ext.search.settings import Generation, NoFlags
@@ -43,7 +43,7 @@ from fairseq_ext.search.settings import Generation, NoFlags
 
 
 @register("schedule", "batch", neutral=({},), paper="fairseq's own")
-def build_batch(flags: NoFlags, context) -> WholeBatch:
+def build_batch(flags: NoFlags, setup: Setup) -> WholeBatch:
     return WholeBatch()
 
 
@@ -164,7 +164,7 @@ def check_stream(flags: StreamFlags, generation: Generation) -> None:
     paper="Yang et al. 2020, streaming variable-width beam search",
     refills=True,
 )
-def build_stream(flags: StreamFlags, context) -> Stream:
+def build_stream(flags: StreamFlags, setup: Setup) -> Stream:
     return Stream(
         flags.stream_width,
         flags.refill_threshold,

@@ -23,7 +23,7 @@ K, MIXED = 3, [3, 1, 7, 5]
 
 
 def strategy(point: str) -> Strategy:
-    def build(flags, context):
+    def build(flags, setup):
         """Not called here."""
 
     build.__module__ = OUTSIDE_MODULE + "mine"
@@ -83,7 +83,7 @@ def pair(point: str, change=None):
     plug = (
         {"select": Best, "softmax": Full, "prune": All}[point](change)
         if point != "stop"
-        else Ends(both.ours.setup.spec.eos, change)
+        else Ends(both.ours.setup.eos, change)
     )
     made = strategy(point)
     check_made(made, plug)
@@ -206,7 +206,7 @@ class Taken(FairseqDataclass):
 
 
 @register({})
-def build(flags, context):
+def build(flags, setup):
     return None
 """
 

@@ -23,8 +23,9 @@ from fairseq_ext.model.protocol import BlockDecoder
 from fairseq_ext.search.parallel.blocks import NONE, BlockReader, Method, NearTies, Rows
 from fairseq_ext.search.parallel.drafts import Drafter, NoDrafter, Previous, Trajectory
 from fairseq_ext.search.parallel.driver import ParallelSearch
+from fairseq_ext.search.phrases.sentence import Dictionary
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import SearchSetup
+from fairseq_ext.search.protocols import Setup
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.settings import Generation
 
@@ -33,32 +34,27 @@ BLOCK = 3  # default of --block-size for blocks that must converge
 MARGIN = {"float16": 0.1, "bfloat16": 0.8}
 
 
-def is_on_cpu(context: Any) -> bool:
+def is_on_cpu(setup: Setup) -> bool:
     """Return whether the model is on the CPU."""
-    return next(context.models[0].parameters()).device.type == "cpu"
+    return next(setup.models[0].parameters()).device.type == "cpu"
 
 
 def driver_with(
-    flags: ParallelFlags, context: Any, make: Callable[[Drafter], Method]
-) -> Callable[[SearchSetup], ParallelSearch]:
-    """Return a function from the setup to the driver, with the method that `make` makes of the
-    drafter.
+    flags: ParallelFlags, setup: Setup, make: Callable[[Drafter], Method]
+) -> ParallelSearch:
+    """Return the driver, with the method that `make` makes of the drafter.
 
     Raises UsageError if the drafts that the flags name cannot be used.
     """
-    method = make(make_drafter(flags, context))
-
-    def driver(setup: SearchSetup) -> ParallelSearch:
-        dtype = str(next(context.models[0].parameters()).dtype).removeprefix("torch.")
-        margin = MARGIN.get(dtype, 0.0) if flags.parallel_margin < 0 else flags.parallel_margin
-        # both backends can read blocks
-        decoder, strategies = cast("BlockDecoder", setup.decoder), setup.strategies
-        reader = BlockReader(decoder, strategies.softmax, setup.processors)
-        return ParallelSearch(
-            reader, method, setup.spec.scoring, setup.stats, strategies.schedule, NearTies(margin)
-        )
-
-    return driver
+    method = make(make_drafter(flags, setup))
+    dtype = str(next(setup.models[0].parameters()).dtype).removeprefix("torch.")
+    margin = MARGIN.get(dtype, 0.0) if flags.parallel_margin < 0 else flags.parallel_margin
+    # both backends can read blocks
+    decoder, strategies = cast("BlockDecoder", setup.decoder), setup.strategies
+    reader = BlockReader(decoder, strategies.softmax, setup.processors)
+    return ParallelSearch(
+        reader, method, setup.scoring, setup.stats, strategies.schedule, NearTies(margin)
+    )
 
 
 def register_method(name: str, paper: str, **example: Any) -> Callable:
@@ -83,20 +79,20 @@ def register_method(name: str, paper: str, **example: Any) -> Callable:
 # ---- The drafter that --draft and --draft-file name
 
 
-def make_drafter(flags: ParallelFlags, context: Any) -> Drafter:
+def make_drafter(flags: ParallelFlags, setup: Setup) -> Drafter:
     """Return the drafter (raises UsageError for a file that cannot be read)."""
     name = flags.draft
     drafter: Drafter = (
-        NoDrafter() if name == "none" else Trajectory(context.pad if name == "pad" else None)
+        NoDrafter() if name == "none" else Trajectory(setup.pad if name == "pad" else None)
     )
     return (
         drafter
         if flags.draft_file is None
-        else Previous(read_drafts(flags.draft_file, context.dictionary), drafter)
+        else Previous(read_drafts(flags.draft_file, setup.dictionary), drafter)
     )
 
 
-def read_drafts(path: str, dictionary: Any) -> list[list[int]]:
+def read_drafts(path: str, dictionary: Dictionary) -> list[list[int]]:
     """Return token ids of a file of segmented lines, each with EOS.
 
     Raises UsageError for a file that cannot be read.

@@ -7,6 +7,8 @@ block begins.
 Neutral setting: --block-size 1, which is greedy decoding with greedy's calls.
 """
 
+from fairseq_ext.search.parallel.driver import ParallelSearch
+from fairseq_ext.search.protocols import Setup
 from fairseq_ext.search.strategies.decoding._parallel import (
     BLOCK,
     Blocks,
@@ -17,7 +19,5 @@ from fairseq_ext.search.strategies.decoding._parallel import (
 
 
 @register_method("gs-jacobi", "Santilli et al. 2023, parallel decoding", block_size=4)
-def build(flags: ParallelFlags, context):
-    return driver_with(
-        flags, context, lambda drafter: Blocks(drafter, flags.block_size or BLOCK, 0)
-    )
+def build(flags: ParallelFlags, setup: Setup) -> ParallelSearch:
+    return driver_with(flags, setup, lambda drafter: Blocks(drafter, flags.block_size or BLOCK, 0))

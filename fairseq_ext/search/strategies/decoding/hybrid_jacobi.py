@@ -7,6 +7,8 @@ one by one, as in the paper if EOS has not been decoded by then.
 Neutral setting: --block-size 1, which is greedy decoding with greedy's calls.
 """
 
+from fairseq_ext.search.parallel.driver import ParallelSearch
+from fairseq_ext.search.protocols import Setup
 from fairseq_ext.search.strategies.decoding._parallel import (
     BLOCK,
     Blocks,
@@ -19,10 +21,10 @@ from fairseq_ext.search.strategies.decoding._parallel import (
 @register_method(
     "hybrid-jacobi", "Santilli et al. 2023, parallel decoding", block_size=3, parallel_length=4
 )
-def build(flags: ParallelFlags, context):
+def build(flags: ParallelFlags, setup: Setup) -> ParallelSearch:
     return driver_with(
         flags,
-        context,
+        setup,
         lambda drafter: Blocks(
             drafter, flags.block_size or BLOCK, flags.parallel_length, hybrid=True
         ),

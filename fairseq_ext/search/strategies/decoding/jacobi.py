@@ -30,6 +30,8 @@ Neutral setting: --decoding beam; a block of 1 is greedy decoding, with greedy's
 constraints, language models and alignments are not supported (refused).
 """
 
+from fairseq_ext.search.parallel.driver import ParallelSearch
+from fairseq_ext.search.protocols import Setup
 from fairseq_ext.search.strategies.decoding._parallel import (
     Blocks,
     ParallelFlags,
@@ -39,7 +41,7 @@ from fairseq_ext.search.strategies.decoding._parallel import (
 
 
 @register_method("jacobi", "Santilli et al. 2023, parallel decoding")
-def build(flags: ParallelFlags, context):
+def build(flags: ParallelFlags, setup: Setup) -> ParallelSearch:
     return driver_with(
-        flags, context, lambda drafter: Blocks(drafter, 1, flags.parallel_length, one_block=True)
+        flags, setup, lambda drafter: Blocks(drafter, 1, flags.parallel_length, one_block=True)
     )

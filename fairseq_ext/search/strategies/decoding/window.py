@@ -24,7 +24,9 @@ from fairseq_ext.kernels.library import new
 from fairseq_ext.kernels.parallel import CompiledMethod
 from fairseq_ext.search.parallel.blocks import Method, Rows
 from fairseq_ext.search.parallel.drafts import Drafter
+from fairseq_ext.search.parallel.driver import ParallelSearch
 from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.protocols import Setup
 from fairseq_ext.search.strategies.decoding._parallel import (
     ParallelFlags,
     driver_with,
@@ -161,10 +163,10 @@ class Window(Method):
 
 
 @register_method("window", "verified windows, after Santilli et al. 2023")
-def build(flags: ParallelFlags, context):
+def build(flags: ParallelFlags, setup: Setup) -> ParallelSearch:
     cost = (
-        (CPU if is_on_cpu(context) else CUDA)
+        (CPU if is_on_cpu(setup) else CUDA)
         if flags.draft_cost < 0
         else Cost(0.0, flags.draft_cost, 0.0)
     )
-    return driver_with(flags, context, lambda drafter: Window(drafter, flags.block_size, cost))
+    return driver_with(flags, setup, lambda drafter: Window(drafter, flags.block_size, cost))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,9 @@ from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases.phrase_table import PhraseTable, RequirementCompiler, build_table
 from fairseq_ext.search.phrases.sentence import EMPTY
 from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.protocols import Setup
+
+Made = TypeVar("Made")
 
 
 @dataclass
@@ -84,10 +87,12 @@ class Tables:
             beam.aux["banned"] = self.banned.start[sentence] + inside
 
 
-def make_select(kind: Callable[..., Any], context: Any, k: int | None = None, **more: Any) -> Any:
+def make_select(
+    kind: Callable[..., Made], setup: Setup, k: int | None = None, **more: float
+) -> Made:
     """Return a select strategy with constraints; k: instead of the beam."""
-    more["min_len"] = context.min_len
-    return kind(k or context.k, context.eos, len(context.dictionary), context.children, **more)
+    more["min_len"] = setup.min_len
+    return kind(k or setup.k, setup.eos, len(setup.dictionary), setup.children, **more)
 
 
 class Compilers:

@@ -32,6 +32,7 @@ from fairseq_ext.search.constraints.required import ConstraintFlags
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases.phrase_table import PhraseTable
 from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.protocols import Setup
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.settings import Generation
 from fairseq_ext.search.strategies.select._constraints import Tables, make_select
@@ -97,6 +98,6 @@ def check(flags: ConstraintFlags, generation: Generation) -> None:
     paper="Odermatt et al. 2023, raised logits",
     constrained=True,
 )
-def build(flags: ConstraintFlags, context) -> Bonus:
+def build(flags: ConstraintFlags, setup: Setup) -> Bonus:
     assert flags.constraint_bonus is not None  # `check`
-    return make_select(partial(Bonus, flags.constraint_bonus), context)
+    return make_select(partial(Bonus, flags.constraint_bonus), setup)

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fairseq_ext.core.errors import SentenceError
 from fairseq_ext.search.phrases.phrase_table import PhraseTable
+from fairseq_ext.search.protocols import Setup
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.settings import NoFlags
 from fairseq_ext.search.strategies.select._constraints import Tables, make_select
@@ -69,5 +70,5 @@ class ConstrainedBeam(GridBeam):
     paper="Anderson et al. 2017, constrained beam search",
     constrained=True,
 )
-def build(flags: NoFlags, context) -> ConstrainedBeam:
-    return make_select(ConstrainedBeam, context)
+def build(flags: NoFlags, setup: Setup) -> ConstrainedBeam:
+    return make_select(ConstrainedBeam, setup)

@@ -70,7 +70,7 @@ from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases.phrase_table import PhraseTable
 from fairseq_ext.search.phrases.sentence import EMPTY
 from fairseq_ext.search.pool import PerPoolCache, Pool
-from fairseq_ext.search.protocols import Select
+from fairseq_ext.search.protocols import Select, Setup
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.strategies.select._constraints import (
     Compilers,
@@ -424,11 +424,11 @@ class DBAFlags:
     paper="Post and Vilar 2018, dynamic beam allocation",
     constrained=True,
 )
-def build(flags: DBAFlags, context) -> DBA:
+def build(flags: DBAFlags, setup: Setup) -> DBA:
     even = flags.dba_allocation == "even"
     return make_select(
         DBA,
-        context,
+        setup,
         even=even,
         competing=COMPETING_ROWS if even and flags.constraint_compete != "off" else 0,
         more=flags.constraint_rows,

@@ -17,7 +17,7 @@ from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Select
+from fairseq_ext.search.protocols import Select, Setup
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.settings import Generation, NoFlags
 
@@ -70,5 +70,6 @@ def check(flags: NoFlags, generation: Generation) -> None:
     neutral=({"select": "diverse", "diverse_beam_groups": 1},),
     paper="fairseq's own; Vijayakumar et al. 2018",
 )
-def build(flags: NoFlags, context) -> Diverse:
-    return Diverse(context.k, max(1, context.diverse_groups), context.diverse_strength)
+def build(flags: NoFlags, setup: Setup) -> Diverse:
+    given = setup.settings.generation
+    return Diverse(setup.k, max(1, given.diverse_beam_groups), given.diverse_beam_strength)

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fairseq_ext.search.candidates import order_by_banks
 from fairseq_ext.search.phrases.phrase_table import PhraseTable
+from fairseq_ext.search.protocols import Setup
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.strategies.select._constraints import Tables, make_select
 from fairseq_ext.search.strategies.select.dba import DBA
@@ -92,5 +93,5 @@ class GridBeam(DBA):
     paper="Hokamp and Liu 2017, grid beam search",
     constrained=True,
 )
-def build(flags: GridBeamFlags, context) -> GridBeam:
-    return make_select(GridBeam, context, flags.gbs_base)
+def build(flags: GridBeamFlags, setup: Setup) -> GridBeam:
+    return make_select(GridBeam, setup, flags.gbs_base)

@@ -30,7 +30,7 @@ from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, pad_by_sentence
 from fairseq_ext.search.log_probs import LogProbs, is_compiled
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Select
+from fairseq_ext.search.protocols import Select, Setup
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.settings import Generation
 
@@ -130,7 +130,8 @@ def signature_part(flags: SamplingFlags, generation: Generation) -> str:
     example=({"select": "sampling", "sampling": True, "sampling_epsilon": 0.05},),
     paper="fairseq's own; Hewitt et al. 2022 (--sampling-epsilon)",
 )
-def build(flags: SamplingFlags, context) -> Sampling:
+def build(flags: SamplingFlags, setup: Setup) -> Sampling:
     floor = float(torch.tensor(flags.sampling_epsilon or 0.0).log())
-    mass = context.sampling_topp if context.sampling_topp > 0 else 1.0
-    return Sampling(context.k, SamplingCut(max(0, context.sampling_topk), mass, floor))
+    given = setup.settings.generation
+    mass = given.sampling_topp if given.sampling_topp > 0 else 1.0
+    return Sampling(setup.k, SamplingCut(max(0, given.sampling_topk), mass, floor))

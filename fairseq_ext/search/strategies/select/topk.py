@@ -18,7 +18,7 @@ from fairseq_ext.search.candidates import Candidates, best_of_sentences
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases.phrase_table import PhraseTable
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Select
+from fairseq_ext.search.protocols import Select, Setup
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.settings import NoFlags
 
@@ -41,8 +41,8 @@ class TopK(Select):
 
 
 @register("select", "topk", needs=("no constraints",), neutral=({},), paper="fairseq's own")
-def build(flags: NoFlags, context) -> TopK:
-    return TopK(context.k, context.children)
+def build(flags: NoFlags, setup: Setup) -> TopK:
+    return TopK(setup.k, setup.children)
 
 
 # ---- The best continuations of each sentence, with which every selection starts

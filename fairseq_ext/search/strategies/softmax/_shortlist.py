@@ -28,20 +28,21 @@ from fairseq_ext.model.transformer.supported import output_layers
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import PerPoolCache, Pool
+from fairseq_ext.search.protocols import Setup
 from fairseq_ext.search.settings import Generation
 from fairseq_ext.search.shortlists import CLOCK, ListSoftmax, ShortlistMeter
 
 logger = logging.getLogger("fairseq_ext")
 
 
-def target_counts(flags: ShortlistFlags, context, T: int) -> list[int]:
+def target_counts(flags: ShortlistFlags, setup: Setup, T: int) -> list[int]:
     """Return the frequency of each target word, by id; it chooses T words."""
-    dictionary = context.dictionary
+    dictionary = setup.dictionary
     if not flags.shortlist_counts:
         why = ""
         if len(set(dictionary.count[dictionary.nspecial :]) - {0}) < 2:  # 0: words that fill it up
             why = "all counts of the dictionary are equal, so the most frequent words are its first"
-        elif context.joined_dictionary:
+        elif setup.joined_dictionary:
             why = "the dictionary is joined, so its counts include the source side"
         if why and 0 < T < len(dictionary):
             logger.warning(f"{why}: give counts of target text with --shortlist-counts")
@@ -67,16 +68,16 @@ def target_counts(flags: ShortlistFlags, context, T: int) -> list[int]:
     return counts
 
 
-def shortlist_arguments(name: str, flags: ShortlistFlags, context, T: int, share: str) -> dict:
+def shortlist_arguments(name: str, flags: ShortlistFlags, setup: Setup, T: int, share: str) -> dict:
     """Return the arguments that every ShortlistSoftmax takes, for T words of the base. name: of
     the strategy."""
-    layers = output_layers(context.models, f"--softmax {name}")
-    base = most_frequent(target_counts(flags, context, T), T, (context.eos, context.unk))
-    measured = ShortlistMeter(context.stats, context.k, flags.shortlist_recall_every)
+    layers = output_layers(setup.models, f"--softmax {name}")
+    base = most_frequent(target_counts(flags, setup, T), T, (setup.eos, setup.unk))
+    measured = ShortlistMeter(setup.stats, setup.k, flags.shortlist_recall_every)
     return dict(
         layers=layers,
         base=base,
-        temperature=context.temperature,
+        temperature=setup.temperature,
         share=share,
         meter=measured,
     )

@@ -6,7 +6,7 @@ from fairseq_ext.model.protocol import Decoder
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Softmax
+from fairseq_ext.search.protocols import Setup, Softmax
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.settings import NoFlags
 
@@ -30,5 +30,5 @@ class FullSoftmax(Softmax):
 
 
 @register("softmax", "full", neutral=({},), paper="fairseq's own")
-def build(flags: NoFlags, context) -> FullSoftmax:
-    return FullSoftmax(context.temperature)
+def build(flags: NoFlags, setup: Setup) -> FullSoftmax:
+    return FullSoftmax(setup.temperature)

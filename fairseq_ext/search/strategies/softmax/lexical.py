@@ -23,6 +23,7 @@ from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import table_lines
+from fairseq_ext.search.protocols import Setup
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.settings import Generation
 from fairseq_ext.search.strategies.softmax._shortlist import (
@@ -111,16 +112,16 @@ def check(flags: LexicalFlags, generation: Generation) -> None:
     ),
     paper="Shi and Knight 2017; baseline WA of Shi, Xu and Knight 2018",
 )
-def build(flags: LexicalFlags, context) -> ShortlistSoftmax:
-    if context.source_dictionary is None:
+def build(flags: LexicalFlags, setup: Setup) -> ShortlistSoftmax:
+    if setup.source_dictionary is None:
         raise UsageError(
             "--softmax lexical needs the task's source dictionary, which this task lacks: "
             "use --softmax top"
         )
     assert flags.shortlist_file is not None  # `check`
     table = read_table(
-        flags.shortlist_file, context.source_dictionary, context.dictionary, flags.shortlist_words
+        flags.shortlist_file, setup.source_dictionary, setup.dictionary, flags.shortlist_words
     )
     size, share = flags.shortlist_top, flags.shortlist_share
-    arguments = shortlist_arguments("lexical", flags, context, size, share)
+    arguments = shortlist_arguments("lexical", flags, setup, size, share)
     return ShortlistSoftmax(table=table, **arguments)

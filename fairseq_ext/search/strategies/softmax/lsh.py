@@ -46,6 +46,7 @@ from fairseq_ext.model.protocol import Decoder
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.protocols import Setup
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.settings import Generation
 from fairseq_ext.search.shortlists import CLOCK, Probe
@@ -288,13 +289,13 @@ SMALL = {
     example=(SMALL,),
     paper="Shi, Xu and Knight 2018, locality sensitive hashing",
 )
-def build(flags: LSHFlags, context) -> LSH:
-    if len(context.models) > 1:
+def build(flags: LSHFlags, setup: Setup) -> LSH:
+    if len(setup.models) > 1:
         raise UsageError(
             "--softmax lsh has one index and an ensemble has several output layers: use one model, "
             "or --softmax full"
         )
-    arguments = shortlist_arguments("lsh", flags, context, flags.lsh_top, flags.lsh_share)
+    arguments = shortlist_arguments("lsh", flags, setup, flags.lsh_top, flags.lsh_share)
     weight, bias = arguments["layers"][0]
     if flags.lsh_k > weight.size(1) + (bias is not None):
         raise UsageError(

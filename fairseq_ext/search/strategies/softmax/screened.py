@@ -49,7 +49,7 @@ from fairseq_ext.model.transformer.supported import output_layers
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import MANY, LogProbs, blockwise_topk, is_compiled
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Softmax
+from fairseq_ext.search.protocols import Setup, Softmax
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.settings import NoFlags
 
@@ -251,25 +251,23 @@ def unavailable_reason(weight: Tensor, m: int) -> str | None:
     example=({"softmax": "screened"},),
     paper="the full softmax from half the bytes, with certified bounds",
 )
-def build(flags: NoFlags, context) -> Screened:
-    if len(context.models) > 1:
+def build(flags: NoFlags, setup: Setup) -> Screened:
+    if len(setup.models) > 1:
         raise UsageError(
             "--softmax screened bounds one output layer and an ensemble has several: use one "
             "model, or --softmax full"
         )
-    [(weight, bias)] = output_layers(context.models, "--softmax screened")
-    m = words_scored_again(context.k)
+    [(weight, bias)] = output_layers(setup.models, "--softmax screened")
+    m = words_scored_again(setup.k)
     reason, screen = unavailable_reason(weight, m), None
     if reason is None:
         try:
-            screen = Screen(
-                weight, bias, context.temperature, m, [context.eos, context.unk], TOLERANCE
-            )
+            screen = Screen(weight, bias, setup.temperature, m, [setup.eos, setup.unk], TOLERANCE)
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
     if reason is not None:
         logger.info("--softmax screened computes every word in full precision, because %s", reason)
-    return Screened(screen, context.temperature, context.stats)
+    return Screened(screen, setup.temperature, setup.stats)
 
 
 # ---- Weights of half the bytes, and rigorous bounds of the resulting errors

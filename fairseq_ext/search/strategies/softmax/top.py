@@ -14,6 +14,7 @@ normalised over the shortlist.
 Neutral setting: --softmax full; or a T of the vocabulary's size or more.
 """
 
+from fairseq_ext.search.protocols import Setup
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.strategies.softmax._shortlist import (
     ShortlistSoftmax,
@@ -33,6 +34,6 @@ from fairseq_ext.search.strategies.softmax._shortlist import (
     example=({"softmax": "top", "shortlist_top": 12, "shortlist_share": "sentence"},),
     paper="Shi, Xu and Knight 2018, baseline TOP",
 )
-def build(flags: TopFlags, context) -> ShortlistSoftmax:
+def build(flags: TopFlags, setup: Setup) -> ShortlistSoftmax:
     size, share = flags.shortlist_top, flags.shortlist_share
-    return ShortlistSoftmax(**shortlist_arguments("top", flags, context, size, share))
+    return ShortlistSoftmax(**shortlist_arguments("top", flags, setup, size, share))

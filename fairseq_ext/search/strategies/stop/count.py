@@ -26,7 +26,7 @@ from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.finished import Finished
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Stop
+from fairseq_ext.search.protocols import Setup, Stop
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.settings import Generation
 from fairseq_ext.search.strategies.stop.length_reward import LengthFlags, check_length
@@ -126,5 +126,5 @@ def check(flags: CountFlags, generation: Generation) -> None:
     example=({"patience": 2}, {"length_reward": 0.5, "unnormalized": True}),
     paper="fairseq's own; Kasai et al. 2022 (--patience)",
 )
-def build(flags: CountFlags, context) -> Count:
-    return Count(context.eos, 1 if flags.patience == -1 else flags.patience)
+def build(flags: CountFlags, setup: Setup) -> Count:
+    return Count(setup.eos, 1 if flags.patience == -1 else flags.patience)

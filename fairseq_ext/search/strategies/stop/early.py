@@ -48,7 +48,7 @@ from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.finished import Finished, Hypothesis, OnFinal, Scoring
 from fairseq_ext.search.phrases.sentence import Meets, met_with_prefix
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Stop
+from fairseq_ext.search.protocols import Setup, Stop
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.strategies.stop.count import Count
 from fairseq_ext.search.strategies.stop.length_reward import LengthFlags, check_length
@@ -200,8 +200,8 @@ class Early(Count):
     example=({"stop": "early", "select": "dba"}, {"stop": "early", "select": "gbs"}),
     paper="none; an addition for constrained search",
 )
-def build(flags: LengthFlags, context) -> Early:
-    return Early(context.eos, context.scoring, context.stats)
+def build(flags: LengthFlags, setup: Setup) -> Early:
+    return Early(setup.eos, setup.scoring, setup.stats)
 
 
 # ---- A second search with a shorter limit

@@ -11,7 +11,7 @@ from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.finished import Finished
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Stop
+from fairseq_ext.search.protocols import Setup, Stop
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.strategies.stop.length_reward import LengthFlags, check_length
 
@@ -52,5 +52,5 @@ class First(Stop):
     example=({"stop": "first"},),
     paper="Huang, Zhao and Ma 2017, baseline of OpenNMT-py",
 )
-def build(flags: LengthFlags, context) -> First:
-    return First(context.eos)
+def build(flags: LengthFlags, setup: Setup) -> First:
+    return First(setup.eos)

@@ -41,7 +41,7 @@ from fairseq_ext.search.beam import Beam, upload
 from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.finished import Finished, Scoring
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Stop
+from fairseq_ext.search.protocols import Setup, Stop
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.report import Ending
 from fairseq_ext.search.settings import Generation
@@ -211,9 +211,9 @@ def certificate(flags: OptimalFlags, generation: Generation) -> str:
     ),
     paper="Huang, Zhao and Ma 2017, optimal ending",
 )
-def build(flags: OptimalFlags, context) -> OptimalEnding:
+def build(flags: OptimalFlags, setup: Setup) -> OptimalEnding:
     paper = flags.stop_expansion == "paper"
-    return OptimalEnding(context.eos, context.scoring, context.stats, paper, flags.prune_bound)
+    return OptimalEnding(setup.eos, setup.scoring, setup.stats, paper, flags.prune_bound)
 
 
 # ---- Statistics of answered sentences: the sections `certificates` and `saved`

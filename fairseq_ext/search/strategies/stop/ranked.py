@@ -31,7 +31,7 @@ from fairseq_ext.search.candidates import (
 )
 from fairseq_ext.search.finished import Finished
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Stop
+from fairseq_ext.search.protocols import Setup, Stop
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.strategies.prune import PruneFinishedFlags
 from fairseq_ext.search.strategies.select.gbs import GridBeamFlags
@@ -176,7 +176,7 @@ def width_of(candidates: Candidates) -> int | Tensor:
     example=({"stop": "ranked"}, {"stop": "ranked", "select": "gbs", "gbs_base": 2}),
     paper="Yang et al. 2020, Appendix A.1; Post and Vilar 2018, Section 6.4",
 )
-def build(flags: LengthFlags, context) -> Ranked:
-    worst = context.settings.get(PruneFinishedFlags).prune_finished
-    rows = max(context.k, context.settings.get(GridBeamFlags).gbs_base)
-    return Ranked(rows, context.eos, math.inf if worst is None else worst)
+def build(flags: LengthFlags, setup: Setup) -> Ranked:
+    worst = setup.settings.get(PruneFinishedFlags).prune_finished
+    rows = max(setup.k, setup.settings.get(GridBeamFlags).gbs_base)
+    return Ranked(rows, setup.eos, math.inf if worst is None else worst)

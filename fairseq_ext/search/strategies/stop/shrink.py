@@ -12,7 +12,7 @@ from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.finished import Finished
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Stop
+from fairseq_ext.search.protocols import Setup, Stop
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.strategies.stop.length_reward import LengthFlags, check_length
 
@@ -58,5 +58,5 @@ class Shrink(Stop):
     example=({"stop": "shrink"},),
     paper="Huang, Zhao and Ma 2017, baseline of RNNsearch",
 )
-def build(flags: LengthFlags, context) -> Shrink:
-    return Shrink(context.k, context.eos)
+def build(flags: LengthFlags, setup: Setup) -> Shrink:
+    return Shrink(setup.k, setup.eos)

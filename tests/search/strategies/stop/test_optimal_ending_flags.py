@@ -20,7 +20,7 @@ def test_flags_reach_the_search():
     ours = generators(
         [build("transformer")], strategy=flags, beam=4, nbest=2, unnormalized=True, max_len_b=8
     ).ours
-    assert ours.spec.scoring == Scoring(False, 1.0, 0.5, 1.3, 0.7, True) and ours.spec.nbest == 2
+    assert ours.setup.scoring == Scoring(False, 1.0, 0.5, 1.3, 0.7, True) and ours.setup.nbest == 2
     assert ours.strategies.stop.paper and ours.strategies.stop.prune
     assert (
         "stop:optimal,length_reward=0.5,length_ratio=1.3,length_offset=0.7,"
