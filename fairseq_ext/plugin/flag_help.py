@@ -3,78 +3,81 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import inspect
 import textwrap
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Iterable
+from copy import copy
+from dataclasses import Field, dataclass, field, fields, make_dataclass
 from pathlib import Path
+
+from fairseq.dataclass import FairseqDataclass
+from fairseq.dataclass.utils import gen_parser_from_dataclass, interpret_dc_type
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.search.registry import (
-    DEFAULT,
-    POINTS,
-    PRUNERS,
-    STRATEGIES,
     Strategy,
     all_strategies,
+    declared,
     features,
     fields_of,
     file_of,
     flag_kinds,
     flags_of,
+    typed,
 )
+from fairseq_ext.search.settings import DEFAULT, POINTS
 
 PACKAGE = Path(__file__).resolve().parents[1]
 
-# A group of flags of an extension point's strategies: its title, the point, an example, and its
-# page. Features that have a title are groups as well.
-GROUPS = (
-    ("required and banned phrases", "select", "--constraints-file terms.tsv", "constraints.md"),
-    (
-        "when a sentence ends",
-        "stop",
-        "--unnormalized --stop optimal --prune-bound",
-        "optimal-ending.md",
-    ),
-    (
-        "which hypotheses are dropped",
-        "prune",
-        "--prune-threshold 1.5 --prune-children 5",
-        "streaming.md",
-    ),
-    ("when sentences start", "schedule", "--schedule stream --stream-width 64", "streaming.md"),
-    ("which words are scored", "softmax", "--softmax screened", "large-vocabularies.md"),
-    ("several tokens a call", "decoding", "--beam 1 --decoding window", "parallel-decoding.md"),
-)
-# of the flags that are left
-RUN = ("the run", "--results-file results.jsonl --stats-file run.json", "flags.md")
+
+@dataclass
+class Group:
+    """Flags with a common title. example: a command with some of them; page: of their method."""
+
+    title: str
+    example: str
+    page: str
+    note: str = ""  # on fairseq's own flags
+    fields: list[Field] = field(default_factory=list)
+
+    @property
+    def about(self) -> str:
+        """What the help says below the title."""
+        example = f"for example: {self.example}   (docs/{self.page})"
+        return "\n".join([example, *textwrap.wrap(self.note, 80)])
 
 
-NEEDED = (  # a flag, or the beginning of flags: what a command has before them
-    ("length_reward", "--unnormalized "),
-    ("length_", "--unnormalized --length-reward X "),
-    ("glossary_", "--glossary FILE "),
-    ("avoid_case", "--avoid-file FILE "),
-    ("constraint_", "--constraints-file FILE "),
-    ("dba_", "--constraints-file FILE "),
-    ("gbs_", "--select gbs --constraints-file FILE "),
-    ("sampling_", "--sampling "),
-    ("mbr_", "--beam 10 --mbr chrf "),
-    ("print_utility", "--beam 10 --mbr chrf "),
-    ("parallel_length", "--decoding jacobi "),
-    ("draft_", "--decoding window "),
-    ("shortlist_file", "--softmax lexical "),
-    ("shortlist_", "--softmax lexical --shortlist-file FILE "),
-    ("resume", "--results-file FILE "),
-)
-NOTES = {  # notes of a group on fairseq's own flags
-    "select": "fairseq's own --constraints: fairseq-interactive takes phrases typed after a "
-    "sentence, each after a tab. Bare it means ordered, as in stock: they come in the order typed; "
-    "--constraints unordered: in any order. Phrases of our files and of Python are unordered "
-    "unless it says ordered."
-}
+def groups_of_points() -> dict[str, Group]:
+    """Return the empty group of the flags of each extension point's strategies."""
+    return {
+        "select": Group(
+            "required and banned phrases",
+            "--constraints-file terms.tsv",
+            "constraints.md",
+            "fairseq's own --constraints: fairseq-interactive takes phrases typed after a "
+            "sentence, each after a tab. Bare it means ordered, as in stock: they come in the "
+            "order typed; --constraints unordered: in any order. Phrases of our files and of "
+            "Python are unordered unless it says ordered.",
+        ),
+        "stop": Group(
+            "when a sentence ends",
+            "--unnormalized --stop optimal --prune-bound",
+            "optimal-ending.md",
+        ),
+        "prune": Group(
+            "which hypotheses are dropped",
+            "--prune-threshold 1.5 --prune-children 5",
+            "streaming.md",
+        ),
+        "schedule": Group(
+            "when sentences start", "--schedule stream --stream-width 64", "streaming.md"
+        ),
+        "softmax": Group("which words are scored", "--softmax screened", "large-vocabularies.md"),
+        "decoding": Group(
+            "several tokens a call", "--beam 1 --decoding window", "parallel-decoding.md"
+        ),
+    }
 
 
 def implementing_file(name: str) -> str:
@@ -104,11 +107,11 @@ def strategy_table() -> str:
     return "\n".join(f"{flag:{first}}  {paper:{second}}  {file}" for flag, paper, file in rows)
 
 
-def all_flags() -> dict[str, dataclasses.Field]:
+def all_flags() -> dict[str, Field]:
     """Return the fields of every flag of the *_ext tasks, by name."""
     from fairseq_ext.plugin.tasks import Flags
 
-    return {field.name: field for field in dataclasses.fields(Flags) if field.name != "_name"}
+    return {each.name: each for each in fields(Flags) if each.name != "_name"}
 
 
 def declaring_file(name: str) -> str:
@@ -118,38 +121,24 @@ def declaring_file(name: str) -> str:
     return file_of(next(c.__module__ for c in classes if name in inspect.get_annotations(c)))
 
 
-def strategies_of(point: str) -> list[Strategy]:
-    """Return the strategies of an extension point, or the pruners."""
-    return list((PRUNERS if point == "prune" else STRATEGIES[point]).values())
-
-
-def flag_groups() -> list[tuple[str, str, str, list[dataclasses.Field]]]:
-    """Return the groups of flags: title, example, page, fields; each flag once."""
-    all_strategies()
-    left, groups = all_flags(), []
-
-    def add(title: str, example: str, page: str, names: Iterable[str]) -> None:
-        fields = [left.pop(name) for name in dict.fromkeys(names) if name in left]
-        groups.append((title, example, page, fields))
-
-    titled = [feature for feature in features() if feature.title]
-    own = fields_of([feature.flags for feature in titled])
-    for title, point, example, page in GROUPS:
-        of_strategies = [f.name for s in strategies_of(point) for f in flags_of(s).values()]
-        names = [point] * (point in POINTS) + of_strategies
-        add(title, example, page, [name for name in names if name not in own])
-    for feature in titled:
-        add(feature.title, feature.example, feature.page, fields_of([feature.flags]))
-    add(*RUN, list(left))
-    return groups
+def flag_groups() -> list[Group]:
+    """Return the groups of flags; each flag is in one."""
+    own = groups_of_points()
+    of_name = {name: own[s.point] for s in reversed(all_strategies()) for name in flags_of(s)}
+    of_name |= {point: own[point] for point in POINTS}
+    features_with_title = [feature for feature in features() if feature.title]
+    of_features = [Group(f.title, f.example, f.page) for f in features_with_title]
+    for feature, group in zip(features_with_title, of_features, strict=True):
+        of_name |= dict.fromkeys(fields_of([feature.flags]), group)
+    run = Group("the run", "--results-file results.jsonl --stats-file run.json", "flags.md")
+    for name, each in all_flags().items():
+        of_name.get(name, run).fields.append(each)
+    return [*own.values(), *of_features, run]
 
 
 def print_flags() -> None:
     """Print every strategy with its paper and file, and every flag of the *_ext tasks with its
     values, unit and default."""
-    from fairseq.dataclass import FairseqDataclass
-    from fairseq.dataclass.utils import gen_parser_from_dataclass
-
     import fairseq_ext
 
     parser = ArgumentParser(
@@ -159,54 +148,56 @@ def print_flags() -> None:
         add_help=False,
         usage="%(prog)s [flags below]",
     )
-    notes_of = {title: NOTES[point] for title, point, *_ in GROUPS if point in NOTES}
-    for title, example, page, fields in flag_groups():
-        notes = [textwrap.fill(notes_of[title], 80)] if title in notes_of else []
-        group = parser.add_argument_group(
-            title, "\n".join([f"for example: {example}   (docs/{page})", *notes])
+    for group in flag_groups():
+        kind = make_dataclass(
+            "Group", [(f.name, f.type, copy(f)) for f in group.fields], bases=(FairseqDataclass,)
         )
-        specs = [
-            (f.name, f.type, dataclasses.field(default=f.default, metadata=f.metadata))
-            for f in fields
-        ]
-        gen_parser_from_dataclass(
-            group, dataclasses.make_dataclass("Group", specs, bases=(FairseqDataclass,))()
-        )  # type: ignore[arg-type]
+        gen_parser_from_dataclass(parser.add_argument_group(group.title, group.about), kind())  # type: ignore[arg-type]
     print(parser.format_help(), flush=True)
 
 
-def example_of(field: dataclasses.Field, owners: list[Strategy], group: str) -> str:
-    """Return an example with this flag in it: that of its group, or the flag with a value, after
-    the strategy that reads it."""
-    from fairseq.dataclass.utils import interpret_dc_type
-
-    flag = "--" + field.name.replace("_", "-")
-    if flag in group.split():
-        return group
-    kind = interpret_dc_type(field.type)
-    default = DEFAULT.get(field.name, field.default)
-    choices = getattr(kind, "__members__", None)
-    if choices is not None:
-        value = " " + next(
-            str(choice.value) for choice in choices.values() if str(choice.value) != str(default)
-        )
-    else:
-        value = {bool: "", int: " N", float: " X"}.get(
-            kind, " FILE" if field.metadata.get("file") else " TEXT"
-        )
-    chosen = [s for s in owners if s.point == "prune" or DEFAULT.get(s.point) == s.name]
-    first = "" if chosen or not owners or owners[0].point == "select" else f"{owners[0].flag} "
-    for begin, before in NEEDED:
-        if field.name == begin or (begin.endswith("_") and field.name.startswith(begin)):
-            first = before
-            break
-    return f"{'--beam 1 ' if 'decoding' in first else ''}{first}{flag}{value}"
+def example_of(flag: Field, group: Group) -> str:
+    """Return a command with a flag: the example of its group, or the flag with a value after what
+    it needs."""
+    shown = typed(flag.name)
+    if shown in group.example.split():
+        return group.example
+    kind, given = interpret_dc_type(flag.type), ""
+    if (choices := getattr(kind, "__members__", None)) is not None:
+        default = DEFAULT.get(flag.name, flag.default)
+        given = next(str(c.value) for c in choices.values() if str(c.value) != str(default))
+    elif kind is not bool:
+        text = "FILE" if flag.metadata.get("file") else "TEXT"
+        given = {int: "N", float: "X"}.get(kind, text)
+    return " ".join(filter(None, (flags_before(flag), shown, given)))
 
 
-def page_of(field: dataclasses.Field) -> str:
-    """Return the page of a flag, or of its feature; "" for that of its group."""
-    pages = {name: f.page for f in features() for name in fields_of([f.flags])}
-    return field.metadata.get("page") or pages.get(field.name, "")
+def flags_before(flag: Field) -> str:
+    """Return the flags without which a flag has nothing to do."""
+    if "after" in flag.metadata:
+        return str(flag.metadata["after"])
+    if (kind := flag.metadata.get("applies_to")) is not None:
+        kinds = {"phrases": "required phrases"}
+        given = declared("gives").items()
+        file = next(typed(name) for name, gives in given if gives == kinds.get(kind, kind))
+        return f"{file} FILE"
+    owners = [s for s in all_strategies() if flag.name in flags_of(s)]
+    if "gives" in flag.metadata or any(is_default(s) for s in owners):
+        return ""
+    for feature in features():
+        if flag.name in fields_of([feature.flags]):
+            return feature.example
+    if not owners:
+        return ""
+    owner = owners[-1]
+    more = "--constraints-file FILE" if owner.constrained else ""
+    greedy = "--beam 1" if owner.point == "decoding" else ""
+    return " ".join(filter(None, (greedy, owner.flag, more)))
+
+
+def is_default(strategy: Strategy) -> bool:
+    """Return whether a strategy is in use without a flag that names it."""
+    return strategy.point == "prune" or DEFAULT[strategy.point] == strategy.name
 
 
 def explain(name: str) -> str:
@@ -214,36 +205,33 @@ def explain(name: str) -> str:
 
     Errors: UsageError for a name that is no flag of ours.
     """
-    plain = name.removeprefix("--").replace("-", "_")
-    for _title, example, page, fields in flag_groups():
-        for field in fields:
-            if field.name == plain:
-                owners = [s for s in all_strategies() if plain in flags_of(s)]
-                values = [s for s in all_strategies() if s.point == plain]
-                said = str(field.metadata.get("help", ""))
-                lines = [f"--{plain.replace('_', '-')}: {said}."]
-                lines += [
-                    (
-                        f"  {s.flag}: {s.paper} "
-                        f"({s.file}){' [default]' if DEFAULT.get(plain) == s.name else ''}"
-                    )
-                    for s in values
-                ]
-                if owners:
-                    lines.append(f"It is read by {', '.join(s.flag for s in owners)}.")
-                lines.append(f"It is declared in {in_checkout(declaring_file(plain))}.")
-                lines.append(f"It is implemented in {in_checkout(implementing_file(plain))}.")
-                lines += [
-                    f"Its value {value} is implemented in {in_checkout(file)}."
-                    for value, file in files_of_values(plain).items()
-                ]
-                lines.append(f"Add to a command: {example_of(field, owners, example)}")
-                lines.append(f"More: docs/{page_of(field) or page}")
-                return "\n".join(textwrap.fill(line, 120, subsequent_indent="  ") for line in lines)
-    known = [f.name for *_, fields in flag_groups() for f in fields]
-    near = [each for each in known if plain in each] or difflib.get_close_matches(plain, known)
-    names = ", ".join("--" + each.replace("_", "-") for each in near[:5])
-    raise UsageError(
-        f"{name} is not a flag of fairseq_ext"
-        f"{f' (did you mean {names}?)' if near else ''}: python -m fairseq_ext lists them"
-    )
+    plain, flags = name.removeprefix("--").replace("-", "_"), all_flags()
+    if plain not in flags:
+        near = [each for each in flags if plain in each] or difflib.get_close_matches(plain, flags)
+        names = ", ".join(map(typed, near[:5]))
+        raise UsageError(
+            f"{name} is not a flag of fairseq_ext"
+            f"{f' (did you mean {names}?)' if near else ''}: python -m fairseq_ext lists them"
+        )
+    flag, strategies = flags[plain], all_strategies()
+    group = next(each for each in flag_groups() if flag in each.fields)
+    pages = {name: f.page for f in features() for name in fields_of([f.flags])}
+    owners = ", ".join(s.flag for s in strategies if plain in flags_of(s))
+    lines = [
+        f"{typed(plain)}: {flag.metadata.get('help', '')}.",
+        *(
+            f"  {s.flag}: {s.paper} ({s.file}){' [default]' if is_default(s) else ''}"
+            for s in strategies
+            if s.point == plain
+        ),
+        *([f"It is read by {owners}."] if owners else []),
+        f"It is declared in {in_checkout(declaring_file(plain))}.",
+        f"It is implemented in {in_checkout(implementing_file(plain))}.",
+        *(
+            f"Its value {value} is implemented in {in_checkout(file)}."
+            for value, file in files_of_values(plain).items()
+        ),
+        f"Add to a command: {example_of(flag, group)}",
+        f"More: docs/{flag.metadata.get('page') or pages.get(plain) or group.page}",
+    ]
+    return "\n".join(textwrap.fill(line, 120, subsequent_indent="  ") for line in lines)

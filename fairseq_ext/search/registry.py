@@ -50,9 +50,9 @@ class Feature:
 
     A field of its flags may declare, as metadata: what it `needs` and `denies` when it is given
     (CAPABILITIES, or those of each value), that it `gives` constraints, which phrases it `shapes`,
-    a `range`, that it names a `file`, which is `written`; that results are the same
-    (`same_results`); why an `engine` or a `corpus` run refuses it; its own `page`; the file where
-    it is `implemented`, if that is another one.
+    a `range`, that it names a `file`, which is `written`; the flags that it stands `after` in an
+    example; that results are the same (`same_results`); why an `engine` or a `corpus` run refuses
+    it; its own `page`; the file where it is `implemented`, if that is another one.
     """
 
     name: str
@@ -62,9 +62,9 @@ class Feature:
     signature: Callable[[Settings], str] | None = None
     constrains: bool = False  # strategies with constraints read its flags
     page: str = ""  # documentation of its flags
-    # its flags are a group of the help with this title and example; "": they belong to another one
+    # its flags are a group of the help with this title; "": they belong to another one
     title: str = ""
-    example: str = ""
+    example: str = ""  # flags of a command to which the others can be added
 
 
 FEATURES: dict[str, Feature] = {}

@@ -21,7 +21,7 @@ from fairseq_ext.search.settings import CommandSettings
 
 
 def test_every_flag_is_in_one_group() -> None:
-    names = [field.name for _, _, _, fields in flag_groups() for field in fields]
+    names = [flag.name for group in flag_groups() for flag in group.fields]
     assert sorted(names) == sorted(all_flags())
 
 

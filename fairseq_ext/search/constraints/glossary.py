@@ -439,6 +439,7 @@ register_feature(
     constrains=True,
     signature=signature,
     page="glossaries.md",
+    example="--glossary FILE",
 )
 
 

@@ -20,7 +20,7 @@ from fairseq_ext.search.phrases.sentence import EMPTY
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Setup
 
-Made = TypeVar("Made")
+Strategy = TypeVar("Strategy")
 
 
 @dataclass
@@ -88,8 +88,8 @@ class Tables:
 
 
 def make_select(
-    kind: Callable[..., Made], setup: Setup, k: int | None = None, **more: float
-) -> Made:
+    kind: Callable[..., Strategy], setup: Setup, k: int | None = None, **more: float
+) -> Strategy:
     """Return a select strategy with constraints; k: instead of the beam."""
     more["min_len"] = setup.min_len
     return kind(k or setup.k, setup.eos, len(setup.dictionary), setup.children, **more)
