@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.corpus import run
 from fairseq_ext.corpus.job import CorpusJob
@@ -87,8 +88,9 @@ class OneProcess(run.Run):
             1,
             self.job.format == "text",
         )
-        if isinstance(worker, CorpusWorker) and worker.translator is None:
-            assert "error" not in worker.load()
+        is_loaded = not isinstance(worker, CorpusWorker) or worker.translator is not None
+        if not is_loaded and "error" in (loaded := worker.load()):
+            raise UsageError(loaded["error"])
         for unit in self.units(todo):
             result = worker.translate(unit.shard, unit.sentences)
             self.sign({"signature": "one process"})

@@ -35,11 +35,7 @@ class WorkerPool(Generic[P]):
     # ---- of subclasses
 
     def new_process(self) -> P:
-        """Start a process (raises any error if the system has no room for it)."""
-        raise NotImplementedError
-
-    def start_error(self, why: Exception) -> Exception:
-        """Return the error of a process that cannot be started."""
+        """Start a process (raises the error for its users if the system has no room for it)."""
         raise NotImplementedError
 
     def exit_error(self, process: P) -> Exception:
@@ -89,7 +85,7 @@ class WorkerPool(Generic[P]):
         try:
             process = self.new_process()
         except Exception as error:  # the system gives no process, no memory or no file
-            self.on_failed_start(worker, self.start_error(error), now)
+            self.on_failed_start(worker, error, now)
         else:
             self.processes[worker], self.workers[process] = process, worker
 

@@ -11,6 +11,7 @@ process is killed, the next run sees which lines are missing, and no line is wri
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -40,31 +41,34 @@ VERSION = 2  # of a part's first line
 
 class OutputFolder:
     """An output folder. suffix: of the finished files. One process at a time may use it
-    (`lock`)."""
+    (`locked`)."""
 
     def __init__(self, folder: str, suffix: str):
         self.folder, self.suffix = Path(folder), suffix
         self.parts = self.folder / ".parts"
-        self.lock_file: IO | None = None
 
-    def lock(self) -> None:
-        """Lock the folder for as long as this process lives.
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Return a context in which no other run may use the folder.
 
         Errors: UsageError if another run has it, or if it cannot be created.
         """
         try:
             self.parts.mkdir(parents=True, exist_ok=True)
-            self.lock_file = open(self.parts / "lock", "w")
+            lock = open(self.parts / "lock", "w")
         except OSError as error:
             raise UsageError(
                 f"--output {self.folder} cannot be written ({error.strerror}): name another folder"
             ) from error
-        try:
-            fcntl.flock(self.lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(
-                f"another run is writing to {self.folder}: wait for it, or name another --output"
-            ) from None
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(
+                    f"another run is writing to {self.folder}: wait for it, or name another "
+                    "--output"
+                ) from None
+            yield
 
     def remove_unfinished(self, shards: Iterable[Shard]) -> None:
         """Remove unfinished files of a killed run of these shards, but no files of runs in
@@ -77,11 +81,6 @@ class OutputFolder:
     def has_parts(self) -> bool:
         """Return whether there is a part of an earlier run."""
         return any(True for _ in self.parts.rglob("*.parts/[0-9]*-[0-9]*"))
-
-    def unlock(self) -> None:
-        """Release the lock."""
-        if self.lock_file is not None:
-            self.lock_file.close()
 
     def clear(self) -> None:
         """Remove the output of earlier runs: parts, errors, the files that the manifest names, and

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from fairseq_ext.core.errors import counted
 from fairseq_ext.core.files import is_stream, replace
 from fairseq_ext.core.stats import Section
+from fairseq_ext.corpus.shards import Unit
 from fairseq_ext.corpus.worker import Result
 
 if TYPE_CHECKING:
-    from fairseq_ext.corpus.scheduler import RayWorkers, Unit
+    from fairseq_ext.corpus.scheduler import RayWorkers
 
 
 @dataclass

@@ -25,13 +25,20 @@ from fairseq_ext.corpus.job import (
 )
 from fairseq_ext.corpus.output import OutputFolder
 from fairseq_ext.corpus.progress import Progress, RunStats
-from fairseq_ext.corpus.shards import Shard, ShardReader, UnreadableShard, check_columns, shards_of
+from fairseq_ext.corpus.shards import (
+    Shard,
+    ShardReader,
+    Unit,
+    UnreadableShard,
+    check_columns,
+    shards_of,
+)
 from fairseq_ext.corpus.worker import NOT_MET, Result, died_result, error_entry
 from fairseq_ext.plugin.loading.data_folder import SegmentationCheck, kind_of_files
 from fairseq_ext.plugin.loading.settings import as_arguments, parse
 
 if TYPE_CHECKING:
-    from fairseq_ext.corpus.scheduler import RayWorkers, Unit
+    from fairseq_ext.corpus.scheduler import RayWorkers
 
 logger = logging.getLogger("fairseq_ext.corpus")
 
@@ -62,20 +69,18 @@ def translate(job: CorpusJob) -> Progress:
     if job.stats_file:
         refuse_shared([("--stats-file", job.stats_file)], files_read(job, shards))
     check_columns(shards, job.source_field)
-    store.lock()
     try:
-        store.remove_unfinished(shards)
-        if job.overwrite:
-            store.clear()
-        return Run(job, store, shards).run()
+        with store.locked():
+            store.remove_unfinished(shards)
+            if job.overwrite:
+                store.clear()
+            return Run(job, store, shards).run()
     except OSError as error:
         raise UsageError(
             f"cannot write {error.filename or f'to {job.output}'} ({error.strerror or error}): "
             "free disk space or fix the problem, then run the same command again; finished "
             "output is kept"
         ) from error
-    finally:
-        store.unlock()
 
 
 class Run:
@@ -204,8 +209,6 @@ class Run:
 
     def units(self, todo: list[Shard]) -> Iterator[Unit]:
         """Yield the missing units, shard by shard."""
-        from fairseq_ext.corpus.scheduler import Unit
-
         for shard in todo:
             position, number = 0.0, 0
             try:

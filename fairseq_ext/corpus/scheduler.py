@@ -30,7 +30,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayTaskError
@@ -41,7 +41,7 @@ from fairseq_ext.core.errors import UsageError, counted, cut, halves
 from fairseq_ext.core.supervision import State
 from fairseq_ext.core.worker_pool import WorkerPool
 from fairseq_ext.corpus.job import cores
-from fairseq_ext.corpus.shards import Shard, ShardLine
+from fairseq_ext.corpus.shards import Unit
 from fairseq_ext.corpus.worker import CorpusWorker, Result
 
 if TYPE_CHECKING:
@@ -58,23 +58,6 @@ DIED = (
     "a worker died several times before it had loaded the model: see whether fairseq_ext is "
     "installed on its node, and whether there is memory for a model in each worker"
 )
-
-
-class Unit(NamedTuple):
-    """Neighbouring sentences of one shard."""
-
-    shard: Shard
-    sentences: list[ShardLine]
-    input_bytes: float = 0.0  # their share of the input file
-    deaths: int = 0  # of workers that had them
-
-    @property
-    def start(self) -> int:
-        return self.sentences[0].number
-
-    @property
-    def end(self) -> int:
-        return self.sentences[-1].number + 1
 
 
 class RayWorkers(WorkerPool[Any]):
@@ -232,9 +215,6 @@ class RayWorkers(WorkerPool[Any]):
         actor = self.make_actor()
         self.calls[actor.load.remote()] = actor, None
         return actor
-
-    def start_error(self, why: Exception) -> Exception:
-        raise why
 
     def exit_error(self, process: Any) -> Exception:
         return UsageError(DIED)

@@ -185,6 +185,23 @@ class ShardLine(NamedTuple):
     error: tuple[str, str] | None = None  # kind, reason; None: the line can be translated
 
 
+class Unit(NamedTuple):
+    """Neighbouring sentences of one shard."""
+
+    shard: Shard
+    sentences: list[ShardLine]
+    input_bytes: float = 0.0  # their share of the input file
+    deaths: int = 0  # of workers that had them
+
+    @property
+    def start(self) -> int:
+        return self.sentences[0].number
+
+    @property
+    def end(self) -> int:
+        return self.sentences[-1].number + 1
+
+
 class UnreadableShard(Exception):
     """A shard that cannot be read to its end. lines: number of lines before the failure."""
 

@@ -110,9 +110,8 @@ def load(flags: dict[str, Any]) -> Any:
 def died_result(shard: Shard, sentence: ShardLine, plain: bool) -> Result:
     """Return the result of a sentence that kills every worker."""
     unit = UnitTranslation(None, shard, [sentence])
-    unit.refuse(
-        sentence, "worker died", f"each worker that was to translate {unit.where(sentence)} died"
-    )
+    reason = f"each worker that was to translate {unit.where(sentence)} died"
+    unit.refuse(sentence.number, "worker died", reason)
     return Result(unit.payload(plain), unit.errors)
 
 
@@ -133,56 +132,63 @@ SEPARATORS = str.maketrans({"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\
 
 
 class UnitTranslation:
-    """The translation of one unit; `decode` fills `hypotheses` and `errors`."""
+    """The translation of one unit; `decode` fills `hypotheses` and `refused`, which are by the
+    sentence's number, as the other fields are."""
 
     def __init__(self, translator: Any, shard: Shard, sentences: list[ShardLine]):
         self.translator, self.shard, self.sentences = translator, shard, sentences
-        self.hypotheses: dict[int, list[Translation]] = {}  # by the sentence's number
-        self.reasons: dict[int, str] = {}  # of sentences without hypotheses
-        self.constraints: dict[int, SentenceConstraints] = {}  # by the sentence's number
-        self.errors: list[dict[str, Any]] = []
+        self.tokens: dict[int, Tensor] = {}  # (L,)
+        self.constraints: dict[int, SentenceConstraints] = {}
+        self.hypotheses: dict[int, list[Translation]] = {}
+        # kind and reason, as in errors.jsonl, of sentences without hypotheses
+        self.refused: dict[int, tuple[str, str]] = {}
 
     def decode(self) -> None:
         """Translate every sentence that can be translated."""
-        tokens: dict[int, Tensor] = {}  # by the sentence's number
-        failed: list[tuple[ShardLine, Exception]] = []
+        failed: dict[int, Exception] = {}
         constrained = self.use_constraints()
         for sentence in self.sentences:
-            if sentence.error:
-                self.refuse(sentence, *sentence.error)
-                continue
-            where, kind = self.where(sentence), "too long"
-            if sentence.fields and constrained is not None:
-                self.refuse(sentence, "constraint", f"{where} has constraints, and {constrained}")
-                continue
             try:
-                encoded = self.translator.encode(sentence.source)
-                self.translator.check_length(encoded, where)
-                kind = "constraint"
-                self.constrain(sentence, encoded)
-            except UsageError as error:
-                self.refuse(sentence, kind, str(error))
+                self.prepare(sentence, constrained)
             except Exception as error:
-                failed.append((sentence, error))
+                failed[sentence.number] = error
+        good = [s.number for s in self.sentences if s.number not in {*self.refused, *failed}]
+        results = isolated(good, self.search, Exception) if good else []
+        for number, result in zip(good, results, strict=True):
+            if isinstance(result, Exception):
+                failed[number] = result
             else:
-                tokens[sentence.number] = encoded
-        failed += self.search([s for s in self.sentences if s.number in tokens], tokens)
+                self.hypotheses[number] = result
         unexpected = [
             problem
-            for _, problem in failed
+            for problem in failed.values()
             if explain(problem) is None and "out of memory" not in str(problem).lower()
         ]
         if unexpected and not self.hypotheses:
             self.check_process(unexpected[0])
-        for sentence, problem in failed:
+        for number, problem in failed.items():
             reason = explain(problem) or f"{type(problem).__name__}: {problem}".splitlines()[0]
-            self.refuse(sentence, "failed", reason)
-        for sentence in self.sentences:
-            for best in self.hypotheses.get(sentence.number, [])[:1]:
-                for phrase, reason in best.unmet:
-                    where = f"'{phrase}' in {self.where(sentence)}"
-                    self.note(sentence, NOT_MET, f"{where} is not met: {reason}")
-        self.errors.sort(key=lambda entry: entry["line"])
+            self.refuse(number, "failed", reason)
+
+    def prepare(self, sentence: ShardLine, constrained: UsageError | None) -> None:
+        """Encode a sentence and set its constraints, or refuse it. constrained: why sentences can
+        have none of their own."""
+        number, where, kind = sentence.number, self.where(sentence), "too long"
+        if sentence.error:
+            return self.refuse(number, *sentence.error)
+        if sentence.fields and constrained is not None:
+            return self.refuse(number, "constraint", f"{where} has constraints, and {constrained}")
+        try:
+            self.tokens[number] = tokens = self.translator.encode(sentence.source)
+            self.translator.check_length(tokens, where)
+            kind, given = "constraint", self.translator.sentences
+            if given.constrained:
+                source = given.constraint_source()
+                own = [source.of_fields(sentence.fields, where)] if sentence.fields else []
+                unknown = given.unknown_pieces(sentence.source, tokens)
+                self.constraints[number] = source.sentence(number, tokens, *own, unknown=unknown)
+        except UsageError as error:
+            self.refuse(number, kind, str(error))
 
     def use_constraints(self) -> UsageError | None:
         """Switch the translator to constraints if a sentence has some. Return the error if the
@@ -214,55 +220,37 @@ class UnitTranslation:
         """Return a sentence's place, for messages."""
         return f"line {sentence.number + 1} of {self.shard.path}"
 
-    def refuse(self, sentence: ShardLine, kind: str, reason: str) -> None:
+    def refuse(self, number: int, kind: str, reason: str) -> None:
         """Record that a sentence is not translated."""
         # a message may quote a lone surrogate
-        reason = reason.encode("utf-8", "replace").decode()
-        self.reasons[sentence.number] = reason
-        self.note(sentence, kind, reason)
+        self.refused[number] = kind, reason.encode("utf-8", "replace").decode()
 
-    def note(self, sentence: ShardLine, kind: str, reason: str) -> None:
-        """Add an entry of errors.jsonl."""
-        self.errors.append(error_entry(self.shard, sentence.number, sentence.id, kind, reason))
-
-    def constrain(self, sentence: ShardLine, tokens: Tensor) -> None:
-        """Set the sentence's constraints, including those of --glossary and --avoid-file."""
-        given = self.translator.sentences
-        if not given.constrained:
-            return
-        source = given.constraint_source()
-        own = [source.of_fields(sentence.fields, self.where(sentence))] if sentence.fields else []
-        unknown = given.unknown_pieces(sentence.source, tokens)
-        self.constraints[sentence.number] = source.sentence(
-            sentence.number, tokens, *own, unknown=unknown
-        )
-
-    def search(
-        self, sentences: Sequence[ShardLine], tokens: dict[int, Tensor]
-    ) -> list[tuple[ShardLine, Exception]]:
-        """Decode; return the sentences whose decoding fails by themselves."""
+    def search(self, numbers: Sequence[int]) -> list:
+        """Return the hypotheses of sentences that are decoded together."""
         stats, nbest = self.translator.stats, self.translator.cfg.generation.nbest
+        wanted = [self.constraints[number] for number in numbers] if self.constraints else None
+        mark = stats.mark()
+        try:
+            return self.translator.search(
+                [self.tokens[number] for number in numbers], wanted, nbest, numbers=numbers
+            )
+        except Exception:
+            stats.rollback(mark)
+            raise
 
-        def decode(part: Sequence[ShardLine]) -> list:
-            numbers = [sentence.number for sentence in part]
-            wanted = [self.constraints[number] for number in numbers] if self.constraints else None
-            mark = stats.mark()
-            try:
-                return self.translator.search(
-                    [tokens[number] for number in numbers], wanted, nbest, numbers=numbers
-                )
-            except Exception:
-                stats.rollback(mark)
-                raise
-
-        failed = []
-        results = isolated(sentences, decode, Exception) if sentences else []
-        for sentence, result in zip(sentences, results, strict=True):
-            if isinstance(result, Exception):
-                failed.append((sentence, result))
-            else:
-                self.hypotheses[sentence.number] = result
-        return failed
+    @property
+    def errors(self) -> list[dict[str, Any]]:
+        """The entries of errors.jsonl."""
+        found = []
+        for sentence in self.sentences:
+            nbest, entries = self.hypotheses.get(sentence.number, []), []
+            if sentence.number in self.refused:
+                entries = [self.refused[sentence.number]]
+            for phrase, reason in nbest[0].unmet if nbest else ():
+                where = f"'{phrase}' in {self.where(sentence)}"
+                entries.append((NOT_MET, f"{where} is not met: {reason}"))
+            found += [error_entry(self.shard, sentence.number, sentence.id, *e) for e in entries]
+        return found
 
     def payload(self, plain: bool) -> bytes:
         """Return the output of all sentences. plain: as text."""
@@ -284,8 +272,8 @@ class UnitTranslation:
                 {"phrase": each.phrase, "met": each.met}
                 for each in constraint_reports(wanted, nbest[0])
             ]
-        if sentence.number in self.reasons:
-            record["error"] = self.reasons[sentence.number]
+        if sentence.number in self.refused:
+            record["error"] = self.refused[sentence.number][1]
         return json.dumps(record, ensure_ascii=False).translate(SEPARATORS) + "\n"
 
     def line(self, sentence: ShardLine) -> str:

@@ -232,10 +232,11 @@ class Loop(ProcessWorkers, threading.Thread):
                 self.dispatch.on_answer(worker, number, what)
 
     def new_process(self) -> Process:
-        return self.fork_server.fork()
-
-    def start_error(self, why: Exception) -> Exception:
-        return UsageError(NO_PROCESS.format(f"{type(why).__name__}: {why}"))
+        try:
+            return self.fork_server.fork()
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            raise UsageError(NO_PROCESS.format(why)) from None
 
     def exit_error(self, process: Process) -> Exception:
         return UsageError(ENDED)

@@ -120,10 +120,10 @@ class Forked(ProcessWorkers):
             self.dispatch.on_ready(worker, 1, now)
 
     def new_process(self) -> Process:
-        return fork(self.pool, self.serve)
-
-    def start_error(self, why: Exception) -> Exception:
-        return UsageError(NO_PROCESS.format(why=getattr(why, "strerror", None) or why))
+        try:
+            return fork(self.pool, self.serve)
+        except OSError as error:
+            raise UsageError(NO_PROCESS.format(why=error.strerror or error)) from None
 
     def exit_error(self, process: Process) -> Exception:
         status = process.wait(1.0)

@@ -11,8 +11,8 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 from fairseq_ext import UsageError
 from fairseq_ext.core.supervision import State
 from fairseq_ext.corpus import progress, scheduler
-from fairseq_ext.corpus.scheduler import RayWorkers, Unit
-from fairseq_ext.corpus.shards import Shard, ShardLine
+from fairseq_ext.corpus.scheduler import RayWorkers
+from fairseq_ext.corpus.shards import Shard, ShardLine, Unit
 
 SHARD = Shard("in", "in")
 

@@ -94,135 +94,88 @@ def test_a_record_has_its_own_allowed_outputs(tmp_path, demo):
     assert error["line"] == 2 and "every allowed output has a banned phrase" in error["reason"]
 
 
-class Picky:
-    """A translator's search that fails on batches with certain sentences."""
+class Faulty:
+    """A translator that raises an error for certain lines: before the search that has them, after
+    it, or in their segmentation; without lines, in every search."""
 
-    def __init__(self, demo, error, bad):
-        self.demo, self.error, self.bad = demo, error, bad
+    def __init__(self, demo, error, lines=None, at="search"):
+        self.demo, self.error, self.lines, self.at = demo, error, lines, at
+        self.bad = [self.words(demo.encode(line)) for line in lines or ()]
 
     def __getattr__(self, name):
         return getattr(self.demo, name)
 
-    def search(self, tokens, wanted, nbest, numbers=None):
-        if any(self.demo.task.source_dictionary.string(line) in self.bad for line in tokens):
+    def words(self, tokens):
+        return self.demo.task.source_dictionary.string(tokens)
+
+    def encode(self, line):
+        if self.at == "encode" and line in self.lines:
             raise self.error
-        return self.demo.search(tokens, wanted, nbest, numbers=numbers)
+        return self.demo.encode(line)
+
+    def search(self, tokens, *given, **named):
+        fails = self.lines is None or any(self.words(line) in self.bad for line in tokens)
+        fails = fails and self.at != "encode"
+        if fails and self.at == "search":
+            raise self.error
+        found = self.demo.search(tokens, *given, **named)
+        if fails:
+            raise self.error
+        return found
 
 
-def test_what_only_the_search_finds_out_is_isolated(tmp_path, demo):
-    path = write_text(tmp_path / "a", source_lines(0, 9))
-    sentences = read(path)
-    bad = [
-        demo.translator.task.source_dictionary.string(demo.translator.encode(sentences[i].source))
-        for i in (2, 7)
-    ]
-    unit = UnitTranslation(
-        Picky(demo.translator, RuntimeError("odd"), bad), Shard(str(path), "a"), sentences
-    )
+def decoded(translator, path):
+    """The unit of a file's sentences, decoded."""
+    unit = UnitTranslation(translator, Shard(str(path), "a"), read(path))
     unit.decode()
-    assert sorted(unit.hypotheses) == [0, 1, 3, 4, 5, 6, 8]
-    assert [(e["line"], e["reason"]) for e in unit.errors] == [
-        (3, "RuntimeError: odd"),
-        (8, "RuntimeError: odd"),
-    ]
+    return unit
 
 
-class Broken(Picky):
-    """One that fails at everything."""
-
-    def search(self, tokens, wanted, nbest, numbers=None):
-        raise self.error
+@pytest.mark.parametrize(
+    ("at", "error", "reason"),
+    [
+        ("search", RuntimeError("odd"), "RuntimeError: odd"),
+        ("encode", ValueError("half a \ud800"), "ValueError: half a ?"),
+        ("after", RuntimeError("odd"), "RuntimeError: odd"),
+    ],
+)
+def test_what_is_wrong_with_a_sentence_is_its_own_and_is_counted_once(
+    tmp_path, demo, at, error, reason
+):
+    lines = source_lines(0, 9)
+    given = [json.dumps({"source": s, "constraints": ["hospital"]}) for s in lines]
+    path = write_text(tmp_path / "a.jsonl", given)
+    stats = demo.translator.stats
+    before = stats.copy()
+    unit = decoded(Faulty(demo.translator, error, [lines[2], lines[7]], at), path)
+    found = stats.since(before).as_dict()
+    assert sorted(unit.hypotheses) == [0, 1, 3, 4, 5, 6, 8] and found["sentences"] == 7
+    entries = [(e["line"], e["reason"]) for e in unit.errors if e["kind"] == "failed"]
+    assert entries == [(3, reason), (8, reason)]
+    counts = found["constraints"]
+    assert counts["given"] == 7 and counts["met"] + len(counts["unmet"]) == 7
+    if at == "after":
+        assert found["encoder_calls"] > 7  # the work of the failed searches is work
 
 
 def test_a_unit_that_fails_altogether_is_the_process_s_fault_unless_it_translates_a_word(
     tmp_path, demo
 ):
-    path = write_text(tmp_path / "a", source_lines(0, 3))
-    bad = [
-        demo.translator.task.source_dictionary.string(demo.translator.encode(s.source))
-        for s in read(path)
-    ]
+    lines = source_lines(0, 3)
+    path, first = write_text(tmp_path / "a", lines), write_text(tmp_path / "b", lines[:1])
     with pytest.raises(RuntimeError, match="device-side assert"):
-        UnitTranslation(
-            Broken(demo.translator, RuntimeError("device-side assert"), bad),
-            Shard(str(path), "a"),
-            read(path),
-        ).decode()
+        decoded(Faulty(demo.translator, RuntimeError("device-side assert")), path)
     before = demo.translator.stats.sentences
-    for kind, error in (
-        (Picky, RuntimeError("odd")),
-        (Picky, RuntimeError("CUDA out of memory")),
-        (Broken, RuntimeError("out of memory")),
+    for bad, error in (
+        (lines, RuntimeError("odd")),
+        (lines, RuntimeError("CUDA out of memory")),
+        (None, RuntimeError("out of memory")),
     ):
-        for sentences in (read(path), read(path)[:1]):
-            unit = UnitTranslation(
-                kind(demo.translator, error, bad), Shard(str(path), "a"), sentences
-            )
-            unit.decode()
-            assert [e["reason"] for e in unit.errors] == [f"RuntimeError: {error}"] * len(
-                sentences
-            ) and not unit.hypotheses
+        for part, count in ((path, 3), (first, 1)):
+            unit = decoded(Faulty(demo.translator, error, bad), part)
+            reasons = [e["reason"] for e in unit.errors]
+            assert reasons == [f"RuntimeError: {error}"] * count and not unit.hypotheses
     assert demo.translator.stats.sentences == before
-
-
-class Spelled(Picky):
-    """One whose segmentation fails on certain lines."""
-
-    def encode(self, line):
-        if line in self.bad:
-            raise self.error
-        return self.demo.encode(line)
-
-
-def test_an_error_of_the_segmentation_is_its_sentence_s(tmp_path, demo):
-    sentences = read(write_text(tmp_path / "a", source_lines(0, 3)))
-    unit = UnitTranslation(
-        Spelled(demo.translator, ValueError("half a \ud800"), [sentences[1].source]),
-        Shard("a", "a"),
-        sentences,
-    )
-    unit.decode()
-    assert sorted(unit.hypotheses) == [0, 2] and [
-        (e["line"], e["kind"], e["reason"]) for e in unit.errors
-    ] == [(2, "failed", "ValueError: half a ?")]
-
-
-class Late(Picky):
-    """The same, failing only when the batch has been searched and counted."""
-
-    def search(self, tokens, wanted, nbest, numbers=None):
-        found = self.demo.search(tokens, wanted, nbest, numbers=numbers)
-        if any(self.demo.task.source_dictionary.string(line) in self.bad for line in tokens):
-            raise self.error
-        return found
-
-
-def test_answers_of_a_search_that_fails_are_counted_once(tmp_path, demo):
-    (tmp_path / "a.jsonl").write_text(
-        "".join(
-            json.dumps({"source": s, "constraints": ["hospital"]}) + "\n"
-            for s in source_lines(0, 5)
-        )
-    )
-    sentences = read(tmp_path / "a.jsonl")
-    bad = [
-        demo.translator.task.source_dictionary.string(demo.translator.encode(sentences[3].source))
-    ]
-    stats = demo.translator.stats
-    before = stats.copy()
-    unit = UnitTranslation(
-        Late(demo.translator, RuntimeError("odd"), bad),
-        Shard(str(tmp_path / "a.jsonl"), "a"),
-        sentences,
-    )
-    unit.decode()
-    found = stats.since(before).as_dict()
-    assert sorted(unit.hypotheses) == [0, 1, 2, 4] and found["sentences"] == 4
-    assert (
-        found["constraints"]["given"] == 4
-        and found["constraints"]["met"] + len(found["constraints"]["unmet"]) == 4
-    )
-    assert found["encoder_calls"] > 4  # the work of the failed searches is work
 
 
 def test_a_schedule_that_does_not_fit_is_reported_and_the_model_is_loaded_once(monkeypatch):

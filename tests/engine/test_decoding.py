@@ -414,7 +414,7 @@ REPORTS: dict[str, tuple[str, dict, dict, list[tuple[str, str, str]]]] = {
         PORT,
         {},
         {"Port": "house|port", "Patient": "patient"},
-        [("house|port", "Port", ""), ("patient", "Patient", "")],
+        [("patient", "Patient", ""), ("house|port", "Port", "")],  # as their terms stand
     ),
     "equal phrases": (
         LINES[0],
@@ -547,7 +547,7 @@ def test_a_glossary_is_read_once_and_again_when_it_has_changed(decoding, tmp_pat
     assert str(error) == "a glossary of the request has been deleted: put it again, or leave it out"
 
 
-@drawn(3)
+@drawn(4)
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -559,6 +559,7 @@ def test_a_glossary_is_read_once_and_again_when_it_has_changed(decoding, tmp_pat
             {"decoding": "window", "beam": 1, "glossary_match": "lemma"},
             "--glossary-match needs a glossary",
         ),
+        ({"constraint_compete": "search"}, "--constraint-compete search .*: use rows or off"),
         ({"softmax": "lsh"}, "add --lsh-share sentence"),
         ({"softmax": "top", "shortlist_share": "batch"}, "add --shortlist-share sentence"),
         ({"match_source_len": True}, "--match-source-len"),

@@ -41,11 +41,6 @@ def test_a_flag_of_whole_runs_is_refused(flag):
         worker.load({**FLAGS, "path": "no such file", flag: True})
 
 
-def test_a_second_search_is_refused():
-    with pytest.raises(UsageError, match="--constraint-compete search .*: use rows or off"):
-        worker.load({**FLAGS, "path": "no such file", "constraint_compete": "search"})
-
-
 def job(source: str) -> Job:
     return Job(
         source,
