@@ -16,29 +16,25 @@ from __future__ import annotations
 import argparse
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
-from arguments import command_line
 from fairseq import checkpoint_utils, utils
+from harness import least, time_ways
 from omegaconf import OmegaConf
-from report import write_page
+from report import Page
 from sacrebleu.metrics import BLEU
+from text import command_line, read_lines
 
 from fairseq_ext import Translator
 from fairseq_ext.search.compiled import CompiledSearch
 from fairseq_ext.search.constraints.allowed_product import AllowedRule
 from fairseq_ext.search.constraints.allowed_strings import Segmented, automaton_of_strings
 
-
-def measured(run: Callable[[], Any]) -> tuple[float, Any]:
-    """CPU seconds of a call, and its result."""
-    start = time.process_time()
-    found = run()
-    return time.process_time() - start, found
+Rival = Callable[[list[torch.Tensor], dict], list[list[int]]]  # sources, trie -> best outputs
 
 
 def callback(trie: dict) -> Callable[[int, torch.Tensor], list[int]]:
@@ -55,90 +51,78 @@ def callback(trie: dict) -> Callable[[int, torch.Tensor], list[int]]:
     return allowed
 
 
-class Transformers:
+def longest_first(lines: list[torch.Tensor], batch: int) -> Iterator[list[int]]:
+    """The numbers of the lines of each batch."""
+    order = sorted(range(len(lines)), key=lambda i: -len(lines[i]))
+    return (order[at : at + batch] for at in range(0, len(order), batch))
+
+
+def transformers(model: Path, beam: int, batch: int) -> Rival:
     """The search of transformers over a trie of dicts, with the weights of the same checkpoint."""
+    from transformers import M2M100Config, M2M100ForConditionalGeneration
 
-    def __init__(self, model: Path, beam: int, batch: int):
-        from transformers import M2M100Config, M2M100ForConditionalGeneration
-
-        saved = checkpoint_utils.load_checkpoint_to_cpu(str(model / "checkpoint.pt"))
-        shape, weights = saved["cfg"]["model"], saved["model"]
-        if not shape.encoder_normalize_before or shape.encoder_learned_pos:
-            raise SystemExit("--transformers needs a pre-norm model with sinusoidal positions")
-        sides = {
-            f"{side}_{name}": getattr(shape, f"{side}_{own}")
-            for side in ("encoder", "decoder")
-            for name, own in (
-                ("layers", "layers"),
-                ("ffn_dim", "ffn_embed_dim"),
-                ("attention_heads", "attention_heads"),
-            )
-        }
-        self.model = M2M100ForConditionalGeneration(
-            M2M100Config(
-                vocab_size=len(weights["decoder.embed_tokens.weight"]),
-                d_model=shape.encoder_embed_dim,
-                activation_function=shape.activation_fn,
-                decoder_start_token_id=2,
-                **sides,
-            )
-        ).eval()
-        given = {f"model.{name}": value for name, value in weights.items()}
-        given["model.shared.weight"] = given["lm_head.weight"] = weights[
-            "decoder.embed_tokens.weight"
-        ]
-        missing, _ = self.model.load_state_dict(given, strict=False)
-        assert not missing, missing
-        self.beam, self.batch = beam, batch
+    saved = checkpoint_utils.load_checkpoint_to_cpu(str(model / "checkpoint.pt"))
+    shape, weights = saved["cfg"]["model"], saved["model"]
+    if not shape.encoder_normalize_before or shape.encoder_learned_pos:
+        raise SystemExit("--transformers needs a pre-norm model with sinusoidal positions")
+    names = dict(layers="layers", ffn_dim="ffn_embed_dim", attention_heads="attention_heads")
+    sides = {
+        f"{side}_{name}": getattr(shape, f"{side}_{own}")
+        for side in ("encoder", "decoder")
+        for name, own in names.items()
+    }
+    embedding = weights["decoder.embed_tokens.weight"]
+    sides |= dict(vocab_size=len(embedding), d_model=shape.encoder_embed_dim)
+    sides |= dict(activation_function=shape.activation_fn, decoder_start_token_id=2)
+    made = M2M100ForConditionalGeneration(M2M100Config(**sides)).eval()
+    given = {f"model.{name}": value for name, value in weights.items()}
+    given["model.shared.weight"] = given["lm_head.weight"] = embedding
+    missing, _ = made.load_state_dict(given, strict=False)
+    assert not missing, missing
 
     @torch.no_grad()
-    def __call__(self, lines: list[torch.Tensor], trie: dict) -> list[list[int]]:
-        """The best output's tokens of each source."""
+    def run(lines: list[torch.Tensor], trie: dict) -> list[list[int]]:
         out: list[list[int]] = [[] for _ in lines]
-        order = sorted(range(len(lines)), key=lambda i: -len(lines[i]))
-        for at in range(0, len(order), self.batch):
-            part = order[at : at + self.batch]
-            tokens = torch.nn.utils.rnn.pad_sequence(
-                [lines[i] for i in part], batch_first=True, padding_value=1
-            )
-            found = self.model.generate(
+        for part in longest_first(lines, batch):
+            rows = [lines[i] for i in part]
+            tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=1)
+            best = made.generate(
                 input_ids=tokens.long(),
                 attention_mask=(tokens != 1).long(),
-                num_beams=self.beam,
+                num_beams=beam,
                 max_new_tokens=200,
                 early_stopping=False,
                 prefix_allowed_tokens_fn=callback(trie),
             )
-            for i, each in zip(part, found.tolist(), strict=True):
+            for i, each in zip(part, best.tolist(), strict=True):
                 out[i] = [token for token in each if token > 2]
         return out
 
+    return run
 
-class Stock:
+
+def stock(model: Path, beam: int, batch: int) -> Rival:
     """fairseq's own search over a trie of dicts."""
+    flags = dict(data=str(model), source_lang="de", target_lang="en", task="translation")
+    load = checkpoint_utils.load_model_ensemble_and_task
+    models, cfg, task = load([str(model / "checkpoint.pt")], flags)
+    generation = OmegaConf.create({**cfg.generation, "beam": beam, "nbest": 1})
 
-    def __init__(self, model: Path, beam: int, batch: int):
-        models, cfg, self.task = checkpoint_utils.load_model_ensemble_and_task(
-            [str(model / "checkpoint.pt")],
-            {"data": str(model), "source_lang": "de", "target_lang": "en", "task": "translation"},
-        )
-        self.models, self.batch = [m.eval() for m in models], batch
-        self.generation = OmegaConf.create({**cfg.generation, "beam": beam, "nbest": 1})
-
-    def __call__(self, lines: list[torch.Tensor], trie: dict) -> list[list[int]]:
-        """The best output's tokens of each source."""
-        generator = self.task.build_generator(
-            self.models, self.generation, prefix_allowed_tokens_fn=callback(trie)
-        )
+    def run(lines: list[torch.Tensor], trie: dict) -> list[list[int]]:
+        rule = callback(trie)
+        generator = task.build_generator(models, generation, prefix_allowed_tokens_fn=rule)
         out: list[list[int]] = [[] for _ in lines]
-        data = self.task.build_dataset_for_inference(lines, [len(line) for line in lines])
-        order = sorted(range(len(lines)), key=lambda i: -len(lines[i]))
-        for at in range(0, len(order), self.batch):
-            part = data.collater([data[i] for i in order[at : at + self.batch]])
-            found = self.task.inference_step(generator, self.models, part)
-            for i, hypotheses in zip(part["id"].tolist(), found, strict=True):
-                out[i] = utils.strip_pad(hypotheses[0]["tokens"], 1).tolist()
+        data = task.build_dataset_for_inference(lines, [len(line) for line in lines])
+        for part in longest_first(lines, batch):
+            sample = data.collater([data[i] for i in part])
+            nbests = task.inference_step(generator, models, sample)
+            for i, nbest in zip(sample["id"].tolist(), nbests, strict=True):
+                out[i] = utils.strip_pad(nbest[0]["tokens"], 1).tolist()
         return out
+
+    for each in models:
+        each.eval()
+    return run
 
 
 def trie_of(sequences: Segmented) -> dict:
@@ -154,24 +138,22 @@ def trie_of(sequences: Segmented) -> dict:
     return root
 
 
-def share_of_rule(flags: dict[str, Any], file: str, sources: list[str]) -> str:
+def share_of_rule(flags: dict[str, Any], sources: list[str]) -> str:
     """Return which part of the loop's seconds the automaton takes."""
-    inside = [0.0]
-    rule = AllowedRule.__call__
+    inside, rule = [0.0], AllowedRule.__call__
 
     def timed(*given: Any) -> None:
         start = time.process_time()
         rule(*given)
         inside[0] += time.process_time() - start
 
-    with (
-        patch.object(CompiledSearch, "supports", staticmethod(lambda setup: False)),
-        patch.object(AllowedRule, "__call__", timed),
-    ):
-        limited = Translator(**flags, allowed_file=file)
+    loop = patch.object(CompiledSearch, "supports", staticmethod(lambda setup: False))
+    with loop, patch.object(AllowedRule, "__call__", timed):
+        limited = Translator(**flags)
         limited.translate(sources)
         inside[0] = 0.0
-        total, _ = measured(lambda: limited.translate(sources))
+        total, _ = least(lambda: limited.translate(sources), 1)
+    assert 0 < inside[0] < total
     return f"{inside[0] / total:.0%}"
 
 
@@ -191,8 +173,8 @@ class Sets:
             cpu=True,
             beam=args.beam,
         )
-        read = [Path(f"{args.text}.{side}").read_text("utf-8") for side in ("de", "en")]
-        self.sources, self.references = (text.splitlines()[: args.lines] for text in read)
+        sides = (read_lines(args.text, side, args.lines) for side in ("de", "en"))
+        self.sources, self.references = sides
         self.others = args.strings.read_text("utf-8").splitlines()
 
     def strings(self, size: int) -> list[str]:
@@ -215,176 +197,133 @@ class Sets:
         return [each[0].text for each in translator.translate(self.sources)]
 
 
-def cost(sets: Sets, batch: int, lines: int) -> list[str]:
+def cost_rows(sets: Sets, batch: int, lines: int) -> Iterator[list[str]]:
     """Return the rows of one batch size: seconds without a set, with it, and of the rivals."""
-    flags = {**sets.flags, "batch_size": batch}
-    sources, args = sets.sources[:lines], sets.args
+    flags, sources, args = {**sets.flags, "batch_size": batch}, sets.sources[:lines], sets.args
     free = Translator(**flags)
     tokens = [free.encode(line) for line in sources]
-    rivals: dict[str, Any] = {"fairseq": Stock(args.model, args.beam, batch)}
+    rivals = {"fairseq": stock(args.model, args.beam, batch)}
     if args.transformers:
-        rivals["transformers"] = Transformers(args.model, args.beam, batch)
-    rows = []
+        rivals["transformers"] = transformers(args.model, args.beam, batch)
     for size in args.sizes:
         strings = sets.strings(size)
-        file = sets.file(strings)
-        limited = Translator(**flags, allowed_file=file)
+        flags["allowed_file"] = sets.file(strings)
+        limited = Translator(**flags)
         segmenter = limited.sentences.segmenter
         trie = trie_of(Segmented(strings, segmenter))
-        runs: dict[str, Callable[[], list]] = {
+        ways: dict[str, Callable[[], list]] = {
             "plain": lambda: free.translate(sources),
             "set": lambda of=limited: of.translate(sources),
         }
         for name, rival in rivals.items():
-            runs[name] = lambda by=rival, of=trie: by(tokens, of)
-        for run in runs.values():
-            run()
-        spent: dict[str, list[float]] = {name: [] for name in runs}
-        found: dict[str, list] = {}
-        for _ in range(args.rounds):
-            for name, run in runs.items():
-                seconds, found[name] = measured(run)
-                spent[name].append(seconds)
-        least = {name: min(each) for name, each in spent.items()}
+            ways[name] = lambda by=rival, of=trie: by(tokens, of)
+        spent, answers = time_ways(ways, args.rounds)
+        found = {name: each[-1] for name, each in answers.items()}
+        best = {name: min(each) for name, each in spent.items()}
         texts = [each[0].text for each in found["set"]]
+        assert set(texts) <= set(strings), "an output is not in its set"
         cells = [f"{size:,}", f"{len(sources)} in batches of {batch}"]
-        cells += [f"{least['set'] / least['plain']:.2f}", share_of_rule(flags, file, sources)]
-        dictionary = segmenter.dictionary
+        cells += [f"{best['set'] / best['plain']:.2f}", share_of_rule(flags, sources)]
+        words = segmenter.dictionary
         for name in rivals:
-            outputs = [
-                segmenter.decode(" ".join(dictionary[t] for t in each if t != 2))
-                for each in found[name]
-            ]
+            pieces = (" ".join(words[t] for t in each if t != 2) for each in found[name])
+            outputs = map(segmenter.decode, pieces)
             same = sum(a == b for a, b in zip(outputs, texts, strict=True))
-            cells.append(f"{least[name] / least['set']:.1f}; {same} of {len(sources)}")
-        rows.append(f"| {' | '.join(cells)} |")
-    return rows
+            cells.append(f"{best[name] / best['set']:.1f}; {same} of {len(sources)}")
+        yield cells
 
 
-def cost_table(sets: Sets) -> list[str]:
-    """Return the table of seconds."""
+def cost_table(sets: Sets, page: Page) -> None:
     names = ["fairseq", *["transformers"] * sets.args.transformers]
-    rivals = [f"{name}: times ours; same outputs" for name in names]
     head = ["strings", "sentences", "with the set, of the time without", "automaton in the loop"]
-    head += rivals
-    return [
-        "### What a set costs",
-        "",
-        f"| {' | '.join(head)} |",
-        f"|{' --- |' * len(head)}",
-        *cost(sets, len(sets.sources), len(sets.sources)),
-        *cost(sets, 1, 10),
-        "",
-        "The automaton in the loop: its share of the time where the loop runs, and not the "
-        "compiled search.",
-    ]
+    head += [f"{name}: times ours; same outputs" for name in names]
+    many = len(sets.sources)
+    rows = [*cost_rows(sets, many, many), *cost_rows(sets, 1, 10)]
+    page.add_table(head, rows, "What a set costs")
+    page.add("The automaton in the loop: its share of the time without the compiled search.\n")
 
 
-def beams_table(sets: Sets) -> list[str]:
-    """Return the table of beams, with 400 strings."""
+def beams_table(sets: Sets, page: Page) -> None:
     strings = sets.strings(400)
-    file = sets.file(strings)
-    best = sets.search(beam=len(strings), allowed_file=file)
+    file, whole = sets.file(strings), len(strings)
+    best = sets.search(beam=whole, allowed_file=file)
     rows = []
-    for beam in (1, 5, 10, 20, 50, len(strings)):
-        texts = best if beam == len(strings) else sets.search(beam=beam, allowed_file=file)
+    for beam in (1, 5, 10, 20, 50, whole):
+        texts = best if beam == whole else sets.search(beam=beam, allowed_file=file)
         same = sum(a == b for a, b in zip(texts, best, strict=True))
-        rows.append(f"| {beam} | {same} | {sets.own(texts)} |")
-    return [
-        "### Beams",
-        "",
-        f"{len(sets.sources)} sentences, {len(strings)} strings. A beam as large as the set ranks "
-        "all of it.",
-        "",
-        "| beam | finds the set's best string | finds its own reference |",
-        "| --- | --- | --- |",
-        *rows,
-    ]
+        rows.append([f"{beam}", f"{same}", f"{sets.own(texts)}"])
+    head = ["beam", "finds the set's best string", "finds its own reference"]
+    page.add_table(head, rows, "Beams")
+    page.add(
+        f"{len(best)} sentences, {whole} strings. A beam as large as the set ranks all of it.\n"
+    )
 
 
-def sizes_table(sets: Sets) -> list[str]:
-    """Return the table of automata: canonical and any segmentation, and large sets."""
+def sizes_table(sets: Sets, page: Page) -> None:
+    """Canonical and any segmentation, and large sets."""
     segmenter = Translator(**sets.flags, allowed_file=sets.file(sets.strings(400)))
     segmenter = segmenter.sentences.segmenter
     words = sorted({word for line in sets.others for word in line.split()})
-    draw = random.Random(1)
-    names: dict[str, None] = {}
+    draw, names = random.Random(1), dict[str, None]()
     while len(names) < sets.args.names:
         names[" ".join(draw.choices(words, k=draw.randint(1, 3)))] = None
     rows = []
-    for what, strings, segmentation in (
+    for what, strings, how in (
         ("captions", sets.strings(400), "canonical"),
         ("captions", sets.strings(400), "any"),
         ("captions", sets.strings(len(sets.others)), "canonical"),
         ("names of one to three words", list(names), "canonical"),
     ):
-        seconds, (automaton, _) = measured(
-            lambda of=(strings, segmenter, segmentation): automaton_of_strings(*of, "set")
-        )
+        build = lambda of=(strings, segmenter, how): automaton_of_strings(*of, "set")  # noqa: E731
+        seconds, (automaton, _) = least(build, 1)
         own = "-"
         if len(strings) == 400:
-            file = sets.file(strings)
-            texts = sets.search(allowed_file=file, allowed_segmentation=segmentation)
+            texts = sets.search(allowed_file=sets.file(strings), allowed_segmentation=how)
             own = f"{sets.own(texts)} of {len(texts)}"
-        cells = [f"{len(strings):,} {what}", segmentation, f"{len(automaton):,}"]
-        cells += [f"{automaton.nbytes / len(strings):.1f}", f"{seconds:.1f}", own]
-        rows.append(f"| {' | '.join(cells)} |")
-    return [
-        "### Automata",
-        "",
-        "| strings | segmentation | states | bytes a string | CPU seconds to build | finds its own "
-        "reference |",
-        "| --- | --- | --- | --- | --- | --- |",
-        *rows,
-    ]
+        cells = [f"{len(strings):,} {what}", how, f"{len(automaton):,}"]
+        rows.append([*cells, f"{automaton.nbytes / len(strings):.1f}", f"{seconds:.1f}", own])
+    head = "strings | segmentation | states | bytes a string | CPU seconds to build | "
+    page.add_table([*(head + "finds its own reference").split(" | ")], rows, "Automata")
 
 
-def quality_table(sets: Sets) -> list[str]:
-    """Return BLEU and the mean score without a set, and with one that lacks good outputs."""
-    rows = []
-    file = sets.file(list(dict.fromkeys(sets.others)))
-    for name, flags in (("none", {}), ("the other strings only", {"allowed_file": file})):
+def quality_table(sets: Sets, page: Page) -> None:
+    """BLEU and the mean score without a set, and with one that lacks good outputs."""
+    others, rows = list(dict.fromkeys(sets.others)), []
+    given = {"none": {}, "the other strings only": {"allowed_file": sets.file(others)}}
+    for name, flags in given.items():
         found = Translator(**sets.flags, **flags).translate(sets.sources)
         bleu = BLEU().corpus_score([each[0].text for each in found], [sets.references]).score
         mean = sum(each[0].score for each in found) / len(found)
-        rows.append(f"| {name} | {bleu:.1f} | {mean:.2f} |")
-    return [
-        "### A set without a good output",
-        "",
-        f"{len(sets.sources)} sentences; {len(set(sets.others)):,} strings, of which none is a "
-        "reference.",
-        "",
-        "| set | BLEU | mean score |",
-        "| --- | --- | --- |",
-        *rows,
-    ]
+        rows.append([name, f"{bleu:.1f}", f"{mean:.2f}"])
+    page.add_table(["set", "BLEU", "mean score"], rows, "A set without a good output")
+    known = (
+        "none is a reference" if not set(others) & set(sets.references) else "some are references"
+    )
+    page.add(f"{len(sets.sources)} sentences; {len(others):,} strings, of which {known}.\n")
 
 
 TABLES = dict(cost=cost_table, beams=beams_table, sizes=sizes_table, quality=quality_table)
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parse = command_line(__doc__)
-    parse.add_argument("--model", type=Path, required=True)
-    parse.add_argument("--text", required=True, help="prefix of TEXT.de and TEXT.en")
-    parse.add_argument("--strings", type=Path, required=True)
-    parse.add_argument("--sizes", type=int, nargs="+", default=[400, 29_000])
-    parse.add_argument("--names", type=int, default=1_000_000, help="names of the largest set")
-    parse.add_argument("--lines", type=int, default=60)
-    parse.add_argument("--beam", type=int, default=5)
-    parse.add_argument("--rounds", type=int, default=3)
-    parse.add_argument("--transformers", action="store_true", help="with that of transformers")
-    parse.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
-    parse.add_argument("--out", type=Path, help="write OUT.md")
-    args = parse.parse_args()
+    add = parse.add_argument
+    add("--model", type=Path, required=True)
+    add("--text", required=True, help="prefix of TEXT.de and TEXT.en")
+    add("--strings", type=Path, required=True)
+    add("--sizes", type=int, nargs="+", default=[400, 29_000])
+    add("--names", type=int, default=1_000_000, help="names of the largest set")
+    add("--lines", type=int, default=60)
+    add("--beam", type=int, default=5)
+    add("--rounds", type=int, default=3)
+    add("--transformers", action="store_true", help="with that of transformers")
+    add("--tables", nargs="+", choices=TABLES, default=list(TABLES))
+    add("--out", type=Path, help="write OUT.md")
+    args = parse.parse_args(argv)
     torch.set_num_threads(1)
-    sets = Sets(args)
-    tables: list[str] = []
+    sets, page = Sets(args), Page(args.out)
     for name in args.tables:
-        made = [*TABLES[name](sets), ""]
-        tables += made
-        print("\n".join(made), flush=True)
-        write_page(args.out, tables)
+        TABLES[name](sets, page)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,11 @@ hypothesis was finished (Section 6.4 of the paper: garbage), which pruning and -
 "tokens" the outputs' length over the first's. constant: the same sentences with one constraint
 token and with ten or more. interactive: the complete command fairseq-interactive --constraints,
 stock and ours, batches of 32; "decoding" is what the command itself reports as its translation
-time. words: what it costs that phrases count as whole words (constrained_default.py).
+time. words: what phrases cost because they count as whole words, which is the default: DBA as
+`--constraint-boundary none --constraint-case exact` has it, by default (accepted where it takes at
+most 5% longer), and in the case of glossaries; "whole already": sentences whose phrases all stand
+as words in what the first search finds; "changed": those of them for which the default finds
+another translation.
 quality, speed: fairseq's own constrained search against DBA on rand1..rand4 and phr2..phr4, at each
 of --beams: mean scores of the best hypotheses, sentences with a better and with a worse one; how
 many times as fast (constrained_stock.py). With --out a finished cell is kept in OUT.cells and not
@@ -27,325 +31,242 @@ has the rows of ours: one more than --beams where the unconstrained output compe
 
 import argparse
 import random
+import re
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-sys.path += [
-    str(Path(__file__).resolve().parents[1] / name) for name in ("experiments", "experiments/dba")
-]
-
-import constrained_default
-import constrained_interactive
-from arguments import command_line, run_script, text_arguments, timing_arguments
-from constrained_stock import HEADS as STOCK_HEADS
-from constrained_stock import Cells, Searches, quality, speed
-from counted import TIMES, Counted, Row, after_the_best, print_tables, race, ratios, searching
+import constrained_stock
+from contenders import OURS, ours
 from extract import MORE_SETS, SETS, extract
-from harness import fix_threads
-from report import named
-from text import Text, prepare
+from harness import BenchError, Comparison, Contender, Spread, compare, fix_threads, time_ways
+from report import Page
+from text import (
+    Text,
+    command_line,
+    prepare,
+    run_script,
+    segmenter,
+    text_arguments,
+    timing_arguments,
+)
 
-from fairseq_ext.search.strategies.select.dba import COMPETING_ROWS
+from fairseq_ext.search.phrases.pieces import normal
+from fairseq_ext.search.phrases.places import find_phrase
 
 SEARCHES = {
-    "unconstrained": None,
     "DBA": [],
     "DBA, --prune-finished 20": ["--prune-finished", "20"],
     "DBA, --prune-finished 3": ["--prune-finished", "3"],
     "DBA, unnormalised scores, --stop optimal": ["--unnormalized", "--stop", "optimal"],
 }
-FEW, MANY = "1 constraint token", "10 or more"
 COMPETE = "--constraint-compete"
-
-
-def tokens(c: Counted) -> int:
-    """Of all best hypotheses."""
-    return sum(len(hypotheses[0][0]) for hypotheses in c.outputs)
+MOST = 1.05  # times the time that whole words may take
+WORDS = {
+    "inside words too": ["--constraint-boundary", "none", "--constraint-case", "exact"],
+    "default": [],
+    "as glossaries": ["--constraint-case", "initial"],
+}
 
 
 class Bench:
+    """The text, its phrases, and a method a part, which adds its tables to a page."""
+
     def __init__(self, args: argparse.Namespace, folder: Path):
         self.args, self.folder = args, folder
-        self.text = self.prepared("all", args.text, args.limit)
+        self.text = self.prepared(args.limit)
         self.common = ["--cpu", "--beam", str(args.beam), "--max-tokens", str(args.max_tokens)]
         self.compete = [] if args.constraint_compete is None else [COMPETE, args.constraint_compete]
+        segment = segmenter(args.model / "spm.model")
+        self.pieces: Callable[[str], list[str]] = lambda phrase: segment(phrase).split()
+        words = (self.text.folder / f"dict.{args.tgt}.txt").read_text(encoding="utf-8").splitlines()
+        known = {line.split(" ")[0] for line in words}
+        # whether the target dictionary can write a phrase
+        self.usable = lambda phrase: known.issuperset(self.pieces(phrase))
 
-    def prepared(self, name: str, prefix: str, limit: int | None = None) -> Text:
-        place = self.folder / name
-        place.mkdir()
-        text = prepare(place, self.args.model, prefix, self.args.src, self.args.tgt, limit)
-        spm = self.args.model / "spm.model"
-        self.bpe = (
-            ["--bpe", "sentencepiece", "--sentencepiece-model", str(spm)] if spm.exists() else []
-        )
-        return text
+    def prepared(self, limit: int | None, **keep: Any) -> Text:
+        args = self.args
+        place = self.folder / f"text{len(list(self.folder.iterdir()))}"
+        return prepare(place, args.model, args.text, args.src, args.tgt, limit, **keep)
 
-    def pieces(self) -> Callable[[str], list[str]]:
-        if not self.bpe:
-            return str.split
-        import sentencepiece
-
-        processor = sentencepiece.SentencePieceProcessor(model_file=self.bpe[-1])
-        return lambda phrase: processor.encode(phrase, out_type=str)
-
-    def usable(self) -> Callable[[str], bool]:
-        """Whether the target dictionary can write a phrase."""
-        known = {
-            line.split(" ")[0]
-            for line in (self.text.folder / f"dict.{self.args.tgt}.txt")
-            .read_text(encoding="utf-8")
-            .splitlines()
-        }
-        pieces = self.pieces()
-        return lambda phrase: known.issuperset(pieces(phrase))
+    def phrases(self, name: str, references: Sequence[str] | None = None) -> list[list[str]]:
+        """Phrases of the references of a set."""
+        lines = self.text.references if references is None else references
+        return extract(lines, name, self.args.seed, self.usable)
 
     def file(self, name: str, lines: Sequence[Sequence[str]]) -> list[str]:
         """Flags that give these constraints, and how they compete."""
         path = self.folder / f"{name}.tsv"
         path.write_text("".join("\t".join(phrases) + "\n" for phrases in lines), encoding="utf-8")
-        return ["--constraints-file", str(path), *self.bpe, *self.compete]
+        return ["--constraints-file", str(path), *self.text.bpe, *self.compete]
 
-    def raced(self, text: Text, searches: dict[str, list[str]]) -> list[Row]:
-        """A row of the table for each search; ratios are over the first."""
-        counted = [
-            searching(text, [*self.common, *flags], name) for name, flags in searches.items()
-        ]
-        races = race(text, counted, self.args.repeats, self.args.threads)
-        rows = []
-        for c, result, times in zip(counted, races.results, ratios(races, counted), strict=True):
-            met = f"{c.stats['met']} of {c.stats['given']}" if "given" in c.stats else ""
-            length = f"{tokens(c) / tokens(counted[0]):.3f}"
-            rows.append(
-                [
-                    c.contender.name,
-                    *times,
-                    after_the_best(c, self.args.beam),
-                    length,
-                    f"{result.bleu:.2f}",
-                    met,
-                ]
-            )
-        return rows
+    def search(self, text: Text, flags: Sequence[str], name: str) -> Contender:
+        return ours(text, [*self.common, *flags], name, exact=False)
 
-    def sets(self) -> list[tuple[str, list[Row]]]:
-        out = []
+    def race(self, page: Page, title: str, text: Text, searches: dict[str, list[str]]) -> None:
+        """A table with a row for each search; ratios are over the first."""
+        args = self.args
+        made = [self.search(text, flags, name) for name, flags in searches.items()]
+        races = compare(made, args.repeats, threads=args.threads, bleu=text.bleu)
+        head = ["search", "seconds", "time (min-max)", "rows", "a row", "rows after the best"]
+        rows = [self.row(races, number) for number in range(len(made))]
+        page.add_table([*head, "tokens", "BLEU", "met"], rows, title)
+
+    def row(self, races: Comparison, number: int) -> list[str]:
+        """A search: seconds, and time, decoder rows and time a row over the first search's."""
+        first, result = races.results[0], races.results[number]
+        stats, best = (
+            result.contender.stats,
+            [[len(nbest[0][0]) for nbest in each.outputs] for each in (first, result)],
+        )
+        time, more = (
+            Spread.ratio(result.seconds, first.seconds),
+            stats["rows"] / first.contender.stats["rows"],
+        )
+        # of a beam that is full until the best hypothesis is finished
+        useful = sum(1 + self.args.beam * (length - 1) for length in best[1])
+        cells = [f"{Spread.of(result.seconds).median:.2f}", time.shown(), f"{more:.3f}"]
+        cells += [f"{time.median / more:.2f}", f"{max(0.0, 1 - useful / stats['rows']):.0%}"]
+        met = f"{stats['met']} of {stats['given']}" if "given" in stats else ""
+        tokens = f"{sum(best[1]) / sum(best[0]):.3f}"
+        return [result.contender.name, *cells, tokens, f"{result.bleu:.2f}", met]
+
+    def sets(self, page: Page) -> None:
         for name in self.args.sets:
-            given = self.file(
-                name, extract(self.text.references, name, self.args.seed, self.usable())
-            )
-            rows = self.raced(
-                self.text,
-                {search: [] if more is None else given + more for search, more in SEARCHES.items()},
-            )
-            out.append((f"{name}, beam {self.args.beam}", rows))
-        return out
+            given = self.file(name, self.phrases(name))
+            searches = {search: given + more for search, more in SEARCHES.items()}
+            title = f"{name}, beam {self.args.beam}"
+            self.race(page, title, self.text, {"unconstrained": [], **searches})
 
-    def constant(self) -> list[tuple[str, list[Row]]]:
+    def constant(self, page: Page) -> None:
         """The same sentences with one token and with at least ten, both out of the reference."""
-        pieces, usable, draw = self.pieces(), self.usable(), random.Random(self.args.seed)
-        kept, few, many = [], [], []
-        sources = Path(f"{self.args.text}.{self.args.src}").read_text(encoding="utf-8").split("\n")
-        for source, reference in zip(sources, self.text.references, strict=False):
-            words = [word for word in reference.split() if usable(word)]
-            single = [word for word in words if len(pieces(word)) == 1]
-            if not single or sum(len(pieces(word)) for word in words) < 10:
+        draw = random.Random(self.args.seed)
+        few: dict[int, list[str]] = {}
+        many: dict[int, list[str]] = {}
+        for number, reference in enumerate(self.text.references):
+            words = [word for word in reference.split() if self.usable(word)]
+            single = [word for word in words if len(self.pieces(word)) == 1]
+            if not single or sum(len(self.pieces(word)) for word in words) < 10:
                 continue
             draw.shuffle(words)
             chosen: list[str] = []
-            while sum(len(pieces(word)) for word in chosen) < 10:
+            while sum(len(self.pieces(word)) for word in chosen) < 10:
                 chosen.append(words[len(chosen)])
-            kept.append((source, reference))
-            few.append([draw.choice(single)])
-            many.append(chosen)
-        for language, side in zip(
-            (self.args.src, self.args.tgt), zip(*kept, strict=True), strict=True
-        ):
-            (self.folder / f"long.{language}").write_text(
-                "".join(line + "\n" for line in side), encoding="utf-8"
-            )
-        text = self.prepared("long", str(self.folder / "long"))
-        rows = self.raced(
-            text, {FEW: self.file("few", few), MANY: self.file("many", many), "unconstrained": []}
-        )
-        return [
-            (
-                (
-                    f"one constraint token, and ten or more, beam {self.args.beam}, "
-                    f"{len(kept)} sentences"
-                ),
-                rows,
-            )
-        ]
+            few[number], many[number] = [draw.choice(single)], chosen
+        text = self.prepared(self.args.limit, keep=few.__contains__)
+        flags = {
+            "1 constraint token": self.file("few", [*few.values()]),
+            "10 or more": self.file("many", [*many.values()]),
+            "unconstrained": [],
+        }
+        about = f"beam {self.args.beam}, {len(few)} sentences"
+        self.race(page, f"one constraint token, and ten or more, {about}", text, flags)
 
-    def interactive(self) -> list[tuple[str, list[Row]]]:
+    def interactive(self, page: Page) -> None:
         """fairseq-interactive --constraints as a user runs it."""
-        sources = Path(f"{self.args.text}.{self.args.src}").read_text(encoding="utf-8").split("\n")
-        out = []
-        for name in self.args.interactive_sets:
-            constraints = extract(self.text.references, name, self.args.seed, self.usable())[
-                : self.args.limit_interactive
-            ]
-            file = self.folder / f"{name}.input"
-            lines = zip(sources, constraints, strict=False)
-            file.write_text(
-                "".join("\t".join([source, *phrases]) + "\n" for source, phrases in lines),
-                encoding="utf-8",
-            )
-            flags = [str(self.text.folder), *self.text.flags[1:-2], *self.bpe]
-            flags += ["--constraints", "unordered", "--cpu", "--beam", str(self.args.beam)]
-            flags += ["--batch-size", "32", "--buffer-size", "32", "--input", str(file)]
-            rows = constrained_interactive.rows(flags, self.args.repeats)
-            out.append(
-                (
-                    (
-                        f"fairseq-interactive --constraints, {name}, beam {self.args.beam}, "
-                        f"{len(constraints)} sentences"
-                    ),
-                    rows,
-                )
-            )
-        return out
+        args, text = self.args, self.text
+        for name in args.interactive_sets:
+            phrases, file = self.phrases(name)[: args.limit_interactive], self.folder / "input"
+            rows = zip(text.sources, phrases, strict=False)
+            lines = ["\t".join([source, *each]) for source, each in rows]
+            file.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+            flags = [*text.flags[:-2], *text.bpe, "--constraints", "unordered", "--cpu"]
+            flags += ["--beam", str(args.beam), "--input", str(file)]
+            flags += "--batch-size 32 --buffer-size 32".split()
+            stock = [str(Path(sys.executable).with_name("fairseq-interactive"))]
+            commands = {"stock": [*stock, *flags], "ours": [*stock, *OURS, *flags]}
+            ways = {kind: partial(translation_time, words) for kind, words in commands.items()}
+            spent, decoding = time_ways(ways, args.repeats, time.perf_counter)
+            rows = []
+            for kind in ways:
+                taken = spent[kind], decoding[kind]
+                theirs = spent["stock"], decoding["stock"]
+                medians = [Spread.of(each).median for each in taken]
+                gains = [Spread.ratio(a, b).median for a, b in zip(theirs, taken, strict=True)]
+                rows.append([kind, *(f"{value:.2f}" for value in (*medians, *gains))])
+            head = ["command", "seconds", "decoding", "times stock", "decoding, times stock"]
+            about = f"{name}, beam {args.beam}, {len(phrases)} sentences"
+            page.add_table(head, rows, f"fairseq-interactive --constraints, {about}")
 
-    def words(self) -> list[tuple[str, list[Row]]]:
+    def words(self, page: Page) -> None:
         """What it costs that phrases count as whole words."""
-        rows = []
-        for name in self.args.sets:
-            phrases = extract(self.text.references, name, self.args.seed, self.usable())
-            given = [*self.common, *self.file(name, phrases)]
-            how = (self.args.repeats, self.args.threads)
-            rows.append(constrained_default.row(self.text, name, given, phrases, *how))
-        return [
-            (
-                (
-                    f"phrases as whole words, beam {self.args.beam}, {len(self.text.references)} "
-                    "sentences"
-                ),
-                rows,
-            )
-        ]
-
-    def quality(self) -> list[tuple[str, str, list[Row]]]:
-        """Scores next to those of fairseq's own constrained search."""
-        return self.against_stock(
-            "quality", self.text, lambda searches: quality(searches, self.text)
-        )
-
-    def speed(self) -> list[tuple[str, str, list[Row]]]:
-        """Times next to those of fairseq's own constrained search."""
-        text = (
-            self.text
-            if self.args.speed_limit is None
-            else self.prepared("speed", self.args.text, self.args.speed_limit)
-        )
-        return self.against_stock(
-            "speed", text, lambda searches: speed(searches, self.args.repeats, self.args.threads)
-        )
-
-    def against_stock(
-        self, part: str, text: Text, run: Callable[[Searches], dict]
-    ) -> list[tuple[str, str, list[Row]]]:
-        """The tables of a part, each with the name of its columns, of the cells that this and
-        earlier runs have measured."""
-        args = self.args
-        size = (args.model / "checkpoint.pt").stat().st_size
-        key = [
-            named(args.model),
-            size,
-            named(args.text),
-            args.src,
-            args.tgt,
-            len(text.references),
-            args.seed,
-            args.max_tokens,
-        ]
-        key += [] if args.max_len_b is None else [f"max_len_b {args.max_len_b}"]
-        more = COMPETING_ROWS if args.constraint_compete in (None, "rows") else 0
-        key += [*self.compete, f"beam of fairseq +{more}"]
-        key += [args.repeats, args.threads] if part == "speed" else ["intervals", "rambling"]
-        cells = Cells.read(
-            part, key, None if args.out is None else args.out.with_name(f"{args.out.name}.cells")
-        )
-        limit = [] if args.max_len_b is None else ["--max-len-b", str(args.max_len_b)]
-        for beam in args.beams:
-            for name in args.stock_sets:
-                flags = ["--cpu", "--max-tokens", str(args.max_tokens), *limit]
-                phrases = extract(text.references, name, args.seed, self.usable())
-                given, beams = self.file(name, phrases), (beam, beam + more)
-                made = partial(Searches.of, text, flags, beams, phrases, given, self.pieces())
-                cells.measure(name, beam, lambda made=made: run(made()))
-                failed = f": {cells.failed[name, beam]}" if (name, beam) in cells.failed else ""
-                print(f"{part}: {name}, beam {beam}{failed}", file=sys.stderr, flush=True)
-        about = (
-            f"{named(args.model)}, {named(args.text)}, {len(text.references)} "
-            f"sentences, {' '.join([*self.compete, *limit, 'beam of fairseq'])} +{more}"
-        )
-        title = f"fairseq's own constrained search against DBA: {part}, {about}"
-        bleu = (
-            [
-                (
-                    "bleu",
-                    *cells.table(
-                        f"fairseq's own constrained search against DBA: BLEU, {about}", "bleu"
-                    ),
-                )
+        args, rows = self.args, []
+        for name in args.sets:
+            phrases = self.phrases(name)
+            given = self.file(name, phrases)
+            made = [self.search(self.text, [*given, *flags], way) for way, flags in WORDS.items()]
+            inside, *others = compare(made, args.repeats, threads=args.threads).results
+            default, glossary = (Spread.ratio(each.seconds, inside.seconds) for each in others)
+            lines = (self.text.lines(each.outputs) for each in (inside, others[0]))
+            same = [
+                before == after
+                for before, after, wanted in zip(*lines, phrases, strict=True)
+                if all(find_phrase(normal(p), normal(before), 0, True)[1] >= 0 for p in wanted)
             ]
-            if part == "quality"
-            else []
-        )
-        return [(part, *cells.table(title)), *bleu]
+            cells = [f"{Spread.of(inside.seconds).median:.2f}", default.shown(3)]
+            cells += ["yes" if default.median <= MOST else "no", f"{glossary.median:.3f}"]
+            rows.append([name, *cells, str(len(same)), str(same.count(False))])
+        head = ["set", "inside words too: seconds", "default: time (min-max)", "accepted"]
+        about = f"beam {args.beam}, {len(self.text.references)} sentences"
+        head += ["as glossaries: time", "whole already", "changed"]
+        page.add_table(head, rows, f"phrases as whole words, {about}")
+
+    def quality(self, page: Page) -> None:
+        constrained_stock.tables(self, page, "quality", self.text)
+
+    def speed(self, page: Page) -> None:
+        limit = self.args.speed_limit
+        text = self.text if limit is None else self.prepared(limit)
+        constrained_stock.tables(self, page, "speed", text)
 
 
-HEADS = {
-    "sets": ["search", *TIMES, "rows after the best", "tokens", "BLEU", "met"],
-    **STOCK_HEADS,
-    "words": constrained_default.HEAD,
-    "interactive": constrained_interactive.HEAD,
-}
-HEADS["constant"] = HEADS["sets"]
+def translation_time(command: Sequence[str]) -> float:
+    """Run fairseq-interactive; the seconds of its decoding as it reports them."""
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False)
+    said = re.search(r"translation time: ([\d.]+)", done.stdout + done.stderr)
+    if done.returncode or not said:
+        last = (done.stderr.strip() or "nothing").splitlines()[-1]
+        raise BenchError(f"fairseq-interactive ended with code {done.returncode} and said: {last}")
+    return float(said[1])
 
 
-def main() -> None:
+PARTS = ["sets", "constant", "interactive", "words", "quality", "speed"]
+
+
+def main(argv: list[str] | None = None) -> None:
     parse = command_line(__doc__)
     text_arguments(parse)
-    parse.add_argument(
+    add, every = parse.add_argument, list(MORE_SETS)
+    add(
         "--limit-interactive", type=int, default=320, help="sentences for fairseq-interactive (320)"
     )
-    parse.add_argument("--beam", type=int, default=10, help="(10)")
-    parse.add_argument("--max-tokens", type=int, default=4000, help="of a batch (4000)")
-    parse.add_argument("--seed", type=int, default=1, help="of the extraction (1)")
-    parse.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
-    parse.add_argument("--interactive-sets", nargs="+", choices=SETS, default=["rand1", "rand3"])
-    parse.add_argument("--stock-sets", nargs="+", choices=MORE_SETS, default=list(MORE_SETS))
-    parse.add_argument(
-        "--beams",
-        type=int,
-        nargs="+",
-        default=[5, 10, 20],
-        help="of the parts quality and speed (5 10 20)",
-    )
-    parse.add_argument(
-        COMPETE, choices=["rows", "search", "off"], help="of our searches (the default: rows)"
-    )
-    parse.add_argument(
-        "--max-len-b",
-        type=int,
-        help="--max-len-b of fairseq and DBA in the parts quality and speed (200)",
-    )
-    parse.add_argument("--speed-limit", type=int, help="sentences of the part speed (--limit)")
-    parts = [part for part in HEADS if part != "bleu"]  # that comes with quality
-    parse.add_argument(
-        "--parts", nargs="+", choices=parts, default=["sets", "constant", "interactive"]
-    )
+    add("--beam", type=int, default=10, help="(10)")
+    add("--max-tokens", type=int, default=4000, help="of a batch (4000)")
+    add("--seed", type=int, default=1, help="of the extraction (1)")
+    add("--sets", nargs="+", choices=SETS, default=list(SETS))
+    add("--interactive-sets", nargs="+", choices=SETS, default=["rand1", "rand3"])
+    add("--stock-sets", nargs="+", choices=every, default=every)
+    beams = "of the parts quality and speed (5 10 20)"
+    add("--beams", type=int, nargs="+", default=[5, 10, 20], help=beams)
+    ways = ["rows", "search", "off"]
+    add(COMPETE, choices=ways, help="of our searches (the default: rows)")
+    limit = "of fairseq and DBA in the parts quality and speed (200)"
+    add("--max-len-b", type=int, help=limit)
+    add("--speed-limit", type=int, help="sentences of the part speed (--limit)")
+    add("--parts", nargs="+", choices=PARTS, default=PARTS[:3])
     timing_arguments(parse)
-    args = parse.parse_args()
+    args = parse.parse_args(argv)
     fix_threads(args.threads)
+    page = Page(args.out)
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(args, Path(folder))
-        made = ((part, *table) for part in args.parts for table in getattr(bench, part)())
-        print_tables(((title, HEADS[columns], rows) for *_, columns, title, rows in made), args.out)
+        for part in args.parts:
+            getattr(bench, part)(page)
 
 
 if __name__ == "__main__":

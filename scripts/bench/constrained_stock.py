@@ -3,7 +3,7 @@ set of constraints at a beam.
 
 quality: mean score of the best hypotheses, sentences that score better and worse, decoder rows
 over unconstrained search; each search runs once. A cell is accepted where worse <= better + 2%
-of the sentences. bleu: BLEU and length of the outputs of the same searches, with 95 % intervals
+of the sentences. BLEU: BLEU and length of the outputs of the same searches, with 95 % intervals
 (intervals.py); a difference is one of BLEU on the same resamples; long, repeats: outputs, as
 `ramblers` counts them. speed: interleaved rounds; accepted from 5 times as fast.
 fairseq meets phrases inside words too, so the two compare under --constraint-boundary none;
@@ -15,123 +15,70 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
+import tempfile
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from against_stock import SPEED, StockFailed, compare_scores, ramblers, stock_constrained
-from counted import Counted, Row, searching
-from extract import MORE_SETS
-from harness import BenchError, Spread, compare
-from intervals import bleu, counts_of, half, interval, resampled
-from report import changes, machine
-from text import Text
+sys.path += [
+    str(Path(__file__).resolve().parents[1] / name) for name in ("experiments", "experiments/dba")
+]
 
+from contenders import StockFailed, ours, stock_constrained
+from extract import MORE_SETS
+from harness import SCORE_TOLERANCE, BenchError, Contender, Outputs, Spread, compare
+from intervals import bleu, counts_of, half, interval, resampled
+from report import Page, changes, machine, named
+from text import Text, prepare
+
+from fairseq_ext.search.strategies.select.dba import COMPETING_ROWS
+
+# of the sentences: by how much those that score worse may outnumber those that score better
+SHARE = 0.02
+SPEED = 5.0  # times as fast as fairseq's own
 # in a signature: which words, not how they are searched
 FILE = re.compile(r",constraints_file=[^|,]*")
 INSIDE = ["--constraint-boundary", "none"]  # phrases count inside words too, as fairseq counts them
+WHOLE = "whole words: "
+QUALITY = "rows | mean score | fairseq's mean | better | worse | accepted".split(" | ")
+BLEU = ["BLEU", "fairseq's BLEU", "difference", "over unconstrained", WHOLE + "BLEU"]
+BLEU += [WHOLE + "difference", "length ratio", "fairseq's", "whole words", "long, fairseq's"]
 HEADS = {
-    "quality": [
-        "set",
-        "beam",
-        "rows",
-        "mean score",
-        "fairseq's mean",
-        "better",
-        "worse",
-        "accepted",
-    ]
-    + [f"whole words: {column}" for column in ("rows", "mean", "better", "worse")],
-    "bleu": [
-        "set",
-        "beam",
-        "BLEU",
-        "fairseq's BLEU",
-        "difference",
-        "over unconstrained",
-        "whole words: BLEU",
-        "whole words: difference",
-    ]
-    + [
-        "length ratio",
-        "fairseq's",
-        "whole words",
-        "long, fairseq's",
-        "whole words",
-        "repeats, fairseq's",
-        "whole words",
-    ],
-    "speed": ["set", "beam", "times as fast (min-max)", "accepted", "time over unconstrained"]
-    + [f"whole words: {column}" for column in ("times as fast", "time over unconstrained")],
+    "quality": [*QUALITY, *(WHOLE + column for column in ("rows", "mean", "better", "worse"))],
+    "bleu": [*BLEU, "whole words", "repeats, fairseq's", "whole words"],
+    "speed": ["times as fast (min-max)", "accepted", "time over unconstrained"]
+    + [WHOLE + column for column in ("times as fast", "time over unconstrained")],
 }
+Searches = dict[str, Contender]  # fairseq's, ours without constraints, DBA inside words and whole
 
 
-@dataclass
-class Searches:
-    """The contenders of a cell: fairseq's own constrained search, ours without constraints, DBA as
-    fairseq counts and on whole words. required: tokens of each sentence's phrases."""
-
-    theirs: Counted
-    free: Counted
-    inside: Counted
-    whole: Counted
-    required: list[int]
-
-    @classmethod
-    def of(
-        cls,
-        text: Text,
-        flags: Sequence[str],
-        beams: tuple[int, int],
-        phrases: Sequence[Sequence[str]],
-        given: Sequence[str],
-        pieces: Callable[[str], list[str]],
-    ) -> Searches:
-        """flags: of all of them; beams: of ours and of fairseq's; given: flags that give the
-        phrases; pieces: a phrase as symbols of the target dictionary."""
-        own, stocks = ([*flags, "--beam", str(beam)] for beam in beams)
-        ours = {"free": [], "inside": [*given, *INSIDE], "whole": [*given]}
-        made = {name: searching(text, [*own, *more], name) for name, more in ours.items()}
-        required = [sum(len(pieces(phrase)) for phrase in line) for line in phrases]
-        stock = stock_constrained(text, stocks, phrases, pieces, "fairseq")
-        return cls(stock, **made, required=required)
-
-    def all(self) -> list[Counted]:
-        """In the order of a race."""
-        return [self.theirs, self.free, self.inside, self.whole]
-
-
-def quality(searches: Searches, text: Text) -> dict[str, Any]:
-    """Scores and BLEU of a cell."""
-    names = ("theirs", "free", "inside", "whole")
-    every = {name: getattr(searches, name) for name in names}
-    found = {name: each.contender.read(each.contender.run()) for name, each in every.items()}
-    measured = against(
-        text.references, {name: text.lines(outputs) for name, outputs in found.items()}
-    )
-    rows = searches.free.stats["rows"]
-    facts: dict[str, Any] = {name: measured[name] for name in ("theirs", "free")}
+def quality(searches: Searches, text: Text, required: Sequence[int]) -> dict[str, Any]:
+    """Scores and BLEU of a cell; required: tokens of each sentence's phrases."""
+    outputs = {name: each.read(each.run()) for name, each in searches.items()}
+    facts = against(text.references, {name: text.lines(each) for name, each in outputs.items()})
     for name in ("theirs", "whole"):
-        measured[name]["long"], measured[name]["repeats"] = ramblers(
-            text, found[name], found["free"], searches.required
-        )
+        facts[name] |= ramblers(text, outputs[name], outputs["free"], required)
+    rows = searches["free"].stats["rows"]
     for name in ("inside", "whole"):
-        each = getattr(searches, name)
-        scores = compare_scores(each.outputs, searches.theirs.outputs)
-        facts |= {"mean": scores.mean_of_other, "sentences": scores.sentences}
-        facts[name] = {
-            "rows": each.stats["rows"] / rows,
-            "mean": scores.mean,
-            "better": scores.better,
-            "worse": scores.worse,
-        }
-        facts[name] |= {
-            "accepted": scores.accepted,
-            "signature": FILE.sub("", each.contender.signature),
-            **measured[name],
-        }
+        facts[name] |= scores(outputs[name], outputs["theirs"])
+        facts[name]["rows"] = searches[name].stats["rows"] / rows
+        facts[name]["signature"] = FILE.sub("", searches[name].signature)
     return facts
+
+
+def scores(outputs: Outputs, others: Outputs) -> dict[str, Any]:
+    """How the best hypotheses stand to those of another search, of the sentences of which both have
+    one; a score within float32's noise of the other's is equal."""
+    pairs = [(a[0][1], b[0][1]) for a, b in zip(outputs, others, strict=True) if a and b]
+    better = sum(a > b + SCORE_TOLERANCE for a, b in pairs)
+    worse = sum(a < b - SCORE_TOLERANCE for a, b in pairs)
+    mean, of_other = (sum(side) / len(pairs) for side in zip(*pairs, strict=True))
+    found = dict(mean=mean, mean_of_other=of_other, better=better, worse=worse)
+    return found | {"sentences": len(pairs), "accepted": worse <= better + SHARE * len(pairs)}
 
 
 def against(
@@ -145,83 +92,73 @@ def against(
     facts: dict[str, dict[str, Any]] = {}
     for name, each in counts.items():
         *_, output, reference = each.sum(0)
-        facts[name] = {
-            "BLEU": whole[name],
-            "interval": interval(drawn[name]),
-            "ratio": float(output / reference),
-        }
         over = {
             other: [whole[name] - whole[other], *interval(drawn[name] - drawn[other])]
             for other in lines
             if other != name
         }
-        facts[name]["over"] = over
+        facts[name] = {"BLEU": whole[name], "interval": interval(drawn[name]), "over": over}
+        facts[name]["ratio"] = float(output / reference)
     return facts
 
 
-def speed(searches: Searches, repeats: int, threads: int) -> dict[str, Any]:
+def repeats(line: str, others: Sequence[str]) -> bool:
+    """Whether a bigram of words stands in a line three times or more, and more often
+    than in the others."""
+    words = [text.split() for text in (line, *others)]
+    own, *count = (Counter(zip(each, each[1:], strict=False)) for each in words)
+    return any(n > max(2, *(other[bigram] for other in count)) for bigram, n in own.items())
+
+
+def ramblers(
+    text: Text, outputs: Outputs, free: Outputs, required: Sequence[int]
+) -> dict[str, int]:
+    """How many best hypotheses have more than twice the tokens of the unconstrained ones and
+    the required ones, and how many repeat a bigram three times that neither these nor the
+    references have as often."""
+    tokens = [[len(best[0][0]) - 1 for best in each] for each in (outputs, free)]
+    long = sum(n > 2 * m + needed for n, m, needed in zip(*tokens, required, strict=True))
+    lines = zip(text.lines(outputs), text.references, text.lines(free), strict=True)
+    return {"long": long, "repeats": sum(repeats(line, others) for line, *others in lines)}
+
+
+def speed(searches: Searches, rounds: int, threads: int) -> dict[str, Any]:
     """Times of a cell: ratios of each round."""
-    race = compare([each.contender for each in searches.all()], repeats, threads=threads)
+    race = compare(list(searches.values()), rounds, threads=threads)
     stock, free = race.results[:2]
     facts: dict[str, Any] = {"load": race.load, "sentences": race.sentences}
     for name in ("inside", "whole"):
-        result = race[name]
-        fast = Spread.of([a / b for a, b in zip(stock.seconds, result.seconds, strict=True)])
-        more = Spread.of([a / b for a, b in zip(result.seconds, free.seconds, strict=True)])
+        taken = race[name].seconds
+        fast, more = Spread.ratio(stock.seconds, taken), Spread.ratio(taken, free.seconds)
         facts[name] = {"fast": [fast.median, fast.low, fast.high], "more": more.median}
     return facts
 
 
-def row(part: str, name: str, beam: int, facts: dict[str, Any]) -> Row:
+def row(part: str, name: str, beam: int, facts: dict[str, Any]) -> list[str]:
     """A cell as a row of its part's table."""
     inside, whole = facts["inside"], facts["whole"]
+
+    def difference(each: dict[str, Any], other: str) -> str:
+        value, low, high = each["over"][other]
+        return f"{value:+.2f} ({low:+.2f} to {high:+.2f})"
+
     if part == "speed":
-        median, low, high = inside["fast"]
-        verdict = "yes" if median >= SPEED else "no"
-        taken = [inside["more"], whole["fast"][0], whole["more"]]
-        fast = f"{median:.2f} ({low:.2f}-{high:.2f})"
-        return [name, str(beam), fast, verdict, *(f"{value:.2f}" for value in taken)]
-    if part == "bleu":
+        fast = Spread(*inside["fast"])
+        cells = [fast.shown(), "yes" if fast.median >= SPEED else "no", f"{inside['more']:.2f}"]
+        cells += [f"{whole['fast'][0]:.2f}", f"{whole['more']:.2f}"]
+    elif part == "bleu":
         theirs = facts["theirs"]
-        shown = [
-            with_interval(inside),
-            with_interval(theirs),
-            difference(inside["over"]["theirs"]),
-            difference(inside["over"]["free"]),
-        ]
-        shown += [with_interval(whole), difference(whole["over"]["theirs"])]
-        shown += [f"{each['ratio']:.3f}" for each in (inside, theirs, whole)]
-        return [
-            name,
-            str(beam),
-            *shown,
-            *(str(each[rambling]) for rambling in ("long", "repeats") for each in (theirs, whole)),
-        ]
-    first = [
-        f"{inside['rows']:.3f}",
-        f"{inside['mean']:.4f}",
-        f"{facts['mean']:.4f}",
-        str(inside["better"]),
-        str(inside["worse"]),
-    ]
-    last = [
-        f"{whole['rows']:.3f}",
-        f"{whole['mean']:.4f}",
-        str(whole["better"]),
-        str(whole["worse"]),
-    ]
-    return [name, str(beam), *first, "yes" if inside["accepted"] else "no", *last]
-
-
-def with_interval(measured: dict[str, Any]) -> str:
-    """BLEU, and half the width of its interval."""
-    return f"{measured['BLEU']:.2f} {half(*measured['interval'])}"
-
-
-def difference(over: Sequence[float]) -> str:
-    """A difference of BLEU and its interval."""
-    value, low, high = over
-    return f"{value:+.2f} ({low:+.2f} to {high:+.2f})"
+        of = [f"{each['BLEU']:.2f} {half(*each['interval'])}" for each in (inside, theirs, whole)]
+        cells = [*of[:2], difference(inside, "theirs"), difference(inside, "free"), of[2]]
+        cells.append(difference(whole, "theirs"))
+        cells += [f"{each['ratio']:.3f}" for each in (inside, theirs, whole)]
+        cells += [str(each[key]) for key in ("long", "repeats") for each in (theirs, whole)]
+    else:
+        cells = [f"{inside['rows']:.3f}", f"{inside['mean']:.4f}", f"{inside['mean_of_other']:.4f}"]
+        cells += [str(inside["better"]), str(inside["worse"])]
+        cells += ["yes" if inside["accepted"] else "no", f"{whole['rows']:.3f}"]
+        cells += [f"{whole['mean']:.4f}", str(whole["better"]), str(whole["worse"])]
+    return [name, str(beam), *cells]
 
 
 @dataclass
@@ -237,18 +174,14 @@ class Cells:
     part: str
     key: list[Any]
     folder: Path | None
-    found: dict[tuple[str, int], dict[str, Any]]
+    found: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
     failed: dict[tuple[str, int], str] = field(default_factory=dict)
 
-    @classmethod
-    def read(cls, part: str, key: list[Any], folder: Path | None) -> Cells:
-        """The cells that an earlier run has measured."""
-        cells = cls(part, key, folder, {})
-        for file in sorted(folder.glob(f"*.{part}.*.json")) if folder is not None else ():
+    def __post_init__(self) -> None:
+        for file in sorted(self.folder.glob(f"*.{self.part}.*.json")) if self.folder else ():
             saved = json.loads(file.read_text(encoding="utf-8"))
-            if saved["key"] == key:
-                cells.found[saved["set"], saved["beam"]] = saved
-        return cells
+            if saved["key"] == self.key:
+                self.found[saved["set"], saved["beam"]] = saved
 
     def measure(self, name: str, beam: int, run: Callable[[], dict[str, Any]]) -> None:
         """Measure a cell unless it is there."""
@@ -267,38 +200,84 @@ class Cells:
             file = self.folder / f"{name}.{beam}.{self.part}.{key}.json"
             file.write_text(json.dumps(cell, indent=1) + "\n", encoding="utf-8")
 
-    def table(self, title: str, part: str | None = None) -> tuple[str, list[Row]]:
-        """Title, with what made the cells, and rows, by beam; part: whose columns (the cells' own).
-
-        BenchError where there is no cell.
-        """
+    def about(self) -> str:
+        """What made the cells, and which there are none of. BenchError where there is no cell."""
+        failed = [f"{name} at beam {beam}: {why}" for (name, beam), why in self.failed.items()]
         if not self.found:
-            raise BenchError(
-                "; ".join(
-                    f"{name} at beam {beam}: {reason}"
-                    for (name, beam), reason in self.failed.items()
-                )
-            )
-        cells = sorted(
-            self.found.items(), key=lambda item: (item[0][1], list(MORE_SETS).index(item[0][0]))
-        )
-        made = dict.fromkeys(
-            f"commit {cell['machine']['git_commit']}{changes(cell['machine'])}" for _, cell in cells
-        )
-        commits = ", ".join(made)
-        dates = sorted(cell["machine"]["date"] for _, cell in cells)
-        facts = cells[0][1]["machine"]
-        about = (
-            f"torch {facts['torch']}, {facts['cores']} cores of {facts['cpu']}, {commits}, "
-            f"{dates[0]} to {dates[-1]}."
-        )
-        about += "".join(
-            f" Without {name} at beam {beam}: {reason}."
-            for (name, beam), reason in self.failed.items()
-        )
+            raise BenchError("; ".join(failed))
+        made = [cell["machine"] for cell in self.found.values()]
+        commits = dict.fromkeys(f"commit {each['git_commit']}{changes(each)}" for each in made)
+        dates = sorted(each["date"] for each in made)
+        facts = made[0]
+        about = f"torch {facts['torch']}, {facts['cores']} cores of {facts['cpu']}, "
+        about += f"{', '.join(commits)}, {dates[0]} to {dates[-1]}."
+        about += "".join(f" Without {each}." for each in failed)
         if self.part == "speed":
-            load = max(cell["facts"]["load"] for _, cell in cells)
+            load = max(cell["facts"]["load"] for cell in self.found.values())
             about += f" Highest load average: {load:.1f}."
-        return f"{title}\n\n{about}", [
-            row(part or self.part, *place, cell["facts"]) for place, cell in cells
-        ]
+        return about
+
+    def rows(self, part: str) -> list[list[str]]:
+        """Rows of the columns of a part, by beam and set."""
+        order = sorted(self.found, key=lambda place: (place[1], list(MORE_SETS).index(place[0])))
+        return [row(part, *place, self.found[place]["facts"]) for place in order]
+
+
+def tables(bench: Any, page: Page, part: str, text: Text) -> None:
+    """The tables of a part, of the cells that this and earlier runs have measured; bench: that of
+    constrained.py."""
+    args = bench.args
+    size = (args.model / "checkpoint.pt").stat().st_size
+    key = [named(args.model), size, named(args.text), args.src, args.tgt, len(text.references)]
+    key += [args.seed, args.max_tokens]
+    key += [] if args.max_len_b is None else [f"max_len_b {args.max_len_b}"]
+    more = COMPETING_ROWS if args.constraint_compete in (None, "rows") else 0
+    key += [*bench.compete, f"beam of fairseq +{more}"]
+    key += [args.repeats, args.threads] if part == "speed" else ["intervals", "rambling", "scores"]
+    cells = Cells(part, key, args.out and args.out.with_name(f"{args.out.name}.cells"))
+    limit = [] if args.max_len_b is None else ["--max-len-b", str(args.max_len_b)]
+    flags = ["--cpu", "--max-tokens", str(args.max_tokens), *limit, "--beam"]
+    for beam in args.beams:
+        for name in args.stock_sets:
+            phrases = bench.phrases(name, text.references)
+            given = bench.file(name, phrases)
+
+            def run(beam: int = beam, phrases: list = phrases, given: list = given) -> dict:
+                stock = [*flags, str(beam + more)]
+                made = {"theirs": stock_constrained(text, stock, phrases, bench.pieces)}
+                for each, own in (("free", []), ("inside", [*given, *INSIDE]), ("whole", given)):
+                    made[each] = ours(text, [*flags, str(beam), *own], each, exact=False)
+                if part == "speed":
+                    return speed(made, args.repeats, args.threads)
+                tokens = [sum(len(bench.pieces(phrase)) for phrase in line) for line in phrases]
+                return quality(made, text, tokens)
+
+            cells.measure(name, beam, run)
+            failed = f": {cells.failed[name, beam]}" if (name, beam) in cells.failed else ""
+            print(f"{part}: {name}, beam {beam}{failed}", file=sys.stderr, flush=True)
+    about = f"{named(args.model)}, {named(args.text)}, {len(text.references)} sentences, "
+    about += f"{' '.join([*bench.compete, *limit, 'beam of fairseq'])} +{more}\n\n{cells.about()}"
+    for columns in ("quality", "bleu") if part == "quality" else ("speed",):
+        title = {"bleu": "BLEU"}.get(columns, columns)
+        title = f"fairseq's own constrained search against DBA: {title}, {about}"
+        page.add_table(["set", "beam", *HEADS[columns]], cells.rows(columns), title)
+
+
+def stock_translations(
+    model: Path,
+    prefix: str,
+    languages: tuple[str, str],
+    flags: Sequence[str],
+    phrases: Sequence[Sequence[str]],
+    pieces: Callable[[str], list[str]],
+    limit: int | None = None,
+) -> tuple[list[str], float]:
+    """The best hypotheses of fairseq's own constrained search as plain text, and the seconds that
+    it took. prefix: of the two text files; other arguments as in `stock_constrained`."""
+    with tempfile.TemporaryDirectory() as folder:
+        text = prepare(Path(folder), model, prefix, *languages, limit)
+        made = stock_constrained(text, flags, phrases, pieces)
+        start = time.perf_counter()
+        decoded = made.run()
+        seconds = time.perf_counter() - start
+        return text.lines([each or [([], 0.0)] for each in made.read(decoded)]), seconds

@@ -1,15 +1,20 @@
-"""Contenders on a fairseq checkpoint: stock, stock with its shared cross-attention switched on,
-ours; CTranslate2 has its own file.
+"""Contenders on a fairseq checkpoint, by name: stock, ours, CTranslate2, Marian and Bergamot, which
+have their own files.
 
 Each loads its own copy of the model and decodes the batches that fairseq-generate would build from
 the same flags, through the same `task.inference_step`. Batches are collated beforehand; loading,
 segmenting and printing are not timed.
 """
 
+import contextlib
 import ctypes
+import importlib
+import io
 import logging
+import re
+import shlex
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,16 +22,21 @@ from typing import Any
 
 import fairseq
 import torch
-from equality import Outputs
 from fairseq import checkpoint_utils, options, tasks, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from harness import BenchError, Contender
+from fairseq.token_generation_constraints import pack_constraints
+from harness import BenchError, Contender, Outputs
 from text import Text
 
 import fairseq_ext
+from fairseq_ext.kernels import library
 
 PLUG_IN = Path(fairseq_ext.__file__).parent  # of the package that is imported
 OURS = ("--user-dir", str(PLUG_IN), "--task", "translation_ext")
+# flags that change translations: contenders with one are not compared with the first contender's
+CHANGING = {"--int8", "--no-repeat-ngram-size"}
+STOCK = ("stock", "set_beam_size")
+RIVALS = {"ctranslate2": "ct2", "marian": "marian", "bergamot": "firefox"}  # name -> module
 
 
 @dataclass
@@ -39,39 +49,45 @@ class Loaded:
     batches: list[dict]
 
 
-def stock(text: Text, flags: Sequence[str] = (), name: str = "stock") -> Contender:
-    """fairseq's own SequenceGenerator."""
-    return contender(
-        name, load([*text.flags, *flags]), f"fairseq:{fairseq.__version__} ({' '.join(flags)})"
-    )
-
-
-def stock_set_beam_size(
-    text: Text, flags: Sequence[str] = (), name: str = "stock set_beam_size"
+def build(
+    name: str, text: Text, flags: Sequence[str], clock: str = "wall", apart: bool = True
 ) -> Contender:
-    """Stock with one copy of the encoder's keys and values per sentence: a switch that it has
-    and turns on for BART only."""
-    loaded = load([*text.flags, *flags])
-    for model in loaded.models:
-        for module in model.decoder.modules():
-            if getattr(module, "encoder_decoder_attention", False):
-                module.set_beam_size(loaded.cfg.generation.beam)
-    return contender(
-        name, loaded, f"fairseq:{fairseq.__version__}|set_beam_size ({' '.join(flags)})"
-    )
+    """The contender that `name` describes: a word and what belongs to it.
+
+    "stock", "ours FLAGS" (of fairseq-generate), "ctranslate2 float32 2x1" (compute type, workers x
+    threads) and behind it settings of its process such as CT2_USE_MKL=1, "marian float32 1 64"
+    (type, threads, sentences a batch), "bergamot int8shiftAlphaAll lexical".
+    clock: of contenders with a process of their own; apart: whether CTranslate2 has one.
+    """
+    kind, *rest = shlex.split(name)
+    if kind in RIVALS:
+        return importlib.import_module(RIVALS[kind]).build(text, flags, name, rest, clock, apart)
+    if kind == "ours":
+        made = ours(text, [*flags, *rest], name, exact=not CHANGING & set(rest))
+    elif kind in STOCK:
+        made = stock(text, [*flags, *rest], name, set_beam_size=kind != "stock")
+    else:
+        raise BenchError(f"no contender {name!r}: take {', '.join((*STOCK, 'ours', *RIVALS))}")
+    # what this process uses of the processor: torch, or the compiled step
+    if kind == "ours" and "fairseq" not in rest:  # --decoder-backend fairseq
+        level = "" if library.is_off() else library.level()
+        made.instructions = level if "--int8" in rest else level.replace("vnni", "")
+    else:
+        made.instructions = f"torch {torch.backends.cpu.get_cpu_capability()}"
+    return made
 
 
-def stock_fused_encoder(
-    text: Text, flags: Sequence[str] = (), name: str = "stock fused_encoder"
+def stock(
+    text: Text, flags: Sequence[str] = (), name: str = "stock", set_beam_size: bool = False
 ) -> Contender:
-    """Stock with torch's fused encoder layer, which fairseq_ext keeps it from: it fails on padded
-    batches, so one sentence at a time."""
+    """fairseq's own SequenceGenerator; set_beam_size: with one copy of the encoder's keys and
+    values per sentence, a switch that it has and turns on for BART only."""
     loaded = load([*text.flags, *flags])
-    for layer in (layer for model in loaded.models for layer in model.encoder.layers):
-        layer.can_use_fastpath = not layer.normalize_before and layer.activation_relu_or_gelu
-    return contender(
-        name, loaded, f"fairseq:{fairseq.__version__}|fused_encoder ({' '.join(flags)})"
-    )
+    for module in (m for model in loaded.models for m in model.decoder.modules()):
+        if set_beam_size and getattr(module, "encoder_decoder_attention", False):
+            module.set_beam_size(loaded.cfg.generation.beam)
+    switch = "|set_beam_size" * set_beam_size
+    return contender(name, loaded, f"fairseq:{fairseq.__version__}{switch} ({' '.join(flags)})")
 
 
 def ours(
@@ -79,6 +95,46 @@ def ours(
 ) -> Contender:
     """fairseq_ext with any fairseq-generate flags, its own among them."""
     return contender(name, load([*OURS, *text.flags, *flags]), f"({' '.join(flags)})", exact)
+
+
+class StockFailed(BenchError):
+    """fairseq's own constrained search ended with an error."""
+
+
+def stock_constrained(
+    text: Text,
+    flags: Sequence[str],
+    phrases: Sequence[Sequence[str]],
+    pieces: Callable[[str], list[str]],
+    name: str = "fairseq",
+) -> Contender:
+    """fairseq's `--constraints unordered` over batches that carry the phrases of each sentence, as
+    fairseq-interactive makes them.
+
+    pieces: a phrase as symbols of the target dictionary. The contender's run raises StockFailed
+    where fairseq's search stops at an assertion, as it does when a batch reaches the length limit
+    with words unmet.
+    """
+    flags = [*flags, "--constraints", "unordered"]
+    loaded = load([*text.flags, *flags])
+    index = loaded.task.target_dictionary.index
+    tokens = [[torch.tensor([*map(index, pieces(each))]) for each in line] for line in phrases]
+    data = loaded.task.dataset(loaded.cfg.dataset.gen_subset)
+    data.constraints = [pack_constraints([line])[0] for line in tokens]
+    loaded.batches = batches(loaded.cfg, loaded.task, loaded.models)
+    made = contender(name, loaded, f"fairseq ({' '.join(flags)})", exact=False)
+
+    def run() -> list:
+        try:
+            return decode_all()
+        except AssertionError as error:
+            step = re.fullmatch(r"(\d+) < \1", str(error))
+            limit = f"its length limit (step {step and step[1]}) with words unmet"
+            why = limit if step else f"an assertion ({error})"
+            raise StockFailed(f"fairseq's constrained search stopped at {why}") from error
+
+    decode_all, made.run = made.run, run
+    return made
 
 
 @contextmanager
@@ -102,31 +158,53 @@ def make_generator(loaded: Loaded, name: str) -> Any:
 
 
 def decode(loaded: Loaded, generator: Any) -> list[tuple[list[int], list]]:
-    """Every batch through the task: the timed part."""
-    return [
-        (
-            batch["id"].tolist(),
-            loaded.task.inference_step(
-                generator, loaded.models, batch, constraints=batch.get("constraints")
-            ),
-        )
-        for batch in loaded.batches
-    ]
+    """Every batch through the task: the timed part. The C- lines are not printed."""
+    step = loaded.task.inference_step
+    with contextlib.redirect_stdout(io.StringIO()):
+        return [
+            (b["id"].tolist(), step(generator, loaded.models, b, constraints=b.get("constraints")))
+            for b in loaded.batches
+        ]
 
 
 def contender(name: str, loaded: Loaded, signature: str, exact: bool = True) -> Contender:
-    """Decoding of all batches."""
-    generator = make_generator(loaded, name)
-    loaded.task.build_tokenizer(loaded.cfg.tokenizer)
+    """Decoding of all batches; ours counts the decoder's rows and the constraints met."""
+    loaded.task.build_tokenizer(loaded.cfg.tokenizer)  # constraints are segmented by them
     loaded.task.build_bpe(loaded.cfg.bpe)
+    generator = make_generator(loaded, name)
     # as a command does: weights are held once
     if hasattr(generator, "release_models") and generator.release_models():
         give_back_memory()
+    stats = getattr(generator, "stats", None)
+
+    def run() -> list:
+        before = stats and stats.copy()
+        decoded = decode(loaded, generator)
+        if stats:
+            counts = stats.since(before).as_dict()
+            made.stats = {**counts.get("constraints", {}), "rows": counts["decoder_rows"]}
+        return decoded
+
     # ours says how its output is made; stock does not
-    own = getattr(getattr(generator, "stats", None), "signature", "")
-    return Contender(
-        name, lambda: decode(loaded, generator), read, exact, f"{own} {signature}".strip()
-    )
+    own = getattr(stats, "signature", "")
+    made = Contender(name, run, read, exact, f"{own} {signature}".strip())
+    return made
+
+
+def pieces_of(loaded: Loaded) -> tuple[list[int], list[list[list[str]]]]:
+    """The numbers of the sentences in the order of the batches, and each batch's sources as the
+    dictionary's words, without EOS."""
+    numbers = [number for batch in loaded.batches for number in batch["id"].tolist()]
+    source = loaded.task.source_dictionary
+    special = {source.pad(), source.eos()}
+    rows = (batch["net_input"]["src_tokens"].tolist() for batch in loaded.batches)
+    words = [[[source[t] for t in row if t not in special] for row in batch] for batch in rows]
+    return numbers, words
+
+
+def in_order(numbers: Sequence[int], outputs: Sequence[Any]) -> list[Any]:
+    """Outputs by the numbers of their sentences."""
+    return [outputs[i] for i in sorted(range(len(numbers)), key=numbers.__getitem__)]
 
 
 def give_back_memory() -> None:
@@ -138,14 +216,10 @@ def give_back_memory() -> None:
 
 def read(decoded: list[tuple[list[int], list]]) -> Outputs:
     """fairseq's hypotheses in the order of the sentences."""
-    found = {
-        number: hypotheses
-        for numbers, batch in decoded
-        for number, hypotheses in zip(numbers, batch, strict=True)
-    }
+    numbers, nbests = ([each for batch in side for each in batch] for side in zip(*decoded))  # noqa: B905
     return [
-        [(hypo["tokens"].tolist(), float(hypo["score"])) for hypo in found[number]]
-        for number in sorted(found)
+        [(hypo["tokens"].tolist(), float(hypo["score"])) for hypo in nbest]
+        for nbest in in_order(numbers, nbests)
     ]
 
 

@@ -1,33 +1,39 @@
 """CTranslate2 on a converted copy of the same fairseq checkpoint: the rival to name when
 a speed is claimed.
 
+    CT2_USE_MKL=1 python scripts/bench/ct2.py < REQUESTS    the process that `Apart` starts
+
 fairseq's score is (sum of log-probs) / (length with EOS)^lenpen, and so is CTranslate2's with
 `length_penalty` = lenpen; `--unnormalized` is its `length_penalty` 0. Its beam search ends and
 breaks ties a little differently, so it is not an exact contender: the report shows its BLEU and how
 many best hypotheses equal the reference's.
 On two cores two workers of one thread beat one worker of two threads; both belong
-into a fair table.
+into a fair table. Settings such as CT2_USE_MKL are read once a process, when it is loaded.
 """
 
+import json
+import os
 import pickle
+import re
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-from contenders import load, quiet
-from ct2_process import Apart, Here
-from equality import Outputs
-from harness import BenchError, Contender
-from text import Text
-
-from fairseq_ext.plugin.compat import checkpoints
+from harness import BenchError, Child, Contender, Outputs
 
 SUPPORTED = ("float32", "int8")
 
 
-def convert(text: Text, kind: str = "float32") -> Path:
+def convert(text: Any, kind: str = "float32") -> Path:
     """Convert the checkpoint once per test folder and type; returns the converted model's
     folder. An int8 model is saved as such, so that nothing is left to convert when it is loaded."""
+    from contenders import quiet
+
+    from fairseq_ext.plugin.compat import checkpoints
+
     folder = text.folder / f"ctranslate2-{kind}"
     if folder.exists():
         return folder
@@ -35,19 +41,32 @@ def convert(text: Text, kind: str = "float32") -> Path:
         from ctranslate2.converters import FairseqConverter
     except ImportError as error:
         raise BenchError("CTranslate2 is not installed: pip install ctranslate2") from error
-    converter = FairseqConverter(
-        str(text.model / "checkpoint.pt"), str(text.folder), text.source, text.target
-    )
+    names = (text.model / "checkpoint.pt", text.folder, text.source, text.target)
     try:
         with quiet(), checkpoints.safe_globals():  # the converter loads with weights_only
-            return Path(converter.convert(str(folder), quantization=kind))
+            return Path(FairseqConverter(*map(str, names)).convert(str(folder), quantization=kind))
     except (ValueError, RuntimeError, KeyError, TypeError, pickle.UnpicklingError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise BenchError(f"CTranslate2 does not convert {text.model}: {reason}") from error
 
 
+def build(
+    text: Any, flags: Sequence[str], name: str, words: Sequence[str], clock: str, apart: bool
+) -> Contender:
+    """The contender of a name: "ctranslate2 float32 2x1 CT2_USE_MKL=1"."""
+    settings = dict(word.split("=", 1) for word in words if "=" in word)
+    words = [word for word in words if "=" not in word]
+    kind, shape = [*words, *("float32", "1x1")[len(words) :]]
+    if not re.fullmatch(r"\d+x\d+", shape):
+        raise BenchError(f"{name!r} should end in workers x threads, as in 2x1")
+    workers, threads = map(int, shape.split("x"))
+    return ctranslate2(
+        text, flags, kind, workers, threads, name, settings if apart else None, clock
+    )
+
+
 def ctranslate2(
-    text: Text,
+    text: Any,
     flags: Sequence[str] = (),
     compute_type: str = "float32",
     workers: int = 1,
@@ -59,37 +78,25 @@ def ctranslate2(
     """The same batches, beam and length penalty; `workers` translate batches at the same time
     with `threads` threads each.
 
-    settings: environment variables that CTranslate2 reads once, when it is loaded. Where they are
-    given, even none, it runs in a process of its own, whose time is that of `clock`."""
+    settings: environment variables that CTranslate2 reads. Where they are given, even none, it runs
+    in a process of its own, whose time is that of `clock`."""
+    from contenders import in_order, load, pieces_of
+
     if compute_type not in SUPPORTED:
         raise BenchError(
             f"compute type {compute_type} is not benchmarked: take one of {', '.join(SUPPORTED)}"
         )
     directory = convert(text, compute_type)
     loaded = load([*text.flags, *flags])
-    generation = loaded.cfg.generation
+    generation, target = loaded.cfg.generation, loaded.task.target_dictionary
     if generation.max_len_a or generation.diverse_beam_groups > 0 or generation.unkpen:
         raise BenchError(
             "CTranslate2 has no counterpart of --max-len-a, --diverse-beam-groups and --unkpen"
         )
-    source, target = loaded.task.source_dictionary, loaded.task.target_dictionary
-    numbers = [number for batch in loaded.batches for number in batch["id"].tolist()]
-    special = {source.pad(), source.eos()}  # the converted model adds EOS itself
-    batches = [
-        [
-            [source[token] for token in row if token not in special]
-            for row in batch["net_input"]["src_tokens"].tolist()
-        ]
-        for batch in loaded.batches
-    ]
+    numbers, batches = pieces_of(loaded)  # the converted model adds EOS itself
     del loaded
-    made = dict(
-        device="cpu",
-        compute_type=compute_type,
-        inter_threads=workers,
-        intra_threads=threads,
-        max_queued_batches=-1,
-    )
+    made = dict(device="cpu", compute_type=compute_type, max_queued_batches=-1)
+    made |= dict(inter_threads=workers, intra_threads=threads)
     decoding = dict(
         beam_size=generation.beam,
         length_penalty=0 if generation.unnormalized else generation.lenpen,
@@ -102,39 +109,91 @@ def ctranslate2(
     )
     if generation.sampling:
         decoding |= dict(
-            beam_size=1, num_hypotheses=generation.beam, sampling_temperature=generation.temperature
-        )
-        decoding |= dict(
+            beam_size=1,
+            num_hypotheses=generation.beam,
+            sampling_temperature=generation.temperature,
             sampling_topk=max(0, generation.sampling_topk),
             sampling_topp=min(1.0, abs(generation.sampling_topp)),
         )
     requested = dict(folder=str(directory), made=made, decoding=decoding, batches=batches)
-    apart = settings is not None
-    translator = Apart(requested, settings) if apart else Here(requested)
+    translator: Any = Here(requested) if settings is None else Apart(requested, settings)
 
     def read(_: None) -> Outputs:
-        found = dict(zip(numbers, translator.results(), strict=True))
-        best_first = [found[number] for number in sorted(found)]
         return [
-            [
-                ([target.index(piece) for piece in pieces] + [target.eos()], score)
-                for pieces, score in each
-            ]
-            for each in best_first
+            [([*map(target.index, pieces), target.eos()], score) for pieces, score in each]
+            for each in in_order(numbers, translator.results())
         ]
 
-    name = name or f"CTranslate2 {compute_type}, {workers}x{threads}"
     reported = "".join(f"|{key}={value}" for key, value in (settings or {}).items())
-    signature = (
-        f"ctranslate2:{version('ctranslate2')}|{compute_type}|workers={workers},threads={threads}"
-        f"{reported} ({' '.join(flags)})"
-    )
     return Contender(
-        name,
+        name or f"CTranslate2 {compute_type}, {workers}x{threads}",
         translator,
         read,
         exact=False,
-        signature=signature,
-        taken=(lambda seconds: seconds[clock]) if apart else None,
+        signature=f"ctranslate2:{version('ctranslate2')}|{compute_type}|workers={workers},"
+        f"threads={threads}{reported} ({' '.join(flags)})",
+        taken=None if settings is None else lambda seconds: seconds[clock],
         instructions=getattr(translator, "instructions", ""),
     )
+
+
+class Here:
+    """Called, it decodes all batches; `results` gives each sentence's pieces and scores."""
+
+    def __init__(self, requested: Mapping[str, Any]):
+        import ctranslate2 as engine
+
+        self.requested, self.found = requested, []
+        self.translator = engine.Translator(requested["folder"], **requested["made"])
+
+    def __call__(self) -> None:
+        translate, how = self.translator.translate_batch, self.requested["decoding"]
+        waiting = [translate(each, asynchronous=True, **how) for each in self.requested["batches"]]
+        self.found = [result.result() for batch in waiting for result in batch]
+
+    def results(self) -> list[list[tuple[list[str], float]]]:
+        return [list(zip(result.hypotheses, result.scores, strict=True)) for result in self.found]
+
+
+class Apart(Child):
+    """The same in a process with settings; what its results take to travel is not in the call."""
+
+    def __init__(self, requested: Mapping[str, Any], settings: Mapping[str, str]):
+        environment = {**os.environ, "CT2_VERBOSE": "1", **settings}
+        super().__init__("CTranslate2", [sys.executable, __file__], env=environment)
+        self.request(requested)
+        self.instructions = instructions(self.log(), requested["made"]["compute_type"])
+
+    def __call__(self) -> dict[str, float]:
+        """Decode; the seconds of each clock."""
+        return self.request("decode")
+
+    def results(self) -> list:
+        return self.request("results")
+
+
+def instructions(log: str, compute_type: str) -> str:
+    """Of what CTranslate2 logs when it is loaded: its own instructions, and whose products it
+    calls, which choose theirs by themselves."""
+    products = "GEMM_S8" if compute_type == "int8" else "SGEMM"
+    found = re.search(r"Selected ISA: (\S+)", log), re.search(rf"{products} backend: (.+)", log)
+    own, theirs = (match[1] if match else "?" for match in found)
+    return f"{own}; products {theirs.partition(' ')[0]}{', packed' * ('packed: true' in theirs)}"
+
+
+def main() -> None:
+    """Answer each line of standard input with one line."""
+    translator = Here(json.loads(sys.stdin.readline()))
+    print(1, flush=True)
+    for line in sys.stdin:
+        wall, cpu = time.perf_counter(), time.process_time()
+        if json.loads(line) == "results":
+            answer: Any = translator.results()
+        else:
+            translator()
+            answer = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

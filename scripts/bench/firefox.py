@@ -1,47 +1,55 @@
-"""How fast is ours next to Bergamot, the translator that Firefox has: both in 8 bits, both with a
-lexical shortlist?
-
-    python scripts/bench/firefox.py --bergamot PYTHON --out results/firefox
+"""Bergamot, the translator that Firefox has, as a contender; and a model of random weights in the
+size of Firefox's, as a fairseq checkpoint and as Bergamot's, with text and a table of translations.
 
 N. Bogoychev et al., TranslateLocally: Blazing-fast translation running on the local CPU,
 EMNLP 2021, https://aclanthology.org/2021.emnlp-demo.20/
 
-PYTHON: that of an environment with `pip install bergamot` (Python 3.10). The model has the size of
-Firefox's (6 + 2 layers of 256, 32,000 words) and self-attention in its decoder, where Firefox's has
-a simpler recurrence that fairseq lacks. Its weights are random, and it has Marian's positions and
-start, so that translations can be compared. Both get the same lines, beam, length and table: up to
-50 translations of a source word, next to the 50 most frequent words; the n-th word is as frequent
-as 1 / (n + 10). Bergamot's model holds what its activations are multiplied by, as Firefox's does.
+The model (6 + 2 layers of 256, 32,000 words) has self-attention in its decoder, where Firefox's has
+a simpler recurrence that fairseq lacks, and Marian's positions and start, so that translations can
+be compared. All get the same lines, beam, length and table: up to 50 translations of a source word,
+next to the 50 most frequent words; the n-th word is as frequent as 1 / (n + 10). Bergamot's model
+holds what its activations are multiplied by, as Firefox's does.
 """
 
-import argparse
-import tempfile
+import io
+import os
+import random
+import struct
 from collections.abc import Sequence
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
-from arguments import command_line, run_script, timing_arguments
-from contenders import load, ours, stock
-from default_vs_stock import CLOCKS, MODES, TITLES, instructions
-from equality import Outputs
-from firefox_model import BEST, FIREFOX, FIRST, LINE, WORDS, add_multipliers, make
-from harness import Contender, compare
-from report import markdown, write
-from rival_process import Rival
+import marian
+import models
+import numpy as np
+import sentencepiece
+import torch
+from contenders import decode, load, make_generator
+from engines import Engine
+from harness import BenchError, Contender, Outputs
 from text import Text, prepare
 
+FIREFOX = models.sizes(6, 256, 1536, 8, decoder_layers=2)
+WORDS, LINE, FIRST, BEST = 32_000, 25, 50, 50  # of the vocabulary, a line, the shortlist
+MAGIC = 0xF11A48D5013417F5  # a shortlist file begins with it
+PYTHON = "FAIRSEQ_EXT_BERGAMOT"  # the variable that names a Python with `pip install bergamot`
 
-def bergamot(
-    python: str, folder: Path, text: Text, flags: Sequence[str], name: str, clock: str
+
+def build(
+    text: Text, flags: Sequence[str], name: str, words: Sequence[str], clock: str, apart: bool
 ) -> Contender:
     """The same beam and length; name: "bergamot", precision, "lexical" for the shortlist."""
+    if not (python := os.environ.get(PYTHON)):
+        raise BenchError(f"Bergamot is not there: name a Python that has it in {PYTHON}")
     loaded = load([*text.flags, *flags])
     generation, dictionary = loaded.cfg.generation, loaded.task.target_dictionary
-    file = text.folder / f"test.{text.source}-{text.target}.{text.source}"
-    lines = file.read_text(encoding="utf-8").splitlines()
-    kind, *lexical = name.split()[1:]
+    lines = text.file.read_text(encoding="utf-8").splitlines()
+    kind, *lexical = words
     config = {
-        "models": [str(folder / "bergamot.npz")],
-        "vocabs": [str(folder / "vocab.spm")] * 2,
+        "models": [str(text.model / "bergamot.npz")],
+        "vocabs": [str(text.model / "vocab.spm")] * 2,
         "gemm-precision": kind,
         "beam-size": generation.beam,
         "skip-cost": generation.beam == 1,
@@ -57,93 +65,93 @@ def bergamot(
         "quiet-translation": True,
     }
     if lexical:
-        config["shortlist"] = [str(folder / "shortlist.bin"), False]
-    rival = Rival(name, python, {"engine": "bergamot", "config": config}, clock)
+        config["shortlist"] = [str(text.model / "shortlist.bin"), False]
+    engine = Engine(name, python, {"engine": "bergamot", "config": config}, clock)
     bulk = loaded.cfg.dataset.batch_size != 1
 
-    def read(found: list[str]) -> Outputs:
-        translations = [line for each in found for line in each.split("\n")]
-        return [
-            [([dictionary.index(word) for word in line.split()] + [dictionary.eos()], 0.0)]
-            for line in translations
-        ]
+    def read(answers: list[str]) -> Outputs:
+        translations = (line.split() for each in answers for line in each.split("\n"))
+        return [[([*map(dictionary.index, t), dictionary.eos()], 0.0)] for t in translations]
 
     return Contender(
         name,
         # a text of many lines is cut into batches by length; texts are not waited for
-        lambda: rival(lines=["\n".join(lines)] if bulk else lines, bulk=bulk),
+        lambda: engine(lines=["\n".join(lines)] if bulk else lines, bulk=bulk),
         read,
         exact=False,
-        signature=f"{rival.version}|{kind}|threads=1 ({' '.join(flags)})",
-        taken=lambda _: rival.seconds,
+        signature=f"{engine.version}|{kind}|threads=1 ({' '.join(flags)})",
+        taken=lambda _: engine.seconds,
     )
 
 
-def main(argv: list[str] | None = None) -> int:
-    args = parser().parse_args(argv)
-    comparisons = []
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place, "model")
-        make(folder, args.words, FIREFOX)
-        for mode in MODES:
-            limit = args.limit if mode == "bulk" else args.limit_one
-            (at := Path(place, mode)).mkdir()
-            text = prepare(at, folder, str(folder / "text"), "de", "en", limit)
-            if mode == "bulk":
-                add_multipliers(folder, text, ["--cpu", "--beam", "1", "--max-len-b", "5"])
-            for beam in args.beams:
-                flags = ["--cpu", "--beam", str(beam), "--max-len-b", str(args.tokens)]
-                flags += MODES[mode]
-                lexicon = ["--softmax", "lexical", "--shortlist-file", str(folder / "lexicon")]
-                # fairseq's <s> and <pad> are among its most frequent words
-                lexicon += ["--shortlist-top", str(FIRST + 2), "--shortlist-words", str(BEST)]
-                lexicon += ["--shortlist-share", "sentence"]
-                contenders = [
-                    stock(text, flags),
-                    ours(text, [*flags, "--int8"], "ours --int8", exact=False),
-                    ours(
-                        text,
-                        [*flags, *lexicon, "--int8"],
-                        "ours --softmax lexical --shortlist-share sentence --int8",
-                        exact=False,
-                    ),
-                ]
-                for each, int8 in zip(contenders, (False, True, True), strict=True):
-                    each.instructions = instructions(each.name.split()[0], int8)
-                contenders += [
-                    bergamot(args.bergamot, folder, text, flags, name, args.clock)
-                    for name in args.contenders
-                ]
-                title = f"beam {beam}, {TITLES[mode]}"
-                comparisons.append(
-                    compare(
-                        contenders, args.repeats, threads=1, title=title, clock=CLOCKS[args.clock]
-                    )
-                )
-                print(markdown(comparisons[-1], OVER), flush=True)
-                if args.out:
-                    write(
-                        args.out, comparisons, OVER, f"{args.words:,} words, clock: {args.clock}."
-                    )
-    return 0
+def lexicon(folder: Path) -> list[str]:
+    """Flags of ours with the table; fairseq's <s> and <pad> are among its most frequent words."""
+    flags = f"--softmax lexical --shortlist-top {FIRST + 2} --shortlist-words {BEST}"
+    flags += " --shortlist-share sentence --shortlist-file"
+    return [*flags.split(), str(folder / "lexicon")]
 
 
-def parser() -> argparse.ArgumentParser:
-    parse = command_line(__doc__)
-    parse.add_argument("--bergamot", required=True, metavar="PYTHON", help="that has bergamot")
-    parse.add_argument("--words", type=int, default=WORDS, help="of the vocabulary (32000)")
-    parse.add_argument("--tokens", type=int, default=25, help="target tokens of every line (25)")
-    parse.add_argument("--beams", type=int, nargs="+", default=[1, 5], help="beam sizes (1 5)")
-    parse.add_argument("--limit", type=int, default=64, help="lines in bulk (64)")
-    parse.add_argument("--limit-one", type=int, default=16, help="lines one at a time (16)")
-    names = ["bergamot int8shiftAlphaAll", "bergamot int8shiftAlphaAll lexical"]
-    parse.add_argument("--contenders", nargs="+", default=names, help=f"Bergamot's ({names})")
-    parse.add_argument("--clock", choices=CLOCKS, default="cpu", help="what is measured (cpu)")
-    timing_arguments(parse)
-    return parse
+def make(folder: Path, words: int = WORDS, settings: dict[str, Any] = FIREFOX) -> Path:
+    """A checkpoint, dictionaries, text and a table of translations; Bergamot's model, vocabulary
+    and table."""
+    if (folder / "shortlist.bin").exists():
+        return folder
+    models.make((words + 2, settings), folder)  # fairseq has <s> and <pad> too
+    names = [line.split()[0] for line in (folder / "dict.de.txt").read_text().splitlines()]
+    chance, often = random.Random(1), list(accumulate(1 / (i + 10) for i in range(len(names))))
+    drawn = partial(chance.choices, cum_weights=often)
+    lines = [" ".join(drawn(names, k=LINE)) for _ in range(models.SENTENCES)]
+    (folder / "text.de").write_text("\n".join(lines) + "\n")
+    listed = [sorted(set(drawn(range(len(names)), k=BEST))) for _ in names]
+    with (folder / "lexicon").open("w") as file:
+        for name, numbers in zip(names, listed, strict=True):
+            file.writelines(f"{name} {names[i]} 0.02\n" for i in numbers)
+    saved = torch.load(folder / "checkpoint.pt", weights_only=False)
+    models.distinguishing(saved["model"])
+    # </s>, <unk>, the words: SentencePiece sorts equally frequent ones by name
+    marian.save(folder / "bergamot.npz", saved, [2, 3, *range(4, words + 2)])
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        **dict(sentence_iterator=iter(names), model_writer=model, model_type="word"),
+        **dict(vocab_size=words, bos_id=-1, pad_id=-1, eos_id=0, unk_id=1, minloglevel=2),
+    )
+    (folder / "vocab.spm").write_bytes(model.getvalue())
+    # ids of each word's translations, one word after the other; none for </s> and <unk>
+    offsets = np.cumsum([0, 0, 0, *map(len, listed)], dtype=np.uint64)
+    ids = np.array([2 + i for numbers in listed for i in numbers], np.uint32)
+    head = struct.pack("<6Q", MAGIC, 0, FIRST, BEST, len(offsets), len(ids))
+    torch.save(marian.with_marians_positions(saved, longest=128), folder / "checkpoint.pt")
+    text = prepare(folder / "all", folder, str(folder / "text"), "de", "en", 64)
+    add_multipliers(folder, text)
+    (folder / "shortlist.bin").write_bytes(head + offsets.tobytes() + ids.tobytes())
+    return folder
 
 
-OVER = ["stock", "bergamot int8shiftAlphaAll lexical"]
+def add_multipliers(folder: Path, text: Text) -> None:
+    """127 over the largest input of each of the model's matrices, over the whole text."""
+    loaded = load([*text.flags, *"--cpu --beam 1 --max-len-b 5".split()])
+    largest: dict[int, float] = {}
+    functional, linear = torch.nn.functional, torch.nn.functional.linear
 
-if __name__ == "__main__":
-    run_script(main)
+    def watched(x: torch.Tensor, weight: torch.Tensor, bias: Any = None) -> torch.Tensor:
+        key = weight.data_ptr()
+        largest[key] = max(largest.get(key, 0.0), float(x.abs().max()))
+        return linear(x, weight, bias)
+
+    functional.linear = watched
+    try:
+        decode(loaded, make_generator(loaded, "stock"))
+    finally:
+        functional.linear = linear
+    state = loaded.models[0].state_dict().items()
+    marked = {
+        key: torch.full_like(value, largest.get(value.data_ptr(), 0.0)) for key, value in state
+    }
+    arrays = dict(np.load(folder / "bergamot.npz"))
+    inputs = marian.weights(marked, loaded.models[0].args, list(range(arrays["Wemb"].shape[0])))
+    for name, value in inputs.items():
+        if "_W" in name and value.ndim == 2 and "_ln_" not in name:
+            arrays[f"{name}_QuantMultA"] = np.array([127 / value.flat[0]], np.float32)
+    of_words = np.array([127 / float(inputs["Wemb"].flat[0])], np.float32)
+    arrays |= {"Wemb_QuantMultA": of_words, "none_QuantMultA": of_words}
+    np.savez(folder / "bergamot.npz", **arrays)

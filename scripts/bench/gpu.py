@@ -25,8 +25,8 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from arguments import command_line
 from report import machine  # noqa: E402
+from text import command_line  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 TITLES = {

@@ -3,12 +3,11 @@ before a speed is given.
 
     stock = Contender("stock", run=lambda: decode(stock_generator))  # the first is the reference
     ours = Contender("ours", run=lambda: decode(our_generator))
-    print(markdown(compare([stock, ours], repeats=5, threads=2)))  # markdown: report.py
+    print(comparison_table(compare([stock, ours], repeats=5, threads=2)))  # report.py
 
 Machines drift (other jobs, heat), so two contenders are compared within a round, where they run
 back to back: a ratio is the median over the rounds of (seconds of the one in round i) / (seconds
 of the other in round i), never the ratio of two medians.
-A contender runs in this process (`Contender`) or as a complete command (`ProcessContender`).
 """
 
 import compileall
@@ -21,37 +20,103 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from equality import Outputs, Verdict, check, same_best
+# tokens (ids or words), score (natural logarithm, as in fairseq's `score`)
+Hypothesis = tuple[list, float]
+# for every sentence, in the order of their ids: its hypotheses, best first
+Outputs = list[list[Hypothesis]]
+
+# equal tokens may differ this much in score (float32 summed in another order)
+SCORE_TOLERANCE = 1e-4
+# unequal tokens at the same rank with scores this close are a near-tie: either order is right
+NEAR_TIE = 2e-4
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 class BenchError(Exception):
     """A benchmark that cannot go on, in one sentence."""
 
 
-def query_process(
-    name: str, process: subprocess.Popen[str], errors: IO[str], line: str
-) -> dict[str, Any]:
-    """Give a process a line; return the JSON object that it answers.
+@dataclass
+class Spread:
+    """Median and extremes."""
 
-    Errors: BenchError with the last line of its errors if it has ended.
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        return cls(statistics.median(values), min(values), max(values))
+
+    @classmethod
+    def ratio(cls, above: Sequence[float], below: Sequence[float]) -> "Spread":
+        """The quotients of each round."""
+        return cls.of([a / b for a, b in zip(above, below, strict=True)])
+
+    def shown(self, digits: int = 2, unit: str = "") -> str:
+        """Median and extremes as a cell."""
+        median, *ends = (f"{x:.{digits}f}" for x in (self.median, self.low, self.high))
+        return f"{median}{unit} ({'-'.join(ends)})"
+
+
+@dataclass
+class Verdict:
+    """How the outputs of a contender stand to the reference's.
+
+    near_ties: (sentence, rank, difference of the scores); differing: positions in the outputs.
     """
-    assert process.stdin is not None and process.stdout is not None
-    try:
-        print(line, file=process.stdin, flush=True)
-        answer = process.stdout.readline()
-    except BrokenPipeError:
-        answer = ""
-    if not answer:
-        errors.seek(0)
-        last = (errors.read().strip() or "?").splitlines()[-1]
-        raise BenchError(f"the process of {name} ended: {last}")
-    return json.loads(answer)
+
+    sentences: int
+    hypotheses: int
+    near_ties: list[tuple[int, int, float]] = field(default_factory=list)
+    differing: list[int] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        if self.differing:
+            listed = ", ".join(map(str, self.differing[:5])) + ", ..." * (len(self.differing) > 5)
+            return f"differ in {len(self.differing)} of {self.sentences} sentences ({listed})"
+        if self.near_ties:
+            return (
+                f"equal but for {len(self.near_ties)} near-ties among {self.hypotheses} hypotheses"
+            )
+        return f"equal ({self.hypotheses} hypotheses)"
+
+
+def check(outputs: Outputs, reference: Outputs) -> Verdict:
+    """Compare every hypothesis of every sentence, rank by rank.
+
+    A sentence differs if it has another number of hypotheses, other tokens with another score,
+    or the same tokens with another score.
+    """
+    assert len(outputs) == len(reference), "outputs of different sentences cannot be compared"
+    verdict = Verdict(sentences=len(reference), hypotheses=sum(map(len, reference)))
+    for sentence, (ours, theirs) in enumerate(zip(outputs, reference, strict=True)):
+        differs = len(ours) != len(theirs)
+        for rank, ((tokens, score), (their_tokens, their_score)) in enumerate(
+            zip(ours, theirs)  # noqa: B905
+        ):
+            gap = abs(score - their_score)
+            if tokens != their_tokens and gap <= NEAR_TIE:
+                verdict.near_ties.append((sentence, rank, gap))
+            elif tokens != their_tokens or not gap <= SCORE_TOLERANCE:  # a NaN differs
+                differs = True
+        if differs:
+            verdict.differing.append(sentence)
+    return verdict
+
+
+def same_best(outputs: Outputs, reference: Outputs) -> int:
+    """In how many sentences the best hypothesis has the reference's tokens: for contenders
+    that are not exact."""
+    pairs = zip(outputs, reference, strict=True)
+    return sum(bool(ours) and bool(theirs) and ours[0][0] == theirs[0][0] for ours, theirs in pairs)
 
 
 @dataclass
@@ -68,6 +133,7 @@ class Contender:
     taken           the seconds of a run, of what it returned, where another process measures them
     close           called after the last round: what the contender holds is no longer needed
     instructions    of the processor that it says it uses; "" where it says nothing
+    stats           what a search of ours counted in its last run
     """
 
     name: str
@@ -79,17 +145,15 @@ class Contender:
     taken: Callable[[Any], float] | None = None
     close: Callable[[], None] = lambda: None
     instructions: str = ""
+    stats: dict[str, Any] = field(default_factory=dict)
 
 
-class ProcessContender(Contender):
+def whole_command(name: str, command: Sequence[str], exact: bool = True) -> Contender:
     """A complete `fairseq-generate` run (loading and printing included), judged by its H- lines."""
-
-    def __init__(
-        self, name: str, command: Sequence[str], exact: bool = True, signature: str = ""
-    ) -> None:
-        launcher = (sys.executable, "-I", "-S", "-c", PEAK_OF_CHILD, *command)
-        run = lambda: run_command(command)  # noqa: E731
-        super().__init__(name, run, read_hypotheses, exact, signature, launcher)
+    launcher = (sys.executable, "-I", "-S", "-c", PEAK_OF_CHILD, *command)
+    return Contender(
+        name, lambda: run_command(command), read_hypotheses, exact, memory_command=launcher
+    )
 
 
 @dataclass
@@ -109,24 +173,20 @@ class Result:
         """It had to give the reference's outputs and did not, so its speed means nothing."""
         return self.contender.exact and self.verdict is not None and bool(self.verdict.differing)
 
-
-@dataclass
-class Spread:
-    """Median, extremes and quartiles."""
-
-    median: float
-    low: float
-    high: float
-    quartiles: tuple[float, float]
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread":
-        lower, _, upper = (
-            statistics.quantiles(values, n=4, method="inclusive")
-            if len(values) > 1
-            else [values[0]] * 3
-        )
-        return cls(statistics.median(values), min(values), max(values), (lower, upper))
+    def judge(self, outputs: Outputs, reference: Outputs, bleu: Callable | None) -> None:
+        """Note how these outputs stand to the reference's; the worst run counts."""
+        name = self.contender.name
+        if not outputs:
+            raise BenchError(f"{name} returned no hypotheses")
+        if len(outputs) != len(reference):
+            raise BenchError(
+                f"{name} returned {len(outputs)} sentences and the reference {len(reference)}"
+            )
+        found = check(outputs, reference)
+        faults = [(len(v.differing), len(v.near_ties)) for v in (found, self.verdict) if v]
+        if self.verdict is None or faults[0] > faults[1]:
+            self.verdict, self.same_best = found, same_best(outputs, reference)
+            self.bleu = bleu(outputs) if bleu else None
 
 
 @dataclass
@@ -141,13 +201,7 @@ class Comparison:
     load: float
 
     def __getitem__(self, name: str) -> Result:
-        for result in self.results:
-            if result.contender.name == name:
-                return result
-        raise BenchError(
-            f"no contender is called {name!r}; there are "
-            f"{', '.join(r.contender.name for r in self.results)}"
-        )
+        return next(result for result in self.results if result.contender.name == name)
 
     @property
     def refused(self) -> list[str]:
@@ -157,11 +211,7 @@ class Comparison:
         """How many times faster `name` is than `over`, round by round; None if one
         of them is refused."""
         fast, slow = self[name], self[over]
-        if fast.refused or slow.refused:
-            return None
-        return Spread.of(
-            [theirs / ours for ours, theirs in zip(fast.seconds, slow.seconds, strict=True)]
-        )
+        return None if fast.refused or slow.refused else Spread.ratio(slow.seconds, fast.seconds)
 
 
 def compare(
@@ -194,43 +244,65 @@ def compare(
         if result.contender.memory_command:
             result.peak_mib = peak_memory(result.contender.memory_command)
     reference: Outputs = []
-    for turn in range(warmup + repeats):
-        for result in results[:: -1 if turn % 2 else 1]:  # cancels a steady drift of the machine
-            if result.refused:
-                continue
-            gc.collect()
-            start = clock()
-            raw = result.contender.run()
-            seconds = clock() - start
-            if result.contender.taken is not None:
-                seconds = result.contender.taken(raw)
-            outputs = result.contender.read(raw)
-            result.outputs = result.outputs or outputs
-            reference = reference or outputs
-            judge(result, outputs, reference, bleu)
-            if turn >= warmup:
-                result.seconds.append(seconds)
+    for turn, result in in_turns(results, warmup + repeats):
+        if result.refused:
+            continue
+        gc.collect()
+        contender, start = result.contender, clock()
+        raw = contender.run()
+        seconds = clock() - start
+        if contender.taken is not None:
+            seconds = contender.taken(raw)
+        outputs = contender.read(raw)
+        result.outputs = result.outputs or outputs
+        reference = reference or outputs
+        result.judge(outputs, reference, bleu)
+        if turn >= warmup:
+            result.seconds.append(seconds)
     for contender in contenders:
         contender.close()
     return Comparison(title, results, threads, len(reference), os.getloadavg()[0])
 
 
-def judge(
-    result: Result, outputs: Outputs, reference: Outputs, bleu: Callable[[Outputs], float] | None
-) -> None:
-    """Note in `result` (changed in place) how these outputs stand to the reference's;
-    the worst run counts."""
-    if not outputs:
-        raise BenchError(f"{result.contender.name} returned no hypotheses")
-    if len(outputs) != len(reference):
-        raise BenchError(
-            f"{result.contender.name} returned {len(outputs)} sentences and the reference "
-            f"{len(reference)}"
-        )
-    verdict = check(outputs, reference)
-    if result.verdict is None or verdict.worse_than(result.verdict):
-        result.verdict, result.same_best = verdict, same_best(outputs, reference)
-        result.bleu = bleu(outputs) if bleu else None
+def in_turns(each: Sequence, rounds: int) -> Iterator[tuple[int, Any]]:
+    """Round and contender, every other round backwards: cancels a steady drift of the machine."""
+    for turn in range(rounds):
+        for one in each[:: -1 if turn % 2 else 1]:
+            yield turn, one
+
+
+def time_ways(
+    ways: Mapping[str, Callable[[], Any]],
+    repeats: int,
+    clock: Callable[[], float] = time.process_time,
+    before: Callable[[int], object] = lambda turn: None,
+) -> tuple[dict[str, list[float]], dict[str, list[Any]]]:
+    """Run functions in turns after an untimed round; before: called at the start of each round.
+
+    Returns the seconds of each one's rounds, and what it returned in them.
+    """
+    spent: dict[str, list[float]] = {name: [] for name in ways}
+    answers: dict[str, list[Any]] = {name: [] for name in ways}
+    at = -1
+    for turn, name in in_turns(list(ways), repeats + 1):
+        if turn > at:
+            before(at := turn)
+        start = clock()
+        answer = ways[name]()
+        if turn:
+            spent[name].append(clock() - start)
+            answers[name].append(answer)
+    return spent, answers
+
+
+def least(run: Callable[[], Any], repeats: int = 3) -> tuple[float, Any]:
+    """The least CPU seconds of some runs without a warm-up, and what the last one returned."""
+    taken = []
+    for _ in range(repeats):
+        start = time.process_time()
+        answer = run()
+        taken.append(time.process_time() - start)
+    return min(taken), answer
 
 
 def fix_threads(threads: int) -> None:
@@ -284,12 +356,12 @@ def peak_memory(command: Sequence[str]) -> float:
     return float(value)
 
 
-def run_command(command: Sequence[str]) -> str:
-    """The standard output of a command that must succeed."""
+def run_command(command: Sequence[str], **how: Any) -> str:
+    """The standard output of a command that must succeed; how: further arguments of
+    subprocess.run. Errors: BenchError with the last line that the command printed."""
+    how = dict(capture_output=True, text=True, encoding="utf-8", check=False) | how
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, encoding="utf-8", check=False
-        )
+        done = subprocess.run(command, **how)
     except OSError as error:
         raise BenchError(f"cannot run {command[0]}: {error.strerror}") from error
     if done.returncode:
@@ -298,15 +370,63 @@ def run_command(command: Sequence[str]) -> str:
     return done.stdout
 
 
+class Child:
+    """A process that answers each line that it is given with lines.
+
+    Errors: BenchError where it does not start, and from `query` with the last line of its errors
+    where it has ended.
+    """
+
+    def __init__(self, name: str, command: Sequence[str], **how: Any):
+        self.name, self.errors = name, tempfile.TemporaryFile("w+")
+        pipe, how = subprocess.PIPE, {"encoding": "utf-8", "bufsize": 1, **how}
+        try:
+            self.process = subprocess.Popen(
+                command, stdin=pipe, stdout=pipe, stderr=self.errors, text=True, **how
+            )
+        except OSError as error:
+            raise BenchError(f"{name}: {command[0]} cannot be started: {error.strerror}") from error
+
+    def query(self, line: str, last: str = "") -> list[str]:
+        """The lines of the answer, up to the one that begins with `last`."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        answer: list[str] = []
+        try:
+            print(line, file=self.process.stdin, flush=True)
+            for said in self.process.stdout:
+                answer.append(said)
+                if said.startswith(last):
+                    return answer
+        except BrokenPipeError:
+            pass
+        raise BenchError(f"the process of {self.name} ended: {self.log().splitlines()[-1]}")
+
+    def request(self, value: Any) -> Any:
+        """The JSON value that answers a JSON value."""
+        return json.loads(self.query(json.dumps(value))[0])
+
+    def log(self) -> str:
+        """What it has written to its standard error."""
+        self.errors.seek(0)
+        return self.errors.read().strip() or "?"
+
+    def cpu(self) -> float:
+        """CPU seconds of the process so far: Linux has a clock for each process."""
+        return time.clock_gettime((~self.process.pid << 3) | 2)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def __del__(self) -> None:
+        if hasattr(self, "process") and self.process.returncode is None:
+            self.close()
+
+
 def read_hypotheses(text: str) -> Outputs:
     """The H- lines of fairseq-generate; it prints scores to base 2, and fairseq's own
     are natural logarithms."""
-    found: dict[int, list] = {}
+    hypotheses: dict[int, list] = {}
     for number, score, words in re.findall(r"^H-(\d+)\t(\S+)\t(.*)$", text, re.MULTILINE):
-        found.setdefault(int(number), []).append((words.split(), float(score) * math.log(2)))
-    return [found[number] for number in sorted(found)]
-
-
-def as_json(value: Any) -> str:
-    """JSON that other programs accept: no NaN, no infinity."""
-    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
+        hypotheses.setdefault(int(number), []).append((words.split(), float(score) * math.log(2)))
+    return [hypotheses[number] for number in sorted(hypotheses)]

@@ -17,9 +17,7 @@ import ctypes
 import os
 import platform
 import tempfile
-import time
 import warnings
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,9 +25,9 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
-from arguments import command_line, run_script, text_arguments
-from harness import BenchError
-from report import machine, write_page
+from harness import BenchError, least
+from report import Page, named, table
+from text import command_line, read_lines, run_script, text_arguments
 from torch import nn
 
 from fairseq_ext import Translator
@@ -93,14 +91,14 @@ class Processor:
     def multiply_adds(self) -> float:
         """Operations in float32 a second."""
         times, scale = 4_000_000, [ctypes.c_float(value) for value in (0.999, 1e-3)]
-        seconds = least(lambda: self.library.multiply_adds(ctypes.c_int64(times), *scale))
+        seconds, _ = least(lambda: self.library.multiply_adds(ctypes.c_int64(times), *scale))
         return times * SUMS * self.lanes * 2 / seconds
 
     def byte_products(self) -> float:
         """Operations in 8 bits a second."""
         times, weight = 4_000_000, np.full(SUMS * self.lanes, 0x01020304, np.int32)
         at = ctypes.c_void_p(weight.ctypes.data)
-        seconds = least(lambda: self.library.byte_products(ctypes.c_int64(times), at))
+        seconds, _ = least(lambda: self.library.byte_products(ctypes.c_int64(times), at))
         return times * SUMS * self.lanes * 8 / seconds
 
     def bandwidth(self, size: int) -> float:
@@ -108,18 +106,8 @@ class Processor:
         numbers = np.ones(size // 4, np.float32)
         times = max(1, (1 << 30) // size)
         given = ctypes.c_int64(times), ctypes.c_void_p(numbers.ctypes.data)
-        seconds = least(lambda: self.library.read_all(*given, ctypes.c_int64(numbers.size)))
+        seconds, _ = least(lambda: self.library.read_all(*given, ctypes.c_int64(numbers.size)))
         return times * numbers.nbytes / seconds
-
-
-def least(run: Callable[[], Any], repeats: int = 3) -> float:
-    """The least CPU seconds of some runs."""
-    taken = []
-    for _ in range(repeats):
-        start = time.process_time()
-        run()
-        taken.append(time.process_time() - start)
-    return min(taken)
 
 
 def weights_of(model: Any) -> tuple[int, int]:
@@ -137,55 +125,28 @@ def weights_of(model: Any) -> tuple[int, int]:
     return source, row
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     warnings.simplefilter("ignore")  # lines with several sentences
     parse = command_line(__doc__)
     text_arguments(parse)
-    parse.add_argument("--beam", type=int, default=5, help="beam (5)")
-    parse.add_argument("--batch", type=int, default=64, help="sentences of a batch in bulk (64)")
-    parse.add_argument("--repeats", type=int, default=3, help="runs, of which the least counts (3)")
-    parse.add_argument("--out", type=Path, help="write OUT.md")
-    arguments, processor = parse.parse_args(), Processor()
-    lines = Path(f"{arguments.text}.{arguments.src}").read_text("utf-8").splitlines()
-    lines = lines[: arguments.limit]
-    text = Path(arguments.text)
-    table = [
-        f"Model {arguments.model.parent.name}/{arguments.model.name}, text {text.parent.name}/"
-        f"{text.name}.{arguments.src}, {len(lines)} lines, beam {arguments.beam}, one thread, "
-        f"level {processor.level}.",
-        "",
-        "| weights | run | sentences/s | reached | the processor's rate | share |",
-        "| --- | --- | ---: | ---: | ---: | ---: |",
-    ]
-    print("\n".join([machine()["cpu"], *table]))
+    add = parse.add_argument
+    add("--beam", type=int, default=5, help="beam (5)")
+    add("--batch", type=int, default=64, help="sentences of a batch in bulk (64)")
+    add("--repeats", type=int, default=3, help="runs, of which the least counts (3)")
+    add("--out", type=Path, help="write OUT.md")
+    args, processor = parse.parse_args(argv), Processor()
+    lines = read_lines(args.text, args.src, args.limit)
+    pair = {"source_lang": args.src, "target_lang": args.tgt}
+    rows = []
     for int8 in (False, True):
-        spm = arguments.model / "spm.model"
-        segmented: dict[str, Any] = (
-            {"bpe": "sentencepiece", "sentencepiece_model": str(spm)} if spm.exists() else {}
-        )
-        translator = Translator(
-            arguments.model / "checkpoint.pt",
-            arguments.model,
-            source_lang=arguments.src,
-            target_lang=arguments.tgt,
-            beam=arguments.beam,
-            batch_size=arguments.batch,
-            cpu=True,
-            int8=int8,
-            **segmented,
+        translator = Translator.from_folder(
+            args.model, beam=args.beam, batch_size=args.batch, cpu=True, int8=int8, **pair
         )
         source, row = weights_of(translator.models[0])
         tokens = sum(translator.encode(line).numel() for line in lines)
         width = 1 if int8 else 4  # bytes of a weight
-
-        def bulk(translate: Any = translator.translate) -> None:
-            translate(lines)
-
-        def one(translate: Any = translator.translate) -> None:
-            for line in lines:
-                translate([line])
-
-        for name, run in (("bulk", bulk), ("one at a time", one)):
+        for name, groups in (("bulk", [lines]), ("one at a time", [[line] for line in lines])):
+            run = lambda to=translator, groups=groups: [to.translate(each) for each in groups]  # noqa: E731
             run()
             before, peaks, taken = translator.stats.copy(), [], []
             run()
@@ -197,16 +158,18 @@ def main() -> None:
                 calls = source * work.encoder_calls + row * work.decoder_calls
                 done, unit = float(calls * width), "GB/s"
                 peak = partial(processor.bandwidth, row * width)
-            for _ in range(arguments.repeats):
+            for _ in range(args.repeats):
                 peaks.append(peak())
-                taken.append(least(run, 1))
+                taken.append(least(run, 1)[0])
             rate, best = done / min(taken), max(peaks)
-            table.append(
-                f"| {'int8' if int8 else 'float32'} | {name} | {len(lines) / min(taken):.1f} "
-                f"| {rate / 1e9:.1f} {unit} | {best / 1e9:.1f} {unit} | {rate / best:.0%} |"
-            )
-            print(table[-1], flush=True)
-    write_page(arguments.out, [*table, ""])
+            assert 0 < rate < best, "more than the processor can do"
+            shown = [f"{each / 1e9:.1f} {unit}" for each in (rate, best)]
+            kind, speed = "int8" if int8 else "float32", f"{len(lines) / min(taken):.1f}"
+            rows.append([kind, name, speed, *shown, f"{rate / best:.0%}"])
+    note = f"Model {named(args.model)}, text {named(args.text)}.{args.src}, {len(lines)} lines, "
+    page = Page(args.out, f"{note}beam {args.beam}, one thread, level {processor.level}.\n")
+    head = ["weights", "run", "sentences/s", "reached", "the processor's rate", "share"]
+    page.add(table(head, rows))
 
 
 if __name__ == "__main__":

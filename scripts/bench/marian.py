@@ -7,16 +7,15 @@ https://arxiv.org/abs/1804.00344
 Marian's Transformer is fairseq's but for two things that its file has no place for: positions count
 from 0 (fairseq's from 2), and decoding begins with a vector of zeros (fairseq's with </s>). A
 trained checkpoint's translations suffer from that, so only checkpoints of which no hypothesis ends
-before --max-len-b (shapes.py) are compared. A model that normalises in front of its layers cannot
+before --max-len-b (models.py) are compared. A model that normalises in front of its layers cannot
 be converted at all: Marian normalises the queries of its attention alone.
 
 Marian limits translations to a multiple of the source, so all source lines must have one length
-(shapes.py --spread 0).
+(--spread 0).
 """
 
 import json
 import math
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -25,78 +24,39 @@ from typing import Any
 
 import numpy as np
 import torch
-from contenders import load
-from equality import Outputs
-from harness import BenchError, Contender
+from contenders import in_order, load, pieces_of
+from harness import BenchError, Contender, Outputs, run_command
 from text import Text
 
 TYPES = ("float32", "intgemm8", "packed8avx2", "packed8avx512")
 ATTENTIONS = {"self_attn": "self", "encoder_attn": "context"}
-UNUSED: dict[str, Any] = {  # what Marian insists on finding, at its defaults
-    **{
-        name: False
-        for name in (
-            "skip",
-            "layer-normalization",
-            "right-left",
-            "ulr",
-            "ulr-trainable-transformation",
-            "tied-embeddings",
-            "tied-embeddings-src",
-            "output-omit-bias",
-            "embedding-normalization",
-        )
-    },
-    **{
-        f"transformer-{name}": False
-        for name in (
-            "aan-nogate",
-            "no-projection",
-            "train-position-embeddings",
-            "depth-scaling",
-            "pool",
-            "no-bias",
-            "no-affine",
-        )
-    },
-    **{
-        name: 0
-        for name in (
-            "ulr-dim-emb",
-            "lemma-dim-emb",
-            "factors-dim-emb",
-            "transformer-decoder-dim-ffn",
-            "transformer-decoder-ffn-depth",
-        )
-    },
-    **{
-        name: 1
-        for name in ("enc-cell-depth", "dec-cell-base-depth", "dec-cell-high-depth", "dim-rnn")
-    },
-    **{
-        "enc-type": "bidirectional",
-        "enc-cell": "gru",
-        "dec-cell": "gru",
-        "input-types": [],
-        "transformer-tied-layers": [],
-    },
-    **{
-        "lemma-dependency": "",
-        "factors-combine": "sum",
-        "bert-train-type-embeddings": True,
-        "bert-type-vocab-size": 2,
-    },
-    **{
-        "char-stride": 5,
-        "char-highway": 4,
-        "char-conv-filters-num": [200],
-        "char-conv-filters-widths": [1],
-    },
-    **{
-        "transformer-dim-aan": 2048,
-        "transformer-aan-depth": 2,
-        "transformer-aan-activation": "relu",
-    },
+# what Marian insists on finding, at its defaults
+UNUSED: dict[str, Any] = {
+    **dict.fromkeys(
+        "skip layer-normalization right-left ulr ulr-trainable-transformation tied-embeddings "
+        "tied-embeddings-src output-omit-bias embedding-normalization transformer-aan-nogate "
+        "transformer-no-projection transformer-train-position-embeddings transformer-no-bias "
+        "transformer-depth-scaling transformer-pool transformer-no-affine".split(),
+        False,
+    ),
+    **dict.fromkeys(
+        "ulr-dim-emb lemma-dim-emb factors-dim-emb transformer-decoder-dim-ffn "
+        "transformer-decoder-ffn-depth".split(),
+        0,
+    ),
+    **dict.fromkeys("enc-cell-depth dec-cell-base-depth dec-cell-high-depth dim-rnn".split(), 1),
+    **json.loads(
+        """{"enc-type": "bidirectional", "enc-cell": "gru", "dec-cell": "gru", "input-types": [],
+        "transformer-tied-layers": [], "lemma-dependency": "", "factors-combine": "sum",
+        "bert-train-type-embeddings": true, "bert-type-vocab-size": 2, "char-stride": 5,
+        "char-highway": 4, "char-conv-filters-num": [200], "char-conv-filters-widths": [1],
+        "transformer-dim-aan": 2048, "transformer-aan-depth": 2,
+        "transformer-aan-activation": "relu", "type": "transformer", "version": "v1.12.0",
+        "transformer-ffn-depth": 2, "tied-embeddings-all": true, "transformer-preprocess": "",
+        "transformer-postprocess": "dan", "transformer-postprocess-emb": "d",
+        "transformer-postprocess-top": "", "transformer-decoder-autoreg": "self-attention",
+        "transformer-guided-alignment-layer": "last"}"""
+    ),
 }
 
 
@@ -118,23 +78,13 @@ def settings(model: Any, words: int) -> dict[str, Any]:
             "Marian: take another shape"
         )
     return UNUSED | {
-        "type": "transformer",
-        "version": "v1.12.0",
         "dim-emb": model.encoder_embed_dim,
         "dim-vocabs": [words, words],
         "enc-depth": model.encoder_layers,
         "dec-depth": model.decoder_layers,
         "transformer-heads": model.encoder_attention_heads,
         "transformer-dim-ffn": model.encoder_ffn_embed_dim,
-        "transformer-ffn-depth": 2,
-        "tied-embeddings-all": True,
         "transformer-ffn-activation": getattr(model, "activation_fn", "relu"),
-        "transformer-postprocess": "dan",
-        "transformer-preprocess": "",
-        "transformer-postprocess-emb": "d",
-        "transformer-postprocess-top": "",
-        "transformer-decoder-autoreg": "self-attention",
-        "transformer-guided-alignment-layer": "last",
     }
 
 
@@ -189,84 +139,63 @@ def with_marians_positions(saved: dict[str, Any], longest: int) -> dict[str, Any
     return saved
 
 
-def convert(text: Text, kind: str) -> tuple[Path, Path]:
+def save(file: Path, saved: dict[str, Any], order: list[int]) -> None:
+    """Write a checkpoint as Marian's model."""
+    made = saved.get("args") or saved["cfg"]["model"]
+    config = json.dumps(settings(made, len(order))).encode()  # which is YAML too
+    arrays: dict[str, Any] = dict(weights(saved["model"], made, order))
+    np.savez(file, **arrays, **{"special:model.yml": np.frombuffer(config + b"\0", np.int8)})
+
+
+def convert(text: Text, kind: str, dictionary: Any) -> tuple[Path, Path]:
     """Convert the checkpoint once per test folder and type; the model's file and
     the vocabulary's."""
     model, words = text.folder / "marian.npz", text.folder / "marian.yml"
     if not model.exists():
-        saved = torch.load(text.model / "checkpoint.pt", map_location="cpu", weights_only=False)
-        loaded = load([*text.flags, "--cpu"])
-        dictionary = loaded.task.source_dictionary
         first = [dictionary.eos(), dictionary.unk()]
         order = first + [token for token in range(len(dictionary)) if token not in first]
-        made = saved.get("args") or saved["cfg"]["model"]
-        config = json.dumps(settings(made, len(order)))  # which is YAML too
-        arrays: dict[str, Any] = dict(weights(saved["model"], made, order))
-        arrays["special:model.yml"] = np.frombuffer(config.encode() + b"\0", np.int8)
-        np.savez(model, **arrays)
-        words.write_text(
-            json.dumps({dictionary[token]: i for i, token in enumerate(order)}, ensure_ascii=False),
-            encoding="utf-8",
-        )
-    if kind == "float32":
-        return model, words
-    packed = model.with_name(f"marian.{kind}.bin")
+        checkpoint = text.model / "checkpoint.pt"
+        save(model, torch.load(checkpoint, map_location="cpu", weights_only=False), order)
+        numbers = {dictionary[token]: i for i, token in enumerate(order)}
+        words.write_text(json.dumps(numbers, ensure_ascii=False), encoding="utf-8")
+    packed = model.with_name(f"marian.{kind}.bin") if kind != "float32" else model
     if not packed.exists():
         command = ["convert", "--from", str(model), "--to", str(packed), "--gemm-type", kind]
-        done = subprocess.run(
-            [str(Path(sys.executable).with_name("pymarian")), *command],
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode:
-            raise BenchError(
-                f"Marian does not convert to {kind}: "
-                f"{(done.stderr.strip() or '?').splitlines()[-1]}"
-            )
+        run_command([str(Path(sys.executable).with_name("pymarian")), *command])
     return packed, words
 
 
-def marian(
-    text: Text,
-    flags: Sequence[str] = (),
-    kind: str = "float32",
-    threads: int = 1,
-    batch: int = 0,
-    name: str = "",
+def build(
+    text: Text, flags: Sequence[str], name: str, words: Sequence[str], clock: str, apart: bool
 ) -> Contender:
-    """The same beam, length penalty and length; batch: sentences in one of Marian's,
-    0 for fairseq's batches."""
+    """The contender of a name, "marian float32 1 64" (type, threads, sentences in one of Marian's
+    batches, 0 for fairseq's): the same beam, length penalty and length."""
+    kind, threads, batch, *_ = [*words, *("float32", "1", "0")[len(words) :]]
     if kind not in TYPES:
         raise BenchError(f"Marian's type {kind} is not benchmarked: take one of {', '.join(TYPES)}")
     try:
         from pymarian import Translator
     except ImportError as error:
         raise BenchError("Marian is not installed: pip install pymarian") from error
-    model, words = convert(text, kind)
     loaded = load([*text.flags, *flags])
     generation, dictionary = loaded.cfg.generation, loaded.task.source_dictionary
-    numbers = [number for each in loaded.batches for number in each["id"].tolist()]
-    special = {dictionary.pad(), dictionary.eos()}
-    sources = [each["net_input"]["src_tokens"].tolist() for each in loaded.batches]
-    rows = [
-        [[dictionary[token] for token in row if token not in special] for row in each]
-        for each in sources
-    ]
+    model, vocabulary = convert(text, kind, dictionary)
+    numbers, rows = pieces_of(loaded)
     widths = {len(row) + 1 for each in rows for row in each}
     if generation.max_len_a or len(widths) > 1:
         raise BenchError(
-            "Marian's limit is a multiple of the source: take lines of one length (shapes.py "
-            "--spread 0) and --max-len-b"
+            "Marian's limit is a multiple of the source: take lines of one length (--spread 0) "
+            "and --max-len-b"
         )
     lines = [" ".join(row) for each in rows for row in each]
-    size = batch or max(map(len, rows))
+    size = 1 if loaded.cfg.dataset.batch_size == 1 else int(batch) or max(map(len, rows))
     translator = Translator(
         models=str(model),
-        vocabs=[str(words)] * 2,
+        vocabs=[str(vocabulary)] * 2,
         beam_size=generation.beam,
         n_best=True,
         quiet=True,
-        cpu_threads=threads,
+        cpu_threads=int(threads),
         normalize=0 if generation.unnormalized else generation.lenpen,
         mini_batch=size,
         maxi_batch=1,
@@ -274,24 +203,15 @@ def marian(
         max_length_factor=(generation.max_len_b + 0.99) / min(widths),
     )
 
-    def read(found: list[str]) -> Outputs:
+    def read(answers: list[str]) -> Outputs:
         # n-best lines of one sentence begin with its number
         best: dict[int, list] = {}
-        for line in (line for each in found for line in each.split("\n") if line):
+        for line in (line for each in answers for line in each.split("\n") if line):
             number, pieces, _, score = (part.strip() for part in line.split("|||"))
-            best.setdefault(int(number), []).append(
-                ([dictionary.index(piece) for piece in pieces.split()], float(score))
-            )
-        of = dict(zip(numbers, (best[i] for i in sorted(best)), strict=True))
-        return [of[number] for number in sorted(of)]
+            tokens = [dictionary.index(piece) for piece in pieces.split()]
+            best.setdefault(int(number), []).append((tokens, float(score)))
+        return in_order(numbers, [best[i] for i in sorted(best)])
 
-    signature = (
-        f"marian:{version('pymarian')}|{kind}|threads={threads},batch={size} ({' '.join(flags)})"
-    )
-    return Contender(
-        name or f"marian {kind}",
-        lambda: translator.translate(lines),
-        read,
-        exact=False,
-        signature=signature,
-    )
+    signature = f"marian:{version('pymarian')}|{kind}|threads={threads},batch={size}"
+    run = lambda: translator.translate(lines)  # noqa: E731
+    return Contender(name, run, read, False, f"{signature} ({' '.join(flags)})")

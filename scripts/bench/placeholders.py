@@ -16,49 +16,42 @@ import re
 from pathlib import Path
 
 import sacrebleu
-from arguments import command_line
-from report import write_page
+from report import ROOT, Page, table
+from text import DEMO, command_line, read_lines
 
 from fairseq_ext import Translator
 
-ROOT = Path(__file__).parents[2]
-DATA, MODEL = ROOT / "data" / "demo", ROOT / "checkpoints" / "demo"
 NAMES = "Tom Maria John Anna Peter Lisa".split()  # names that the model has seen
 TOKENS = {"{name}": [f"{{v{i}}}" for i in range(6)], "names": NAMES}
 
 
-def without(text: str, tokens: list[str]) -> str:
-    """The text without these tokens."""
-    for token in tokens:
-        text = re.sub(rf"(?<!\w){re.escape(token)}(?!\w)", " ", text)
-    return re.sub(r"\s+([.,;:!?])", r"\1", " ".join(text.split()))
+def alone(token: str) -> str:
+    """The pattern of a token that is no part of a word."""
+    return rf"(?<!\w){re.escape(token)}(?!\w)"
 
 
-def row(name: str, outputs: list[str], held: list[list[str]], references: list[str]) -> str:
-    """A row of the table."""
-    counts = [
-        [len(re.findall(rf"(?<!\w){re.escape(t)}(?!\w)", out)) for t in tokens]
-        for out, tokens in zip(outputs, held, strict=True)
-    ]
-    kept = sum(all(count == 1 for count in each) for each in counts)
-    rest = [without(out, tokens) for out, tokens in zip(outputs, held, strict=True)]
+def row(name: str, outputs: list[str], held: list[list[str]], references: list[str]) -> list[str]:
+    """A row of the table; held: the tokens that each sentence has."""
+    kept, rest = 0, []
+    for out, tokens in zip(outputs, held, strict=True):
+        kept += all(len(re.findall(alone(token), out)) == 1 for token in tokens)
+        for token in tokens:
+            out = re.sub(alone(token), " ", out)
+        rest.append(re.sub(r"\s+([.,;:!?])", r"\1", " ".join(out.split())))
     bleu = sacrebleu.corpus_bleu(rest, [references]).score
-    return f"| {name} | {kept} of {len(outputs)} | {bleu:.1f} |"
+    return [name, f"{kept} of {len(outputs)}", f"{bleu:.1f}"]
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parse = command_line(__doc__)
     parse.add_argument("--limit", type=int, default=1000)
     parse.add_argument("--out", type=Path, help="write OUT.md")
-    args = parse.parse_args()
-    sources, references = (
-        (DATA / f"test.{side}").read_text(encoding="utf-8").splitlines()[: args.limit]
-        for side in ("de", "en")
-    )
-    translator = Translator.from_folder(MODEL, cpu=True, beam=5)
-    rows = ["| placeholders | once each | rest |", "| --- | ---: | ---: |"]
+    args = parse.parse_args(argv)
+    prefix = ROOT / "data" / "demo" / "test"
+    sources, references = (read_lines(prefix, side, args.limit) for side in ("de", "en"))
+    translator = Translator.from_folder(DEMO, cpu=True, beam=5)
     plain = [found[0].text for found in translator.translate(sources)]
-    rows.append(row("none", plain, [[] for _ in plain], references))
+    rows = [row("none", plain, [[] for _ in plain], references)]
     for kind, tokens in TOKENS.items():
         chance, lines, held = random.Random(7), [], []
         for source in sources:
@@ -74,13 +67,10 @@ def main() -> None:
         out = [found[0].text for found in translator.translate(lines)]
         rows.append(row(f"copied, {kind}", out, held, references))
         found = translator.translate(lines, 1, held, errors="return")
-        out = [
-            plain[i] if isinstance(each, Exception) else each[0].text
-            for i, each in enumerate(found)
-        ]
+        pairs = zip(found, plain, strict=True)
+        out = [free if isinstance(each, Exception) else each[0].text for each, free in pairs]
         rows.append(row(f"required, {kind}", out, held, references))
-    print("\n".join(rows))
-    write_page(args.out, [*rows, ""])
+    Page(args.out).add(table(["placeholders", "once each", "rest"], rows))
 
 
 if __name__ == "__main__":

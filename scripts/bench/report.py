@@ -1,9 +1,11 @@
-"""Writes comparisons as Markdown (for people) and JSON (for everything else,
-raw times included)."""
+"""Pages of results: tables of comparisons and of anything else as Markdown (for people) and JSON
+(for everything else, raw times included), with the machine and the commit."""
 
 import dataclasses
+import json
 import os
 import platform
+import re
 import subprocess
 import time
 from collections.abc import Sequence
@@ -11,161 +13,128 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from harness import Comparison, Result, Spread, as_json
+from harness import Comparison, Result, Spread
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ("fairseq_ext",)  # what is measured
 CODE = (*PACKAGE, "scripts", ":!scripts/**/results/**")  # what a measurement depends on
 
 
-def markdown(comparison: Comparison, over: list[str] | None = None) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", mark="###") -> str:
+    """A Markdown table; the first column is on the left, the others on the right."""
+    assert all(len(row) == len(head) for row in rows), "a row has other columns than the head"
+    lines = [f"{mark} {title}\n"] * bool(title)
+    lines += [f"| {' | '.join(head)} |", "| --- |" + " ---: |" * (len(head) - 1)]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
+
+
+class Page:
+    """Text that is printed as it is added and, where `out` is given, written to OUT.md; OUT.json
+    has what was added with it. Both are written after every addition, so that an interrupted
+    benchmark keeps what it has."""
+
+    def __init__(self, out: Path | None, note: str = ""):
+        self.out, self.parts, self.data = out, [note.rstrip() + "\n"] * bool(note), []  # type: ignore
+        if note:
+            print(note, flush=True)
+
+    def add(self, text: str, data: Any = None) -> None:
+        print(text, flush=True)
+        self.parts.append(text)
+        self.data += [] if data is None else [data]
+        self.write()
+
+    def add_table(
+        self, head: Sequence[str], rows: Sequence[Sequence[str]], title: str = ""
+    ) -> None:
+        """A table, whose JSON has an object a row."""
+        cells = [dict(zip(head, row, strict=True)) for row in rows]
+        self.add(table(head, rows, title), {"title": title, "rows": cells})
+
+    def write(self) -> None:
+        if self.out is None:
+            return
+        facts = machine()
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        text = "\n".join([*self.parts, where_and_when(facts), ""])
+        self.out.with_name(self.out.name + ".md").write_text(text, encoding="utf-8")
+        if self.data:
+            everything = as_json({"machine": facts, "tables": self.data})
+            self.out.with_name(self.out.name + ".json").write_text(everything, encoding="utf-8")
+
+
+def as_json(value: Any) -> str:
+    """JSON that other programs accept: no NaN, no infinity."""
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def comparison_table(comparison: Comparison, over: Sequence[str] = ()) -> str:
     """A table of the contenders; one speed-up column for each name in `over` (the reference
     if none is given)."""
-    names = {result.contender.name for result in comparison.results}
-    shown = ["instructions"] * any(result.contender.instructions for result in comparison.results)
-    over = [name for name in over or [comparison.results[0].contender.name] if name in names]
-    head = [
-        "contender",
-        "seconds (min-max)",
-        "sentences/s",
-        *(f"times {name}" for name in over),
-        "peak MiB",
-        *shown,
-        "outputs",
-    ]
-    lines = [f"### {comparison.title}", ""] if comparison.title else []
-    lines += ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 2) + " --- |"]
-    lines += [
-        "| " + " | ".join([*cells[:-1], *own[: len(shown)], cells[-1]]) + " |"
-        for own, cells in (
-            ([result.contender.instructions], row(comparison, result, over))
-            for result in comparison.results
-        )
-    ]
+    results = comparison.results
+    names = [result.contender.name for result in results]
+    over = [name for name in over or names[:1] if name in names]
+    instructions = any(result.contender.instructions for result in results)
+    head = ["contender", "seconds (min-max)", "sentences/s", *(f"times {name}" for name in over)]
+    head += ["peak MiB", *["instructions"] * instructions, "outputs"]
+    rows = []
+    for result in results:
+        *cells, agreement = row(comparison, result, over)
+        rows.append([*cells, *[result.contender.instructions] * instructions, agreement])
+    shown = re.sub(r" ---: \|$", " --- |", table(head, rows, comparison.title), flags=re.MULTILINE)
     ties = [
-        (result.contender.name, tie)
-        for result in comparison.results
-        if result.contender.exact
-        for tie in near_ties(result)
+        f"- near-tie of {result.contender.name}: sentence {sentence}, rank {rank}, scores "
+        f"{gap:.1e} apart"
+        for result in results
+        if result.contender.exact and result.verdict
+        for sentence, rank, gap in result.verdict.near_ties
     ]
-    lines += [""] * bool(ties)
-    lines += [
-        (
-            f"- near-tie of {name}: sentence {tie.sentence}, rank {tie.rank}, scores "
-            f"{tie.gap:.1e} apart"
-        )
-        for name, tie in ties[:10]
-    ]
+    lines = [shown, *ties[:10]]
     lines += [f"- and {len(ties) - 10} more near-ties (all of them in the JSON)"] * (len(ties) > 10)
-    rounds = len(comparison.results[0].seconds)
     threads = f", torch threads: {comparison.threads}" if comparison.threads else ""
-    how = (
-        f"median of {rounds} interleaved rounds{threads}; speed-ups are medians of per-round ratios"
-    )
-    lines += ["", f"{comparison.sentences} sentences, {how}."]
+    lines += [""] * bool(ties) + [
+        f"{comparison.sentences} sentences, median of {len(results[0].seconds)} interleaved "
+        f"rounds{threads}; speed-ups are medians of per-round ratios."
+    ]
     # waiting OpenMP threads spin, so too few cores slow one contender or another at random
     if comparison.load > cores() + 0.5:
-        lines += [
-            "",
-            (
-                f"**Other jobs were running (load average {comparison.load:.1f} on {cores()} "
-                "cores): take no speed from this table.**"
-            ),
-        ]
+        lines.append(
+            f"\n**Other jobs were running (load average {comparison.load:.1f} on {cores()} "
+            "cores): take no speed from this table.**"
+        )
     return "\n".join(lines) + "\n"
 
 
-def spread(ratio: Spread) -> str:
-    """A ratio with its extremes."""
-    return f"{ratio.median:.3f} ({ratio.low:.3f}-{ratio.high:.3f})"
-
-
-def near_ties(result: Result) -> list:
-    return result.verdict.near_ties if result.verdict else []
-
-
-def row(comparison: Comparison, result: Result, over: list[str]) -> list[str]:
+def row(comparison: Comparison, result: Result, over: Sequence[str]) -> list[str]:
     """One contender's cells; a refused one shows dashes where its speed would stand."""
     name, bleu = result.contender.name, "" if result.bleu is None else f", BLEU {result.bleu:.2f}"
     if result.refused:
         return [name, *["-"] * (3 + len(over)), f"**{result.verdict}: no speed shown**{bleu}"]
     taken = Spread.of(result.seconds)
-    cells = [
-        name,
-        f"{taken.median:.3f} ({taken.low:.3f}-{taken.high:.3f})",
-        f"{comparison.sentences / taken.median:.1f}",
-    ]
+    cells = [name, taken.shown(3), f"{comparison.sentences / taken.median:.1f}"]
     for other in over:
         ratio = comparison.speed_up(name, other)
-        cells.append(f"{ratio.median:.2f}x ({ratio.low:.2f}-{ratio.high:.2f})" if ratio else "-")
+        cells.append(ratio.shown(2, "x") if ratio else "-")
     cells.append("" if result.peak_mib is None else f"{result.peak_mib:.0f}")
-    agreement = (
-        str(result.verdict)
-        if result.contender.exact
-        else f"best equal in {result.same_best} of {comparison.sentences}"
-    )
-    return cells + [agreement + bleu]
+    best = f"best equal in {result.same_best} of {comparison.sentences}"
+    return [*cells, (str(result.verdict) if result.contender.exact else best) + bleu]
 
 
 def as_dict(comparison: Comparison) -> dict[str, Any]:
     """Everything known of a comparison; a refused contender keeps its verdict
     and loses its times."""
-    reference = comparison.results[0].contender.name
     contenders = []
     for result in comparison.results:
         facts: dict[str, Any] = {
             key: getattr(result.contender, key)
             for key in ("name", "signature", "exact", "instructions")
         }
-        facts |= {
-            "refused": result.refused,
-            "outputs": str(result.verdict),
-            "same_best": result.same_best,
-        }
-        facts |= {"bleu": result.bleu, "peak_mib": result.peak_mib}
-        facts["near_ties"] = (
-            [dataclasses.asdict(tie) for tie in near_ties(result)] if result.contender.exact else []
-        )
-        facts["differing"] = result.verdict.differing if result.verdict else []
-        if not result.refused:
-            ratio = comparison.speed_up(result.contender.name, reference)
-            facts |= {
-                "seconds": result.seconds,
-                "time": dataclasses.asdict(Spread.of(result.seconds)),
-            }
-            facts["times_reference"] = dataclasses.asdict(ratio) if ratio else None
+        facts |= {key: getattr(result, key) for key in ("refused", "same_best", "bleu", "peak_mib")}
+        facts |= {"outputs": str(result.verdict), "verdict": dataclasses.asdict(result.verdict)}
+        facts |= {} if result.refused else {"seconds": result.seconds}
         contenders.append(facts)
-    return {
-        "title": comparison.title,
-        "sentences": comparison.sentences,
-        "threads": comparison.threads,
-        "load_average": comparison.load,
-        "reference": reference,
-        "contenders": contenders,
-    }
-
-
-def write(
-    out: Path,
-    comparisons: list[Comparison],
-    over: list[str] | None = None,
-    note: str = "",
-    below: Sequence[str] = (),
-) -> None:
-    """Write OUT.md and OUT.json; called after every comparison, so that an interrupted
-    benchmark keeps what it has. below: further tables behind the comparisons'."""
-    facts = machine()
-    tables = [markdown(comparison, over) for comparison in comparisons]
-    out.parent.mkdir(parents=True, exist_ok=True)
-    lines = [*([note, ""] if note else []), *tables, *below, where_and_when(facts), ""]
-    out.with_name(out.name + ".md").write_text("\n".join(lines), encoding="utf-8")
-    everything = {
-        "machine": facts,
-        "note": note,
-        "below": list(below),
-        "comparisons": [as_dict(comparison) for comparison in comparisons],
-    }
-    out.with_name(out.name + ".json").write_text(as_json(everything) + "\n", encoding="utf-8")
+    shared = {key: getattr(comparison, key) for key in ("title", "sentences", "threads", "load")}
+    return shared | {"contenders": contenders}
 
 
 def machine() -> dict[str, Any]:
@@ -220,11 +189,9 @@ def where_and_when(facts: dict[str, Any]) -> str:
 
 def write_page(out: Path | None, tables: list[str]) -> None:
     """Write OUT.md, where a path is given: tables, and where and when they were measured."""
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.with_name(out.name + ".md").write_text(
-            "\n".join([*tables, where_and_when(machine()), ""]), encoding="utf-8"
-        )
+    page = Page(out)
+    page.parts = tables
+    page.write()
 
 
 def cores() -> int:
@@ -235,21 +202,17 @@ def cores() -> int:
 def cpu_model() -> str:
     """The processor's name as Linux gives it."""
     try:
-        text = Path("/proc/cpuinfo").read_text()
+        names = re.findall(r"^model name\s*: *(.*)$", Path("/proc/cpuinfo").read_text(), re.M)
     except OSError:
-        return platform.processor()
-    names = [
-        line.split(":", 1)[1].strip() for line in text.splitlines() if line.startswith("model name")
-    ]
+        names = []
     return names[0] if names else platform.processor()
 
 
-def git(*arguments: str) -> str | None:
+def git(*arguments: str, root: Path = ROOT) -> str | None:
     """What git says of this checkout; None outside one or before its first commit."""
+    command = ["git", "-C", str(root), *arguments]
     try:
-        done = subprocess.run(
-            ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError:
         return None
     return done.stdout.strip() if done.returncode == 0 else None

@@ -1,21 +1,30 @@
-"""How fast is fairseq_ext against stock fairseq and CTranslate2, where does a step's time go, and
-what is the least it could take?
+"""How fast is fairseq_ext next to other programs that decode the same text? A question is a row of
+CASES: its contenders, text, flags and clock.
 
     python scripts/bench/rivals.py --model DIR --text PREFIX --threads 1 --limit 200 --limit-one 30
         --out results/rivals
+    python scripts/bench/rivals.py shapes --shapes base big --beams 5 --out results/shapes
+    python scripts/bench/rivals.py stock --clock cpu --threads 1 --beams 5 --over ours \
+        --contenders ours "ours --no-repeat-ngram-size 3" stock "stock --no-repeat-ngram-size 3"
 
-Three parts: decoding only (in bulk and one sentence at a time, beam 1, 5 and 20), whole commands
-(start-up, loading, printing), and the profile of a step next to the time that reading its weights
-once takes. Outputs are compared first, as in default_vs_stock.py, whose flags and contenders
-these are; CTranslate2 gets the same beam and length penalty, and runs with each of its settings
-for matrix products (SETTINGS), with two threads both as two workers and as one. Each of these is
-tried once on --try-lines lines, and the best two of a type join the rounds; a note has the time of
-every one. Contenders that are not exact (CTranslate2, --int8) show BLEU. With --clock cpu the time
-is what the threads of a contender's process have used: on a machine with other work that is the
-fairer measure of one-thread contenders, and no measure of several workers.
+Each case decodes in bulk and one sentence at a time, at each of --beams. Outputs are compared
+first; those that must be equal to the first contender's and are not get no speed, and the exit
+status is 1. Contenders that are not exact (--int8, other programs) show BLEU. contenders.py says
+how they are named. Peak memory is that of decoding, each contender in a process of its own. With
+--clock cpu the time is what the threads of a contender's process have used: on a machine with
+other work that is the fairer measure of one-thread contenders, and no measure of several workers.
+
+The case `rivals` tries each of CTranslate2's settings for matrix products once on --try-lines
+lines, with two threads both as two workers and as one; the best two of a type join the rounds. Then
+it times whole commands, and shows the profile of a step next to the time that reading its weights
+once takes. `shapes` and `firefox` have random weights and made-up text (models.py, firefox.py);
+with --spread 0, which it needs, Marian joins them where it is installed. `sampling` says with the
+mean length, score and distinct n-grams that all sample the same distribution.
 """
 
 import argparse
+import importlib.util
+import itertools
 import os
 import re
 import shlex
@@ -23,26 +32,39 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import default_vs_stock
+import firefox
+import models
 import torch
-from arguments import run_script
-from contenders import OURS, load
+from contenders import OURS, build, load
 from ct2 import convert
-from default_vs_stock import CLOCKS, MODES, TITLES, decode_only, setting
-from harness import Comparison, ProcessContender, compare, compile_modules, fix_threads
-from report import ROOT, markdown, write
-from text import Text, prepare
+from harness import (
+    CLOCKS,
+    Comparison,
+    Contender,
+    compare,
+    compile_modules,
+    fix_threads,
+    report_peak,
+    whole_command,
+)
+from report import ROOT, Page, as_dict, comparison_table, named, table
+from text import command_line, prepare, run_script, text_arguments, timing_arguments
 
 from fairseq_ext.search.strategies.decoding.beam import beam_search
 
-CONTENDERS = ["stock", "set_beam_size", "ours --decoder-backend fairseq", "ours", "ours --int8"]
-WORKERS = ["ours --cpu-workers {}", "ours --cpu-workers {} --int8"]
+MODES = {"bulk": "--max-tokens 4000", "one": "--batch-size 1", "batches": "--batch-size 64"}
+TITLES = {"bulk": "in bulk", "one": "one sentence at a time", "batches": "in batches"}
 TYPES = ("float32", "int8")
+CT2 = ("ctranslate2 float32 1x{threads}", "ctranslate2 int8 1x{threads}")
+MARIAN = [f"marian {kind} {{threads}}" for kind in ("float32 32", "float32 64", "intgemm8 64")]
+PACKED = "marian packed8avx512 {threads} 64"  # packed8avx2 aborts on a processor with AVX-512
+BERGAMOT = "bergamot int8shiftAlphaAll"
 # the first: what it chooses for this processor
 SETTINGS = [
     "",
@@ -66,245 +88,240 @@ for number, result in enumerate(found):
 """  # noqa: E501
 
 
-def main(argv: list[str] | None = None) -> int:
-    args = parser().parse_args(argv)
-    given = [word for word in (sys.argv[1:] if argv is None else argv) if word]
-    fix_threads(args.threads)
-    with tempfile.TemporaryDirectory() as folder:
-        text = {}
-        for mode in args.modes:
-            Path(folder, mode).mkdir()
-            limit = args.limit_one if mode == "one" else args.limit
-            text[mode] = prepare(
-                Path(folder, mode), args.model, args.text, args.src, args.tgt, limit
+@dataclass(frozen=True)
+class Case:
+    """A question; its fields are the defaults of the flags of their names.
+
+    over: contenders that speed-ups are shown over; flags: of fairseq-generate, for every contender;
+    variants: more of them, each with tables of its own; parts: further tables.
+    """
+
+    question: str
+    page: str
+    contenders: tuple[str, ...]
+    over: tuple[str, ...] = ("stock",)
+    beams: tuple[int, ...] = (1, 5, 20)
+    modes: tuple[str, ...] = ("bulk", "one")
+    flags: str = ""
+    variants: tuple[str, ...] = ("",)
+    clock: str = "wall"
+    parts: tuple[str, ...] = ()
+    shapes: tuple[str, ...] = ()
+    spread: float = 10
+
+
+CASES = {
+    "rivals": Case(
+        "How fast is ours next to stock and CTranslate2, and where does a step's time go?",
+        "docs/results/rivals.md",
+        ("stock", "set_beam_size", "ours --decoder-backend fairseq", "ours", "ours --int8"),
+        parts=("settings", "whole", "steps"),
+    ),
+    "stock": Case(
+        "How fast is ours without a flag of its own, and are its outputs stock's?",
+        "docs/equality.md",
+        ("stock", "set_beam_size", "ours", "ours --decoder-backend fairseq"),
+        ("stock", "set_beam_size"),
+    ),
+    "shapes": Case(
+        "What do models of real shapes cost?",
+        "docs/results/shapes.md",
+        ("stock", "ours", "ours --int8", *CT2),
+        flags="--max-len-b {tokens}",
+        shapes=("m2m", "nllb", "wmt19"),
+    ),
+    "firefox": Case(
+        "How fast is ours next to Firefox's translator, in 8 bits and with a lexical shortlist?",
+        "docs/results/shapes.md",
+        ("stock", "ours --int8", "ours --int8 {lexicon}", BERGAMOT, f"{BERGAMOT} lexical"),
+        ("stock", f"{BERGAMOT} lexical"),
+        beams=(1, 5),
+        flags="--max-len-b {tokens}",
+        clock="cpu",
+        shapes=("firefox",),
+    ),
+    "sampling": Case(
+        "How fast are samples in bulk, by their number for each sentence?",
+        "docs/results/candidates.md",
+        ("stock", "ours", "ctranslate2 float32", "ours --int8", "ctranslate2 int8"),
+        ("stock", "ctranslate2 float32", "ctranslate2 int8"),
+        beams=(1, 10),
+        modes=("batches",),
+        flags="--nbest {beam} --sampling",
+        variants=("--sampling-topk 10", "", "--sampling-topp 0.9"),
+        clock="cpu",
+        parts=("samples",),
+    ),
+}
+
+
+class Bench:
+    """One case on one model; text: by mode."""
+
+    def __init__(self, args: argparse.Namespace, model: Path, prefix: str, folder: Path):
+        self.args, self.clock = args, CLOCKS[args.clock]
+        limits = {mode: args.limit_one if mode == "one" else args.limit for mode in args.modes}
+        pair = args.src, args.tgt
+        self.text = {m: prepare(folder / m, model, prefix, *pair, n) for m, n in limits.items()}
+        # the first beam above 1, else the first
+        self.beam = next((beam for beam in args.beams if beam > 1), args.beams[0])
+
+    def contender(self, name: str, mode: str, beam: int, variant: str = "") -> Contender:
+        """A contender, with the command that measures its memory."""
+        args, text = self.args, self.text[mode]
+        known = {"beam": beam, "tokens": args.tokens}
+        flags = f"--cpu --beam {beam} {MODES[mode]} {args.flags.format(**known)} {variant}"
+        lexicon = shlex.join(firefox.lexicon(text.model))
+        full = name.format(threads=args.threads, lexicon=lexicon)
+        made = build(full, text, shlex.split(flags), args.clock, not args.memory_child)
+        made.name = name.format(threads=args.threads, lexicon="--softmax lexical")
+        made.exact &= "--sampling" not in flags
+        if not args.no_memory:
+            one = dict(model=text.model, text=args.text, src=args.src, tgt=args.tgt)
+            one |= dict(threads=args.threads, limit_one=args.limit_one, modes=mode, beams=beam)
+            one |= {"limit": args.limit} if args.limit else {}
+            words = [f"--{key.replace('_', '-')}={value}" for key, value in one.items()]
+            words += [f"--flags={args.flags}", f"--variants={variant}", "--contenders", full]
+            child = [sys.executable, __file__, "stock", *words, f"--tokens={args.tokens}"]
+            made.memory_command = [*child, "--memory-child"]
+        return made
+
+    def comparisons(self, page: Page) -> Iterator[Comparison]:
+        """A comparison for every mode, beam and variant."""
+        args = self.args
+        for mode, variant, beam in itertools.product(args.modes, args.variants, args.beams):
+            # at beam 1 that switch does nothing
+            names = [name for name in args.contenders if beam > 1 or name != "set_beam_size"]
+            title = f"beam {beam}, {TITLES[mode]} ({MODES[mode]})" + f", {variant}" * bool(variant)
+            found = compare(
+                [self.contender(name, mode, beam, variant) for name in names],
+                args.repeats,
+                threads=args.threads,
+                title=title,
+                bleu=self.text[mode].bleu,
+                clock=self.clock,
             )
-        notes = [setting(args), f"Flags: `{flags_shown(given)}`"]
-        below: list[str] = []
-        if args.contenders is None:
-            args.contenders = [*CONTENDERS, *workers(args.threads)]
-            tried = {kind: try_settings(args, kind) for kind in TYPES}
-            for seconds in tried.values():
-                args.contenders += sorted(seconds, key=seconds.__getitem__)[:2]
-            args.over = ["stock", *(args.contenders[i] for i in (-4, -2))]
-            below.append(tried_table(args, tried))
-            print(below[-1], flush=True)
-        comparisons = decode_only(args, text, CLOCKS[args.clock])
-        if "bulk" in text and args.whole:
-            comparisons.append(whole_commands(args, text["bulk"]))
-            print(markdown(comparisons[-1], args.over), flush=True)
-        below.insert(0, best_table(comparisons))
-        below.append(steps_table(args, text))
-        print("\n".join(below), flush=True)
-        if args.out:
-            below.append("\n\n".join(notes) + "\n")
-            write(args.out, comparisons, args.over, below=below)
-    return 1 if any(comparison.refused for comparison in comparisons) else 0
+            page.add(comparison_table(found, args.over), as_dict(found))
+            yield found
 
+    def settings(self) -> str:
+        """Try CTranslate2's settings, which the environment has not chosen for all, warm and in
+        bulk; the best two of a type become contenders. Returns a table of the seconds."""
+        args, rows = self.args, []
+        few = argparse.Namespace(**vars(args) | dict(no_memory=True, limit=args.try_lines))
+        few.modes = ["bulk"]
+        with tempfile.TemporaryDirectory() as folder:
+            text = next(iter(self.text.values()))
+            bench = Bench(few, text.model, args.text, Path(folder))
+            for kind in TYPES:
+                seconds = {}
+                for shape, setting in itertools.product(shapes_of(args.threads), SETTINGS):
+                    if set(re.findall(r"(\w+)=", setting)) & set(os.environ):
+                        continue
+                    name = f"ctranslate2 {kind} {shape}{setting}"
+                    contender = bench.contender(name, "bulk", self.beam)
+                    assert contender.taken is not None
+                    contender.run()
+                    seconds[name] = contender.taken(contender.run())
+                rows += [[name, f"{taken:.2f}"] for name, taken in seconds.items()]
+                best = sorted(seconds, key=seconds.__getitem__)[:2]
+                args.contenders, args.over = [*args.contenders, *best], [*args.over, best[0]]
+        return table(["setting", "seconds"], rows, "CTranslate2's settings") + (
+            f"\nOne run of {args.try_lines} lines each, beam {self.beam}, in bulk. The best two of "
+            "a type are in the tables.\n"
+        )
 
-def flags_shown(given: list[str]) -> str:
-    """The flags of this run, but for paths."""
-    paths = ("--model", "--text", "--out")
-    pairs = zip(["", *given], given, strict=False)
-    return shlex.join(word for flag, word in pairs if flag not in paths and word not in paths)
-
-
-def workers(threads: int) -> list[str]:
-    """Ours with a process a thread, where there are several."""
-    return [name.format(threads) for name in WORKERS] if threads > 1 else []
-
-
-def shapes(threads: int) -> list[str]:
-    """CTranslate2's workers x threads."""
-    return list(dict.fromkeys([f"{threads}x1", f"1x{threads}"]))
-
-
-def first_beam(args: argparse.Namespace) -> int:
-    """The first beam above 1, else the first."""
-    return next((beam for beam in args.beams if beam > 1), args.beams[0])
-
-
-def choices() -> list[str]:
-    """CTranslate2's, without what the environment has chosen for all."""
-    return [each for each in SETTINGS if not set(re.findall(r"(\w+)=", each)) & set(os.environ)]
-
-
-def try_settings(args: argparse.Namespace, kind: str) -> dict[str, float]:
-    """Seconds of each setting of CTranslate2 on the first lines: once, warm, in bulk."""
-    few = argparse.Namespace(**vars(args) | {"no_memory": True})
-    with tempfile.TemporaryDirectory() as folder:
-        lines = prepare(Path(folder), args.model, args.text, args.src, args.tgt, args.try_lines)
-        seconds = {}
-        for shape in shapes(args.threads):
-            for chosen in choices():
-                name = f"ctranslate2 {kind} {shape}{chosen}"
-                contender = default_vs_stock.build(few, lines, "bulk", first_beam(args), name)
-                assert contender.taken is not None
-                contender.run()
-                seconds[name] = contender.taken(contender.run())
-    return seconds
-
-
-def tried_table(args: argparse.Namespace, tried: dict[str, dict[str, float]]) -> str:
-    """What `try_settings` found, a setting a row."""
-    lines = [
-        "### CTranslate2's settings",
-        "",
-        f"One run of {args.try_lines} lines each, beam {first_beam(args)}, in bulk. "
-        "The best two of a type are in the tables above.",
-        "",
-        "| setting | seconds |",
-        "| --- | ---: |",
-    ]
-    lines += [f"| {name} | {t:.2f} |" for seconds in tried.values() for name, t in seconds.items()]
-    return "\n".join(lines) + "\n"
-
-
-def best_table(comparisons: list[Comparison]) -> str:
-    """The best setting of CTranslate2 in each table, and how many times as fast ours is."""
-    lines = [
-        "### Ours over the best setting of CTranslate2",
-        "",
-        "| table | best setting | ours | times as fast |",
-        "| --- | --- | --- | ---: |",
-    ]
-    for comparison in comparisons:
-        names = [result.contender.name for result in comparison.results]
-        for kind, ours in (("float32", "ours"), ("int8", "ours --int8")):
-            rivals = [
-                result
-                for result in comparison.results
-                if result.contender.name.startswith(f"ctranslate2 {kind}")
-            ]
-            if not rivals or ours not in names:
-                continue
-            best = min(rivals, key=lambda result: statistics.median(result.seconds)).contender
-            gain = comparison.speed_up(ours, best.name)
-            times = f"{gain.median:.2f}x ({gain.low:.2f}-{gain.high:.2f})" if gain else "-"
-            lines.append(f"| {comparison.title} | {best.name} | {ours} | {times} |")
-    return "\n".join(lines) + "\n"
-
-
-def whole_commands(args: argparse.Namespace, text: Text) -> Comparison:
-    """Complete commands at the first beam above 1."""
-    compile_modules(ROOT)
-    beam = str(first_beam(args))
-    flags = [*text.flags, "--cpu", "--beam", beam, "--nbest", beam, *MODES["bulk"]]
-    generate = str(Path(sys.executable).with_name("fairseq-generate"))
-    source = str(text.folder / f"test.{text.source}-{text.target}.{text.source}")
-    rivals = [ProcessContender("stock", [generate, *flags])]
-    for more in ([], ["--int8"]):
-        given = [generate, *OURS, *flags, *more]
-        rivals.append(ProcessContender(" ".join(["ours", *more]), given, exact=not more))
-    for kind in TYPES:
-        for shape in shapes(args.threads):
-            start = [sys.executable, "-c", TRANSLATE, str(convert(text, kind)), source]
-            command = [*start, kind, beam, MODES["bulk"][1], *shape.split("x")]
-            rivals.append(ProcessContender(f"ctranslate2 {kind} {shape}", command, exact=False))
-    if args.no_memory:
+    def whole(self) -> Comparison:
+        """Complete commands at the first beam above 1."""
+        compile_modules(ROOT)
+        args, text = self.args, self.text["bulk"]
+        flags = f"--cpu --beam {self.beam} --nbest {self.beam} {MODES['bulk']}".split()
+        generate = str(Path(sys.executable).with_name("fairseq-generate"))
+        rivals = [whole_command("stock", [generate, *text.flags, *flags])]
+        for more in ([], ["--int8"]):
+            command = [generate, *OURS, *text.flags, *flags, *more]
+            rivals.append(whole_command(" ".join(["ours", *more]), command, exact=not more))
+        for kind, shape in itertools.product(TYPES, shapes_of(args.threads)):
+            start = [sys.executable, "-c", TRANSLATE, str(convert(text, kind)), str(text.file)]
+            command = [*start, kind, str(self.beam), MODES["bulk"].split()[1], *shape.split("x")]
+            rivals.append(whole_command(f"ctranslate2 {kind} {shape}", command, exact=False))
         for rival in rivals:
-            rival.memory_command = ()
-    title = f"whole commands, beam {beam}, {TITLES['bulk']}"
-    return compare(rivals, args.repeats, threads=args.threads, title=title)
+            rival.memory_command = () if args.no_memory else rival.memory_command
+        title = f"whole commands, beam {self.beam}, {TITLES['bulk']}"
+        return compare(rivals, args.repeats, threads=args.threads, title=title)
 
+    def steps(self) -> str:
+        """Where the time of a step of the loop goes at beam 5, as a table."""
+        shown = {
+            f"{' '.join(('ours', *flags))}, {TITLES[mode]}": self.profile(mode, flags)
+            for mode in self.args.modes
+            for flags in ((), ("--int8",))
+        }
+        columns = list(next(iter(shown.values())))
+        rows = [[name, *cells.values()] for name, cells in shown.items()]
+        return table(["", *columns], rows, "Where the time of a step goes") + (
+            "\nMilliseconds of a step of the loop at beam 5. Floor: its weights read once at this "
+            "machine's speed.\n"
+        )
 
-class Parts:
-    """Time spent in functions that are wrapped in place."""
-
-    def __init__(self, clock: Callable[[], float]):
-        self.clock = clock
-        self.seconds: dict[str, float] = {}
-        self.calls: dict[str, int] = {}
-
-    def wrap(self, owner: Any, name: str, label: str) -> None:
-        setattr(owner, name, Timed(getattr(owner, name), self, label))
+    def profile(self, mode: str, flags: tuple[str, ...]) -> dict[str, str]:
+        """Cells of `steps` by column."""
+        how = f"--cpu --beam 5 {MODES[mode]}".split()
+        loaded = load([*OURS, *self.text[mode].flags, *how, *flags])
+        generator = loaded.task.build_generator(loaded.models, loaded.cfg.generation)
+        # the compiled search has no parts to be timed: the loop has
+        generator.driver = partial(beam_search, generator.setup)
+        step, seconds, calls = loaded.task.inference_step, {}, {}
+        decode = lambda: [step(generator, loaded.models, batch) for batch in loaded.batches]  # noqa: E731
+        decode()  # warm
+        decoder, weights = generator.decoder, generator.decoder.weights[0]
+        for owner, name, label in (
+            (decoder, "read_source", "encoder"),
+            (decoder, "step", "decoder layers"),
+            (decoder, "log_probs", "output layer and softmax"),
+            (decoder, "select", "reordering"),
+            (generator.strategies, "select", "top-k"),
+        ):
+            setattr(owner, name, Timed(getattr(owner, name), self.clock, label, seconds, calls))
+        rows, start = generator.stats.decoder_rows, self.clock()
+        decode()
+        total, rows = self.clock() - start, generator.stats.decoder_rows - rows
+        count = calls["decoder layers"]
+        linears = [part for layer in weights.layers for part in vars(layer).values()]
+        linears = [part for part in linears if hasattr(part, "pack") and part.inputs]
+        packed = [getattr(part.packed, "weight", None) for part in (*linears, weights.output)]
+        size = sum(weight.nbytes for weight in packed if weight is not None)
+        assert sum(seconds.values()) <= total, "the parts take longer than the whole"
+        in_ms = {
+            "whole step": total,
+            **seconds,
+            "rest of the search": total - sum(seconds.values()),
+        }
+        return {
+            "rows": f"{rows / count:.0f}",
+            **{label: f"{1e3 * each / count:.3f}" for label, each in in_ms.items()},
+            "floor": f"{1e3 * size / bandwidth():.3f}",
+            "MiB of weights": f"{size / 2**20:.1f}",
+        }
 
 
 class Timed:
-    """A callable that adds its time and calls to `parts`; its other attributes are
+    """A callable whose time and calls are added to those of its label; its other attributes are
     those of what it wraps."""
 
-    def __init__(self, inner: Any, parts: Parts, label: str):
-        self.inner, self.parts, self.label = inner, parts, label
+    def __init__(self, inner: Any, clock: Callable[[], float], label: str, seconds: dict, calls):
+        self.inner, self.clock, self.label = inner, clock, label
+        self.seconds, self.calls = seconds, calls
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        start = self.parts.clock()
+        start = self.clock()
         out = self.inner(*arguments, **named)
-        self.parts.seconds[self.label] = (
-            self.parts.seconds.get(self.label, 0.0) + self.parts.clock() - start
-        )
-        self.parts.calls[self.label] = self.parts.calls.get(self.label, 0) + 1
+        self.seconds[self.label] = self.seconds.get(self.label, 0.0) + self.clock() - start
+        self.calls[self.label] = self.calls.get(self.label, 0) + 1
         return out
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
-
-
-def steps_table(args: argparse.Namespace, text: dict[str, Text]) -> str:
-    """Where the time of a step of the loop goes at beam 5, as a table."""
-    profiles = {
-        (mode, flags): profile(args, text[mode], mode, flags)
-        for mode in args.modes
-        for flags in ((), ("--int8",))
-    }
-    columns = list(next(iter(profiles.values())))
-    lines = [
-        "### Where the time of a step goes",
-        "",
-        "Milliseconds of a step of the loop at beam 5. Floor: its weights read once at this "
-        "machine's speed.",
-        "",
-        f"| | {' | '.join(columns)} |",
-        f"| --- |{' ---: |' * len(columns)}",
-    ]
-    for (mode, flags), shares in profiles.items():
-        name = ", ".join([" ".join(("ours", *flags)), TITLES[mode].partition(" (")[0]])
-        lines.append(f"| {name} | {' | '.join(shares.values())} |")
-    return "\n".join(lines) + "\n"
-
-
-def profile(
-    args: argparse.Namespace, text: Text, mode: str, flags: tuple[str, ...]
-) -> dict[str, str]:
-    """Cells of `steps_table` by column."""
-    loaded = load([*OURS, *text.flags, "--cpu", "--beam", "5", *MODES[mode], *flags])
-    generator = loaded.task.build_generator(loaded.models, loaded.cfg.generation)
-    # the compiled search has no parts to be timed: the loop has
-    generator.driver = partial(beam_search, generator.setup)
-    decode = lambda: [  # noqa: E731
-        loaded.task.inference_step(generator, loaded.models, batch) for batch in loaded.batches
-    ]
-    decode()  # warm
-    clock = CLOCKS[args.clock]
-    parts, decoder, weights = Parts(clock), generator.decoder, generator.decoder.weights[0]
-    parts.wrap(decoder, "read_source", "encoder")
-    parts.wrap(decoder, "step", "decoder layers")
-    parts.wrap(decoder, "log_probs", "output layer and softmax")
-    parts.wrap(decoder, "select", "reordering")
-    parts.wrap(generator.strategies, "select", "top-k")
-    rows, start = generator.stats.decoder_rows, clock()
-    decode()
-    total, rows = clock() - start, generator.stats.decoder_rows - rows
-    steps = parts.calls["decoder layers"]
-    linears = [
-        part for layer in weights.layers for part in vars(layer).values() if hasattr(part, "pack")
-    ]
-    linears = [part for part in linears if part.inputs and part is not None] + [weights.output]
-    size = sum(
-        part.packed.weight.nbytes
-        for part in linears
-        if getattr(part.packed, "weight", None) is not None
-    )
-    floor = size / bandwidth()
-    shares = {label: 1e3 * seconds / steps for label, seconds in parts.seconds.items()}
-    rest = 1e3 * (total - sum(parts.seconds.values())) / steps
-    return {
-        "rows": f"{rows / steps:.0f}",
-        "whole step": f"{1e3 * total / steps:.3f}",
-        **{label: f"{share:.3f}" for label, share in shares.items()},
-        "rest of the search": f"{rest:.3f}",
-        "floor": f"{1e3 * floor:.3f}",
-        "MiB of weights": f"{size / 2**20:.1f}",
-    }
 
 
 def bandwidth() -> float:
@@ -318,16 +335,144 @@ def bandwidth() -> float:
     return block.nbytes / min(taken)
 
 
-def parser() -> argparse.ArgumentParser:
-    parse = default_vs_stock.parser()
-    parse.description = __doc__
-    parse.set_defaults(contenders=None, over=["stock"])
-    parse.add_argument(
-        "--try-lines", type=int, default=50, help="lines that choose CTranslate2's settings (50)"
-    )
-    parse.add_argument(
-        "--no-whole", dest="whole", action="store_false", help="leave the whole commands out"
-    )
+def shapes_of(threads: int) -> list[str]:
+    """CTranslate2's workers x threads."""
+    return list(dict.fromkeys([f"{threads}x1", f"1x{threads}"]))
+
+
+def best_table(comparisons: list[Comparison]) -> str:
+    """The best setting of CTranslate2 in each table, and how many times as fast ours is."""
+    rows = []
+    for comparison in comparisons:
+        by_name = {result.contender.name: result for result in comparison.results}
+        for kind, ours in (("float32", "ours"), ("int8", "ours --int8")):
+            rivals = [name for name in by_name if name.startswith(f"ctranslate2 {kind}")]
+            if rivals and ours in by_name:
+                best = min(rivals, key=lambda name: statistics.median(by_name[name].seconds))
+                gain = comparison.speed_up(ours, best)
+                rows.append([comparison.title, best, ours, gain.shown(2, "x") if gain else "-"])
+    head = ["table", "best setting", "ours", "times as fast"]
+    return table(head, rows, "Ours over the best setting of CTranslate2")
+
+
+def samples_table(comparisons: list[Comparison]) -> str:
+    """How the samples of the contenders are distributed."""
+    rows = []
+    for comparison in comparisons:
+        for result in comparison.results:
+            every = [hypothesis for nbest in result.outputs for hypothesis in nbest]
+            means = [
+                statistics.mean(x) for x in ((len(t) for t, _ in every), (s for _, s in every))
+            ]
+            grams = [
+                {tuple(t[i : i + size]) for t, _ in every for i in range(len(t) - size + 1)}
+                for size in (1, 2, 4)
+            ]
+            cells = [f"{len(every)}", f"{means[0]:.2f}", f"{means[1]:.3f}"]
+            rows.append(
+                [comparison.title, result.contender.name, *cells, *(f"{len(g)}" for g in grams)]
+            )
+    head = ["table", "contender", "samples", "tokens", "score"]
+    head += [f"distinct {size}-grams" for size in (1, 2, 4)]
+    return table(head, rows, "Samples")
+
+
+def main(argv: list[str] | None = None) -> int:
+    words = sys.argv[1:] if argv is None else argv
+    args = parser(words[0] if words and words[0] in CASES else "rivals").parse_args(words)
+    fix_threads(args.threads)
+    args.contenders = available(args)
+    refused = False
+    note = f"Clock: {args.clock}. Flags: `{flags_shown(words)}`"
+    with tempfile.TemporaryDirectory() as folder:
+        page = Page(None if args.memory_child else args.out)
+        for label, model, prefix in texts_of(args, args.folder or Path(folder)):
+            bench = Bench(args, model, prefix, Path(folder, "text", model.name))
+            if args.memory_child:
+                settings = (word for word in args.contenders[0].split() if "=" in word)
+                os.environ.update(word.split("=", 1) for word in settings)  # of this process
+                name = re.sub(r" \w+=\S*", "", args.contenders[0])
+                report_peak(
+                    bench.contender(name, args.modes[0], args.beams[0], args.variants[0]).run
+                )
+                return 0
+            page.add(f"## {label}\n" if label else f"Model {named(model)}, text {named(prefix)}.\n")
+            if "settings" in args.parts:
+                page.add(bench.settings())
+            made = list(bench.comparisons(page))
+            refused |= any(comparison.refused for comparison in made)
+            if "whole" in args.parts and "bulk" in bench.text:
+                made.append(bench.whole())
+                page.add(comparison_table(made[-1], args.over), as_dict(made[-1]))
+            if "settings" in args.parts:
+                page.add(best_table(made))
+            if "steps" in args.parts:
+                page.add(bench.steps())
+            if "samples" in args.parts:
+                page.add(samples_table(made))
+        page.add(note + "\n")
+    return int(refused)
+
+
+def available(args: argparse.Namespace) -> list[str]:
+    """The contenders whose programs are installed; Marian too, where it can read the lines."""
+    names = [*args.contenders]
+    if args.shapes and "firefox" not in args.shapes and args.spread == 0:
+        names += [*MARIAN, *[PACKED] * (os.environ.get("FAIRSEQ_EXT_KERNELS") != "avx2")]
+    for program, package in (("ctranslate2", "ctranslate2"), ("marian", "pymarian")):
+        if importlib.util.find_spec(package) is None:
+            names = [name for name in names if name.split()[0] != program]
+    return names
+
+
+def texts_of(args: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Path, str]]:
+    """Title, model and prefix of the text of each model."""
+    if not args.shapes:
+        yield "", args.model, args.text
+    for shape in args.shapes:
+        if shape == "firefox":
+            made, title = firefox.make(folder / shape, args.words), f"firefox: {args.words:,} words"
+        else:
+            made = models.make(models.SHAPES[shape], folder / shape, args.spread, shape)
+            title = models.title(shape)
+        args.text = str(made / "text")
+        yield title, made, args.text
+
+
+def flags_shown(words: list[str]) -> str:
+    """The flags of a run, but for paths."""
+    paths = ("--model", "--text", "--out", "--folder")
+    pairs = zip(["", *words], words, strict=False)
+    return shlex.join(word for before, word in pairs if before not in paths and word not in paths)
+
+
+def parser(case: str) -> argparse.ArgumentParser:
+    questions = "".join(f"\n{name}: {each.question} ({each.page})" for name, each in CASES.items())
+    parse = command_line(f"{__doc__}{questions}")
+    add = parse.add_argument
+    add("case", nargs="?", choices=CASES, default="rivals")
+    text_arguments(parse)  # --limit: in bulk
+    add("--limit-one", type=int, default=100, help="sentences one at a time (100)")
+    add("--beams", type=int, nargs="+", help="beam sizes")
+    add("--modes", nargs="+", choices=MODES, help="bulk, one, batches (those of the case)")
+    add("--contenders", nargs="+", help="the first is the reference (those of the case)")
+    add("--over", nargs="+", help="contenders that speed-ups are shown over")
+    add("--flags", help="fairseq-generate flags of every contender, as one word")
+    add("--variants", nargs="*", help="more of them: each has tables of its own")
+    add("--parts", nargs="*", help="further tables (those of the case)")
+    timing_arguments(parse)
+    add("--clock", choices=CLOCKS, help="what is measured")
+    add("--no-memory", action="store_true", help="do not measure peak memory")
+    add("--memory-child", action="store_true", help=argparse.SUPPRESS)
+    add("--try-lines", type=int, default=50, help="lines that choose CTranslate2's settings (50)")
+    drop = [part for part in CASES[case].parts if part != "whole"]
+    add("--no-whole", dest="parts", action="store_const", const=drop, help="no whole commands")
+    add("--shapes", nargs="+", choices=[*models.SHAPES, "firefox"], help="random models instead")
+    add("--tokens", type=int, default=30, help="target tokens of every made-up sentence (30)")
+    add("--spread", type=float, help="standard deviation of a line's tokens; Marian needs 0")
+    add("--words", type=int, default=firefox.WORDS, help="of Firefox's vocabulary (32000)")
+    add("--folder", type=Path, help="where random models are kept (a temporary folder)")
+    parse.set_defaults(**asdict(CASES[case]))
     return parse
 
 

@@ -2,16 +2,13 @@
 CTranslate2 and one at a time?
 
     python scripts/bench/serve.py --model DIR --text PREFIX --workers 2 --out results/serve
-    python scripts/bench/serve.py --model DIR --text PREFIX --workers 2 --rates 20 40 80
-        --seconds 60 --every-rate
 
 Single sentences arrive as a Poisson process (open loop: they come whether or not earlier ones
 are answered), the same arrivals for every server. A request's latency counts from its arrival,
 so a generator that lags behind makes it longer, never shorter. The rate of a server is the highest
 one of `--rates` with a p95 below `--limit-p95` and an answer to every request. It is found by
-bisection, for `--seconds` a rate after a warm-up; `--every-rate` tries them all from the lowest
-on, until two have failed. The servers (servers.py) are measured in turns, `--rounds` times; where
-OUT.json is there already, these rounds are added to its own. Other decoding flags go behind `--`.
+bisection, for `--seconds` a rate after a warm-up. The servers (servers.py) are measured in turns,
+`--rounds` times. Other decoding flags go behind `--`.
 CPU ms: CPU time of the server and all its processes while a rate was measured, over the requests.
 
 The servers run in a folder of their own: name files in flags by absolute paths.
@@ -20,24 +17,42 @@ The servers run in a folder of their own: name files in flags by absolute paths.
 import argparse
 import asyncio
 import bisect
-import json
 import math
 import random
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import aiohttp
 import httpx
 import numpy as np
 import uvloop
-from arguments import command_line, run_script, text_arguments
-from harness import BenchError
-from report import machine
-from serve_tables import HEAD, Load, Rounds, good, row, tables
-from servers import SERVERS, cpu_seconds, running
+from harness import BenchError, Spread
+from report import Page, cores, named, table
+from servers import SERVERS, cpu_seconds, running, server_arguments
+from text import command_line, read_lines, run_script, text_arguments
 
 WARM_UP = 24  # requests, one after another and then together
+HEAD = "server | requests/s | answered | failed | p50 ms | p95 ms | p99 ms | CPU ms".split(" | ")
+
+
+class Load(NamedTuple):
+    """What a server did at one rate."""
+
+    rate: float  # requests a second that were sent
+    answered: int
+    failed: int
+    p50: float  # seconds
+    p95: float
+    p99: float
+    cpu_ms: float = math.nan  # of the server, a request
+
+    def row(self, name: str) -> list[str]:
+        """A line of the table."""
+        milliseconds = [f"{1000 * x:.0f}" for x in (self.p50, self.p95, self.p99)]
+        counts = [f"{self.rate:g}", str(self.answered), str(self.failed)]
+        return [name, *counts, *milliseconds, f"{self.cpu_ms:.1f}"]
 
 
 async def load(
@@ -77,126 +92,85 @@ def warm_up(url: str, lines: list[str]) -> None:
 
 
 def measure(args: argparse.Namespace, name: str, lines: list[str], folder: Path) -> list[Load]:
-    """One server at the given rates."""
+    """One server at the given rates, by bisection."""
     found: list[Load] = []
     with running(args, name, folder) as server:
         warm_up(server.url, lines)
 
-        def holds(rate: float) -> bool:
+        def fails(rate: float) -> bool:
             before = cpu_seconds(server.pid)
             each = uvloop.run(load(server.url, lines, rate, args.seconds, args.seed, {}))
-            used, requests = cpu_seconds(server.pid) - before, each.answered + each.failed
-            known = requests and not math.isnan(used)
-            found.append(each._replace(cpu_ms=1000 * used / requests if known else None))
-            print(row(name, found[-1]), flush=True)
-            return good(args, found[-1])
+            requests = max(1, each.answered + each.failed)
+            used = cpu_seconds(server.pid) - before
+            found.append(each._replace(cpu_ms=1000 * used / requests))
+            print(" | ".join(found[-1].row(name)), flush=True)
+            return bool(each.failed) or each.p95 >= args.limit_p95
 
-        if args.every_rate:
-            failed = 0
-            for rate in args.rates:
-                failed += not holds(rate)
-                if failed == 2:
-                    break
-        else:
-            bisect.bisect_left(args.rates, True, key=lambda rate: not holds(rate))
+        bisect.bisect_left(args.rates, True, key=fails)
     return sorted(found)
+
+
+def best(args: argparse.Namespace, found: list[Load]) -> float:
+    """The highest rate up to which the limit was held; 0 for none."""
+    held = 0.0
+    for each in found:
+        if each.failed or each.p95 >= args.limit_p95:
+            break
+        held = each.rate
+    return held
+
+
+def rates_table(args: argparse.Namespace, rounds: list[dict[str, list[Load]]]) -> str:
+    """The rates of each server, and their ratios to the first one's."""
+    reference, *_ = args.servers
+    rates = [{name: best(args, found) for name, found in each.items()} for each in rounds]
+    rows = []
+    for name in args.servers:
+        pairs = [(each[reference], each[name]) for each in rates if each.get(name)]
+        ratio = f"{Spread.ratio(*zip(*pairs, strict=True)).median:.2f}x" if pairs else ""
+        held = ", ".join(f"{each[name]:g}" for each in rates if name in each)
+        rows.append([name, held, ratio if name != reference else ""])
+    each_round = f"highest rate with p95 < {args.limit_p95:g} s, each round"
+    return table(["server", each_round, f"{reference} has"], rows)
 
 
 def main(argv: list[str] | None = None) -> int:
     parse = command_line(__doc__)
     text_arguments(parse)
+    add = parse.add_argument
+    names = list(SERVERS)
+    add("--servers", nargs="+", choices=names, default=names, help="which, in this order (all)")
     rates = [round(10 * 1.15**i) for i in range(24)]
-    parse.add_argument(
-        "--servers",
-        nargs="+",
-        choices=list(SERVERS),
-        default=list(SERVERS),
-        help="which, in this order (all)",
-    )
-    parse.add_argument(
-        "--rates",
-        nargs="+",
-        type=float,
-        default=rates,
-        help="requests a second, ascending (10 to 249, 15%% apart)",
-    )
-    parse.add_argument("--every-rate", action="store_true", help="no bisection")
-    parse.add_argument("--seconds", type=float, default=15.0, help="of each rate (15)")
-    parse.add_argument("--limit-p95", type=float, default=0.5, help="seconds (0.5)")
-    parse.add_argument("--workers", type=int, default=2, help="of one thread each (2)")
-    parse.add_argument("--beam", type=int, default=5)
-    parse.add_argument("--batch", type=int, default=32, help="largest micro-batch of ct2 (32)")
-    parse.add_argument(
-        "--rounds", type=int, default=1, help="times that every server is measured, in turns (1)"
-    )
-    parse.add_argument(
-        "--words", type=int, nargs=2, metavar=("LEAST", "MOST"), help="lines of so many words only"
-    )
-    parse.add_argument("--seed", type=int, default=1, help="of the arrivals (1)")
-    parse.add_argument("--out", type=Path, help="write OUT.md and OUT.json")
-    parse.add_argument(
-        "flags", nargs="*", help="behind --: decoding flags of the servers of this package"
-    )
+    ascending = "requests a second, ascending (10 to 249, 15%% apart)"
+    add("--rates", nargs="+", type=float, default=rates, help=ascending)
+    add("--seconds", type=float, default=15.0, help="of each rate (15)")
+    add("--limit-p95", type=float, default=0.5, help="seconds (0.5)")
+    add("--rounds", type=int, default=1, help="times that each server is measured, in turns (1)")
+    add("--seed", type=int, default=1, help="of the arrivals (1)")
+    server_arguments(parse, 5)
     args = parse.parse_args(argv)
     if args.rates != sorted(args.rates) or args.rates[0] <= 0:
         raise BenchError("--rates are not ascending numbers above 0")
-    lines = [
-        line
-        for line in Path(f"{args.text}.{args.src}").read_text(encoding="utf-8").split("\n")
-        if line.strip()
-    ][: args.limit]
-    if args.words:
-        lines = [line for line in lines if args.words[0] <= len(line.split()) <= args.words[1]]
-    print(HEAD, flush=True)
-    rounds = earlier(args)
+    lines = [line for line in read_lines(args.text, args.src, args.limit) if line.strip()]
+    rounds: list[dict[str, list[Load]]] = []
+    note = (
+        f"Model of {named(args.model)}, {len(lines)} lines of {named(args.text)}.{args.src}, beam "
+        f"{args.beam}, float32{' '.join(['', *args.flags])}, {args.workers} workers of one thread, "
+        f"{args.seconds:g} s a rate. The load generator and the HTTP process run on the same "
+        f"{cores()} cores.\n"
+    )
+    print(" | ".join(HEAD), flush=True)
+    page = Page(args.out, note)
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(args.rounds):
             rounds.append({})
             for name in args.servers:
                 rounds[-1][name] = measure(args, name, lines, Path(folder))
-                write(args, rounds, len(lines))
-    print(f"\n{tables(args, rounds)}")
+                every = [e.row(n) for found in rounds for n, loads in found.items() for e in loads]
+                page.parts = [note, rates_table(args, rounds), table(HEAD, every)]
+                page.write()
+    print("\n".join(page.parts))
     return 0
-
-
-def earlier(args: argparse.Namespace) -> list[dict[str, list[Load]]]:
-    """The rounds that OUT.json has."""
-    file = args.out.with_suffix(".json") if args.out else None
-    if file is None or not file.exists():
-        return []
-    return [
-        {name: [Load(**each) for each in loads] for name, loads in found.items()}
-        for found in json.loads(file.read_text())["rounds"]
-    ]
-
-
-def write(args: argparse.Namespace, rounds: Rounds, lines: int) -> None:
-    """OUT.md and OUT.json, after every server."""
-    if args.out is None:
-        return
-    facts = machine()
-    text, flags = f"{Path(args.text).name}.{args.src}", " ".join(["", *args.flags])
-    says = [
-        (
-            f"Model of {'/'.join(args.model.resolve().parts[-2:])}, {lines} lines of {text}, "
-            f"beam {args.beam}, float32{flags},"
-        ),
-        f"{args.workers} workers of one thread, {args.seconds:g} s a rate.",
-        (
-            f"The load generator and the HTTP process run on the same {facts['cores']} cores "
-            f"of {facts['cpu']}."
-        ),
-        f"torch {facts['torch']}, commit {(facts['git_commit'] or 'none')[:7]}, {facts['date']}.",
-    ]
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    page = f"{' '.join(says)}\n\n{tables(args, rounds)}\n"
-    args.out.with_suffix(".md").write_text(page, encoding="utf-8")
-    record = {"machine": facts, "text": args.text, "seconds": args.seconds, "flags": args.flags}
-    record["rounds"] = [
-        {name: [each._asdict() for each in loads] for name, loads in found.items()}
-        for found in rounds
-    ]
-    args.out.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

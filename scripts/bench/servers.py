@@ -9,6 +9,7 @@
 """
 
 import argparse
+import logging
 import math
 import os
 import signal
@@ -22,8 +23,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import httpx
-from checkouts import Checkout, this_checkout
 from harness import BenchError
+from programs import Checkout
 
 HERE = Path(__file__).parent
 SERVERS: dict[str, list[str] | None] = {
@@ -33,7 +34,8 @@ SERVERS: dict[str, list[str] | None] = {
     "ct2": None,
 }
 START = 300  # seconds that a server has to load
-LIMITS = "--max-queue 100000 --deadline 600 --grace 0".split()
+logging.getLogger("httpx").setLevel(logging.WARNING)  # else a line for each request
+LIMITS = "--cpu --max-queue 100000 --deadline 600 --grace 0".split()
 
 
 class Running(NamedTuple):
@@ -43,54 +45,32 @@ class Running(NamedTuple):
     pid: int
 
 
+def server_arguments(parse: argparse.ArgumentParser, beam: int, out: str = "OUT.md") -> None:
+    """What `command` takes, and where the figures go."""
+    add = parse.add_argument
+    add("--workers", type=int, default=2, help="of one thread each (2)")
+    add("--beam", type=int, default=beam)
+    add("--batch", type=int, default=32, help="largest micro-batch of ct2 (32)")
+    add("--out", type=Path, help=f"write {out}")
+    add("flags", nargs="*", help="behind --: decoding flags of the servers of this package")
+
+
 def command(
     args: argparse.Namespace, name: str, port: int, folder: Path, checkout: Checkout
 ) -> list[str]:
     """The command of a server; args: model, src, tgt, beam, workers, batch, flags."""
-    model = args.model.absolute()
-    spm, own = str(model / "spm.model"), SERVERS[name]
+    model, own = args.model.absolute(), SERVERS[name]
+    checkpoint, spm = str(model / "checkpoint.pt"), str(model / "spm.model")
+    numbers = ["--port", str(port), "--beam", str(args.beam)]
     if own is None:
-        given = [
-            str(model / "checkpoint.pt"),
-            str(model),
-            args.src,
-            args.tgt,
-            spm,
-            str(folder / "ctranslate2"),
-        ]
-        numbers = {
-            "--port": port,
-            "--beam": args.beam,
-            "--workers": args.workers,
-            "--batch": args.batch,
-        }
-        return [
-            sys.executable,
-            str(HERE / "serve_ct2.py"),
-            *given,
-            *(str(x) for pair in numbers.items() for x in pair),
-        ]
-    given = [
-        "--path",
-        str(model / "checkpoint.pt"),
-        "--data",
-        str(model),
-        "-s",
-        args.src,
-        "-t",
-        args.tgt,
-        "--cpu",
-    ]
-    given += ["--bpe", "sentencepiece", "--sentencepiece-model", spm, "--beam", str(args.beam)]
-    given += [
-        "--cpu-workers",
-        str(args.workers),
-        "--port",
-        str(port),
-        "--glossary-folder",
-        str(folder / "glossaries"),
-    ]
-    return [checkout.python, "-m", "fairseq_ext.serve", *given, *LIMITS, *args.flags, *own]
+        given = [checkpoint, str(model), args.src, args.tgt, spm, str(folder / "ctranslate2")]
+        numbers += ["--workers", str(args.workers), "--batch", str(args.batch)]
+        return [sys.executable, str(HERE / "serve_ct2.py"), *given, *numbers]
+    given = ["--path", checkpoint, "--data", str(model), "-s", args.src, "-t", args.tgt]
+    given += ["--bpe", "sentencepiece", "--sentencepiece-model", spm]
+    given += ["--cpu-workers", str(args.workers), "--glossary-folder", str(folder / "glossaries")]
+    serve = [checkout.python, "-m", "fairseq_ext.serve"]
+    return [*serve, *given, *numbers, *LIMITS, *args.flags, *own]
 
 
 @contextmanager
@@ -103,13 +83,13 @@ def running(
     """
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    checkout, file = checkout or this_checkout(), folder / f"{port}.log"
+    checkout, file = checkout or Checkout(), folder / f"{port}.log"
     with file.open("w") as log:
         process = subprocess.Popen(
             command(args, name, port, folder, checkout),
             stdout=log,
             stderr=log,
-            env=checkout.environment(OMP_NUM_THREADS="1"),
+            env=checkout.environment(),
             cwd=folder,  # Python looks for modules in the working directory first
         )
     url = f"http://127.0.0.1:{port}"

@@ -5,8 +5,6 @@
         [--threads 2] [--out OUT]
     python scripts/bench/softmax.py --words 256206 --dim 1024 --rows 1 5 16
         NLLB-200's output layer
-    python scripts/bench/softmax.py --engines      the linear layers that screening could
-                                                   use, instead
 
 From features to the 10 best words of each row. Weights are random and features lie near a word's
 embedding, so hits and recall say nothing here: what is timed is LSH at its default {K, u, W} with
@@ -16,27 +14,24 @@ one thread) where the machine does other work. Then the memory: of the weights, 
 has next to them, by the process's resident pages before and after it is made.
 """
 
-import functools
 import gc
-import json
 import math
 import os
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from arguments import command_line
-from report import machine, where_and_when
+from harness import CLOCKS, time_ways
+from report import Page
+from text import command_line
 
 import fairseq_ext  # noqa: F401
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.kernels.log_probs import log_softmax_
-from fairseq_ext.kernels.transformer import PackedLinear
 from fairseq_ext.model.transformer.weights import Linear
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
@@ -64,21 +59,6 @@ def resident() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def in_turns(
-    ways: Ways, times: int, clock: Callable[[], float], before: Callable[[int], object]
-) -> dict[str, float]:
-    """Median milliseconds of each way; before: called with the number of each turn."""
-    spent: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(times + 1):
-        before(turn)
-        for name, way in ways.items():
-            start = clock()
-            way()
-            if turn:
-                spent[name].append(1e3 * (clock() - start))
-    return {name: statistics.median(values) for name, values in spent.items()}
-
-
 class OutputLayer:
     """The softmax strategies over one random output layer."""
 
@@ -98,7 +78,7 @@ class OutputLayer:
 
         self.decoder: Any = SimpleNamespace(log_probs=log_probs)
         before = resident()
-        self.mib = {"weights": V * d * 4 / 2**20}  # and what each way holds next to them
+        self.mib: dict[str, float] = {}  # what each way holds next to the weights
         self.screen = Screen(
             self.weight, None, 1.0, words_scored_again(BEST // 2), [2, 3], TOLERANCE
         )
@@ -161,134 +141,39 @@ def states(weight: torch.Tensor, rows: int, turn: int = 0) -> torch.Tensor:
     return x + 0.7 * torch.randn(x.shape, generator=generator)
 
 
-def renew_(x: torch.Tensor, weight: torch.Tensor, turn: int) -> None:
-    """Put the features of a turn into x (rows, d)."""
-    x.copy_(states(weight, x.size(0), turn))
-
-
-def engines(weight: torch.Tensor, x: torch.Tensor) -> Ways:
-    """Linear layers over all words: by the compiled library with weights of 32, 16 and 8 bits, and
-    by FBGEMM in half precision and int8."""
-    engine = torch.backends.quantized.engine
-    torch.backends.quantized.engine = "fbgemm"
-    half = torch.ops.quantized.linear_prepack_fp16(weight, None)
-    scale = (weight.abs().amax(1) / 127).double()
-    quantised = torch.quantize_per_channel(
-        weight, scale, torch.zeros(weight.size(0), dtype=torch.long), 0, torch.qint8
-    )
-    int8 = torch.ops.quantized.linear_prepack(quantised, None)
-    torch.backends.quantized.engine = engine
-    twice = torch.cat([x, x])
-    compiled = {
-        name: PackedLinear(weight, None, bits)
-        for name, bits in (("float32", 32), ("16 bits", 16), ("8 bits", 8))
-    }
-    return {name: functools.partial(linear, x) for name, linear in compiled.items()} | {
-        "half, FBGEMM": lambda: torch.ops.quantized.linear_dynamic_fp16(x, half),
-        "int8, FBGEMM": lambda: torch.ops.quantized.linear_dynamic(x, int8, False),
-        # high and low bytes of weights and states: high x (high, low), low x high
-        "int8, two bytes": lambda: (
-            torch.ops.quantized.linear_dynamic(twice, int8, False),
-            torch.ops.quantized.linear_dynamic(x, int8, False),
-        ),
-    }
-
-
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parse = command_line(__doc__)
-    parse.add_argument(
-        "--words", type=int, nargs="+", default=[32_000, 64_000, 128_000, 256_000, 512_000]
-    )
-    parse.add_argument("--rows", type=int, nargs="+", default=[1, 5, 16, 64])
-    parse.add_argument("--dim", type=int, default=512)
-    parse.add_argument("--list", type=int, default=1000, help="words that LSH adds, about (1000)")
-    parse.add_argument("--threads", type=int, default=2)
-    parse.add_argument("--times", type=int, default=15)
-    parse.add_argument("--clock", choices=("wall", "cpu"), default="wall")
-    parse.add_argument("--engines", action="store_true")
-    parse.add_argument("--out", type=Path, help="write OUT.md and OUT.json")
-    args = parse.parse_args()
+    add = parse.add_argument
+    words = [1000 * 2**i for i in range(5, 10)]
+    add("--words", type=int, nargs="+", default=words, help="(32000 to 512000)")
+    add("--rows", type=int, nargs="+", default=[1, 5, 16, 64])
+    add("--dim", type=int, default=512)
+    add("--list", type=int, default=1000, help="words that LSH adds, about (1000)")
+    add("--threads", type=int, default=2)
+    add("--times", type=int, default=15)
+    add("--clock", choices=CLOCKS, default="wall")
+    add("--out", type=Path, help="write OUT.md and OUT.json")
+    args = parse.parse_args(argv)
     torch.set_num_threads(args.threads)
-    clock = time.perf_counter if args.clock == "wall" else time.process_time
-    out = []
+    page = Page(args.out)
     for V in args.words:
-        layer = OutputLayer(V, args.dim, args.list) if not args.engines else None
-        weight = torch.randn(V, args.dim) * args.dim**-0.5 if layer is None else layer.weight
-        for rows in args.rows:
-            x = states(weight, rows)
+        layer, rows, ways = OutputLayer(V, args.dim, args.list), [], {}
+        for count in args.rows:
+            x = states(layer.weight, count)
             with torch.no_grad():
-                if layer is not None and rows == args.rows[0]:
+                if count == args.rows[0]:
                     layer.first_use(x)
-                ways = engines(weight, x) if layer is None else layer.ways(x)
-                spent = in_turns(ways, args.times, clock, functools.partial(renew_, x, weight))
-            base = next(iter(spent.values()))
-            print(
-                f"{V:7} words {rows:3} rows  "
-                + "  ".join(f"{n} {ms:.2f} ms ({base / ms:.2f}x)" for n, ms in spent.items()),
-                flush=True,
-            )
-            out.append(
-                {
-                    "words": V,
-                    "rows": rows,
-                    "dim": args.dim,
-                    "threads": args.threads,
-                    "clock": args.clock,
-                    "ms": spent,
-                }
-            )
-            if layer is not None:
-                out[-1]["mib"] = layer.mib
-        if layer is not None:
-            print(
-                f"{V:7} words  "
-                + "  ".join(f"{name} {mib:+,.0f} MiB" for name, mib in layer.mib.items()),
-                flush=True,
-            )
-    if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.with_name(args.out.name + ".json").write_text(
-            json.dumps(out, indent=1), encoding="utf-8"
-        )
-        args.out.with_name(args.out.name + ".md").write_text(page(out), encoding="utf-8")
-
-
-def page(out: list[dict[str, Any]]) -> str:
-    """The tables: milliseconds and times the first way, by rows; memory; where and when."""
-    lines = []
-    for words in dict.fromkeys(run["words"] for run in out):
-        runs = [run for run in out if run["words"] == words]
-        ways = list(runs[0]["ms"])
-        lines += [
-            f"### {words:,} words, {runs[0]['dim']} dimensions",
-            "",
-            "| rows | " + " | ".join(ways) + " |",
-        ]
-        lines += ["| ---: |" + " ---: |" * len(ways)]
-        for run in runs:
-            first = run["ms"][ways[0]]
-            lines.append(
-                f"| {run['rows']} | "
-                + " | ".join(f"{ms:.2f} ms ({first / ms:.2f}x)" for ms in run["ms"].values())
-                + " |"
-            )
-        if "mib" in runs[0]:
-            lines += ["", f"MiB of the weights, {runs[0]['mib']['weights']:,.0f}; in addition: "]
-            lines[-1] += (
-                ", ".join(
-                    f"{name} {mib:,.0f}"
-                    for name, mib in runs[0]["mib"].items()
-                    if name != "weights"
-                )
-                + "."
-            )
-        lines.append("")
-    first_run = out[0]
-    lines.append(
-        f"Medians of alternating runs; threads: {first_run['threads']}, clock: "
-        f"{first_run['clock']}. {where_and_when(machine())}"
-    )
-    return "\n".join([*lines, ""])
+                ways = layer.ways(x)
+                renew = lambda turn, x=x: x.copy_(states(layer.weight, x.size(0), turn))  # noqa: E731, B023
+                spent, _ = time_ways(ways, args.times, CLOCKS[args.clock], renew)
+            ms = [1e3 * statistics.median(seconds) for seconds in spent.values()]
+            rows.append([str(count), *(f"{each:.2f} ms ({ms[0] / each:.2f}x)" for each in ms)])
+        page.add_table(["rows", *ways], rows, f"{V:,} words, {args.dim} dimensions")
+        more = ", ".join(f"{name} {mib:,.0f}" for name, mib in layer.mib.items())
+        weights = V * args.dim * 4 / 2**20
+        page.add(f"MiB of the weights, {weights:,.0f}; in addition: {more}.\n")
+    how = f"Medians of alternating runs; threads: {args.threads}, clock: {args.clock}."
+    page.add(f"{how}\n")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Is this checkout as fast as another one? Fourteen cells, each as the other's time over ours.
 
     python scripts/bench/speed.py --before CHECKOUT PYTHON [--repeats 9] [--out OUT]
-    python scripts/bench/speed.py --before CHECKOUT PYTHON --cells bulk "typed line" --limit 20
+    python scripts/bench/speed.py --before CHECKOUT PYTHON --cells "bulk, int8" --limit 20
 
 bulk: `Translator.translate` of all lines. one at a time: a call for each line. constrained: in
 bulk, two words of each reference required. glossary: in bulk, with --glossary. typed line:
@@ -19,38 +19,35 @@ Exit status 1 where a cell is lost or an output differs.
 
 import argparse
 import json
-import logging
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments" / "dba"))
 
 import uvloop
-from arguments import command_line, run_script, text_arguments
-from checkouts import Checkout, before_argument, this_checkout
-from equality import Outputs, check
 from extract import extract
 from harness import (
     BenchError,
+    Child,
     Contender,
+    Outputs,
     Spread,
+    check,
     compare,
     compile_modules,
     fix_threads,
-    query_process,
 )
-from line import Talk
-from report import ROOT, spread, write_page
+from programs import Checkout, Command, Talk, checked, interactive
+from report import ROOT, Page, table
 from serve import load, warm_up
 from servers import running
-from text import prepare
-from whole import Command
+from text import command_line, prepare, run_script, text_arguments
 
 LOST = 0.97
 IN_PROCESS = ("bulk", "one at a time", "constrained", "glossary")
@@ -74,68 +71,36 @@ for calls in map(json.loads, sys.stdin):
 """
 
 
-class InProcess:
-    """A Translator in a process of its own. Called, it makes calls; returns what the process
-    answers."""
-
-    def __init__(
-        self, checkout: Checkout, place: Path, model: Path, calls: Any, flags: dict[str, Any]
-    ):
-        self.calls, self.errors = json.dumps(calls), tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen(
-            [checkout.python, "-c", TRANSLATOR, str(model), json.dumps(flags)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-            text=True,
-            env=checkout.environment(),
-            cwd=place,  # Python looks for modules in the working directory first
-        )
-
-    def __call__(self) -> dict[str, Any]:
-        return query_process("Translator", self.process, self.errors, self.calls)
-
-    def close(self) -> None:
-        """End the process."""
-        self.process.kill()
-        self.process.communicate()
-
-
 class Cells:
     """The contenders of each cell; `args` are the command line's."""
 
     def __init__(self, args: argparse.Namespace, folder: Path, stack: ExitStack):
         self.args, self.folder, self.stack = args, folder, stack
         self.text = prepare(folder, args.model, args.text, args.src, args.tgt, args.limit)
-        source = Path(f"{args.text}.{args.src}").read_text(encoding="utf-8")
-        self.lines = source.split("\n")[: len(self.text.references)]
-        self.few = self.lines[
-            : max(1, len(self.lines) // 2)
-        ]  # of the cells that take them one by one
+        self.lines = self.text.sources
+        # of the cells that take them one by one
+        self.few = self.lines[: max(1, len(self.lines) // 2)]
         self.servers: dict[str, str] = {}  # URLs
 
     def contender(self, cell: str, side: str, checkout: Checkout) -> Contender:
         """This cell's program of a checkout."""
         name, _, kind = cell.partition(", ")
-        int8 = kind == "int8"
+        made = Contender(side, lambda: None, as_outputs, exact=False, taken=lambda seconds: seconds)
         if name in IN_PROCESS:
-            return self.in_process(name, side, checkout, int8)
-        if name in SERVED:
-            return self.served(name, side, checkout)
-        if name == "typed line":
-            return self.typed(side, checkout, int8)
-        words = self.interactive(checkout, int8, "1000")
-        command = Command(side, words, checkout, self.folder)
-        lines = [line + "\n" for line in self.few]
-        return Contender(
-            side,
-            lambda: command(lines),
-            lambda _: as_outputs(command.answers),
-            exact=False,
-            taken=lambda _: command.cpu[len(lines)][-1],
-        )
+            self.in_process(made, name, checkout, kind == "int8")
+        elif name in SERVED:
+            self.served(made, name == "HTTP requests", checkout)
+        else:
+            buffer = "1" if name == "typed line" else "1000"
+            flags = ["--task", "translation_ext", "--beam", "5", "--buffer-size", buffer]
+            flags += ["--max-tokens", "4000", *["--int8"] * (kind == "int8")]
+            program = str(Path(checkout.python).with_name("fairseq-interactive"))
+            words = [program, *interactive(self.text, *flags)]
+            (self.typed if name == "typed line" else self.whole)(made, words, checkout)
+        return made
 
-    def in_process(self, name: str, side: str, checkout: Checkout, int8: bool) -> Contender:
+    def in_process(self, made: Contender, name: str, checkout: Checkout, int8: bool) -> None:
+        """A Translator in a process of its own."""
         args = self.args
         flags = {"source_lang": args.src, "target_lang": args.tgt, "int8": int8}
         calls: list[dict[str, Any]] = [{"lines": self.lines}]
@@ -145,73 +110,48 @@ class Cells:
             calls[0]["constraints"] = extract(self.text.references, "rand2", seed=1)
         elif name == "glossary":
             flags["glossary"] = str(args.glossary.absolute())
-        run = InProcess(checkout, self.folder, args.model, calls, flags)
-        return Contender(
-            side,
-            run,
-            lambda found: found["outputs"],
-            exact=False,
-            taken=lambda found: found["seconds"],
-            close=run.close,
-        )
+        command = [checkout.python, "-c", TRANSLATOR, str(args.model), json.dumps(flags)]
+        # Python looks for modules in the working directory first
+        child = Child("Translator", command, env=checkout.environment(), cwd=self.folder)
+        made.run, made.close = partial(child.request, calls), child.close
+        made.read, made.taken = (lambda found: found["outputs"]), (lambda found: found["seconds"])
 
-    def interactive(self, checkout: Checkout, int8: bool, buffer: str) -> list[str]:
-        """fairseq-interactive of a checkout."""
-        args = self.args
-        words = [str(self.text.folder), "--path", str(args.model / "checkpoint.pt"), "--cpu"]
-        words += ["-s", args.src, "-t", args.tgt, "--task", "translation_ext", "--beam", "5"]
-        pieces = args.model / "spm.model"
-        if pieces.exists():
-            words += ["--bpe", "sentencepiece", "--sentencepiece-model", str(pieces)]
-        words += ["--buffer-size", buffer, "--max-tokens", "4000", *["--int8"] * int8]
-        return checkout.command("fairseq-interactive", *words)
+    def whole(self, made: Contender, words: list[str], checkout: Checkout) -> None:
+        command = Command(made.name, words, self.folder, checkout)
+        made.run = partial(command, [line + "\n" for line in self.few])
+        made.taken = lambda _: command.cpu[-1]
 
-    def typed(self, side: str, checkout: Checkout, int8: bool) -> Contender:
-        talk = Talk(side, self.interactive(checkout, int8, "1"), checkout, self.folder)
+    def typed(self, made: Contender, words: list[str], checkout: Checkout) -> None:
+        talk = Talk(made.name, words, self.folder, checkout)
 
         def run() -> float:
             before = talk.cpu()
             for line in self.few:
-                talk.query(line)
+                talk.translate(line)
             return talk.cpu() - before
 
-        return Contender(
-            side,
-            run,
-            lambda _: as_outputs(talk.answers[-len(self.few) :]),
-            exact=False,
-            taken=lambda seconds: seconds,
-            close=talk.end,
-        )
+        made.run, made.close = run, talk.end
+        made.read = lambda _: as_outputs(talk.answers[-len(self.few) :])
 
-    def served(self, name: str, side: str, checkout: Checkout) -> Contender:
-        args = self.args
+    def served(self, made: Contender, burst: bool, checkout: Checkout) -> None:
+        args, side = self.args, made.name
         if side not in self.servers:
             server = running(args, "refill", self.folder, checkout)
-            url = self.stack.enter_context(server).url
-            warm_up(url, self.lines)
-            self.servers[side] = url
-        burst = name == "HTTP requests"
-        rate, seconds = (
-            (20 * args.rate * args.seconds, 0.05) if burst else (args.rate, args.seconds)
-        )
+            self.servers[side] = self.stack.enter_context(server).url
+            warm_up(self.servers[side], self.lines)
+        rate = 20 * args.rate * args.seconds if burst else args.rate
         answers: dict[str, str] = {}
 
         def run() -> float:
-            start = time.perf_counter()
+            start, seconds = time.perf_counter(), 0.05 if burst else args.seconds
             found = uvloop.run(load(self.servers[side], self.lines, rate, seconds, 1, answers))
             taken = time.perf_counter() - start
             if found.failed:
-                raise BenchError(f"{name}: {found.failed} requests of the server '{side}' failed")
+                raise BenchError(f"HTTP: {found.failed} requests of the server '{side}' failed")
             return taken if burst else found.p95
 
-        return Contender(
-            side,
-            run,
-            lambda _: as_outputs([answers[line] for line in sorted(answers)]),
-            exact=False,
-            taken=lambda seconds: seconds,
-        )
+        made.run = run
+        made.read = lambda _: as_outputs([answers[line] for line in sorted(answers)])
 
 
 def as_outputs(texts: Sequence[str]) -> Outputs:
@@ -221,47 +161,44 @@ def as_outputs(texts: Sequence[str]) -> Outputs:
 
 def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
-    args.model = args.model.absolute()
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # else a line for each request
+    args.model, args.before = args.model.absolute(), checked(*args.before)
     compile_modules(ROOT)
     fix_threads(1)
-    checkouts = {"ours": this_checkout(), "before": args.before}
-    title = f"{args.repeats} rounds, before: commit {args.before.commit}"
-    lines = [title, "", f"| {' | '.join(HEAD)} |", "| --- | ---: | ---: | --- | --- |"]
-    print("\n".join(lines), flush=True)
-    bad = False
+    checkouts = {"ours": Checkout(), "before": args.before}
+    rows, bad = [], False
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         cells = Cells(args, Path(name), stack)
         for cell in args.cells:
             sides = [cells.contender(cell, *side) for side in checkouts.items()]
             found = compare(sides, args.repeats, threads=1)
-            ratio = found.speed_up("ours", "before")
-            assert ratio is not None, "only contenders that must be exact are refused"
-            verdict = check(found["before"].outputs, found["ours"].outputs)
+            ours, before = found["ours"], found["before"]
+            ratio = Spread.ratio(before.seconds, ours.seconds)
+            verdict = check(before.outputs, ours.outputs)
             lost = ratio.high < LOST
             bad |= lost or bool(verdict.differing)
-            seconds = f"{Spread.of(found['ours'].seconds).median:.3f}"
-            row = [cell, seconds, spread(ratio), str(verdict), "lost" if lost else ""]
-            lines.append(f"| {' | '.join(row)} |")
-            print(lines[-1], flush=True)
-            write_page(args.out, [*lines, ""])
+            cost = f"{Spread.of(ours.seconds).median:.3f}"
+            rows.append([cell, cost, ratio.shown(3), str(verdict), "lost" if lost else ""])
+            print(" | ".join(rows[-1]), flush=True)
+    title = f"{args.repeats} rounds, before: commit {args.before.commit}\n"
+    Page(args.out, title).add(table(HEAD, rows))
     return int(bad)
 
 
 def parser() -> argparse.ArgumentParser:
-    parse = command_line(__doc__)
+    # those that servers.py takes
+    parse = command_line(__doc__, beam=5, workers=1, batch=32, flags=[])
     text_arguments(parse)
     parse.set_defaults(limit=200)
+    add = parse.add_argument
     glossary = ROOT / "data" / "demo" / "nouns.tsv"
-    parse.add_argument("--glossary", type=Path, default=glossary, help="terms (the demo's nouns)")
-    parse.add_argument("--cells", nargs="+", choices=CELLS, default=CELLS, help="some only (all)")
-    parse.add_argument("--repeats", type=int, default=9, help="timed rounds (9)")
-    parse.add_argument("--rate", type=float, default=20.0, help="requests a second (20)")
-    parse.add_argument("--seconds", type=float, default=5.0, help="that they arrive for (5)")
-    parse.add_argument("--out", type=Path, help="write OUT.md")
-    before_argument(parse)
-    servers = {"beam": 5, "workers": 1, "batch": 32, "flags": []}
-    parse.set_defaults(**servers)  # what servers.py takes
+    add("--glossary", type=Path, default=glossary, help="terms (the demo's nouns)")
+    add("--cells", nargs="+", choices=CELLS, default=CELLS, help="some only (all)")
+    add("--repeats", type=int, default=9, help="timed rounds (9)")
+    add("--rate", type=float, default=20.0, help="requests a second (20)")
+    add("--seconds", type=float, default=5.0, help="that they arrive for (5)")
+    add("--out", type=Path, help="write OUT.md")
+    other = "another checkout of this project and the Python of its environment, to compare with"
+    add("--before", nargs=2, metavar=("CHECKOUT", "PYTHON"), required=True, help=other)
     return parse
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from arguments import command_line
-from report import write_page
+from report import ROOT, Page, table
+from text import DEMO, command_line, read_lines
 
 from fairseq_ext import Translator
 from fairseq_ext.text import alignment
@@ -27,8 +27,7 @@ from fairseq_ext.text.formats import passes
 from fairseq_ext.text.marks import Projection
 from fairseq_ext.text.splitter import plain_ends
 
-ROOT = Path(__file__).parents[2]
-DATA, MODEL = ROOT / "data" / "demo", ROOT / "checkpoints" / "demo"
+DATA = ROOT / "data" / "demo"
 
 
 def nouns() -> dict[str, set[str]]:
@@ -79,64 +78,54 @@ class OneLayer:
         return out
 
 
-def measure(lines: list[str], known: dict[str, set[str]], translator: Translator) -> list[str]:
+def measure(lines: list[str], translator: Translator) -> list[list[str]]:
     """The rows of a table."""
-    found = [each[0] for each in translator.translate(lines)]
+    found, known = [each[0] for each in translator.translate(lines)], nouns()
     cases = []
     for line, hypothesis in zip(lines, found, strict=True):
         words = re.findall(r"\w+", line)
-        for word in dict.fromkeys(words):
-            if (
-                words.count(word) == 1
-                and len(there := once(known.get(word, set()), hypothesis.text)) == 1
-            ):
+        for word in (word for word in dict.fromkeys(words) if words.count(word) == 1):
+            if len(there := once(known.get(word, set()), hypothesis.text)) == 1:
                 cases.append((marked(line, word), hypothesis, there[0]))
+    assert cases, "no line has a noun whose translation stands in the output once"
     model, ours, rows = translator.models[0], alignment.Aligner(translator), []
     readers: dict[str, Any] = {"all layers": ours.attention}
-    readers |= {
-        f"layer {layer + 1}": OneLayer(model, layer) for layer in range(len(model.decoder.layers))
-    }
-    dictionary = translator.task.target_dictionary
+    readers |= {f"layer {i + 1}": OneLayer(model, i) for i in range(len(model.decoder.layers))}
+    dictionary, cpu = translator.task.target_dictionary, torch.device("cpu")
     sources = [translator.encode(line).tolist() for line in lines]
     targets = [[*map(dictionary.index, each.tokens), dictionary.eos()] for each in found]
     ways = {"assigned": alignment.assigned, "greatest": lambda table: table.argmax(1).tolist()}
     for name, reader in readers.items():
-        weights = reader.attention(
-            reader.encode(sources, torch.device("cpu")), list(enumerate(targets)), dictionary.eos()
-        )
+        encoded, pairs = reader.encode(sources, cpu), list(enumerate(targets))
+        weights = reader.attention(encoded, pairs, dictionary.eos())
         for way, alignment.assigned in ways.items():
-            pairs = {
+            of = {
                 line: ours.of_sentence(line, h, w.float(), 0)
                 for line, h, w in zip(lines, found, weights, strict=True)
             }
             right = sum(
-                f"<b>{word}</b>" in Projection(s, h.text, pairs[s.plain]).rendered()
+                f"<b>{word}</b>" in Projection(s, h.text, of[s.plain]).rendered()
                 for s, h, word in cases
             )
-            rows.append(
-                f"| {name} | {way} | {right} of {len(cases)} | {100 * right / len(cases):.1f} % |"
-            )
+            share = f"{100 * right / len(cases):.1f} %"
+            rows.append([name, way, f"{right} of {len(cases)}", share])
     alignment.assigned = ways["assigned"]
     return rows
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parse = command_line(__doc__)
     parse.add_argument("--limit", type=int, help="lines of each set (default: all)")
     parse.add_argument("--sets", nargs="+", default=["test"])
     parse.add_argument("--out", type=Path, help="write OUT.md")
-    args = parse.parse_args()
-    page: list[str] = []
-    translator, known = Translator.from_folder(MODEL, cpu=True, beam=5), nouns()
+    args = parse.parse_args(argv)
+    page, translator = Page(args.out), Translator.from_folder(DEMO, cpu=True, beam=5)
     for name in args.sets:
-        text = (DATA / f"{name}.de").read_text(encoding="utf-8").splitlines()
         # without the lines that have placeholders
-        lines = [line for line in text if not re.search("[{%]", line)][: args.limit]
-        page += [f"{name}, {len(lines)} lines", ""]
-        page += ["| attention | words | right | |", "| --- | --- | ---: | ---: |"]
-        page += [*measure(lines, known, translator), ""]
-        print("\n".join(page), flush=True)
-        write_page(args.out, page)
+        text = [line for line in read_lines(DATA / name, "de") if not re.search("[{%]", line)]
+        rows = measure(text[: args.limit], translator)
+        page.add(f"{name}, {len(text[: args.limit])} lines\n")
+        page.add(table(["attention", "words", "right", ""], rows))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,18 @@
-"""A test set and a model laid out as fairseq-generate wants them, without fairseq-preprocess:
-`--dataset-impl raw` reads text."""
+"""A test set and a model laid out as fairseq-generate wants them, without fairseq-preprocess
+(`--dataset-impl raw` reads text), and the command lines of the scripts that measure."""
 
+import argparse
 import shutil
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from equality import Outputs
-from harness import BenchError
+from harness import BenchError, Outputs
+from report import ROOT, cores
+
+DEMO = ROOT / "checkpoints" / "demo"
 
 
 @dataclass
@@ -19,7 +24,19 @@ class Text:
     model: Path
     source: str
     target: str
+    sources: list[str]
     references: list[str]
+
+    @property
+    def bpe(self) -> list[str]:
+        """Flags of a command that segments by itself."""
+        spm = self.model / "spm.model"
+        return [*"--bpe sentencepiece --sentencepiece-model".split(), str(spm)] * spm.exists()
+
+    @property
+    def file(self) -> Path:
+        """The segmented source."""
+        return self.folder / f"test.{self.source}-{self.target}.{self.source}"
 
     def bleu(self, outputs: Outputs) -> float:
         """sacrebleu of the best hypotheses; tokens are ids of the target dictionary."""
@@ -46,58 +63,65 @@ class Text:
         return (joined + " ").replace("@@ ", "").strip()
 
 
-def prepare(
-    folder: Path, model: Path, text: str, source: str, target: str, limit: int | None = None
-) -> Text:
-    """Lay out the first `limit` lines of TEXT.source and TEXT.target in `folder`, segmented by
-    MODEL/spm.model if there is one."""
-    for file in (
-        model / "checkpoint.pt",
-        model / f"dict.{source}.txt",
-        model / f"dict.{target}.txt",
-    ):
+def read_lines(prefix: str | Path, language: str, limit: int | None = None) -> list[str]:
+    """The first lines of PREFIX.language. Errors: BenchError."""
+    try:
+        # not splitlines(): it also cuts at rare separators inside a line, which would shift
+        # one side against the other
+        text = Path(f"{prefix}.{language}").read_text(encoding="utf-8")
+        return text.removesuffix("\n").split("\n")[:limit]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise BenchError(f"cannot read {prefix}.{language}: {reason}") from error
+
+
+def parallel_lines(
+    prefix: str | Path, languages: Sequence[str], limit: int | None = None
+) -> tuple[list[str], list[str]]:
+    """The first lines of both sides. Errors: BenchError."""
+    source, target = (read_lines(prefix, language, limit) for language in languages)
+    if len(source) != len(target):
+        pairs = zip(languages, (source, target), strict=True)
+        raise BenchError(" and ".join(f"{prefix}.{x} has {len(side)} lines" for x, side in pairs))
+    return source, target
+
+
+def model_files(model: Path, source: str, target: str) -> list[Path]:
+    """Checkpoint and dictionaries. Errors: BenchError where one is missing."""
+    files = [model / name for name in ("checkpoint.pt", f"dict.{source}.txt", f"dict.{target}.txt")]
+    for file in files:
         if not file.exists():
             raise BenchError(
                 f"{file} is missing: --model wants a folder with checkpoint.pt, dict.*.txt and, "
                 "for SentencePiece, spm.model"
             )
+    return files
+
+
+def prepare(
+    folder: Path,
+    model: Path,
+    text: str,
+    source: str,
+    target: str,
+    limit: int | None = None,
+    keep: Callable[[int], bool] = lambda number: True,
+) -> Text:
+    """Lay out the first `limit` lines of TEXT.source and TEXT.target in `folder` (made where it is
+    not there), segmented by MODEL/spm.model if there is one; keep: only lines of these numbers."""
+    files = model_files(model, source, target)
+    folder.mkdir(parents=True, exist_ok=True)
     segment = segmenter(model / "spm.model")
-    lines = {}
-    for language in (source, target):
+    lines = dict(zip((source, target), parallel_lines(text, (source, target), limit), strict=True))
+    for language, side in lines.items():
+        lines[language] = [line for number, line in enumerate(side) if keep(number)]
         shutil.copy(model / f"dict.{language}.txt", folder)
-        try:
-            # not splitlines(): it also cuts at rare separators inside a line, which would shift
-            # one side against the other
-            lines[language] = (
-                Path(f"{text}.{language}")
-                .read_text(encoding="utf-8")
-                .removesuffix("\n")
-                .split("\n")[:limit]
-            )
-        except (OSError, UnicodeDecodeError) as error:
-            raise BenchError(
-                f"cannot read {text}.{language}: "
-                f"{getattr(error, 'strerror', None) or 'it is not UTF-8'}"
-            ) from error
-        segmented = [segment(line) for line in lines[language]]
         (folder / f"test.{source}-{target}.{language}").write_text(
-            "".join(line + "\n" for line in segmented), encoding="utf-8"
+            "".join(segment(line) + "\n" for line in lines[language]), encoding="utf-8"
         )
-    if len(lines[source]) != len(lines[target]):
-        raise BenchError(
-            f"{text}.{source} has {len(lines[source])} lines and {text}.{target} "
-            f"{len(lines[target])}"
-        )
-    flags = [
-        str(folder),
-        "--path",
-        str(model / "checkpoint.pt"),
-        "--source-lang",
-        source,
-        "--target-lang",
-        target,
-    ]
-    return Text(folder, [*flags, "--dataset-impl", "raw"], model, source, target, lines[target])
+    flags = [str(folder), "--path", str(files[0]), "--source-lang", source]
+    flags += ["--target-lang", target, "--dataset-impl", "raw"]
+    return Text(folder, flags, model, source, target, *lines.values())
 
 
 def segmenter(model: Path):
@@ -109,3 +133,43 @@ def segmenter(model: Path):
 
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     return lambda line: " ".join(processor.encode(line, out_type=str))
+
+
+def command_line(description: str | None, **defaults: Any) -> argparse.ArgumentParser:
+    """A parser without flags, whose help begins with the script's own text; defaults: further
+    values of the namespace."""
+    parse = argparse.ArgumentParser(
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parse.set_defaults(**defaults)
+    return parse
+
+
+def text_arguments(parse: argparse.ArgumentParser, flag: str = "--text") -> None:
+    """Model and text; without arguments the demo's."""
+    add = parse.add_argument
+    where = "folder with checkpoint.pt, dict.*.txt, spm.model (the demo model)"
+    add("--model", type=Path, default=DEMO, help=where)
+    default = str(ROOT / "data" / "demo" / "test")
+    add(flag, default=default, help="prefix of the two text files (the demo's)")
+    add("--src", default="de", help="source language and suffix (de)")
+    add("--tgt", default="en", help="target language and suffix (en)")
+    add("--limit", type=int, help="first sentences only (all)")
+
+
+def timing_arguments(parse: argparse.ArgumentParser, repeats: int = 5) -> None:
+    """How it is timed, and where the tables go."""
+    add = parse.add_argument
+    add("--repeats", type=int, default=repeats, help=f"timed rounds ({repeats})")
+    add("--threads", type=int, default=cores(), help="torch threads (all cores)")
+    add("--out", type=Path, help="write OUT.md and OUT.json")
+
+
+def run_script(main: Callable[[], int | None]) -> None:
+    """Run a script's main; a benchmark that cannot go on ends in one sentence."""
+    try:
+        sys.exit(main())
+    except BenchError as error:
+        sys.exit(f"error: {error}")

@@ -27,8 +27,8 @@ from fairseq.data import Dictionary
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
 
-from arguments import command_line  # noqa: E402
 from report import write_page  # noqa: E402
+from text import command_line  # noqa: E402
 
 from fairseq_ext import Translator
 from fairseq_ext.search.phrases.token_automaton import TokenAutomaton, trimmed

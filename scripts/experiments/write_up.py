@@ -1,16 +1,18 @@
-"""What tables.py and figures.py of every experiment share: they read one JSON file of results
-and write next to it."""
+"""What the scripts of every paper share: searches that are kept in files, results in one JSON file,
+and tables.py and figures.py, which read it and write next to it."""
 
 import json
+import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
 
-from arguments import command_line  # noqa: E402
 from harness import BenchError  # noqa: E402
+from report import table  # noqa: E402, F401
+from text import command_line  # noqa: E402
 
 Results = dict[str, Any]
 Row = list[str]
@@ -25,10 +27,34 @@ def read_results(out: Path, script: str) -> Results:
         raise BenchError(f"{file} is missing: run {script} --out {out} first") from error
 
 
-def table(head: Row, rows: list[Row]) -> str:
-    """A Markdown table, the first column to the left."""
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+def write_json(file: Path, value: Any) -> None:
+    """Write a file in one move: an interrupted run leaves whole files only."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps(value, indent=1, ensure_ascii=False), encoding="utf-8")
+    os.replace(part, file)
+
+
+def kept(file: Path, key: Any, make: Callable[[], Any]) -> Any:
+    """The value in `file` if it was made from the same key, else a new one, which is kept there."""
+    key = json.loads(json.dumps(key, default=str))
+    if file.exists():
+        saved = json.loads(file.read_text(encoding="utf-8"))
+        if saved["key"] == key:
+            return saved["value"]
+    print(file.stem, file=sys.stderr, flush=True)
+    write_json(file, {"key": key, "value": make()})
+    return json.loads(file.read_text(encoding="utf-8"))["value"]
+
+
+def with_interval(quality: Mapping[str, float]) -> str:
+    """BLEU with half the width of its 95 % interval."""
+    return f"{quality['bleu']:.2f} ±{(quality['high'] - quality['low']) / 2:.2f}"
+
+
+def difference_cell(over: Sequence[float] | None) -> str:
+    """A difference and its interval; "" for none."""
+    return "{:+.2f} ({:+.2f} to {:+.2f})".format(*over) if over else ""
 
 
 def made_by(facts: Mapping[str, Any]) -> str:

@@ -1,5 +1,5 @@
-"""The benchmark's rivals: processes of their own, and Bergamot's model, which gives fairseq's
-translations."""
+"""The benchmark's rivals give fairseq's translations where their models can hold fairseq's, and a
+comparison of two checkouts says where one is slower."""
 
 import os
 import shutil
@@ -7,20 +7,21 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 BENCH = Path(__file__).resolve().parents[2] / "scripts" / "bench"
 sys.path.insert(0, str(BENCH))
 
-import rivals  # noqa: E402
-from contenders import ours, quiet  # noqa: E402
-from ct2_process import instructions  # noqa: E402
-from firefox import bergamot  # noqa: E402
-from firefox_model import FIREFOX, add_multipliers, make  # noqa: E402
+import firefox  # noqa: E402
+import marian  # noqa: E402
+import models  # noqa: E402
+import speed  # noqa: E402
+from contenders import build, ours  # noqa: E402
+from ct2 import instructions  # noqa: E402
+from engines import Engine  # noqa: E402
 from harness import BenchError  # noqa: E402
-from rival_process import Rival  # noqa: E402
 from text import prepare  # noqa: E402
 
-PYTHON = "FAIRSEQ_EXT_BERGAMOT"  # a Python that has bergamot
 TOKENS, LINES, WORDS = 8, 8, 400
 LOG = """[info]  - Selected ISA: AVX2
 [info]  - SGEMM backend: DNNL (packed: false)
@@ -31,42 +32,9 @@ LOG = """[info]  - Selected ISA: AVX2
 def test_a_rival_that_cannot_run_ends_in_one_sentence(tmp_path):
     request = {"engine": "bergamot", "config": {}}
     with pytest.raises(BenchError, match="the process of bergamot ended: .* has no bergamot"):
-        Rival("bergamot", sys.executable, request)
+        Engine("bergamot", sys.executable, request)
     with pytest.raises(BenchError, match="cannot be started: No such file"):
-        Rival("bergamot", str(tmp_path / "python"), request)
-
-
-@pytest.mark.parametrize("beam", [1, 3])
-def test_bergamots_model_gives_the_same_translations(beam, tmp_path):
-    python = shutil.which(os.environ.get(PYTHON, ""))
-    if python is None:
-        pytest.skip(f"Bergamot is not installed: name a Python that has it in {PYTHON}")
-    small = FIREFOX | {
-        f"{side}_{name}": n
-        for side in ("encoder", "decoder")
-        for name, n in {"layers": 2, "embed_dim": 64, "ffn_embed_dim": 128}.items()
-    }
-    folder = tmp_path / "model"
-    with quiet():
-        make(folder, WORDS, small)
-    (tmp_path / "text").mkdir()
-    text = prepare(tmp_path / "text", folder, str(folder / "text"), "de", "en", LINES)
-    flags = ["--cpu", "--beam", str(beam), "--max-len-b", str(TOKENS)]
-    lexical = ["--softmax", "lexical", "--shortlist-file", str(folder / "lexicon")]
-    lexical += ["--shortlist-top", "52", "--shortlist-words", "50"]
-    add_multipliers(folder, text, flags)
-    for more, name, words, least in (
-        ([], "bergamot float32", TOKENS, LINES - 1),
-        (lexical, "bergamot float32 lexical", TOKENS, LINES - 1),
-        ([], "bergamot int8shiftAlphaAll", 1, LINES // 2),  # later words are others in 8 bits
-    ):
-        own = ours(text, [*flags, *more])
-        expected = [best[0][0] for best in own.read(own.run())]
-        assert len({tuple(each) for each in expected}) > LINES // 2, "weights tell lines apart"
-        rival = bergamot(python, folder, text, flags, name, "cpu")
-        found = [best[0][0][:words] for best in rival.read(rival.run())]
-        same = [a == b[:words] for a, b in zip(found, expected, strict=True)]
-        assert sum(same) >= least, (name, same)
+        Engine("bergamot", str(tmp_path / "python"), request)
 
 
 def test_ctranslate2_says_which_instructions_it_uses():
@@ -74,7 +42,62 @@ def test_ctranslate2_says_which_instructions_it_uses():
     assert instructions(LOG, "int8") == "AVX2; products MKL, packed"
 
 
-def test_a_table_shows_its_flags_without_paths():
-    given = "--model m --threads 2 --beams 1 5 --out o".split()
-    assert rivals.flags_shown(given) == "--threads 2 --beams 1 5"
-    assert rivals.shapes(1) == ["1x1"] and rivals.shapes(2) == ["2x1", "1x2"]
+@pytest.mark.parametrize("beam", [1, 3])
+def test_bergamots_model_gives_the_same_translations(beam, tmp_path):
+    if shutil.which(os.environ.get(firefox.PYTHON, "")) is None:
+        pytest.skip(f"Bergamot is not installed: name a Python that has it in {firefox.PYTHON}")
+    settings = models.sizes(2, 64, 128, 8)
+    folder = firefox.make(tmp_path / "model", WORDS, settings)
+    text = prepare(tmp_path / "text", folder, str(folder / "text"), "de", "en", LINES)
+    flags = f"--cpu --beam {beam} --max-len-b {TOKENS}".split()
+    for more, name, words, least in (
+        ([], "bergamot float32", TOKENS, LINES - 1),
+        (firefox.lexicon(folder), "bergamot float32 lexical", TOKENS, LINES - 1),
+        ([], "bergamot int8shiftAlphaAll", 1, LINES // 2),  # later words are others in 8 bits
+    ):
+        own, rival = ours(text, [*flags, *more]), build(name, text, flags)
+        expected = [best[0][0] for best in own.read(own.run())]
+        assert len({tuple(each) for each in expected}) > LINES // 2, "weights tell lines apart"
+        found = [best[0][0][:words] for best in rival.read(rival.run())]
+        same = [a == b[:words] for a, b in zip(found, expected, strict=True)]
+        assert sum(same) >= least, (name, same)
+
+
+def test_marian_gives_the_same_translations_and_scores(tmp_path):
+    """Where positions and the start are as in Marian."""
+    pytest.importorskip("pymarian", reason="pymarian is not installed")
+    made = {}
+    for name, tokens in (("ours", TOKENS), ("marian float32", TOKENS - 1)):
+        folder = models.make((60, models.sizes(2, 32, 64, 4)), tmp_path / name)
+        saved = torch.load(folder / "checkpoint.pt", weights_only=False)
+        models.distinguishing(saved["model"])
+        saved = marian.with_marians_positions(saved, longest=64) if name == "ours" else saved
+        torch.save(saved, folder / "checkpoint.pt")
+        text = prepare(tmp_path / f"text-{name}", folder, str(folder / "text"), "de", "en", LINES)
+        flags = f"--cpu --beam 1 --batch-size 4 --unnormalized --max-len-b {tokens}".split()
+        made[name] = build(name, text, flags)
+    pairs = [pair for batch in made["ours"].run() for pair in zip(*batch, strict=True)]
+    expected = {number: nbest[0] for number, nbest in pairs}
+    assert len({tuple(each["tokens"].tolist()) for each in expected.values()}) > 4
+    rival = made["marian float32"]
+    for i, ((tokens, score),) in enumerate(rival.read(rival.run())):
+        assert tokens == expected[i]["tokens"][:-1].tolist()
+        total = float(expected[i]["positional_scores"][:-1].sum())
+        assert score == pytest.approx(total, abs=1e-3)
+
+
+@pytest.mark.parametrize("lost", [0.0, 1e9], ids=["held", "lost"])
+def test_a_cell_is_lost_where_its_whole_interval_is_below_the_bound(lost, tmp_path, monkeypatch):
+    """This checkout on both sides."""
+    monkeypatch.setattr(speed, "LOST", lost)
+    monkeypatch.setattr(speed, "fix_threads", lambda threads: None)  # this process has other tests
+    assert len(speed.CELLS) == len(set(speed.CELLS)) == 14
+    cells = ["constrained, int8", "typed line, float32", "HTTP requests"] if lost else ["HTTP p95"]
+    before = ["--before", str(BENCH.parents[1]), sys.executable]
+    small = [*"--repeats 1 --limit 2 --seconds 0.2 --out".split(), str(tmp_path / "out")]
+    assert speed.main([*before, *small, "--cells", *cells]) == int(lost > 0)
+    lines = (tmp_path / "out.md").read_text(encoding="utf-8").splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")][2:]
+    assert [row[0] for row in rows] == cells
+    assert all(float(row[2].split()[0]) > 0 and "equal (" in row[3] for row in rows)
+    assert all((row[-1] == "lost") == (lost > 0) for row in rows)

@@ -4,7 +4,9 @@ do their work on a small corpus."""
 import functools
 import gzip
 import http.server
+import itertools
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -59,15 +61,15 @@ def test_help_is_printed_without_set_up(script, tmp_path):
 
 @pytest.fixture
 def python_of(tmp_path):
-    """Make a `python3` that claims a version (and has a venv module or not), first in PATH."""
+    """Make a `python3` that claims a version (and has a venv module or not), first in PATH, and
+    notes its arguments."""
 
     def make(version: str, venv: bool = True) -> str:
         fake = tmp_path / "bin" / "python3"
         fake.parent.mkdir(exist_ok=True)
-        fake.write_text(
-            "#!/bin/sh\n"
-            f'case "$2" in *version_info*) echo {version} ;; *) exit {0 if venv else 1} ;; esac\n'
-        )
+        answer = f"*version_info*) echo {version} ;; *) exit {0 if venv else 1} ;;"
+        log = f'echo "$*" >> {tmp_path}/log'
+        fake.write_text(f'#!/bin/sh\n{log}\ncase "$2" in {answer} esac\n')
         fake.chmod(0o755)
         return f"{fake.parent}{os.pathsep}{os.environ['PATH']}"
 
@@ -77,65 +79,50 @@ def python_of(tmp_path):
 def set_up(tmp_path: Path, path: str, **environment) -> subprocess.CompletedProcess:
     environment = {**os.environ, "PATH": path, "VENV": str(tmp_path / "venv"), **environment}
     environment.pop("PYTHON", None)
-    return subprocess.run(
-        [str(ROOT / "scripts" / "setup.sh")],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=environment,
-    )
+    script = [str(ROOT / "scripts" / "setup.sh")]
+    return subprocess.run(script, capture_output=True, text=True, timeout=60, env=environment)
 
 
 @pytest.mark.parametrize("version", ["3.9", "2.7", "4.0"])
 def test_set_up_refuses_a_python_that_is_too_old(tmp_path, python_of, version):
     done = set_up(tmp_path, python_of(version))
-    assert done.returncode == 1
-    assert done.stderr == (
-        f"set-up: 'python3' is Python {version}, but 3.10 or newer is needed; name "
-        "one with PYTHON=.\n"
-    )
+    said = f"'python3' is Python {version}, but 3.10 or newer is needed; name one with PYTHON=."
+    assert done.returncode == 1 and done.stderr == f"set-up: {said}\n"
     assert not (tmp_path / "venv").exists()
 
 
-def test_set_up_names_the_missing_venv_module(tmp_path, python_of):
+def test_set_up_refuses_what_it_cannot_use_and_leaves_it_alone(tmp_path, python_of):
+    """Such as an environment of uv's, which has no pip; or one that has moved."""
+    path, place = python_of("3.12"), tmp_path / "venv"
+    done = set_up(tmp_path, path, WHEELS=str(tmp_path / "none"))
+    assert done.returncode == 1 and "is not a folder" in last(done)
     done = set_up(tmp_path, python_of("3.12", venv=False))
     assert done.returncode == 1
     assert "has no venv module" in last(done) and "python3.12-venv" in last(done)
-
-
-def test_set_up_leaves_a_folder_that_is_no_environment_alone(tmp_path, python_of):
-    (tmp_path / "venv").mkdir()
-    (tmp_path / "venv" / "precious.txt").write_text("keep")
-    done = set_up(tmp_path, python_of("3.12"))
+    python_of("3.12")
+    place.mkdir()
+    (place / "precious.txt").write_text("keep")
+    done = set_up(tmp_path, path)
     assert done.returncode == 1 and "is no virtual environment" in last(done)
-    assert (tmp_path / "venv" / "precious.txt").read_text() == "keep"
-
-
-def test_set_up_never_clears_an_environment_that_it_did_not_make(tmp_path, python_of):
-    """Such as uv's, which has no pip; or one that has moved."""
-    venv.create(tmp_path / "venv", with_pip=False)
-    (tmp_path / "venv" / "precious.txt").write_text("keep")
-    done = set_up(tmp_path, python_of("3.12"))
+    venv.create(place, with_pip=False)
+    done = set_up(tmp_path, path)
     assert done.returncode == 1 and last(done) == (
-        f"set-up: {tmp_path}/venv was not made by this script and cannot be used, because it has "
-        f"no pip ({tmp_path}/venv/bin/python -m ensurepip installs it); name another place with "
+        f"set-up: {place} was not made by this script and cannot be used, because it has "
+        f"no pip ({place}/bin/python -m ensurepip installs it); name another place with "
         "VENV=, or remove it."
     )
-    (tmp_path / "venv" / "bin" / "python").unlink()
-    assert "because its Python does not start" in last(set_up(tmp_path, python_of("3.12")))
-    assert (tmp_path / "venv" / "precious.txt").read_text() == "keep"
+    (place / "bin" / "python").unlink()
+    assert "because its Python does not start" in last(set_up(tmp_path, path))
+    assert (place / "precious.txt").read_text() == "keep"
 
 
-def test_set_up_clears_what_it_made_where_that_is_broken(tmp_path):
-    fake = tmp_path / "bin" / "python3"
-    fake.parent.mkdir()
-    fake.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/log\necho 3.12\n')
-    fake.chmod(0o755)
-    path = f"{fake.parent}{os.pathsep}{os.environ['PATH']}"
+def test_set_up_clears_what_it_made_where_that_is_broken(tmp_path, python_of):
+    path, log = python_of("3.12"), tmp_path / "log"
     for made in (["-m venv"], ["-m venv", "-m venv --clear"]):
         set_up(tmp_path, path)  # which ends since no Python is in what the fake one made
-        log = [line for line in (tmp_path / "log").read_text().splitlines() if "-m venv" in line]
-        assert log == [f"{words} {tmp_path}/venv" for words in made]
+        lines = [line for line in log.read_text().splitlines() if line.startswith("-m venv")]
+        assert lines == [f"{words} {tmp_path}/venv" for words in made]
+        (tmp_path / "venv").mkdir(exist_ok=True)
         (tmp_path / "venv" / "pyvenv.cfg").touch()
 
 
@@ -157,65 +144,41 @@ def test_set_up_leaves_fairseqs_compiled_parts_out_where_they_cannot_be_built(
     fake.chmod(0o755)
     names = "say|die|pip|builds|install_fairseq"
     code = f'eval "$(sed -nE "/^({names})\\(\\)/,/^}}/p" {ROOT}/scripts/setup.sh)"'
-    done = subprocess.run(
-        ["bash", "-ec", f"{code}; install_fairseq"],
-        env=os.environ
-        | {"VENV": str(tmp_path / "venv"), "FAIRSEQ": "fairseq==0.12.2"}
-        | {"CXX": "true" if has_compiler else "/no/compiler", "WHEELS": ""},
-        capture_output=True,
-        text=True,
-    )
+    settings = {"VENV": str(tmp_path / "venv"), "FAIRSEQ": "fairseq==0.12.2", "WHEELS": ""}
+    settings["CXX"] = "true" if has_compiler else "/no/compiler"
+    done = run("bash", "-ec", f"{code}; install_fairseq", **settings)
     assert done.returncode == 0, done.stderr
-    requested = [
-        each for each in (tmp_path / "log").read_text().splitlines() if " pip install" in each
-    ]
+    log = (tmp_path / "log").read_text().splitlines()
+    requested = [each for each in log if " pip install" in each]
     builds = has_compiler and has_headers
     assert len(requested) == (1 if builds or has_wheel else 2)
     assert requested[-1].startswith("1 ") == (not builds and not has_wheel)  # READTHEDOCS
     assert ("without fairseq's compiled parts" in done.stderr) == (not builds and not has_wheel)
 
 
-def test_set_up_refuses_a_wheel_cache_that_is_not_there(tmp_path, python_of):
-    done = set_up(tmp_path, python_of("3.12"), WHEELS=str(tmp_path / "none"))
-    assert done.returncode == 1 and "is not a folder" in last(done)
-
-
 # ---- Multi30k
 
-SUBJECTS = [
-    ("Ein Mann", "A man"),
-    ("Eine Frau", "A woman"),
-    ("Das Kind", "The child"),
-    ("Der Hund", "The dog"),
-    ("Ein Junge", "A boy"),
-]
-VERBS = [
-    ("läuft", "runs"),
-    ("schläft", "sleeps"),
-    ("spielt", "plays"),
-    ("wartet", "waits"),
-    ("singt", "sings"),
-]
-PLACES = [
-    ("im Park", "in the park"),
-    ("am Strand", "on the beach"),
-    ("auf der Straße", "in the street"),
-    ("zu Hause", "at home"),
-]
+SUBJECTS = (
+    "Ein Mann|A man, Eine Frau|A woman, Das Kind|The child, Der Hund|The dog, Ein Junge|A boy"
+)
+VERBS = "läuft|runs, schläft|sleeps, spielt|plays, wartet|waits, singt|sings"
+PLACES = (
+    "im Park|in the park, am Strand|on the beach, auf der Straße|in the street, zu Hause|at home"
+)
 
 
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory) -> Path:
     """A corpus of 100 pairs in the dataset's own file names."""
     folder = tmp_path_factory.mktemp("raw")
+    parts = [[each.split("|") for each in text.split(", ")] for text in (SUBJECTS, VERBS, PLACES)]
     pairs = [
-        (f"{s} {v} {p}.", f"{t} {w} {q}.") for s, t in SUBJECTS for v, w in VERBS for p, q in PLACES
+        [f"{' '.join(words)}." for words in zip(*p, strict=True)] for p in itertools.product(*parts)
     ]
     for part, chosen in (("train", pairs), ("val", pairs[::7]), ("test_2016_flickr", pairs[::9])):
         for side, language in enumerate(("de", "en")):
-            (folder / f"{part}.{language}").write_text(
-                "".join(f"{pair[side]}\n" for pair in chosen), encoding="utf-8"
-            )
+            text = "".join(f"{pair[side]}\n" for pair in chosen)
+            (folder / f"{part}.{language}").write_text(text, encoding="utf-8")
     return folder
 
 
@@ -230,118 +193,71 @@ JOIN = {
 def test_prepare_multi30k_binarises_a_local_copy(raw, tmp_path, bpe):
     done = prepare("--raw", raw, "--out", tmp_path, "--bpe", bpe, "--vocab", 80)
     assert done.returncode == 0, done.stdout + done.stderr
-    for name in ("train", "valid", "test"):
-        for language in ("de", "en"):
-            assert (tmp_path / "bin" / f"{name}.de-en.{language}.bin").stat().st_size > 0
-    assert (tmp_path / "bin" / "dict.de.txt").read_text() == (
-        tmp_path / "bin" / "dict.en.txt"
-    ).read_text()
+    for name, language in itertools.product(("train", "valid", "test"), ("de", "en")):
+        assert (tmp_path / "bin" / f"{name}.de-en.{language}.bin").stat().st_size > 0
+    both = [(tmp_path / "bin" / f"dict.{language}.txt").read_text() for language in ("de", "en")]
+    assert both[0] == both[1]
     segmented = (tmp_path / "test.de").read_text(encoding="utf-8").splitlines()
-    assert [JOIN[bpe](line) for line in segmented] == (raw / "test_2016_flickr.de").read_text(
-        encoding="utf-8"
-    ).splitlines()
+    expected = (raw / "test_2016_flickr.de").read_text(encoding="utf-8").splitlines()
+    assert [JOIN[bpe](line) for line in segmented] == expected
     assert max(len(line.split()) for line in segmented) > 5  # words were split
-
-
-@drawn(0)  # long
-def test_prepare_multi30k_takes_the_segmentation_and_dictionaries_of_a_checkpoint(raw, tmp_path):
-    first, second = tmp_path / "first", tmp_path / "second"
-    assert prepare("--raw", raw, "--out", first, "--vocab", 80).returncode == 0
-    done = prepare(
-        "--raw",
-        raw,
-        "--out",
-        second,
-        "--spm",
-        first / "spm.model",
-        "--dict",
-        first / "bin",
-        "--src",
-        "en",
-        "--tgt",
-        "de",
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert (second / "test.de").read_text() == (first / "test.de").read_text()
-    assert (second / "bin" / "dict.en.txt").read_text() == (
-        first / "bin" / "dict.en.txt"
-    ).read_text()
+    if bpe == "sentencepiece":  # another direction with this segmentation and dictionary
+        own = ["--spm", tmp_path / "spm.model", "--dict", tmp_path / "bin"]
+        done = prepare("--raw", raw, "--out", tmp_path / "2", *own, "--src", "en", "--tgt", "de")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert (tmp_path / "2" / "test.de").read_text() == (tmp_path / "test.de").read_text()
+        assert (tmp_path / "2" / "bin" / "dict.en.txt").read_text() == both[1]
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--src", "de", "--tgt", "de"], "--src and --tgt are both de"),
-        (["--raw", "{raw}", "--tgt", "fr"], "train.fr is missing"),
-        (["--raw", "{raw}", "--vocab", "90000"], "change --vocab"),
-        (["--raw", "{raw}", "--dict", "{raw}"], "has no dict.de.txt"),
-        (["--raw", "{raw}", "--spm", "{raw}/train.de"], "is no SentencePiece model"),
-        (
-            ["--raw", "{raw}", "--spm", "{raw}/train.de", "--bpe", "subword-nmt"],
-            "cannot go with --bpe subword-nmt",
-        ),
+        ("--src de --tgt de", "--src and --tgt are both de"),
+        ("--raw RAW --tgt fr", "train.fr is missing"),
+        ("--raw RAW --vocab 90000", "change --vocab"),
+        ("--raw RAW --dict RAW", "has no dict.de.txt"),
+        ("--raw RAW --spm RAW/train.de", "is no SentencePiece model"),
+        ("--raw RAW --spm x --bpe subword-nmt", "cannot go with --bpe subword-nmt"),
+        ("--raw SHORT", "they are not parallel"),
+        ("--raw WRONG", "is not UTF-8"),
     ],
 )
 def test_prepare_multi30k_refuses_in_one_sentence(raw, tmp_path, arguments, sentence):
-    done = prepare(*(argument.format(raw=raw) for argument in arguments), "--out", tmp_path)
+    for name, text in (("SHORT", b"eins\n"), ("WRONG", b"\xff\xfe\n" * 100)):
+        shutil.copytree(raw, tmp_path / name)
+        (tmp_path / name / "train.de").write_bytes(text)
+        arguments = arguments.replace(name, str(tmp_path / name))
+    done = prepare(*arguments.replace("RAW", str(raw)).split(), "--out", tmp_path / "out")
     assert done.returncode == 1
     assert sentence in last(done) and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [(b"eins\n", "they are not parallel"), (b"\xff\xfe\n" * 100, "is not UTF-8")],
-)
-def test_prepare_multi30k_refuses_damaged_text(raw, tmp_path, text, sentence):
-    for file in raw.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    (tmp_path / "train.de").write_bytes(text)
-    done = prepare("--raw", tmp_path, "--out", tmp_path / "out")
-    assert done.returncode == 1 and sentence in last(done)
-
-
-# ---- downloads, from a server of our own
-
-
 def test_prepare_multi30k_downloads_and_unpacks(raw, tmp_path):
+    """From a server of our own."""
     served, out = tmp_path / "served", tmp_path / "out"
     served.mkdir()
     for file in raw.iterdir():
         (served / f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r}); import prepare_multi30k as p, "
-        f"pathlib; p.SOURCE, out = sys.argv[1], pathlib.Path({str(out)!r}); "
+        "pathlib; p.SOURCE, out = sys.argv[1], pathlib.Path(sys.argv[2]); "
         "p.download(out, ('de', 'en')); p.check_parallel(out, ('de', 'en'))"
     )
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=served)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
-        done = run(sys.executable, "-c", code, url, no_proxy="127.0.0.1")
-        missing = run(
-            sys.executable, "-c", code.replace(str(out), str(raw.parent / "new")), f"{url}/no"
-        )
+        fetch = [sys.executable, "-c", code]
+        done = run(*fetch, url, out, no_proxy="127.0.0.1")
+        missing = run(*fetch, f"{url}/no", tmp_path / "new", no_proxy="127.0.0.1")
         server.shutdown()
     assert done.returncode == 0, done.stderr
     assert (out / "val.de").read_bytes() == (raw / "val.de").read_bytes()
     assert missing.returncode == 1 and "train.de.gz cannot be fetched" in last(missing)
 
 
-# ---- demo
-
-
-def demo(*arguments) -> subprocess.CompletedProcess:
-    return run(warm.python(), ROOT / "scripts" / "demo.py", *arguments)
-
-
-def test_demo_lists_its_methods():
-    done = demo("--list")
-    assert done.returncode == 0
-    assert done.stdout.startswith("ours, no flag: (no flag)\n8 bits: --int8\n")
-
-
 @pytest.mark.parametrize("flag", ["--limit", "--rounds", "--threads"])
 def test_demo_refuses_in_one_sentence(flag):
-    done = demo(flag, "0")
+    done = run(warm.python(), ROOT / "scripts" / "demo.py", flag, "0")
     assert done.returncode == 1
     assert done.stderr == f"demo: {flag} must be 1 or more, not 0\n"

@@ -23,8 +23,8 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
 
-from arguments import command_line  # noqa: E402
 from report import write_page  # noqa: E402
+from text import command_line  # noqa: E402
 
 from fairseq_ext import Translator
 from fairseq_ext.search.finished import Hypothesis

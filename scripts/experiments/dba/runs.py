@@ -10,8 +10,6 @@ the model is loaded before. --paper adds the paper's own search (paper.py).
 """
 
 import argparse
-import json
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +37,7 @@ from searches import (
     run_script,
     text_arguments,
 )
+from write_up import kept, write_json
 
 from fairseq_ext.translator import Translator
 
@@ -105,37 +104,22 @@ class Runs:
         sources = [self.sources[i] for i in sentences]
         given = None if constraints is None else [list(constraints[i]) for i in sentences]
         changed = [] if change is None else [change.__name__]
-        key = json.dumps(
-            [self.flags, flags, sources, given, "processor time", *changed],
-            sort_keys=True,
-            default=str,
-        )
-        file = self.args.out / "searches" / f"{label}.json"
-        if file.exists():
-            saved = json.loads(file.read_text(encoding="utf-8"))
-            if saved.pop("key") == key:
-                return Run(**saved)
-        print(label, file=sys.stderr, flush=True)
-        translator = Translator(**self.flags, **flags)
-        signature = translator.signature
-        if change is not None:
-            change(translator)
-            signature += f"|experiment:{change.__name__}"
-        begin = time.process_time()
-        found = translator.translate(sources, constraints=given)
-        seconds = time.process_time() - begin
-        best = [
-            (sum(nbest[0].positional_scores), len(nbest[0].positional_scores), nbest[0].text)
-            for nbest in found
-        ]
-        run = Run(signature, translator.stats.as_dict(), best, seconds)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_suffix(".part")
-        part.write_text(
-            json.dumps({"key": key} | asdict(run), ensure_ascii=False), encoding="utf-8"
-        )
-        os.replace(part, file)
-        return run
+        key = [self.flags, flags, sources, given, "processor time", *changed]
+
+        def run() -> dict[str, Any]:
+            translator = Translator(**self.flags, **flags)
+            signature = translator.signature
+            if change is not None:
+                change(translator)
+                signature += f"|experiment:{change.__name__}"
+            begin = time.process_time()
+            found = translator.translate(sources, constraints=given)
+            seconds = time.process_time() - begin
+            scores = [nbest[0].positional_scores for nbest in found]
+            best = [(sum(s), len(s), nbest[0].text) for s, nbest in zip(scores, found, strict=True)]
+            return asdict(Run(signature, translator.stats.as_dict(), best, seconds))
+
+        return Run(**kept(self.args.out / "searches" / f"{label}.json", key, run))
 
     def whole(self, label: str, name: str, beam: int, prune: float | None) -> Run:
         """The search over the whole text with this set of words ("none": without), beam
@@ -281,13 +265,12 @@ class Runs:
         """Figure 8: the model's score of the references, the sum of their log-probabilities."""
         if not self.args.score_references:
             return None
-        file = self.args.out / "references.json"
-        if not file.exists():
+
+        def score() -> float:
             found = Translator(**self.flags).score(self.sources, self.references)
-            total = sum(sum(translation.positional_scores) for translation in found)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(total), encoding="utf-8")
-        return json.loads(file.read_text(encoding="utf-8"))
+            return sum(sum(translation.positional_scores) for translation in found)
+
+        return kept(self.args.out / "references.json", self.flags, score)
 
 
 def place_of(phrase: str, line: str) -> float | None:
@@ -417,8 +400,7 @@ def main() -> None:
         "paper": comparisons(runs, args.paper, TIMED),
         "machine": machine(),
     }
-    (args.out / "runs.part").write_text(json.dumps(result, indent=1), encoding="utf-8")
-    os.replace(args.out / "runs.part", args.out / "runs.json")
+    write_json(args.out / "runs.json", result)
 
 
 if __name__ == "__main__":

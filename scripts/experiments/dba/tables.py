@@ -12,7 +12,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from write_up import made_by, table, write_tables  # noqa: E402
+from write_up import difference_cell, made_by, table, with_interval, write_tables  # noqa: E402
 
 MOST = 16  # constraint tokens: larger numbers share a column
 
@@ -57,11 +57,6 @@ def table_3(runs: dict[str, Any]) -> str:
     )
 
 
-def with_interval(run: dict[str, Any]) -> str:
-    """BLEU with half the width of its 95 % interval."""
-    return f"{run['bleu']:.2f} ±{(run['high'] - run['low']) / 2:.2f}"
-
-
 def search(runs: dict[str, Any]) -> str:
     """Everything at every beam: what Figures 5 and 8 show."""
     rows = [
@@ -101,11 +96,13 @@ def differences(runs: dict[str, Any]) -> str:
         [
             r["set"],
             str(r["beam"]),
-            *(shown(r["over"].get(kind)) for kind in ("none", "fewer", "beam")),
+            *(difference_cell(r["over"].get(kind)) for kind in ("none", "fewer", "beam")),
         ]
         for r in runs["grid"]
     ]
-    pruned = [[r["set"], f"{r['prune']:g}", shown(r["over"]["off"])] for r in runs["pruned"]]
+    pruned = [
+        [r["set"], f"{r['prune']:g}", difference_cell(r["over"]["off"])] for r in runs["pruned"]
+    ]
     parts = ["### Differences of BLEU on the same resamples, with 95 % intervals", ""]
     parts += ["Each set is drawn again: the words of rand2 are not those of rand3.", ""]
     parts.append(
@@ -123,11 +120,6 @@ def differences(runs: dict[str, Any]) -> str:
     if pruned:
         parts.append(table(["set", f"--prune-finished, beam {beam}", "over off"], pruned))
     return "\n".join(parts)
-
-
-def shown(over: list[float] | None) -> str:
-    """A difference and its interval."""
-    return f"{over[0]:+.2f} ({over[1]:+.2f} to {over[2]:+.2f})" if over else ""
 
 
 def times(runs: dict[str, Any]) -> str:
@@ -191,7 +183,7 @@ def paper_figure_4(found: dict[str, Any]) -> str:
         [
             row["method"],
             with_interval(row),
-            shown(row["over"]),
+            difference_cell(row["over"]),
             f"{row['decoder_rows'] / found['sentences']:.0f}",
             *(f"{row['by'][n]:.1f}" for n in sizes),
         ]
@@ -234,7 +226,7 @@ def paper_stops(found: list[dict[str, Any]]) -> str:
             row["set"],
             row["stop"],
             with_interval(row),
-            shown(row["over"]),
+            difference_cell(row["over"]),
             f"{row['ratio']:.3f}",
             f"{row['decoder_rows']:,}",
         ]

@@ -9,23 +9,20 @@ disturbs less than the clock does, and on --threads above 1 the clock's. Outputs
 at beam 1.
 """
 
-import argparse
 import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "bench"))
 
-from arguments import command_line  # noqa: E402
 from contenders import OURS, load, read  # noqa: E402
-from harness import BenchError, Contender, compare  # noqa: E402
+from harness import Contender, compare  # noqa: E402
 from report import named  # noqa: E402
-from text import Text, prepare  # noqa: E402
+from text import Text, command_line, prepare, run_script  # noqa: E402
 
 STOCK = "fairseq greedy"
 GREEDY = "our greedy"  # the same driver with single tokens: the fair comparison
@@ -51,15 +48,8 @@ class Decoding:
 
     def __init__(self, text: Text, name: str, flags: list[str], batch: int):
         self.ours = name not in (STOCK, "fairseq beam 5")
-        base = [
-            *(OURS if self.ours else ()),
-            *text.flags,
-            "--cpu",
-            "--batch-size",
-            str(batch),
-            "--beam",
-            "1",
-        ]
+        base = [*(OURS if self.ours else ()), *text.flags]
+        base += ["--cpu", "--batch-size", str(batch), "--beam", "1"]
         self.loaded = load([*base, *flags])
         self.generator = self.loaded.task.build_generator(
             self.loaded.models, self.loaded.cfg.generation
@@ -112,27 +102,22 @@ class Decoding:
 
 
 def examples(
-    text: Text, sources: list[str], decodings: dict[str, Decoding], outputs: dict, chosen: list[int]
+    text: Text, decodings: dict[str, Decoding], outputs: dict, chosen: list[int]
 ) -> list[dict[str, Any]]:
     """Some sentences with each method's output, its seconds in the last round (batches of one) and
     BLEU: the paper's examples (its second Table 7)."""
     import sacrebleu
 
+    lines = {name: text.lines(found) for name, found in outputs.items() if found and chosen}
     found = []
     for i in chosen:
-        reference = text.references[i]
         rows = {}
-        for name, decoding in decodings.items():
-            if name not in outputs:
-                continue
-            line = text.lines(outputs[name])[i]
-            place = decoding.order.index(i)
-            rows[name] = {
-                "text": line,
-                "seconds": decoding.rounds[-1][place][2],
-                "bleu": sacrebleu.sentence_bleu(line, [reference]).score,
-            }
-        found.append({"source": sources[i], "reference": reference, "rows": rows})
+        for name, of_name in lines.items():
+            decoding = decodings[name]
+            bleu = sacrebleu.sentence_bleu(of_name[i], [text.references[i]]).score
+            seconds = decoding.rounds[-1][decoding.order.index(i)][2]
+            rows[name] = {"text": of_name[i], "seconds": seconds, "bleu": bleu}
+        found.append({"source": text.sources[i], "reference": text.references[i], "rows": rows})
     return found
 
 
@@ -144,7 +129,7 @@ def edited(line: str) -> str:
     return " ".join(words[:middle] + words[middle + 1 :])
 
 
-def write_drafts(folder: Path, args: argparse.Namespace, texts: dict[str, Text]) -> None:
+def write_drafts(folder: Path, texts: dict[str, Text]) -> None:
     """What greedy decoding gives now (`previous`), and for the edited source (`edited`),
     as draft files."""
     for name, text in texts.items():
@@ -181,63 +166,42 @@ def main() -> None:
         parse.error(f"--examples {wrong[0]} is none of the {args.limit} lines of --limit")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "bin").mkdir()
-        (folder / "other").mkdir()
         text = prepare(folder / "bin", args.model, args.text, args.src, args.tgt, args.limit)
-        lines = (
-            Path(f"{args.text}.{args.src}").read_text(encoding="utf-8").split("\n")[: args.limit]
-        )
-        (folder / f"source.{args.src}").write_text(
-            "\n".join(map(edited, lines)) + "\n", encoding="utf-8"
-        )
-        (folder / f"source.{args.tgt}").write_text(
-            "\n".join(text.references) + "\n", encoding="utf-8"
-        )
-        other = prepare(
-            folder / "other", args.model, str(folder / "source"), args.src, args.tgt, args.limit
-        )
-        write_drafts(folder, args, {"previous": text, "edited": other})
+        sides = {args.src: map(edited, text.sources), args.tgt: text.references}
+        for language, side in sides.items():
+            lines = "".join(line + "\n" for line in side)
+            (folder / f"source.{language}").write_text(lines, encoding="utf-8")
+        pair = (args.src, args.tgt)
+        other = prepare(folder / "other", args.model, str(folder / "source"), *pair)
+        write_drafts(folder, {"previous": text, "edited": other})
         places = {name: folder / name for name in ("previous", "edited")}
         chosen = [n for n in SEARCHES if args.only is None or n in (STOCK, GREEDY, *args.only)]
         decodings = {
             n: Decoding(text, n, [flag.format(**places) for flag in SEARCHES[n]], args.batch)
             for n in chosen
         }
-        outputs: dict[str, Any] = {}
-
-        def keeping(name: str) -> Callable[[list], Any]:
-            def keep(raw: list) -> Any:
-                outputs[name] = read(raw)
-                return outputs[name]
-
-            return keep
-
         contenders = [
-            Contender(n, d.run, keeping(n), n != "fairseq beam 5") for n, d in decodings.items()
+            Contender(n, d.run, read, exact=n != "fairseq beam 5") for n, d in decodings.items()
         ]
         clock = time.process_time if args.threads == 1 else time.perf_counter
-        result = compare(
-            contenders, args.repeats, threads=args.threads, bleu=text.bleu, clock=clock
-        )
-        chosen = [n - 1 for n in args.examples] if args.batch == 1 and not args.counts_only else []
-        shown = examples(text, lines, decodings, outputs, chosen)
+        how = dict(threads=args.threads, bleu=text.bleu, clock=clock)
+        result = compare(contenders, args.repeats, **how)
+        outputs = {one.contender.name: one.outputs for one in result.results}
+        is_timed = not args.counts_only
+        chosen = [n - 1 for n in args.examples] if args.batch == 1 and is_timed else []
+        shown = examples(text, decodings, outputs, chosen)
     rows = {}
     for one in result.results:
-        speed = {
-            over: None if args.counts_only else result.speed_up(one.contender.name, over)
-            for over in (STOCK, GREEDY)
-        }
-        rows[one.contender.name] = decodings[one.contender.name].counts | {
+        name, decoding = one.contender.name, decodings[one.contender.name]
+        speed = {over: is_timed and result.speed_up(name, over) for over in (STOCK, GREEDY)}
+        by_sentence = args.batch == 1 and args.threads == 1 and is_timed
+        rows[name] = decoding.counts | {
             "bleu": one.bleu,
             "equal": one.same_best,
             "seconds": one.seconds,
-            "signature": decodings[one.contender.name].signature,
-            "each": decodings[one.contender.name].sentences(args.repeats)
-            if args.batch == 1 and args.threads == 1 and not args.counts_only
-            else None,
-            "speed": {
-                over: None if s is None else [s.median, s.low, s.high] for over, s in speed.items()
-            },
+            "signature": decoding.signature,
+            "each": decoding.sentences(args.repeats) if by_sentence else None,
+            "speed": {over: [s.median, s.low, s.high] if s else None for over, s in speed.items()},
         }
     about = {
         "model": named(args.model),
@@ -245,34 +209,17 @@ def main() -> None:
         "pair": f"{args.src}-{args.tgt}",
         "sentences": result.sentences,
     }
-    decoder = decodings[GREEDY].loaded.models[0]
-    shape = decoder.decoder.layers[0]
-    size = {
-        "encoder": len(decoder.encoder.layers),
-        "decoder": len(decoder.decoder.layers),
-        "d": shape.embed_dim,
-    }
-    size |= {
-        "ffn": shape.fc1.out_features,
-        "vocabulary": len(decodings[GREEDY].loaded.task.target_dictionary),
-    }
-    size["name"] = (
-        f"{size['encoder']}+{size['decoder']} layers of {size['d']}, {size['vocabulary']:,} words"
-    )
-    source = sum(
-        int(batch["net_input"]["src_lengths"].sum()) for batch in decodings[GREEDY].loaded.batches
-    )
-    about |= {"size": size, "source_tokens": source}
-    about |= {
-        "threads": args.threads,
-        "batch": args.batch,
-        "clock": "not measured"
-        if args.counts_only
-        else "CPU time"
-        if args.threads == 1
-        else "wall clock",
-        "load": result.load,
-    }
+    loaded = decodings[GREEDY].loaded
+    model, layer = loaded.models[0], loaded.models[0].decoder.layers[0]
+    size = {"encoder": len(model.encoder.layers), "decoder": len(model.decoder.layers)}
+    size |= {"d": layer.embed_dim, "ffn": layer.fc1.out_features}
+    size["vocabulary"] = words = len(loaded.task.target_dictionary)
+    name = f"{size['encoder']}+{size['decoder']} layers of {size['d']}, {words:,} words"
+    source = sum(int(batch["net_input"]["src_lengths"].sum()) for batch in loaded.batches)
+    about |= {"size": size | {"name": name}, "source_tokens": source, "load": result.load}
+    kind = "CPU time" if args.threads == 1 else "wall clock"
+    about |= {"threads": args.threads, "batch": args.batch}
+    about["clock"] = kind if is_timed else "not measured"
     args.out.write_text(
         json.dumps({"about": about, "rows": rows, "examples": shown}, indent=1) + "\n",
         encoding="utf-8",
@@ -296,7 +243,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BenchError as error:
-        sys.exit(f"error: {error}")
+    run_script(main)

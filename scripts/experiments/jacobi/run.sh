@@ -36,7 +36,6 @@ PYTHON=${PYTHON:-$(if [[ -x $ROOT/.venv/bin/python ]]; then echo "$ROOT/.venv/bi
 
 "$PYTHON" "$HERE/../figure_style.py" # says so where matplotlib is missing
 mkdir -p "$OUT"
-results=() figure=()
 for i in "${!MODELS[@]}"; do
     pair=${PAIRS[i]:-${PAIRS[0]}} text=${TEXTS[i]:-${TEXTS[0]}}
     SRC=${pair%-*} TGT=${pair#*-}
@@ -44,16 +43,9 @@ for i in "${!MODELS[@]}"; do
         result=$OUT/result$i.$threads.json
         [[ -s $result ]] || OMP_NUM_THREADS=$threads "$PYTHON" "$HERE/measure.py" --model "${MODELS[i]}" --text "$text" --src "$SRC" --tgt "$TGT" \
             --threads "$threads" --out "$result" ${REST[@]+"${REST[@]}"}
-        results+=("$result")
-        ((i)) || figure+=("$result")
     done
 done
-"$PYTHON" "$HERE/tables.py" --out "$OUT/tables.md" "${results[@]}"
-first=()
-for i in "${!MODELS[@]}"; do first+=("$OUT/result$i.${THREADS%% *}.json"); done
-"$PYTHON" "$HERE/flops.py" --out "$OUT/flops.md" "${first[@]}"
-[[ " ${REST[*]-} " == *" --counts-only "* ]] || "$PYTHON" "$HERE/figure3.py" --out "$OUT/figure3" "${figure[@]}"
-"$PYTHON" "$HERE/by_length.py" --out "$OUT" "${first[@]}"
+"$PYTHON" "$HERE/tables.py" --out "$OUT"
 SRC=${PAIRS[0]%-*} TGT=${PAIRS[0]#*-}
 for line in $GRAPHS; do
     [[ -s $OUT/graph$line.svg ]] && continue

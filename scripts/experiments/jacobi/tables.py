@@ -1,144 +1,303 @@
-"""The paper's Tables 1, 2, 6 and 7 from measure.py's results, as Markdown.
+"""The paper's Tables 1 to 7 and Figure 3 from measure.py's results, and the gain on short and on
+long sentences.
 
-python scripts/experiments/jacobi/tables.py --out tables.md RESULT.json [RESULT.json ...]
+    python scripts/experiments/jacobi/tables.py --out DIR
+
+DIR holds resultI.THREADS.json, I the number of the model and text. It gets tables.md (Tables 1, 2,
+4, 6 and 7), flops.md (Tables 3 and 5), by_length.md and, of the first model, by_length.svg and
+figure3.svg.
+
+Figure 3: speed over greedy against resources. Threads that this machine does not have are not
+simulated. The hollow points, after a gap, are greedy's calls over each method's: what it would gain
+if a wider call cost nothing. The paper's 1.99x of HGJ at 122 cores is time, over greedy on as many
+cores; its gain in iterations on the same pair is 1.04x (Table 6, Opus en-de), so calls do not
+explain it.
+
+By length: lengths are tokens of greedy's output, EOS counted; batches of one on one thread. A gain
+is greedy's sum over a method's, of the sentences of those lengths; its interval is the middle 95
+per cent of 1,000 resamples of them.
 """
 
-import argparse
-import json
-from pathlib import Path
+from __future__ import annotations
 
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from figure_style import FULL, label_lines, level, of, panel, save  # noqa: E402
+from intervals import RESAMPLES, SEED, interval  # noqa: E402
+from write_up import folder, table  # noqa: E402
+
+Result = dict[str, Any]
 # Opus, de-en and en-de: time (16 cores) and BLEU of Table 1, time and iterations of Table 6 (a
 # desktop CPU)
-PAPER = {
-    "greedy": ("1.00x", "33.10", "1.00x", "1.00x", "1.00x", "28.24", "1.00x", "1.00x"),
-    "beam 5": ("0.72x", "33.92", "0.71x", "1.00x", "0.71x", "28.68", "0.71x", "1.00x"),
-    "PJ": ("0.75x", "33.10", "0.74x", "1.04x", "0.73x", "28.24", "0.72x", "1.03x"),
-    "PGJ b=5": ("1.32x", "33.10", "", "", "1.28x", "28.24", "", ""),
-    "PGJ b=3": ("1.37x", "33.10", "1.19x", "1.07x", "1.34x", "28.24", "1.16x", "1.04x"),
-    "HGJ b=3": ("1.37x", "33.10", "1.19x", "1.06x", "1.34x", "28.24", "1.16x", "1.04x"),
-}
-ABOUT = """Every method gives greedy's output, sentence for sentence (a \
-beam does not). `iterations` is greedy's calls over the
-method's, each call counted; PJ's and HGJ's lengths are 1.25 x \
-source tokens, never the reference's. `our greedy` is the same driver
-with single tokens. `previous output` is a second run over the same \
-text; `output of an edited source` has as drafts the translations of
-the text without the middle word of each line."""
+PAPER = """greedy | 1.00x | 33.10 | 1.00x | 1.00x | 1.00x | 28.24 | 1.00x | 1.00x
+beam 5 | 0.72x | 33.92 | 0.71x | 1.00x | 0.71x | 28.68 | 0.71x | 1.00x
+PJ | 0.75x | 33.10 | 0.74x | 1.04x | 0.73x | 28.24 | 0.72x | 1.03x
+PGJ b=5 | 1.32x | 33.10 |  |  | 1.28x | 28.24 |  |
+PGJ b=3 | 1.37x | 33.10 | 1.19x | 1.07x | 1.34x | 28.24 | 1.16x | 1.04x
+HGJ b=3 | 1.37x | 33.10 | 1.19x | 1.06x | 1.34x | 28.24 | 1.16x | 1.04x"""
+# Tables 3 and 5
+PAPER_FLOPS = """HGJ (the paper's) | 1.34x | 28.24 | 0 | 2.53e13
+SUNDAE | 1.4x | 28.46 | 5.27e21 | 1.58e14
+ShallowDec (12-1) | 1.4x | 26.90 | 1.02e19 | 1.15e13
+Semi-NAT | 1.5x | 26.90 | 1.55e17 | 2.08e13
+DisCo | 3.5x | 27.34 | 4.06e19 | 1.58e13
+DSLP | 14.8x | 27.02 | 1.93e19 | 1.58e13
+F-VAE | 16.5x | 27.49 | 4.06e19 | 1.58e13"""
+ABOUT = """# Parallel decoding: calls, time and BLEU (the paper's Tables 1, 2, 6 and 7)
+
+Every method gives greedy's output, sentence for sentence (a beam does not). `iterations` is
+greedy's calls over the method's, each call counted; PJ's and HGJ's lengths are 1.25 x source
+tokens, never the reference's. `our greedy` is the same driver with single tokens. `previous output`
+is a second run over the same text; `output of an edited source` has as drafts the translations of
+the text without the middle word of each line.
+"""
+FLOPS = """# FLOPs of a sentence by method and model size
+
+Counted are multiplications and additions of every matrix product (2 for each weight and position)
+and of attention (4 d for each position and each position it looks at), encoder once a sentence,
+the decoder at the positions that each method really computed, output layer included. Positions a
+target token and lengths come from the measured runs; for sizes that were not run (the paper's base
+and big) they are taken over from the first result, which is an assumption. The paper's
+numbers are quoted, not measured: training by ELECTRA's calculator, decoding over the whole test set
+of WMT14 En-De, not for a sentence.
+"""
 STOCK, GREEDY = "fairseq greedy", "our greedy"
+EDITED = "window, output of an edited source"
+DRAWN = ("PJ", "PGJ b=3", "HGJ b=3", EDITED)
+ENDS = (10, 20, 30, 45)  # the last length of each class but the last, which has no end
+LEAST = 5  # sentences that a class must have
+Gain = tuple[float, float, float]  # the gain, and its interval
+
+
+def rows_of(text: str) -> list[list[str]]:
+    """Quoted cells."""
+    return [[cell.strip() for cell in line.split("|")] for line in text.splitlines()]
 
 
 def spread(speed: list[float] | None) -> str:
     return "-" if speed is None else f"{speed[0]:.2f}x ({speed[1]:.2f}-{speed[2]:.2f})"
 
 
-def table(result: dict) -> list[str]:
+def measured(result: Result) -> str:
+    """Tables 1, 2, 6 and 7 of one result."""
     about, rows = result["about"], result["rows"]
-    calls = rows[GREEDY]["decoder_calls"]
-    text = (
-        f"{about['text']}, {about['sentences']} sentences, batch {about['batch']}, "
-        f"{about['threads']} thread(s)"
-    )
-    timed = about["clock"] != "not measured"
-    rounds = (
-        f"median (extremes) over {len(rows[GREEDY]['seconds'])} rounds; load average at the end "
-        f"{about['load']:.1f}."
-    )
-    lines = [
-        f"## {about['pair']}, {about['size']['name']}: {text}",
-        "",
-        f"Time is {about['clock']}; {rounds}" if timed else "Times were not measured.",
-        "",
-    ]
-    over = "time over our greedy | time over fairseq greedy"
-    lines.append(f"| method | calls | iterations | tokens a call | positions | {over} | BLEU |")
-    lines.append("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    calls, lines = rows[GREEDY]["decoder_calls"], []
     for name, row in rows.items():
         counts = [""] * 4
         if "decoder_calls" in row:
-            a_call = f"{row['target_tokens'] / row['decoder_rows']:.2f}"
-            counts = [
-                f"{row['decoder_calls']:,}",
-                f"{calls / row['decoder_calls']:.2f}x",
-                a_call,
-                f"{row['decoder_positions']:,}",
-            ]
+            counts = [f"{row['decoder_calls']:,}", f"{calls / row['decoder_calls']:.2f}x"]
+            counts.append(f"{row['target_tokens'] / row['decoder_rows']:.2f}")
+            counts.append(f"{row['decoder_positions']:,}")
         speeds = [spread(row["speed"][over]) for over in (GREEDY, STOCK)]
-        lines.append(f"| {' | '.join([name, *counts, *speeds, format(row['bleu'], '.2f')])} |")
-    return [*lines, ""]
+        lines.append([name, *counts, *speeds, f"{row['bleu']:.2f}"])
+    head = ["method", "calls", "iterations", "tokens a call", "positions"]
+    head += ["time over our greedy", "time over fairseq greedy", "BLEU"]
+    title = f"{about['pair']}, {about['size']['name']}: {about['text']}, {about['sentences']} "
+    title += f"sentences, batch {about['batch']}, {about['threads']} thread(s)"
+    timed = (
+        f"Time is {about['clock']}; median (extremes) over {len(rows[GREEDY]['seconds'])} rounds; "
+        f"load average at the end {about['load']:.1f}."
+    )
+    timed = "Times were not measured." if about["clock"] == "not measured" else timed
+    return f"## {title}\n\n{timed}\n\n{table(head, lines)}"
 
 
-def quoted() -> list[str]:
+def quoted() -> str:
     """The paper's own gains, which no run here repeats: other model, text and machines."""
-    rows = [f"| {name} | {' | '.join(cells)} |" for name, cells in PAPER.items()]
     columns = ("Table 1: time", "BLEU", "Table 6: time", "iterations")
-    head = [f"{pair}, {column}" for pair in ("de-en", "en-de") for column in columns]
-    return [
-        "## From the paper: Opus, WMT14, over greedy (Table 1, 16 cores; Table 6, a desktop CPU)",
-        "",
-        f"| method | {' | '.join(head)} |",
-        f"| --- |{' ---: |' * 8}",
-        *rows,
-        "",
-    ]
+    head = ["method", *(f"{pair}, {column}" for pair in ("de-en", "en-de") for column in columns)]
+    title = "From the paper: Opus, WMT14, over greedy (Table 1, 16 cores; Table 6, a desktop CPU)"
+    return table(head, rows_of(PAPER), title, "##")
 
 
-def data(results: list[dict]) -> list[str]:
+def data(results: list[Result]) -> str:
     """The paper's Table 4 for the texts here."""
-    rows = [
-        f"| {a['text']}, {a['pair']} | {a['sentences']:,} | {a['source_tokens']:,} |"
-        for a in dict.fromkeys(
-            (r["about"]["text"], r["about"]["pair"], i) for i, r in enumerate(results)
-        )
-        for a in [results[a[2]]["about"]]
-    ]
-    return [
-        "## Table 4: data",
-        "",
-        "| text | sentences | source tokens |",
-        "| --- | ---: | ---: |",
-        *dict.fromkeys(rows),
-        "",
-    ]
+    texts: dict[str, list[str]] = {}
+    for about in (result["about"] for result in results):
+        name = f"{about['text']}, {about['pair']}"
+        texts[name] = [name, f"{about['sentences']:,}", f"{about['source_tokens']:,}"]
+    return table(["text", "sentences", "source tokens"], [*texts.values()], "Table 4: data", "##")
 
 
-def shown(result: dict) -> list[str]:
+def examples(result: Result) -> list[str]:
     """Single sentences, as in the paper's second Table 7."""
-    lines = []
+    found = []
     for example in result.get("examples", []):
-        lines += [
-            f"## Example: {result['about']['pair']}",
-            "",
-            "| method | output | ms | BLEU |",
-            "| --- | --- | ---: | ---: |",
-            f"| source | {cell(example['source'])} |  |  |",
-            f"| reference | {cell(example['reference'])} |  |  |",
-        ]
-        lines += [
-            f"| {name} | {cell(row['text'])} | {1000 * row['seconds']:.1f} | {row['bleu']:.2f} |"
-            for name, row in example["rows"].items()
-        ]
-        lines.append("")
-    return lines
+        rows = [[side, example[side], "", ""] for side in ("source", "reference")]
+        for name, row in example["rows"].items():
+            rows.append([name, row["text"], f"{1000 * row['seconds']:.1f}", f"{row['bleu']:.2f}"])
+        cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+        head, title = ["method", "output", "ms", "BLEU"], f"Example: {result['about']['pair']}"
+        found.append(table(head, cells, title, "##"))
+    return found
 
 
-def cell(text: str) -> str:
-    return text.replace("|", "\\|")
+@dataclass
+class Size:
+    """A Transformer."""
+
+    name: str
+    encoder: int  # layers
+    decoder: int
+    d: int
+    ffn: int
+    vocabulary: int
+
+    def operations(self, source: float, positions: float, seen: float) -> float:
+        """Of a sentence: the encoder, the decoder's keys and values of the source, and positions
+        of the decoder, each looking at this many target positions."""
+        d, product = self.d, 2 * self.d * self.ffn
+        encoded = source * self.encoder * (2 * (4 * d**2 + product) + 4 * d * source)
+        layer = 2 * (6 * d**2 + product) + 4 * d * (source + seen)
+        decoded = positions * (self.decoder * layer + 2 * d * self.vocabulary)
+        return encoded + source * self.decoder * 4 * d**2 + decoded
+
+
+PAPER_SIZES = [
+    Size("base, 6+6 layers of 512, 58,000 words", 6, 6, 512, 2048, 58_000),
+    Size("big, 12+12 layers of 1024, 250,000 words", 12, 12, 1024, 4096, 250_000),
+]
+
+
+def flops(results: list[Result]) -> str:
+    """Floating-point operations of a sentence by method and model size: Tables 3 and 5."""
+    parts = [FLOPS]
+    own = [(Size(**result["about"]["size"]), result) for result in results]
+    for size, result in own + [(size, results[0]) for size in PAPER_SIZES]:
+        about, greedy = result["about"], result["rows"][GREEDY]
+        source, target = (
+            n / about["sentences"] for n in (about["source_tokens"], greedy["target_tokens"])
+        )
+        is_own, base, rows = any(size == each for each, _ in own), 0.0, []
+        for name, row in result["rows"].items():
+            if "decoder_positions" not in row or name == "our beam search, beam 1":
+                continue
+            positions = row["decoder_positions"] / about["sentences"]
+            total = size.operations(source, positions, target / 2) / 1e6
+            base, speed = base or total, row["speed"][GREEDY] if is_own else None
+            shown = [f"{speed[0]:.2f}x", f"{total / speed[0]:.1f}"] if speed else ["", ""]
+            cells = [f"{positions:.1f}", f"{total:.1f}", f"{total / base:.2f}"]
+            rows.append([name, *cells, *shown])
+        head = ["method", "positions", "MFLOPs", "of greedy"]
+        head += ["speed over our greedy", "MFLOPs / speed"]
+        kind = "measured here" if is_own else "counts taken over"
+        title = f"{size.name} ({kind}; {source:.1f} source and {target:.1f} target tokens)"
+        parts.append(table(head, rows, title, "##"))
+    head = ["method", "speed", "BLEU", "training FLOPs", "decoding FLOPs, whole test set"]
+    title = "From the paper (Tables 3 and 5): WMT14 En-De"
+    return "\n".join([*parts, table(head, rows_of(PAPER_FLOPS), title, "##")])
+
+
+def figure_3(results: list[Result], file: Path) -> None:
+    """FILE.svg, of one model with different threads."""
+    results = sorted(results, key=lambda result: result["about"]["threads"])
+    figure, axes = panel(width=FULL)
+    threads = [str(result["about"]["threads"]) for result in results]
+    for i, method in enumerate(m for m in DRAWN if all(m in r["rows"] for r in results)):
+        style, rows = of(method, i), [result["rows"][method] for result in results]
+        middle, low, high = np.array([row["speed"][GREEDY] for row in rows]).T
+        places = [j + 0.03 * (i - 2) for j in range(len(threads) + 1)]
+        axes.errorbar(places[:-1], middle, yerr=[middle - low, high - middle], **style)
+        gain = results[0]["rows"][GREEDY]["decoder_calls"] / rows[0]["decoder_calls"]
+        dotted = {"linestyle": ":", "linewidth": 0.8, "color": style["color"]}
+        axes.plot(places[-2:], [middle[-1], gain], **dotted)
+        hollow = {"linestyle": "none", "markerfacecolor": "white", **style}
+        axes.plot(places[-1:], [gain], label=f"{method} {gain:.2f}x", **hollow)
+    level(axes, 1.0)
+    axes.annotate("greedy", (-0.28, 1), va="center", fontsize=8)
+    names = [f"{t} thread{'s' * (t != '1')}" for t in threads]
+    axes.set_xticks(range(len(threads) + 1), [*names, "calls alone"])
+    axes.set_xlim(-0.3, len(threads) + 0.1)
+    axes.set_ylabel("times faster than greedy")
+    about = results[0]["about"]
+    axes.set_title(f"{about['size']['name']}, {about['text']}, one sentence at a time")
+    label_lines(axes, room=0.33)
+    save(figure, file)
+
+
+def classes(result: Result) -> dict[str, np.ndarray]:
+    """The sentences of each class of lengths, by its name; classes of few
+    sentences are left out."""
+    each = result["rows"][GREEDY].get("each")
+    places = np.searchsorted(ENDS, each["tokens"] if each else [])
+    names = [f"{low + 1}-{high}" for low, high in zip((0, *ENDS), ENDS, strict=False)]
+    names.append(f"{ENDS[-1] + 1} and more")
+    found = {name: np.flatnonzero(places == i) for i, name in enumerate(names)}
+    return {name: lines for name, lines in found.items() if len(lines) >= LEAST}
+
+
+def gain(greedy: list[float], method: list[float], places: np.ndarray) -> Gain:
+    """How many times greedy's sum is the method's, over these sentences."""
+    a, b = (np.asarray(values, dtype=float)[places] for values in (greedy, method))
+    n = len(places)
+    times = np.random.default_rng(SEED).multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
+    return float(a.sum() / b.sum()), *interval((times @ a) / (times @ b))
+
+
+def gains(result: Result, what: str) -> dict[str, list[Gain]]:
+    """The gain of each method in each class; what: "calls" or "seconds"."""
+    each = {name: row["each"] for name, row in result["rows"].items() if row["each"]}
+    counted = [n for n, one in each.items() if n not in (GREEDY, STOCK) and sum(one["calls"])]
+    lines = classes(result).values()
+    return {n: [gain(each[GREEDY][what], each[n][what], x) for x in lines] for n in counted}
+
+
+def by_length(result: Result) -> str:
+    """Two tables: calls and time."""
+    about, found = result["about"], classes(result)
+    title = f"{about['pair']}, {about['text']}, {about['sentences']} sentences"
+    text = f"## By length: {title}, tokens of greedy's output\n"
+    for what, title in (("calls", "calls"), ("seconds", "time")):
+        rows = [["sentences", *(str(len(places)) for places in found.values())]]
+        rows += [[name, *map(spread, row)] for name, row in gains(result, what).items()]
+        title = f"Greedy's {title} over the method's{' (CPU time)' * (what != 'calls')}"
+        text += "\n" + table(["method", *found], rows, f"{title}, with 95 % intervals")
+    return text
+
+
+def draw_by_length(result: Result, file: Path) -> None:
+    """FILE.svg: time over greedy's by length, with intervals."""
+    figure, axes = panel(width=FULL)
+    every, names, about = gains(result, "seconds"), list(classes(result)), result["about"]
+    found = {name: every[name] for name in DRAWN if name in every} or every
+    for i, (method, row) in enumerate(found.items()):
+        middle, low, high = np.array(row).T
+        places = [j + 0.03 * (i - len(found) / 2) for j in range(len(names))]
+        line = {"linestyle": "--" if method == EDITED else "-", "label": method, **of(method, i)}
+        axes.errorbar(places, middle, yerr=[middle - low, high - middle], elinewidth=0.8, **line)
+    level(axes, 1.0)
+    axes.set_xticks(range(len(names)), names)
+    axes.set(xlabel="tokens of greedy's output", ylabel="times faster than greedy, 95 % interval")
+    axes.set_title(f"{about['text']}, {about['sentences']} sentences, one at a time")
+    label_lines(axes, room=0.33)
+    save(figure, file)
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parse.add_argument("results", nargs="+", type=Path)
-    parse.add_argument("--out", type=Path, required=True)
-    args = parse.parse_args()
-    lines = ["# Parallel decoding: calls, time and BLEU (the paper's Tables 1, 2, 6 and 7)", ""]
-    lines += [ABOUT, ""]
-    results = [json.loads(file.read_text(encoding="utf-8")) for file in args.results]
-    for result in results:
-        lines += table(result)
-    lines += [*quoted(), *data(results), *(line for result in results for line in shown(result))]
-    args.out.write_text("\n".join(lines), encoding="utf-8")
+    out = folder(__doc__)
+    files = sorted(out.glob("result*.json"))
+    results = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    models = [file.name.split(".")[0] for file in files]
+    first = [results[models.index(name)] for name in dict.fromkeys(models)]
+    parts = [ABOUT, *map(measured, results), quoted(), data(results)]
+    parts += [each for result in results for each in examples(result)]
+    (out / "tables.md").write_text("\n".join(parts), encoding="utf-8")
+    (out / "flops.md").write_text(flops(first), encoding="utf-8")
+    of_first = [r for r, name in zip(results, models, strict=True) if name == models[0]]
+    if all(r["rows"][GREEDY]["speed"][GREEDY] for r in of_first):
+        figure_3(of_first, out / "figure3")
+    # elsewhere no length has enough sentences
+    if timed := [result for result in first if classes(result)]:
+        (out / "by_length.md").write_text("\n".join(map(by_length, timed)), encoding="utf-8")
+        draw_by_length(timed[0], out / "by_length")
 
 
 if __name__ == "__main__":

@@ -5,8 +5,6 @@ python scripts/experiments/lsh/figures.py --out DIR
     writes DIR/figure6, figure7 and figure8, as SVG and PNG
 """
 
-import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from figure_style import label_points, of, panel, save, whiskers  # noqa: E402
 from intervals import interval  # noqa: E402
 from tables import scored  # noqa: E402
+from write_up import folder, read_results  # noqa: E402
 
 BEAMS = (12, 6, 3, 1)
 TOPS = (2000, 4000, 6000)
@@ -56,12 +55,8 @@ def curve(
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parse.add_argument("--out", type=Path, required=True)
-    out = parse.parse_args().out
-    runs = json.loads((out / "runs.json").read_text(encoding="utf-8"))
+    out = folder(__doc__)
+    runs = read_results(out, "runs.py")
     scored(runs)
     widest = f"full beam={BEAMS[0]}"
     figures: dict[str, list[tuple[str, Points, str]]] = {

@@ -7,8 +7,6 @@ BLEU is that of lines of words (sacrebleu, tokenize none), with the interval of 
 sentences. A loss is taken on the same resamples as the full softmax.
 """
 
-import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,14 +14,10 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from intervals import RESAMPLES, bleu, counts_of, half, interval, resampled  # noqa: E402
+from write_up import difference_cell, folder, read_results, table  # noqa: E402
 
 BEST = "lsh T=6000 t=2"
 PARTS = ("source side", "decoder layers", "softmax", "beam expansion", "hidden states reorder")
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def ratio(runs: dict[str, Any], base: str, other: str) -> str:
@@ -55,8 +49,8 @@ def quality(run: dict[str, Any]) -> str:
 
 def loss(full: dict[str, Any], run: dict[str, Any]) -> str:
     """BLEU of the full softmax less that of the search."""
-    low, high = interval(full["resampled"] - run["resampled"])
-    return f"{full['bleu'] - run['bleu']:+.2f} ({low:+.2f} to {high:+.2f})"
+    ends = interval(full["resampled"] - run["resampled"])
+    return difference_cell([full["bleu"] - run["bleu"], *ends])
 
 
 def stages(runs: dict[str, Any]) -> list[str]:
@@ -89,12 +83,8 @@ def stages(runs: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parse.add_argument("--out", type=Path, required=True)
-    out = parse.parse_args().out
-    runs = json.loads((out / "runs.json").read_text(encoding="utf-8"))
+    out = folder(__doc__)
+    runs = read_results(out, "runs.py")
     scored(runs)
     full, best = runs["full"], runs[BEST]
     flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in best["flags"].items())

@@ -11,9 +11,7 @@ length only the best can win.
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import statistics
 import sys
 import warnings
@@ -28,11 +26,17 @@ sys.path[:0] = [
 ]
 logging.getLogger("fairseq").setLevel(logging.WARNING)  # it talks while it is imported
 
-from arguments import command_line, run_script, text_arguments  # noqa: E402, F401
-from harness import BenchError  # noqa: E402
 from intervals import counts_of, interval, resampled  # noqa: E402
 from report import ROOT, machine, named  # noqa: E402, F401
 from sacrebleu.metrics import BLEU  # noqa: E402
+from text import (  # noqa: E402, F401
+    command_line,
+    model_files,
+    parallel_lines,
+    run_script,
+    text_arguments,
+)
+from write_up import kept  # noqa: E402
 
 import fairseq_ext  # noqa: E402, F401
 from fairseq_ext.translator import Translator  # noqa: E402
@@ -136,36 +140,13 @@ def read_text(
     prefix: str, source: str, target: str, limit: int | None = None
 ) -> tuple[list[str], list[str]]:
     """The first `limit` lines of PREFIX.source and PREFIX.target."""
-    sides = []
-    for name in (f"{prefix}.{source}", f"{prefix}.{target}"):
-        try:  # not splitlines(): it also cuts at rare separators inside a line
-            sides.append(
-                Path(name).read_text(encoding="utf-8").removesuffix("\n").split("\n")[:limit]
-            )
-        except (OSError, UnicodeDecodeError) as error:
-            raise BenchError(
-                f"cannot read {name}: {getattr(error, 'strerror', None) or 'it is not UTF-8'}"
-            ) from error
-    if len(sides[0]) != len(sides[1]):
-        raise BenchError(
-            f"{prefix}.{source} has {len(sides[0])} lines and {prefix}.{target} {len(sides[1])}"
-        )
-    return sides[0], sides[1]
+    return parallel_lines(prefix, (source, target), limit)
 
 
 def model_flags(model: Path, source: str, target: str) -> dict[str, Any]:
     """Translator's arguments for a folder with checkpoint.pt, dict.*.txt and, for
     SentencePiece, spm.model."""
-    for file in (
-        model / "checkpoint.pt",
-        model / f"dict.{source}.txt",
-        model / f"dict.{target}.txt",
-    ):
-        if not file.exists():
-            raise BenchError(
-                f"{file} is missing: --model wants a folder with checkpoint.pt, dict.*.txt and, "
-                "for SentencePiece, spm.model"
-            )
+    model_files(model, source, target)
     flags = dict(
         path=str(model / "checkpoint.pt"), data=str(model), source_lang=source, target_lang=target
     )
@@ -238,14 +219,5 @@ def search(sources: Sequence[str], **flags: Any) -> Search:
 
 def cached(file: Path, sources: Sequence[str], **flags: Any) -> Search:
     """`search`, unless the file already holds the result of the same search."""
-    key = json.dumps([flags, hypotheses_requested(0, flags), list(sources)], sort_keys=True)
-    if file.exists():
-        saved = json.loads(file.read_text(encoding="utf-8"))
-        if saved.pop("key") == key:
-            return Search(**saved)
-    found = search(sources, **flags)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_suffix(".part")
-    part.write_text(json.dumps({"key": key} | asdict(found), ensure_ascii=False), encoding="utf-8")
-    os.replace(part, file)  # in one move: an interrupted sweep leaves whole files only
-    return found
+    key = [flags, hypotheses_requested(0, flags), list(sources)]
+    return Search(**kept(file, key, lambda: asdict(search(sources, **flags))))

@@ -10,9 +10,7 @@ tables.py and figures.py work.
 """
 
 import argparse
-import json
 import sys
-import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +40,7 @@ from searches import (
     unbounded,
     wanted_lengths,
 )
+from write_up import write_json
 
 from fairseq_ext.translator import Translator
 
@@ -349,9 +348,7 @@ def main() -> None:
         "steps": {} if args.no_costs else sweep.steps(),
         "machine": machine(),
     }
-    with tempfile.NamedTemporaryFile("w", dir=args.out, delete=False, encoding="utf-8") as part:
-        json.dump(result, part, indent=1)
-    Path(part.name).replace(args.out / "sweep.json")
+    write_json(args.out / "sweep.json", result)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from write_up import made_by, table, write_tables  # noqa: E402
+from write_up import difference_cell, made_by, table, with_interval, write_tables  # noqa: E402
 
 NO_REWARD, PAPER, LINE = (
     "optimal, no reward",
@@ -71,11 +71,6 @@ def table_2(sweep: dict[str, Any]) -> str:
     return "\n".join(out)
 
 
-def with_interval(quality: dict[str, float]) -> str:
-    """BLEU with half the width of its 95 % interval."""
-    return f"{quality['bleu']:.2f} ±{(quality['high'] - quality['low']) / 2:.2f}"
-
-
 def table_3(sweep: dict[str, Any]) -> str:
     """Every decoder at its best setting on dev."""
     rows = []
@@ -83,8 +78,7 @@ def table_3(sweep: dict[str, Any]) -> str:
         scores = [with_interval(c[split]) for split in ("dev", "test")] + [
             f"{c[split]['ratio']:.3f}" for split in ("dev", "test")
         ]
-        middle, low, high = c["over_stock"]
-        paired = f"{middle:+.2f} ({low:+.2f} to {high:+.2f})" if c is not sweep["best"][0] else ""
+        paired = difference_cell(c["over_stock"] if c is not sweep["best"][0] else None)
         rows.append([label(c), str(c["beam"]), *scores[:2], paired, *scores[2:]])
     head = [
         "decoder",

@@ -23,7 +23,6 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1] / "streaming"))
 
 from methods import (
-    BenchError,
     Decoding,
     Text,
     add_text_arguments,
@@ -33,6 +32,7 @@ from methods import (
     made_by,
     named,
     prepare,
+    run_script,
 )  # noqa: E402
 
 COUNTS = ("count, unnormalised scores", "count, normalised scores")
@@ -179,7 +179,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BenchError as error:
-        sys.exit(f"error: {error}")
+    run_script(main)

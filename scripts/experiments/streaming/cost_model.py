@@ -47,6 +47,7 @@ from methods import (
     prepare,
 )
 from step_costs import Launches, StepCosts, compiled_search
+from write_up import write_json
 
 BACKENDS: dict[str, list[str]] = {
     "torch": [],
@@ -83,24 +84,11 @@ def untrained_lstm(text: Text, out: Path) -> Path:
     )
     ARCH_CONFIG_REGISTRY["lstm"](args)
     model = ARCH_MODEL_REGISTRY["lstm"].build_model(args, tasks.setup_task(args))
-    history = [
-        {
-            "criterion_name": "CrossEntropyCriterion",
-            "optimizer_name": "FairseqAdam",
-            "lr_scheduler_state": {},
-            "num_updates": 0,
-        }
-    ]
+    history = dict(criterion_name="CrossEntropyCriterion", optimizer_name="FairseqAdam")
+    history |= {"lr_scheduler_state": {}, "num_updates": 0}
+    saved = {"args": args, "model": model.state_dict(), "optimizer_history": [history]}
     state = {"epoch": 1, "train_iterator": {"epoch": 1}}
-    torch.save(
-        {
-            "args": args,
-            "model": model.state_dict(),
-            "optimizer_history": history,
-            "extra_state": state,
-        },
-        out,
-    )
+    torch.save(saved | {"extra_state": state}, out)
     return out
 
 
@@ -199,9 +187,7 @@ def measure_backend(backend: str, args: argparse.Namespace) -> None:
             "pairs": pairs,
             "gpu": gpu_facts(text, args) if backend == "torch" else None,
         }
-    part = args.out / f"{backend}.part"
-    part.write_text(json.dumps(found), encoding="utf-8")
-    os.replace(part, args.out / f"{backend}.json")
+    write_json(args.out / f"{backend}.json", found)
 
 
 def key(args: argparse.Namespace) -> list[Any]:

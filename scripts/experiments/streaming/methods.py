@@ -26,13 +26,17 @@ sys.path += [
     str(Path(__file__).resolve().parents[1]),
 ]
 
-from arguments import command_line, text_arguments  # noqa: E402, F401
 from contenders import OURS, decode, load, make_generator, read  # noqa: E402
-from equality import Outputs, check  # noqa: E402
-from harness import BenchError, Contender, compare  # noqa: E402, F401
+from harness import BenchError, Contender, Outputs, check, compare  # noqa: E402, F401
 from report import ROOT, cores, machine, named  # noqa: E402, F401
-from text import Text, prepare  # noqa: E402, F401
-from write_up import made_by  # noqa: E402
+from text import (  # noqa: E402, F401
+    Text,
+    command_line,
+    prepare,
+    run_script,
+    text_arguments,
+)
+from write_up import kept, made_by  # noqa: E402
 
 SAME_AS = {  # outputs that must be equal
     "FIXED-STREAM": "FIXED-OURS",
@@ -235,25 +239,13 @@ def cached(
     about: what the rows were made with, for the tables.
     """
     # other code, other times
-    code = [
-        path.read_text(encoding="utf-8") for path in sorted((ROOT / "fairseq_ext").rglob("*.py"))
-    ]
-    reported = hashlib.sha256(
-        json.dumps([code, *key], sort_keys=True, default=str).encode()
-    ).hexdigest()
-    if file.exists():
-        saved = json.loads(file.read_text(encoding="utf-8"))
-        if saved["key"] == reported:
-            return saved["rows"]
-    print(file.stem, file=sys.stderr, flush=True)
-    rows = make()
-    about = (
-        f"{about}; load average {os.getloadavg()[0]:.1f} on {cores()} cores, {made_by(machine())}"
-    )
-    file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_suffix(".part")
-    part.write_text(
-        json.dumps({"key": reported, "about": about, "rows": rows}, indent=1), encoding="utf-8"
-    )
-    os.replace(part, file)  # in one move: an interrupted run leaves whole files only
-    return rows
+    files = sorted((ROOT / "fairseq_ext").rglob("*.py"))
+    code = [path.read_text(encoding="utf-8") for path in files]
+    known = hashlib.sha256(json.dumps([code, *key], sort_keys=True, default=str).encode())
+
+    def made() -> dict[str, Any]:
+        rows = make()
+        where = f"load average {os.getloadavg()[0]:.1f} on {cores()} cores, {made_by(machine())}"
+        return {"about": f"{about}; {where}", "rows": rows}
+
+    return kept(file, known.hexdigest(), made)["rows"]

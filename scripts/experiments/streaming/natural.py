@@ -17,10 +17,7 @@ each k and n, which is not measured again.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -28,7 +25,6 @@ from typing import Any
 
 from methods import (
     SAME_AS,
-    BenchError,
     Decoding,
     Setting,
     Text,
@@ -42,7 +38,9 @@ from methods import (
     methods,
     named,
     prepare,
+    run_script,
 )
+from write_up import kept
 
 ORDERS = ("corpus order", "by length")
 METHODS = {  # name -> the method, and the order of its batches
@@ -170,7 +168,7 @@ def main() -> None:
     lines: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         text = prepare(Path(folder), args.model, args.text, args.src, args.tgt, args.limit)
-        kept = ("limit", "eps", "delta", "children", "count")
+        names = ("limit", "eps", "delta", "children", "count")
         for k, n in zip(args.k, args.n, strict=True):
             file = args.out / f"k{k}.n{n}.json"
             size = (args.model / "checkpoint.pt").stat().st_size
@@ -178,15 +176,10 @@ def main() -> None:
                 named(args.model),
                 size,
                 named(args.text),
-                *(getattr(args, name) for name in kept),
+                *(getattr(args, name) for name in names),
             ]
-            saved = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"key": None}
-            if saved["key"] != key:
-                print(file.stem, file=sys.stderr, flush=True)
-                saved = {"key": key, "rows": measure(text, k, n, args), "machine": machine()}
-                part = file.with_suffix(".part")
-                part.write_text(json.dumps(saved), encoding="utf-8")
-                os.replace(part, file)
+            make = lambda: {"rows": measure(text, k, n, args), "machine": machine()}  # noqa: E731, B023
+            saved = kept(file, key, make)
             rounds = len(saved["rows"][0]["seconds"])
             timed = (
                 f"processor time of one thread, {rounds} alternating round{'s' * (rounds != 1)}; "
@@ -211,7 +204,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BenchError as error:
-        sys.exit(f"error: {error}")
+    run_script(main)

@@ -9,13 +9,11 @@ Each set becomes a file of OUT/parsing, which is not made again.
 """
 
 import argparse
-import sys
 import tempfile
 from functools import partial
 from pathlib import Path
 
 from methods import (
-    BenchError,
     Setting,
     Text,
     add_timing_arguments,
@@ -24,6 +22,7 @@ from methods import (
     measure,
     methods,
     prepare,
+    run_script,
     timing,
 )
 from train_parsing import SETS
@@ -106,7 +105,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BenchError as error:
-        sys.exit(f"error: {error}")
+    run_script(main)

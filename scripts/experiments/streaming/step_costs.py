@@ -226,6 +226,9 @@ class StepCosts:
             admitted = sum(end - start for name, _, start, end in between if name == "admit")
             seconds = self.events[j][2] - begin - admitted
             (found.changed if between else found.steps).append((rows, self.cells[i], seconds))
+        # the last step has no next one; a row sees its source, at least
+        assert len(found.steps) + len(found.changed) == max(0, len(places) - 2)
+        assert all(cells > rows for rows, cells, _ in found.steps if cells)
         return found
 
 

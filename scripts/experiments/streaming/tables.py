@@ -27,12 +27,12 @@ Rows = list[dict[str, Any]]
 
 
 def read_rows(file: Path) -> Rows:
-    return json.loads(file.read_text(encoding="utf-8"))["rows"]
+    return json.loads(file.read_text(encoding="utf-8"))["value"]["rows"]
 
 
 def section(title: str, file: Path, over: tuple[str, ...]) -> list[str]:
     """A heading, the table, and what it was made with."""
-    saved = json.loads(file.read_text(encoding="utf-8"))
+    saved = json.loads(file.read_text(encoding="utf-8"))["value"]
     return [f"### {title}\n", methods_table(saved["rows"], over), f"{saved['about']}\n"]
 
 

@@ -10,7 +10,6 @@ machine that does nothing else.
 """
 
 import argparse
-import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable
@@ -20,7 +19,6 @@ from typing import Any
 
 from methods import (
     ROOT,
-    BenchError,
     Decoding,
     Setting,
     Text,
@@ -34,6 +32,7 @@ from methods import (
     methods,
     named,
     prepare,
+    run_script,
     text_arguments,
     timing,
 )
@@ -263,7 +262,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BenchError as error:
-        sys.exit(f"error: {error}")
+    run_script(main)

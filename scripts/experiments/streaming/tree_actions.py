@@ -1,12 +1,7 @@
 """Trees to the actions of Cross and Huang's structure-label system and back: a tree over n
 words is 4n - 2 actions.
 
-    python scripts/experiments/streaming/tree_actions.py --trees FILE --out PREFIX
-    python scripts/experiments/streaming/tree_actions.py --words PREFIX.words --actions FILE
-        --out FILE.trees
-
-FILE has a bracketed tree a line, `(S (NP (PRP it)) (VP ...))`. PREFIX.words gets `word|TAG` for
-each word, PREFIX.actions the actions, both split at spaces, as fairseq-preprocess reads them.
+A tree is a line of brackets, `(S (NP (PRP it)) (VP ...))`.
 Structural and label actions take turns (https://aclanthology.org/D16-1001):
 
     sh          the next word becomes the topmost span
@@ -21,12 +16,9 @@ a sentence are equally long.
 
 from __future__ import annotations
 
-import argparse
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 SHIFT, COMBINE, NO_LABEL, LABEL, CHAIN = "sh", "comb", "nolabel", "label:", "+"
 TOKEN = re.compile(r"[()]|[^\s()]+")
@@ -145,49 +137,3 @@ def to_tree(words: list[tuple[str, str]], actions: list[str]) -> Tree:
     if len(spans) != 1 or len(spans[0]) != 1:
         raise TreeError("the actions end before one constituent spans all words")
     return spans[0][0]
-
-
-def main() -> None:
-    parse = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parse.add_argument("--trees", type=Path, help="trees to turn into actions")
-    parse.add_argument("--words", type=Path, help="word|TAG lines, for the way back")
-    parse.add_argument("--actions", type=Path, help="their actions")
-    parse.add_argument(
-        "--out", type=Path, required=True, help="prefix of two files, or the file of trees"
-    )
-    args = parse.parse_args()
-    if bool(args.trees) == bool(args.words and args.actions):
-        parse.error("give --trees, or --words and --actions")
-    if args.trees:
-        trees = [
-            read_tree(line)
-            for line in args.trees.read_text(encoding="utf-8").splitlines()
-            if line.strip()
-        ]
-        words = [" ".join(f"{leaf.word}|{leaf.label}" for leaf in tree.leaves()) for tree in trees]
-        sides = {"words": words, "actions": [" ".join(to_actions(tree)) for tree in trees]}
-        for name, lines in sides.items():
-            Path(f"{args.out}.{name}").write_text(
-                "".join(line + "\n" for line in lines), encoding="utf-8"
-            )
-        return
-    lines = zip(
-        *(file.read_text(encoding="utf-8").splitlines() for file in (args.words, args.actions)),
-        strict=True,
-    )
-    made = [
-        to_tree([(w, tag) for w, _, tag in (pair.rpartition("|") for pair in a.split())], b.split())
-        for a, b in lines
-    ]
-    args.out.write_text("".join(f"{tree}\n" for tree in made), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    try:
-        main()
-    except (TreeError, OSError) as error:
-        sys.exit(f"error: {error}")

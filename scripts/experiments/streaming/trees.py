@@ -13,7 +13,6 @@ is not made again.
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -34,6 +33,7 @@ from methods import (
     measure,
     methods,
     prepare,
+    run_script,
     timing,
 )
 from train_trees import SIDES, read_trees
@@ -140,7 +140,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BenchError as error:
-        sys.exit(f"error: {error}")
+    run_script(main)

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,7 +32,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "bench"), str(HERE.parent / "optimal_ending")]
 
-from against_stock import StockFailed, stock_translations  # noqa: E402
+from constrained_stock import StockFailed, stock_translations  # noqa: E402
 from placement_model import LEAST, AttentiveModel, Words  # noqa: E402
 from placement_scores import Entry, as_word, bleu_over, by_hand, entries_of, measured  # noqa: E402
 from placement_searches import Line, accuracy, again, stepwise  # noqa: E402
@@ -47,6 +46,7 @@ from searches import (  # noqa: E402
     run_script,
     text_arguments,
 )
+from write_up import write_json  # noqa: E402
 
 from fairseq_ext.search.report import Translation  # noqa: E402
 from fairseq_ext.translator import Translator  # noqa: E402
@@ -229,9 +229,7 @@ def keep(
         "rows": [of_place[place] for place in order],
         "accuracy": found or old["accuracy"],
     }
-    part = file.with_suffix(".part")
-    part.write_text(json.dumps(sections, indent=1, ensure_ascii=False), encoding="utf-8")
-    os.replace(part, file)
+    write_json(file, sections)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -18,8 +18,6 @@ compare them within one machine that does nothing else.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -33,8 +31,8 @@ sys.path[:0] = [
     str(HERE.parent / "dba"),
 ]
 
-from against_stock import stock_translations  # noqa: E402
 from bootstrap import compare  # noqa: E402
+from constrained_stock import stock_translations  # noqa: E402
 from extract import MORE_SETS, SETS, extract  # noqa: E402
 from searches import (  # noqa: E402
     command_line,
@@ -46,6 +44,7 @@ from searches import (  # noqa: E402
     run_script,
     text_arguments,
 )
+from write_up import kept, write_json  # noqa: E402
 
 from fairseq_ext.core.lemmas import lemmatizer  # noqa: E402
 from fairseq_ext.terms.cases import Sentence, Term  # noqa: E402
@@ -131,40 +130,21 @@ class Runs:
     def search(self, name: str, method: str, terms: list[tuple[Term, ...]]) -> Run:
         """Translate with a method; from the file of this name if it holds the same search."""
         given = [[list(term.targets) for term in line] for line in terms]
-        key = json.dumps(
-            [self.flags, METHODS[method], self.sources, given if method != "none" else None],
-            default=str,
-        )
-        file = (
-            self.args.out
-            / "searches"
-            / f"{name if method != 'none' else 'none'}.{method.replace(' ', '-')}.json"
-        )
-        if file.exists():
-            saved = json.loads(file.read_text(encoding="utf-8"))
-            if saved.pop("key") == key:
-                return Run(**saved)
-        print(file.stem, file=sys.stderr, flush=True)
-        if method == "fairseq":
-            run = self.stock(given)
-        else:
-            run = self.ours(METHODS[method], None if method == "none" else given)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_suffix(".part")
-        part.write_text(
-            json.dumps({"key": key} | asdict(run), ensure_ascii=False), encoding="utf-8"
-        )
-        os.replace(part, file)
-        return run
+        key = [self.flags, METHODS[method], self.sources, given if method != "none" else None]
+        label = f"{name if method != 'none' else 'none'}.{method.replace(' ', '-')}.json"
+
+        def run() -> dict[str, Any]:
+            if method == "fairseq":
+                return asdict(self.stock(given))
+            return asdict(self.ours(METHODS[method], None if method == "none" else given))
+
+        return Run(**kept(self.args.out / "searches" / label, key, run))
 
     def ours(self, flags: dict[str, Any], given: list | None) -> Run:
         """A search of this package."""
         if given is not None:
             flags = {"constraints": "unordered"} | flags
-        return self.run(Translator(**self.flags, **flags), given)
-
-    def run(self, translator: Translator, given: list | None) -> Run:
-        """Translate the sources."""
+        translator = Translator(**self.flags, **flags)
         found = translator.translate(self.sources, constraints=given)
         stats = translator.stats.as_dict()
         return Run(stats, stats["seconds"], [nbest[0].text for nbest in found])
@@ -247,10 +227,7 @@ class Runs:
             "draws": args.draws,
             "machine": machine(),
         }
-        (args.out / "runs.part").write_text(
-            json.dumps(about | {"rows": rows}, indent=1), encoding="utf-8"
-        )
-        os.replace(args.out / "runs.part", args.out / "runs.json")
+        write_json(args.out / "runs.json", about | {"rows": rows})
 
 
 def main() -> None:

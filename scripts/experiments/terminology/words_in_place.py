@@ -28,7 +28,7 @@ sys.path[:0] = [
     *(str(HERE.parent / name) for name in (".", "optimal_ending", "dba")),
 ]
 
-from against_stock import repeats  # noqa: E402
+from constrained_stock import repeats  # noqa: E402
 from extract import MORE_SETS, extract  # noqa: E402
 from intervals import bleu, counts_of, interval, resampled  # noqa: E402
 from placement_scores import as_word, ends_with  # noqa: E402

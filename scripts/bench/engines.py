@@ -1,10 +1,10 @@
 """Rivals that need packages of their own, each in a process of the Python of its environment: what
 they pin (torch, transformers) is not what this project pins.
 
-    PYTHON scripts/bench/rival_process.py < REQUESTS    what `Rival` starts: the first line makes
-                                                        the engine, each other one decodes
+    PYTHON scripts/bench/engines.py < REQUESTS    what `Engine` starts: the first line makes
+                                                  the engine, each other one decodes
 
-Engines: OpenVINO (`pip install optimum-intel[openvino]`) and ONNX Runtime (`pip install
+OpenVINO (`pip install optimum-intel[openvino]`) and ONNX Runtime (`pip install
 optimum-onnx[onnxruntime]`) on a Hugging Face folder, both under the beam search of `transformers`,
 which optimum gives them; Bergamot (`pip install bergamot`), the translator that Firefox has, on
 what firefox.py writes. One thread each. The engine's process says what a call took of it.
@@ -14,7 +14,6 @@ import gc
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,44 +21,31 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness import BenchError, query_process
+from harness import Child
 
 Decode = Callable[[dict[str, Any]], list[str]]  # a request -> the best translation of each line
 
 
-class Rival:
+class Engine(Child):
     """The process. Called with what is to be decoded, it returns the best translations; `seconds`
     are those of the last call, on the clock that was chosen: wall or cpu."""
 
     def __init__(self, name: str, python: str, requested: dict[str, Any], clock: str = "cpu"):
-        self.name, self.clock, self.seconds = name, clock, 0.0
-        self.errors = tempfile.TemporaryFile("w+")
-        try:
-            self.process = subprocess.Popen(
-                [python, __file__],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self.errors,
-                text=True,
-                encoding="utf-8",
-                env={**os.environ, **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")},
-            )
-        except OSError as error:
-            raise BenchError(f"{name}: {python} cannot be started: {error.strerror}") from error
-        self.version = self.query(requested)["version"]
-
-    def query(self, requested: dict[str, Any]) -> dict[str, Any]:
-        return query_process(self.name, self.process, self.errors, json.dumps(requested))
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        super().__init__(name, [python, __file__], env={**os.environ, **threads})
+        self.clock, self.seconds = clock, 0.0
+        self.version = self.request(requested)["version"]
 
     def __call__(self, **requested: Any) -> list[str]:
-        found = self.query(requested)
-        self.seconds = found[self.clock]
-        return found["outputs"]
+        answer = self.request(requested)
+        self.seconds = answer[self.clock]
+        return answer["outputs"]
 
-    def __del__(self) -> None:
-        if hasattr(self, "process") and self.process.returncode is None:
-            self.process.kill()
-            self.process.communicate()
+
+def groups(requested: dict[str, Any]) -> list[list[str]]:
+    """The batches of a request's lines: one, or one a line."""
+    lines = requested["lines"]
+    return [lines] if requested["bulk"] else [[line] for line in lines]
 
 
 def named(tokenizer: Any, ids: list[int]) -> str:
@@ -68,24 +54,25 @@ def named(tokenizer: Any, ids: list[int]) -> str:
     return " ".join(word or f"madeupword{number:04d}" for number, word in words)
 
 
-def with_transformers(model: Any, folder: str, target: str, tokens: int) -> Decode:
+def with_transformers(
+    model: Any, folder: str, target: str, tokens: int, tokenizer: Any = None
+) -> Decode:
     """transformers' generate on an engine's model: greedy at beam 1; translations are its pieces,
-    joined by spaces."""
-    from transformers import AutoTokenizer
+    joined by spaces. tokenizer: the folder's, unless it is given."""
+    if tokenizer is None:
+        from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
     first = {"forced_bos_token_id": tokenizer.convert_tokens_to_ids(target)} if target else {}
     how = dict(max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, **first)
 
     def decode(requested: dict[str, Any]) -> list[str]:
-        lines = requested["lines"]
-        groups = [lines] if requested["bulk"] else [[line] for line in lines]
-        found = []
-        for group in groups:
+        outputs = []
+        for group in groups(requested):
             batch = tokenizer(group, return_tensors="pt", padding=True)
             rows = model.generate(**batch, num_beams=requested["beam"], **how)
-            found += [named(tokenizer, row.tolist()[1:]) for row in rows]
-        return found
+            outputs += [named(tokenizer, row.tolist()[1:]) for row in rows]
+        return outputs
 
     return decode
 
@@ -137,24 +124,20 @@ def bergamot(config: dict[str, Any]) -> tuple[Decode, str]:
         raise ModuleNotFoundError("this Python has no bergamot: pip install bergamot")
     # the package itself requests a list of models from a server when it is imported
     file = next(Path(spec.submodule_search_locations[0]).glob("_bergamot*"))
-    found = importlib.util.spec_from_file_location("_bergamot", file)
-    assert found is not None and found.loader is not None
-    library = importlib.util.module_from_spec(found)
-    found.loader.exec_module(library)
+    extension = importlib.util.spec_from_file_location("_bergamot", file)
+    assert extension is not None and extension.loader is not None
+    library = importlib.util.module_from_spec(extension)
+    extension.loader.exec_module(library)
     service = library.Service(library.ServiceConfig(numWorkers=1, cacheSize=0, logLevel="off"))
     model = service.modelFromConfig(json.dumps(config))
     options = library.ResponseOptions(False, False, False, False)
 
     def decode(requested: dict[str, Any]) -> list[str]:
-        lines = requested["lines"]
-        groups = [lines] if requested["bulk"] else [[line] for line in lines]
-        made = (service.translate(model, library.VectorString(group), options) for group in groups)
-        return [answer.target.text for each in made for answer in each]
+        lists = (library.VectorString(group) for group in groups(requested))
+        answers = (service.translate(model, group, options) for group in lists)
+        return [answer.target.text for each in answers for answer in each]
 
     return decode, f"bergamot:{library.__version__}"
-
-
-ENGINES = {"openvino": openvino, "onnxruntime": onnxruntime, "bergamot": bergamot}
 
 
 def main() -> None:
@@ -162,7 +145,8 @@ def main() -> None:
     os.dup2(2, 1)  # what others print is no answer
     sys.path.pop(0)  # this folder's modules have names that the packages may have too
     first = json.loads(sys.stdin.readline())
-    decode, version = ENGINES[first.pop("engine")](**first)
+    makers = dict(openvino=openvino, onnxruntime=onnxruntime, bergamot=bergamot)
+    decode, version = makers[first.pop("engine")](**first)
     print(json.dumps({"version": version}), file=channel, flush=True)
     for line in sys.stdin:
         requested = json.loads(line)

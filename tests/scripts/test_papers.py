@@ -1,0 +1,315 @@
+"""scripts/experiments: a small run of each paper, whose scripts check their own figures; and what
+their baselines compute, against values by hand, brute force or another library."""
+
+import importlib.util
+import itertools
+import json
+import os
+import random
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import demo_model
+import numpy as np
+import pytest
+import sacrebleu
+import torch
+import warm
+from fairseq.data import Dictionary
+from models import batch, build, generators, same
+from models import run as decoded
+from sizes import drawn
+from table_model import EOS
+
+ROOT = Path(__file__).resolve().parents[2]
+PAPERS = ROOT / "scripts" / "experiments"
+DEMO, TEXT = ROOT / "checkpoints" / "demo", ROOT / "data" / "demo" / "test"
+sys.path[:0] = [str(PAPERS / "terminology"), str(PAPERS / "streaming"), str(PAPERS)]
+
+import intervals  # noqa: E402
+import legal_actions  # noqa: E402
+import placement_model  # noqa: E402
+import train_parsing  # noqa: E402
+import trees  # noqa: E402
+from tree_actions import Tree, TreeError, read_tree, to_actions, to_tree  # noqa: E402
+
+
+def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """A script of a paper; bash where it is one."""
+    words = [PAPERS / script, *arguments]
+    words = words if script.endswith(".sh") else [warm.python(), *words]
+    environment = os.environ | {"PYTHON": warm.python(), "OMP_NUM_THREADS": "1"}
+    return subprocess.run([*map(str, words)], env=environment, capture_output=True, text=True)
+
+
+# commands (OUT: a folder, with raw/, task/, three lines in two.de and two.en, terms in terms.tsv),
+# then a file of OUT and a part of what it must have; a list of commands runs in turn
+MODEL = f"--model {DEMO} --text {TEXT}"
+MULTI30K = "--raw OUT/raw --out OUT/work --updates 3 --negatives 20 --max-tokens 200 --arch"
+SEARCHED = "--work OUT/work --out OUT/work --sentences 2 --few 1"
+SWEEP = f"optimal_ending/sweep.py --dev {TEXT} --text {TEXT} --limit 8 --beams 2 --rewards 0 1.2"
+SMOKE = {
+    "jacobi": (
+        [f"jacobi/run.sh --models {DEMO} --text {TEXT} --out OUT --limit 12 --repeats 1 --only PJ"],
+        {"tables.md": "## Table 4: data", "by_length.md": "| PJ |", "graph1.svg": "<svg"},
+    ),
+    "lsh": (
+        [f"lsh/train.sh {MULTI30K} transformer", f"lsh/run.sh {SEARCHED} --only 'top T=2000'"],
+        {"work/tables.md": "## Table 8", "work/figure6.svg": "<svg"},
+    ),
+    "lsh, lstm": (
+        [f"lsh/train.sh {MULTI30K} lstm", f"lsh/run.sh {SEARCHED} --only 'lexical N=5'"],
+        {"work/tables.md": "## Table 7"},
+    ),
+    "optimal_ending": (
+        [
+            f"{SWEEP} --cpu --out OUT",
+            "optimal_ending/times.py --out OUT --limit 4 --beams 3 --repeats 1",
+            "optimal_ending/tables.py --out OUT",
+            "optimal_ending/figures.py --out OUT",
+        ],
+        {"tables.md": "### Table 3", "times.md": "| optimal", "figure2.svg": "<svg"},
+    ),
+    "streaming": (
+        [
+            "streaming/run.sh --out OUT --limit 3 --parts grid --texts test --beams 1 --n 2 "
+            f"--repeats 1 --ensemble {DEMO}/checkpoint.pt"
+        ],
+        {"tables.md": "test, ensemble, k = 1"},
+    ),
+    "streaming, natural": (
+        ["streaming/natural.py --limit 7 --k 2 --n 2 --count --out OUT"],
+        {"natural.md": "| fixed stream |"},
+    ),
+    "streaming, cost": (
+        ["streaming/cost_model.py --limit 4 --n 2 --repeats 1 --backends torch --out OUT"],
+        {"cost_model.md": "Prediction for an H100"},
+    ),
+    "terminology": (
+        [
+            f"terminology/run.sh {MODEL} --limit 2 --beam 2 --draws 2 --sets rand1 --out OUT "
+            "--methods none end fairseq"
+        ],
+        {"tables.md": "### rand1: 2 terms in 2 sentences, beam 2", "success.svg": "<svg"},
+    ),
+    "placement": (
+        [
+            "terminology/placement.py --out OUT --name two --text OUT/two "
+            "--displaced OUT/terms.tsv",
+            "terminology/placement_tables.py --out OUT",
+        ],
+        {"tables.md": "### two, beam 5: 2 terms in 2 sentences"},
+    ),
+    "rules": (
+        [
+            "terminology/rules.py --out OUT --least 1 --rounds 1 "
+            f"--set demo {DEMO} OUT/two de en OUT/plain.tsv"
+        ],
+        {"rules.json": "another form stays"},
+    ),
+    "candidates": (
+        [f"candidates/measure.py {MODEL} --lines 2 --lists OUT/lists --out OUT/candidates"],
+        {"candidates.md": "| MBR chrF, 5-best, `uniform` |"},
+    ),
+}
+
+
+@drawn(1)
+@pytest.mark.parametrize("paper", SMOKE)
+def test_a_small_run_writes_the_tables_of_a_paper(paper, tmp_path):
+    lines = {
+        "de": ["Das Angebot wird morgen geprüft.", "Ein Haus.", "Die Ärztin öffnet den Ordner."],
+        "en": ["The offer is checked tomorrow.", "A house.", "The doctor opens the folder."],
+    }
+    for language, text in lines.items():
+        (tmp_path / f"two.{language}").write_text("".join(f"{line}\n" for line in text))
+    terms = "Angebot\tfederation\toffer|quotation\nOrdner\tledger\tfolder|file\n"
+    (tmp_path / "terms.tsv").write_text(terms)
+    (tmp_path / "plain.tsv").write_text("Angebot\tquotation\n")
+    for folder in ("raw", "work"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "work" / "lexicon").write_text("en1\tde1\t0.9\na\ta\t0.9\n")
+    parts = itertools.product(("train", "val", "test_2016_flickr"), ("en", "de", "fr", "cs"))
+    for part, language in parts:
+        made = (f"{language}{i} a dog {language}{i % 5} runs .\n" for i in range(30))
+        (tmp_path / "raw" / f"{part}.{language}").write_text("".join(made))
+    commands, written = SMOKE[paper]
+    for command in commands:
+        done = run(*shlex.split(command.replace("OUT", str(tmp_path))))
+        assert done.returncode == 0, done.stderr[-2000:]
+    for file, part in written.items():
+        assert part in (tmp_path / file).read_text(encoding="utf-8"), file
+
+
+def test_published_scores_are_compared_with_ours(tmp_path):
+    """The scores are sacrebleu's and, for the terms, counted by hand."""
+    line = {"en": "The dogs bark in the yard.", "de": "Die Hunde bellen laut im Hof."}
+    line |= {"proper": {"dog": "Hund"}, "random": {"bark": "bellen", "yard": "Hof"}}
+    said = "Die Hunde bellen laut."
+    bleu = sacrebleu.corpus_bleu([said], [[line["de"]]]).score
+    chrf = sacrebleu.corpus_chrf([said], [[line["de"]]], word_order=2).score
+    (tmp_path / "references.ende.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
+    (tmp_path / "team.ende.proper.txt").write_text(said + "\n", encoding="utf-8")
+    rows = [["file", "BLEU", "chrF2++", "proper_success", "random_success"]]
+    rows.append(["team.ende.proper.txt", bleu, chrf, 1, 0.25])
+    table = "".join("\t".join(map(str, row)) + "\n" for row in rows)
+    (tmp_path / "official_scores.tsv").write_text(table, encoding="utf-8")
+    done = run("terminology/published_scores.py", tmp_path, "--out", tmp_path / "out")
+    # half of the random terms are met, and a quarter was published
+    assert done.returncode == 1, done.stderr
+    shown = f"| team.ende.proper | {bleu:.4f} | {chrf:.4f} | 100.00 | 100.00 | +0.00 | 50.00 "
+    assert f"{shown}| 25.00 | +25.00 |" in (tmp_path / "out" / "published.md").read_text()
+
+
+def test_an_interval_holds_sacrebleu_of_resampled_sentences():
+    references = ["the old man reads a long book", "a dog runs over the green grass"] * 2
+    texts = [references[0], "a dog runs over the grass", "the old man reads a book"]
+    texts.append("a green dog runs over the grass")
+    found = intervals.resampled(intervals.counts_of(texts, references), resamples=40)
+    times = np.random.default_rng(intervals.SEED).multinomial(4, [1 / 4] * 4, size=40)
+    for score, chosen in zip(found, times, strict=True):
+        every = zip(chosen, texts, references, strict=True)
+        lines = [(text, line) for n, text, line in every for _ in range(n)]
+        outputs, expected = zip(*lines, strict=True)
+        whole = sacrebleu.corpus_bleu(outputs, [expected], smooth_method="none").score
+        assert score == pytest.approx(whole)
+
+
+def test_the_baseline_of_lsh_with_all_words_is_the_full_softmax():
+    spec = importlib.util.spec_from_file_location("lsh_runs", PAPERS / "lsh" / "runs.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    flags = {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_bands": 20, "lsh_top": 0}
+    models, size = [build("transformer", 2, torch.float32)], {"beam": 3, "max_len_b": 8}
+    ours, full = (generators(models, each, **size).ours for each in (flags, {}))
+    softmax = ours.strategies.softmax
+    softmax.__class__, softmax.most, softmax.eos = module.PerRow, 10**6, EOS
+    same(decoded(full, batch([5, 3, 2])), decoded(ours, batch([5, 3, 2])), 1e-4)
+
+
+def test_placement_in_step_is_beam_search_without_terms_and_writes_one_where_it_is_attended():
+    from fairseq_ext.translator import Translator
+
+    flags = demo_model.FLAGS | {"beam": 4}
+    translator = Translator(**flags)
+    attentive = placement_model.AttentiveModel(flags["path"], translator.task)
+    line = "Die Ärztin öffnet den Ordner."
+    source = translator.encode(line).tolist()
+    words = placement_model.Words(attentive.target.symbols)
+
+    def text(terms: list, **how: float) -> str:
+        found = placement_model.in_step(attentive, source, terms, 4, words, **how)
+        return attentive.target.string(found)
+
+    stock = translator.translate([line])[0][0]
+    assert text([]).split() == stock.tokens and "physician" not in stock.text
+    span = [i for i, token in enumerate(source) if attentive.source[token] == "▁Ordner"]
+    form = tuple(map(attentive.target.index, translator.bpe.encode("physician").split()))
+    terms = [placement_model.SpanTerm((form,), tuple(span or [len(source) - 3]))]
+    assert "physician" in translator.decode(text(terms))
+    assert text(terms, least=1.1) == text([])  # no span has as much
+
+
+def test_raw_parsing_data_are_checked(tmp_path):
+    for split, side in itertools.product(("train", "dev", "test"), ("nl", "sql")):
+        (tmp_path / f"geo.{split}.{side}").write_text("a b\nc d\n", encoding="utf-8")
+    assert train_parsing.check(tmp_path, "geo") == 2
+    (tmp_path / "geo.dev.sql").write_text("a b\n", encoding="utf-8")
+    with pytest.raises(train_parsing.TrainingError, match="2 lines and geo.dev.sql 1"):
+        train_parsing.check(tmp_path, "geo")
+    with pytest.raises(train_parsing.TrainingError, match="atis.train.nl is missing"):
+        train_parsing.check(tmp_path, "atis")
+
+
+# ---- trees; worked out by hand from the rules of Cross and Huang 2016: a constituent of three
+# children, and one over one
+EATING = "(S (NP (PRP I)) (VP (MD do) (VBP like) (S (VP (VBG eating) (NP (NN fish))))))"
+STEPS = """sh label:NP  sh nolabel  sh nolabel  comb nolabel  sh nolabel  \
+sh label:NP  comb label:S+VP  comb label:VP  comb label:S"""
+ACTIONS = ["sh", "comb", "nolabel", "label:X"]
+
+
+def random_tree(rng: random.Random, words: int, depth: int = 0) -> Tree:
+    """A tree with unary chains and up to four children."""
+    if words == 1 and (depth and rng.random() < 0.6):
+        return Tree(rng.choice(["NN", "-LRB-", ","]), word=rng.choice(["a", "b|c", "%", "-RRB-"]))
+    label = rng.choice(["S", "NP", "VP", "PP"])
+    if words == 1 or rng.random() < 0.2:
+        return Tree(label, (random_tree(rng, words, depth + 1),))
+    cuts = sorted(rng.sample(range(1, words), min(words - 1, rng.randint(1, 3))))
+    sizes = [end - start for start, end in zip([0, *cuts], [*cuts, words], strict=True)]
+    return Tree(label, tuple(random_tree(rng, size, depth + 1) for size in sizes))
+
+
+def test_trees_become_actions_and_come_back():
+    assert to_actions(read_tree(EATING)) == STEPS.split()
+    for seed in range(100):
+        rng = random.Random(seed)
+        tree = random_tree(rng, rng.randint(1, 25))
+        words = [(leaf.word, leaf.label) for leaf in tree.leaves()]
+        actions = to_actions(tree)
+        assert len(actions) == 4 * len(words) - 2
+        assert to_tree(words, actions) == tree == read_tree(str(tree))
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [
+        "sh label:NP",
+        "comb nolabel sh nolabel sh label:S",
+        "sh nolabel sh nolabel sh label:S",
+        "sh nolabel sh comb comb label:S",
+        "sh nolabel sh nolabel comb nolabel",
+    ],
+)
+def test_actions_that_are_no_tree(actions):
+    with pytest.raises(TreeError):
+        to_tree([("a", "DT"), ("b", "NN")], actions.split())
+
+
+@pytest.mark.parametrize("line", ["(S (NN a)", "(S (NN a)))", "(S)", "(NN a b)", "", "((NN a))"])
+def test_lines_that_are_no_tree(line):
+    with pytest.raises(TreeError):
+        read_tree(line)
+
+
+def test_legal_actions_are_those_of_the_trees_of_three_words():
+    known = Dictionary()
+    for action in ACTIONS:
+        known.add_symbol(action)
+    legal, found, open_ones = legal_actions.LegalActions(known), set(), [()]
+    while open_ones:
+        length = max(map(len, open_ones))
+        # shorter rows on the right
+        rows = [[-1] * (length - len(a)) + [known.index(x) for x in a] for a in open_ones]
+        allowed = legal(torch.tensor(rows).view(len(rows), length), torch.full((len(rows),), 3))
+        following = []
+        for actions, row in zip(open_ones, allowed, strict=True):
+            nexts = [known[i] for i in row.nonzero()[:, 0].tolist()]
+            assert nexts, actions  # there is always a way on
+            found |= {actions} if nexts == [known[known.eos()]] else set()
+            following += [(*actions, action) for action in nexts if action != known[known.eos()]]
+        open_ones = following
+
+    def is_tree(actions: tuple[str, ...]) -> bool:
+        try:
+            return bool(to_tree([("w", "T")] * 3, list(actions)))
+        except TreeError:
+            return False
+
+    # the others are no trees at any number of words
+    turns = itertools.product(*[ACTIONS[:2], ACTIONS[2:]] * 5)
+    assert found == {actions for actions in turns if is_tree(actions)}
+
+
+def test_brackets_are_counted_as_evalb_counts_them():
+    """By hand: EATING has S NP VP S VP NP, six constituents; without the verb phrase of "eating
+    fish" five are found, all right."""
+    pytest.importorskip("PYEVALB")
+    count = trees.scorer()
+    assert count(EATING, EATING) == (6, 6, 6)
+    flat = EATING.replace("(S (VP (VBG eating) (NP (NN fish))))", "(S (VBG eating) (NP (NN fish)))")
+    assert count(str(read_tree(EATING)), str(read_tree(flat))) == (5, 5, 6)
+    assert trees.f1([(5, 5, 6), (1, 3, 2)]) == pytest.approx(100 * 2 * 6 / 16)
