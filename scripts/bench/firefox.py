@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import marian
-import models
 import numpy as np
+import random_models
 import sentencepiece
 import torch
 from contenders import decode, load, make_generator
@@ -31,7 +31,7 @@ from engines import Engine
 from harness import BenchError, Contender, Outputs
 from text import Text, prepare
 
-FIREFOX = models.sizes(6, 256, 1536, 8, decoder_layers=2)
+FIREFOX = random_models.sizes(6, 256, 1536, 8, decoder_layers=2)
 WORDS, LINE, FIRST, BEST = 32_000, 25, 50, 50  # of the vocabulary, a line, the shortlist
 MAGIC = 0xF11A48D5013417F5  # a shortlist file begins with it
 PYTHON = "FAIRSEQ_EXT_BERGAMOT"  # the variable that names a Python with `pip install bergamot`
@@ -96,18 +96,18 @@ def make(folder: Path, words: int = WORDS, settings: dict[str, Any] = FIREFOX) -
     and table."""
     if (folder / "shortlist.bin").exists():
         return folder
-    models.make((words + 2, settings), folder)  # fairseq has <s> and <pad> too
+    random_models.make((words + 2, settings), folder)  # fairseq has <s> and <pad> too
     names = [line.split()[0] for line in (folder / "dict.de.txt").read_text().splitlines()]
     chance, often = random.Random(1), list(accumulate(1 / (i + 10) for i in range(len(names))))
     drawn = partial(chance.choices, cum_weights=often)
-    lines = [" ".join(drawn(names, k=LINE)) for _ in range(models.SENTENCES)]
+    lines = [" ".join(drawn(names, k=LINE)) for _ in range(random_models.SENTENCES)]
     (folder / "text.de").write_text("\n".join(lines) + "\n")
     listed = [sorted(set(drawn(range(len(names)), k=BEST))) for _ in names]
     with (folder / "lexicon").open("w") as file:
         for name, numbers in zip(names, listed, strict=True):
             file.writelines(f"{name} {names[i]} 0.02\n" for i in numbers)
     saved = torch.load(folder / "checkpoint.pt", weights_only=False)
-    models.distinguishing(saved["model"])
+    random_models.distinguishing(saved["model"])
     # </s>, <unk>, the words: SentencePiece sorts equally frequent ones by name
     marian.save(folder / "bergamot.npz", saved, [2, 3, *range(4, words + 2)])
     model = io.BytesIO()

@@ -3,7 +3,7 @@
     python scripts/bench/growth.py --out scripts/bench/results/growth
     python scripts/bench/growth.py --what beam vocabulary --sizes 1 5 50 --repeats 3 --out OUT
 
-One model of random weights (3 + 3 layers of 256 dimensions) and made-up lines (models.py):
+One model of random weights (3 + 3 layers of 256 dimensions) and made-up lines (random_models.py):
 no hypothesis ends before its limit, so every contender reads equally many tokens. While one
 size grows the others stay: 16 sentences a batch, beam 5, 25 tokens, 8,000 words, one thread.
 A time is the median of alternating rounds, in CPU milliseconds of this process for each target
@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import glossary
-import models
+import random_models
 from contenders import OURS, build
 from harness import BenchError, Spread, compare, fix_threads, run_command, time_ways
 from report import ROOT, as_json, machine, table, where_and_when
@@ -44,7 +44,7 @@ USUAL = {"rows": 16, "beam": 5, "length": 25, "vocabulary": 8_000}
 def lines_of(size: dict[str, int], args: argparse.Namespace, folder: Path, count: int) -> Text:
     """Lines of the same number of tokens, of which EOS is one, prepared for fairseq-generate."""
     words = size["vocabulary"]
-    model = models.make((words, models.SMALL), (args.folder or folder) / f"{words}")
+    model = random_models.make((words, random_models.SMALL), (args.folder or folder) / f"{words}")
     for language in ("de", "en"):
         rows = (
             [f"w{(i * 7919 + j * 104_729) % (words - 4)}" for j in range(size["length"] - 1)]

@@ -32,7 +32,7 @@ import sentencepiece
 import torch
 from engines import Engine, groups, with_transformers
 from harness import BenchError, Contender, Spread, compare
-from models import distinguishing
+from random_models import distinguishing
 from report import Page, table
 from text import command_line, run_script
 

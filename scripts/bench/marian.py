@@ -7,8 +7,8 @@ https://arxiv.org/abs/1804.00344
 Marian's Transformer is fairseq's but for two things that its file has no place for: positions count
 from 0 (fairseq's from 2), and decoding begins with a vector of zeros (fairseq's with </s>). A
 trained checkpoint's translations suffer from that, so only checkpoints of which no hypothesis ends
-before --max-len-b (models.py) are compared. A model that normalises in front of its layers cannot
-be converted at all: Marian normalises the queries of its attention alone.
+before --max-len-b (random_models.py) are compared. A model that normalises in front of its layers
+cannot be converted at all: Marian normalises the queries of its attention alone.
 
 Marian limits translations to a multiple of the source, so all source lines must have one length
 (--spread 0).

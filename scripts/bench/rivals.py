@@ -17,7 +17,7 @@ other work that is the fairer measure of one-thread contenders, and no measure o
 The case `rivals` tries each of CTranslate2's settings for matrix products once on --try-lines
 lines, with two threads both as two workers and as one; the best two of a type join the rounds. Then
 it times whole commands, and shows the profile of a step next to the time that reading its weights
-once takes. `shapes` and `firefox` have random weights and made-up text (models.py, firefox.py);
+once takes. `shapes` and `firefox` have random weights and made-up text (random_models.py, firefox.py);
 with --spread 0, which it needs, Marian joins them where it is installed. `sampling` says with the
 mean length, score and distinct n-grams that all sample the same distribution.
 """
@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any
 
 import firefox
-import models
+import random_models
 import torch
 from contenders import OURS, build, load
 from ct2 import convert
@@ -433,8 +433,10 @@ def texts_of(args: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Path
         if shape == "firefox":
             made, title = firefox.make(folder / shape, args.words), f"firefox: {args.words:,} words"
         else:
-            made = models.make(models.SHAPES[shape], folder / shape, args.spread, shape)
-            title = models.title(shape)
+            made = random_models.make(
+                random_models.SHAPES[shape], folder / shape, args.spread, shape
+            )
+            title = random_models.title(shape)
         args.text = str(made / "text")
         yield title, made, args.text
 
@@ -467,7 +469,12 @@ def parser(case: str) -> argparse.ArgumentParser:
     add("--try-lines", type=int, default=50, help="lines that choose CTranslate2's settings (50)")
     drop = [part for part in CASES[case].parts if part != "whole"]
     add("--no-whole", dest="parts", action="store_const", const=drop, help="no whole commands")
-    add("--shapes", nargs="+", choices=[*models.SHAPES, "firefox"], help="random models instead")
+    add(
+        "--shapes",
+        nargs="+",
+        choices=[*random_models.SHAPES, "firefox"],
+        help="random models instead",
+    )
     add("--tokens", type=int, default=30, help="target tokens of every made-up sentence (30)")
     add("--spread", type=float, help="standard deviation of a line's tokens; Marian needs 0")
     add("--words", type=int, default=firefox.WORDS, help="of Firefox's vocabulary (32000)")

@@ -14,7 +14,7 @@ sys.path.insert(0, str(BENCH))
 
 import firefox  # noqa: E402
 import marian  # noqa: E402
-import models  # noqa: E402
+import random_models  # noqa: E402
 import speed  # noqa: E402
 from contenders import build, ours  # noqa: E402
 from ct2 import instructions  # noqa: E402
@@ -46,7 +46,7 @@ def test_ctranslate2_says_which_instructions_it_uses():
 def test_bergamots_model_gives_the_same_translations(beam, tmp_path):
     if shutil.which(os.environ.get(firefox.PYTHON, "")) is None:
         pytest.skip(f"Bergamot is not installed: name a Python that has it in {firefox.PYTHON}")
-    settings = models.sizes(2, 64, 128, 8)
+    settings = random_models.sizes(2, 64, 128, 8)
     folder = firefox.make(tmp_path / "model", WORDS, settings)
     text = prepare(tmp_path / "text", folder, str(folder / "text"), "de", "en", LINES)
     flags = f"--cpu --beam {beam} --max-len-b {TOKENS}".split()
@@ -68,9 +68,9 @@ def test_marian_gives_the_same_translations_and_scores(tmp_path):
     pytest.importorskip("pymarian", reason="pymarian is not installed")
     made = {}
     for name, tokens in (("ours", TOKENS), ("marian float32", TOKENS - 1)):
-        folder = models.make((60, models.sizes(2, 32, 64, 4)), tmp_path / name)
+        folder = random_models.make((60, random_models.sizes(2, 32, 64, 4)), tmp_path / name)
         saved = torch.load(folder / "checkpoint.pt", weights_only=False)
-        models.distinguishing(saved["model"])
+        random_models.distinguishing(saved["model"])
         saved = marian.with_marians_positions(saved, longest=64) if name == "ours" else saved
         torch.save(saved, folder / "checkpoint.pt")
         text = prepare(tmp_path / f"text-{name}", folder, str(folder / "text"), "de", "en", LINES)

@@ -26,6 +26,7 @@ sys.path[:0] = [
 ]
 logging.getLogger("fairseq").setLevel(logging.WARNING)  # it talks while it is imported
 
+from harness import BenchError  # noqa: E402, F401
 from intervals import counts_of, interval, resampled  # noqa: E402
 from report import ROOT, machine, named  # noqa: E402, F401
 from sacrebleu.metrics import BLEU  # noqa: E402
