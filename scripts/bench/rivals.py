@@ -17,9 +17,9 @@ other work that is the fairer measure of one-thread contenders, and no measure o
 The case `rivals` tries each of CTranslate2's settings for matrix products once on --try-lines
 lines, with two threads both as two workers and as one; the best two of a type join the rounds. Then
 it times whole commands, and shows the profile of a step next to the time that reading its weights
-once takes. `shapes` and `firefox` have random weights and made-up text (random_models.py, firefox.py);
-with --spread 0, which it needs, Marian joins them where it is installed. `sampling` says with the
-mean length, score and distinct n-grams that all sample the same distribution.
+once takes. `shapes` and `firefox` have random weights and made-up text (random_models.py,
+firefox.py); with --spread 0, which it needs, Marian joins them where it is installed. `sampling`
+says with the mean length, score and distinct n-grams that all sample the same distribution.
 """
 
 import argparse
