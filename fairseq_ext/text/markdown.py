@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING
 
 import regex
 
@@ -23,6 +23,9 @@ from fairseq_ext.text.markdown_inline import Inline, titles
 from fairseq_ext.text.reading import text_atoms, with_signs
 from fairseq_ext.text.stopping import checked
 from fairseq_ext.text.xml_tokens import places
+
+if TYPE_CHECKING:
+    from tree_sitter import Node, Parser
 
 Span = tuple[int, int]
 # lines in a paragraph that are kept: notes, includes, definitions of links, formulas, code of MDX
@@ -66,7 +69,7 @@ DEEPEST = 60  # levels of quotes and lists that are read
 
 
 @cache
-def parsers() -> tuple[Any, Any]:
+def parsers() -> tuple[Parser, Parser]:
     """Return the parsers of blocks and of what is inline (raises UsageError)."""
     try:
         import tree_sitter_markdown
@@ -107,9 +110,9 @@ class Document:
         self.blocks: list[tuple[str, Span, list[Span]]] = []  # kind, place, continuations in it
         self.read(parsers()[0].parse(self.content).root_node)
 
-    def read(self, root: Any) -> None:
+    def read(self, root: Node) -> None:
         """Find the blocks that hold text."""
-        found: list[tuple[str, Any, list[Any]]] = []
+        found: list[tuple[str, Node, list[Node]]] = []
         nodes = [root]
         for node in checked(nodes):
             kind = node.type
@@ -121,7 +124,8 @@ class Document:
             ):
                 found.append((kind, node, continuations(node)))
             elif kind == "link_title":
-                if node.prev_sibling.text not in (b"#", b"<>"):  # else it is a comment
+                before = node.prev_sibling
+                if before is None or before.text not in (b"#", b"<>"):  # else it is a comment
                     found.append((kind, node, []))
             elif kind not in ("fenced_code_block", "indented_code_block"):
                 nodes += node.children
@@ -135,7 +139,7 @@ class Document:
         at = iter(places(self.content, flat))
         for kind, node, inside in checked(found):
             span = next(at), next(at)
-            if node.parent.type == "atx_heading":
+            if node.parent is not None and node.parent.type == "atx_heading":
                 closing = HASHES.search(self.text, *span)
                 span = span[0], closing.start() if closing else span[1]
             line = self.text.rfind("\n", 0, span[0]) + 1
@@ -223,7 +227,7 @@ class Document:
         yield behind
 
 
-def continuations(node: Any) -> list[Any]:
+def continuations(node: Node) -> list[Node]:
     """Return what continues the quotes and items around a block, in its lines."""
     return [
         each

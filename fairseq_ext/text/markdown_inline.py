@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 import regex
 
@@ -29,6 +29,9 @@ from fairseq_ext.text.markup import VERBATIM
 from fairseq_ext.text.placeholders import KINDS
 from fairseq_ext.text.reading import ENTITY, text_atoms, with_signs
 from fairseq_ext.text.xml_tokens import places
+
+if TYPE_CHECKING:
+    from tree_sitter import Node, Parser
 
 Span = tuple[int, int]
 # what the parser does not know, or takes where it is none, such as formulas, and what is kept of it
@@ -63,7 +66,7 @@ class Inline:
         inside: Sequence[Span],
         protect: Sequence[str],
         labels: set[str],
-        parser: Any,
+        parser: Parser,
     ):
         self.text, self.protect, self.labels = text, protect, labels
         self.inside = dict(inside)
@@ -93,7 +96,7 @@ class Inline:
             for i, each in enumerate(nodes)
         }
 
-    def span(self, node: Any) -> Span:
+    def span(self, node: Node) -> Span:
         """Return where a node stands in the text."""
         return self.places[node.start_byte, node.end_byte]
 
@@ -126,7 +129,7 @@ class Inline:
         """The atoms."""
         return kept_elements(linked(list(self.of_children(self.root, 0, len(self.text)))))
 
-    def of_children(self, node: Any, start: int, end: int) -> Iterator[Atom]:
+    def of_children(self, node: Node, start: int, end: int) -> Iterator[Atom]:
         """Yield the atoms of a node's text from start to end."""
         at = start
         for child in node.children:
@@ -138,7 +141,7 @@ class Inline:
             at = last
         yield from self.of_text(at, end)
 
-    def of_node(self, node: Any, start: int, end: int) -> Iterator[Atom]:
+    def of_node(self, node: Node, start: int, end: int) -> Iterator[Atom]:
         """Yield the atoms of a node."""
         kind, whole = node.type, self.text[start:end]
         if kind in EMPHASIS:
@@ -174,7 +177,7 @@ class Inline:
         if line < end:
             yield from self.of_text(line, end)
 
-    def of_link(self, node: Any, start: int, end: int) -> Iterator[Atom]:
+    def of_link(self, node: Node, start: int, end: int) -> Iterator[Atom]:
         """Yield the atoms of a link."""
         inner = next((each for each in node.children if each.type == "link_text"), None)
         whole = self.text[start:end]

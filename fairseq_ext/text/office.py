@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
 
 import regex
 from lxml import etree
+from lxml.etree import _Element as Element
 
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.text.reading import escape
@@ -99,7 +99,7 @@ class Part:
         # kinds of text in it that are not translated, each as often as it is there
         self.untranslated = ["deletions" for _ in root.iter(*DELETED)]
         # elements with their texts; what else is read of them is as large as the part many times
-        self.paragraphs: list[tuple[Any, str]] = []
+        self.paragraphs: list[tuple[Element, str]] = []
         for element in checked(root.iter(*PARAGRAPHS)):
             if element not in deleted:
                 found = Paragraph(element)
@@ -136,7 +136,7 @@ class Part:
 class Paragraph:
     """A paragraph, whose `text` is that of its runs with marks."""
 
-    def __init__(self, element: Any):
+    def __init__(self, element: Element):
         self.element = element
         self.is_mixed = element.tag.startswith(O_TEXT)
         self.pieces = list(fields(list(self.read(element))))
@@ -150,7 +150,7 @@ class Paragraph:
             if next(text.iterancestors(*PARAGRAPHS), None) is element
         }
         counts = Counter[str]()
-        self.forms: dict[str, Any] = {}
+        self.forms: dict[str, Element] = {}
         depth = 0
         for piece in self.pieces:
             depth += (piece.kind == "r") - (piece.kind == "/r")
@@ -163,7 +163,7 @@ class Paragraph:
         has_text = any(each.text.strip() for each in self.pieces if each.kind == "text")
         self.text = "".join(self.marked()) if has_text else ""
 
-    def read(self, element: Any) -> Iterator[Piece]:
+    def read(self, element: Element) -> Iterator[Piece]:
         """Yield the pieces of an element's content."""
         if self.is_mixed and element.text:
             yield Piece("text", element.text)
@@ -183,7 +183,7 @@ class Paragraph:
             if self.is_mixed and child.tail:
                 yield Piece("text", child.tail)
 
-    def read_run(self, run: Any) -> Iterator[Piece]:
+    def read_run(self, run: Element) -> Iterator[Piece]:
         """Yield the pieces of a run."""
         for child in run:
             if child.tag in TEXTS:
@@ -233,7 +233,7 @@ class Paragraph:
         fill(self.element, [*self.content(new, self.usual), *last])
         return True
 
-    def content(self, new: Any, form: str) -> list[Any]:
+    def content(self, new: Element, form: str) -> list[Element | str]:
         """Return the content of an element of a translation: texts and nodes. form: of its text."""
         made = self.texts(new.text, form)
         for child in new:
@@ -247,7 +247,7 @@ class Paragraph:
             made += self.texts(child.tail, form)
         return made
 
-    def texts(self, text: str | None, form: str) -> list[Any]:
+    def texts(self, text: str | None, form: str) -> list[Element | str]:
         """Return text of this formatting, if there is some."""
         if not text or self.is_mixed:
             return [text] if text else []
@@ -258,7 +258,7 @@ class Paragraph:
             element.set(SPACE, "preserve")
         return [run_of(element, like)]
 
-    def around(self, mark: Piece, inside: list[Any]) -> list[Any]:
+    def around(self, mark: Piece, inside: list[Element | str]) -> list[Element | str]:
         """Return the element of a mark with this content, or the nodes of a field around it."""
         if mark.end:
             return [*nodes(mark), *inside, *nodes(mark.end[0])]
@@ -267,13 +267,13 @@ class Paragraph:
         return [clean(element)]
 
 
-def nodes(piece: Piece) -> list[Any]:
+def nodes(piece: Piece) -> list[Element]:
     """Return the nodes of a piece, in a run where they stood in one."""
     own = [clean(node) if piece.run is None else run_of(node, piece.run) for node in piece.nodes]
     return [*(node for part in piece.parts for node in nodes(part)), *own]
 
 
-def run_of(node: Any, like: Any) -> Any:
+def run_of(node: Element, like: Element) -> Element:
     """Return a run of a node, with the formatting of another run."""
     run = etree.Element(like.tag, nsmap=like.nsmap)
     run.extend(clean(copy.deepcopy(each)) for each in like.findall(like.tag + "Pr")[:1])
@@ -290,13 +290,13 @@ def shown(piece: Piece) -> str:
     return f' t="{text}"' if regex.fullmatch("[0-9]{1,6}", text) else ""
 
 
-def clean(node: Any) -> Any:
+def clean(node: Element) -> Element:
     """Return a node without the text behind it."""
     node.tail = None
     return node
 
 
-def fill(element: Any, content: list[Any]) -> None:
+def fill(element: Element, content: list[Element | str]) -> None:
     """Put texts and nodes, a node between two texts, behind an element's properties, in place of
     all else in it."""
     element[:] = [clean(each) for each in element if each.tag in PROPERTIES]
@@ -310,12 +310,12 @@ def fill(element: Any, content: list[Any]) -> None:
             element.text = each
 
 
-def has_runs(element: Any) -> bool:
+def has_runs(element: Element) -> bool:
     """Return whether an element around runs has some that are not another paragraph's."""
     return any(child.tag in RUNS or (child.tag in AROUND and has_runs(child)) for child in element)
 
 
-def piece_of(child: Any) -> Piece:
+def piece_of(child: Element) -> Piece:
     """Return the piece of an element that is no text."""
     kind = KINDS.get(child.tag, "o")
     if kind == "b" and child.get(W + "type") not in (None, "textWrapping"):
@@ -323,7 +323,7 @@ def piece_of(child: Any) -> Piece:
     return Piece(kind, CHARACTERS.get(child.tag, ""), [child])
 
 
-def form_of(run: Any) -> str:
+def form_of(run: Element) -> str:
     """Return a run's formatting, to be compared."""
     found = []
     for properties in run.iterfind(run.tag + "Pr"):
@@ -349,8 +349,8 @@ class Piece:
 
     kind: str
     text: str = ""
-    nodes: list[Any] = field(default_factory=list)
-    run: Any = None
+    nodes: list[Element] = field(default_factory=list)
+    run: Element | None = None
     form: str = ""  # of text: its formatting
     parts: list[Piece] = field(default_factory=list)  # of a field, what it is made of
     end: list[Piece] = field(default_factory=list)  # of a field around text, what is behind it

@@ -2,6 +2,7 @@
 the command as it is typed."""
 
 import asyncio
+import functools
 import re
 import shutil
 import threading
@@ -252,6 +253,16 @@ async def stays() -> None:
     """The client is there."""
 
 
+def in_a_loop(test):
+    """Run a test that is a coroutine, for 30 seconds at most."""
+
+    @functools.wraps(test)
+    def run(*given, **named) -> None:
+        asyncio.run(asyncio.wait_for(test(*given, **named), 30))
+
+    return run
+
+
 class Pretended:
     """An engine that loads and answers when the test says so."""
 
@@ -262,10 +273,13 @@ class Pretended:
         self.submitted: list[Future] = []
         made.append(self)
 
-    def submit(self, *source, **request):
+    def submit(self, source, **request):
         assert not self.is_closed
         self.submitted.append(Future())
         return self.submitted[-1]
+
+    def answer(self, number: int, text: str) -> None:
+        self.submitted[number].set_result(models.Report([Translation(text, [], 0.0, [])]))
 
     def work(self):
         return models.Work(sentences=1)
@@ -275,86 +289,7 @@ class Pretended:
 
 
 made: list[Pretended] = []
-
-
-def test_a_model_is_dropped_where_memory_is_short(folder, monkeypatch):
-    """The one that was used longest ago, of those that no one uses; where all are in use,
-    the system has to see."""
-
-    class Loaded(Pretended):
-        def __init__(self, path, **flags):
-            super().__init__(path)
-            self.loaded.set_result(path)
-
-        def close(self):
-            memory[0] += 1
-
-    memory = [2]  # models that there is room for
-    monkeypatch.setattr(models, "Engine", Loaded)
-    monkeypatch.setattr(models, "CLOSES", 0)
-    monkeypatch.setattr(models, "available", lambda: memory[0] * models.BASE * 2)
-    monkeypatch.setattr(model_folder, "EVERY", 1e6)
-    found = models.ModelsOfFolder(folder, {}, None, None)
-    found.flags_of = {(name, "x"): {"path": name} for name in "abc"}
-
-    async def use(name: str, inside=None) -> list[str]:
-        known = (name, "x") in found.engines
-        async with found.using((name, "x"), stays):
-            memory[0] -= not known
-            if inside is not None:
-                await inside()
-        return ["".join(pair[0]) for pair in found.engines]
-
-    async def story() -> None:
-        assert (
-            await use("a") == ["a"]
-            and await use("b") == ["a", "b"]
-            and await use("a") == ["b", "a"]
-        )
-        assert await use("c") == ["a", "c"], "b was used longest ago"
-        assert found.work().sentences == 3
-        await use("a", lambda: use("b"))
-        assert list(found.engines) == [("a", "x"), ("b", "x")], "a was in use"
-        await use("a", lambda: use("b", lambda: use("c")))
-        assert len(found.engines) == 3
-
-    asyncio.run(asyncio.wait_for(story(), 30))
-
-
-def test_no_model_is_loaded_for_a_client_that_has_gone(folder, monkeypatch):
-    """It has waited for its turn, while another model was loaded."""
-
-    class Loading(Pretended):
-        def __init__(self, path, **flags):
-            super().__init__(path)
-            threading.Timer(0.1, self.loaded.set_result, [None]).start()
-
-    made.clear()
-    monkeypatch.setattr(models, "Engine", Loading)
-    found = models.ModelsOfFolder(folder, {}, 1, None)
-
-    class Left(Exception):
-        pass
-
-    def paths() -> list[str]:
-        return [each.path.split("/")[-2] for each in made]
-
-    async def has_gone() -> None:
-        assert paths() == ["de-en"], "the first model is there"
-        raise Left
-
-    async def use(pair, waits) -> None:
-        async with found.using(pair, waits):
-            pass
-
-    async def story() -> list[object]:
-        first, second = use(("de", "en"), stays), use(("en", "fr"), has_gone)
-        return await asyncio.gather(first, second, return_exceptions=True)
-
-    assert [type(each) for each in asyncio.run(story())] == [type(None), Left]
-    assert paths() == ["de-en"] and not made[0].is_closed
-    assert not found.users
-    found.close()
+DESCRIPTION = models.Description("", "y", "z", 1, 1, 1, 100, "")
 
 
 @pytest.fixture
@@ -362,6 +297,7 @@ def pretended(folder, monkeypatch):
     """Models x-y, y-z and a-b, of which two may be loaded; y is the pivot."""
     monkeypatch.setattr(models, "Engine", Pretended)
     monkeypatch.setattr(models, "CLOSES", 0)
+    monkeypatch.setattr(model_folder, "EVERY", 1e6)
     made.clear()
     found = models.ModelsOfFolder(folder, {}, 2, None)
     found.pivot = "y"
@@ -370,120 +306,154 @@ def pretended(folder, monkeypatch):
     found.close()
 
 
-def test_requests_for_a_model_that_is_loading_hold_no_thread_and_no_other_model(pretended):
+async def use(found, pair: str, text: str = "", waits=stays):
+    """Use the model of a pair; the future of a text, if there is one, else the description."""
+    async with found.using(tuple(pair), waits) as model:
+        return model.submit(text) if text else model.description
+
+
+@in_a_loop
+async def test_a_model_is_dropped_where_memory_is_short(pretended, monkeypatch):
+    """The one that was used longest ago, of those that no one uses; where all are in use,
+    the system has to see."""
+    memory = [2]  # models that there is room for
+
+    class Loaded(Pretended):
+        def __init__(self, path, **flags):
+            super().__init__(path)
+            self.loaded.set_result(path)
+            memory[0] -= 1
+
+        def close(self):
+            memory[0] += 1
+
+    monkeypatch.setattr(models, "Engine", Loaded)
+    monkeypatch.setattr(models, "available", lambda: memory[0] * models.BASE * 2)
+    pretended.most = None
+
+    async def loaded(*pairs: str) -> list[str]:
+        """The models that are there when the first was used, and inside of that the second."""
+        async with pretended.using(tuple(pairs[0]), stays):
+            if pairs[1:]:
+                await loaded(*pairs[1:])
+        return ["".join(pair) for pair in pretended.engines]
+
+    assert await loaded("xy") == ["xy"] and await loaded("ab") == ["xy", "ab"]
+    assert await loaded("xy") == ["ab", "xy"]
+    assert await loaded("yz") == ["xy", "yz"], "a-b was used longest ago"
+    assert pretended.work().sentences == 3
+    assert await loaded("xy", "ab") == ["xy", "ab"], "x-y was in use"
+    assert len(await loaded("xy", "ab", "yz")) == 3
+
+
+@in_a_loop
+async def test_no_model_is_loaded_for_a_client_that_has_gone(pretended):
+    """It has waited for its turn, while another model was loaded."""
+
+    class Left(Exception):
+        pass
+
+    async def has_gone() -> None:
+        assert [each.path for each in made] == ["xy"], "the first model is there"
+        raise Left
+
+    first = asyncio.ensure_future(use(pretended, "xy"))
+    await asyncio.sleep(0)
+    with pytest.raises(Left):
+        await use(pretended, "ab", waits=has_gone)
+    made[0].loaded.set_result(None)
+    await first
+    assert len(made) == 1 and not made[0].is_closed and not pretended.users
+
+
+@in_a_loop
+async def test_requests_for_a_model_that_is_loading_hold_no_thread_and_no_other_model(pretended):
     """60 of them, more than the server has threads; some hang up meanwhile."""
-    used: list[str] = []
-
-    async def use(source: str, target: str) -> None:
-        async with pretended.using((source, target), stays) as model:
-            used.append(model.description)
-
-    async def story() -> None:
-        threads = threading.active_count()
-        waiting = [asyncio.ensure_future(use("x", "y")) for _ in range(60)]
-        await asyncio.sleep(0.05)
-        assert len(made) == 1 and threading.active_count() <= threads
-        for each in waiting[::3]:
-            each.cancel()
-        other = asyncio.ensure_future(use("a", "b"))
-        await asyncio.sleep(0.05)
-        made[1].loaded.set_result("a-b")
-        await asyncio.wait_for(other, 5)
-        assert used == ["a-b"]
-        made[0].loaded.set_result("x-y")
-        await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 5)
-        assert used == ["a-b", *["x-y"] * 40]
-        assert not pretended.users
-
-    asyncio.run(asyncio.wait_for(story(), 30))
+    threads = threading.active_count()
+    waiting = [asyncio.ensure_future(use(pretended, "xy")) for _ in range(60)]
+    await asyncio.sleep(0.05)
+    assert len(made) == 1 and threading.active_count() <= threads
+    for each in waiting[::3]:
+        each.cancel()
+    other = asyncio.ensure_future(use(pretended, "ab"))
+    await asyncio.sleep(0.05)
+    made[1].loaded.set_result("a-b")
+    assert await asyncio.wait_for(other, 5) == "a-b" and not any(
+        each.done() and not each.cancelled() for each in waiting
+    )
+    made[0].loaded.set_result("x-y")
+    found = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 5)
+    assert found.count("x-y") == 40 and not pretended.users
 
 
-def test_a_model_that_cannot_be_loaded_is_dropped_once_and_tried_again(pretended):
-    async def use() -> None:
-        async with pretended.using(("x", "y"), stays):
-            pass
-
-    async def story() -> None:
-        first = [asyncio.ensure_future(use()) for _ in range(3)]
-        await asyncio.sleep(0)
-        made[0].loaded.set_exception(models.UsageError("no file"))
-        for each in first:
-            with pytest.raises(models.HTTPException, match="cannot be loaded"):
-                await each
-        second = asyncio.ensure_future(use())
-        await asyncio.sleep(0.01)
-        made[1].loaded.set_result("x-y")
-        await second
-        assert len(made) == 2 and made[0].is_closed and not made[1].is_closed
-
-    asyncio.run(asyncio.wait_for(story(), 30))
+@in_a_loop
+async def test_a_model_that_cannot_be_loaded_is_dropped_once_and_tried_again(pretended):
+    first = [asyncio.ensure_future(use(pretended, "xy")) for _ in range(3)]
+    await asyncio.sleep(0)
+    made[0].loaded.set_exception(models.UsageError("no file"))
+    for each in first:
+        with pytest.raises(models.HTTPException, match="cannot be loaded"):
+            await each
+    second = asyncio.ensure_future(use(pretended, "xy"))
+    await asyncio.sleep(0.01)
+    made[1].loaded.set_result("x-y")
+    await second
+    assert len(made) == 2 and made[0].is_closed and not made[1].is_closed
 
 
-def test_the_second_model_of_a_pivot_stays_while_the_first_is_at_work(pretended):
+@in_a_loop
+async def test_the_second_model_of_a_pivot_stays_while_the_first_is_at_work(pretended):
     """The request's context may be over: a stream goes on behind it."""
-
-    async def use(source: str, target: str) -> Future:
-        async with pretended.using((source, target), stays) as model:
-            return model.submit("Satz.")
 
     async def load() -> None:
         while True:
             for each in made:
                 if not each.loaded.done():
-                    each.loaded.set_result(models.Description("", "y", "z", 1, 1, 1, 100, ""))
+                    each.loaded.set_result(DESCRIPTION)
             await asyncio.sleep(0.01)
 
-    async def story() -> None:
-        loading = asyncio.ensure_future(load())
-        running = await use("x", "z")
-        with pytest.raises(models.HTTPException, match="all 2 models"):
-            await use("a", "b")
-        made[0].submitted[0].set_result(models.Report([Translation("middle", [], 0.0, [])]))
-        await use("a", "b")  # in the place of the first, whose work is done
-        assert [each.is_closed for each in made] == [True, False, False]
-        (second,) = made[1].submitted
-        second.set_result(models.Report([Translation("end", [], 0.0, [])]))
-        assert running.result(5).text == "end"
-        left = [(("a", "b"),)]  # its request is not answered
-        assert await asyncio.to_thread(until, lambda: [*pretended.users.values()] == left)
-        loading.cancel()
-
-    asyncio.run(asyncio.wait_for(story(), 30))
+    loading = asyncio.ensure_future(load())
+    running = await use(pretended, "xz", "Satz.")
+    with pytest.raises(models.HTTPException, match="all 2 models"):
+        await use(pretended, "ab", "Satz.")
+    made[0].answer(0, "middle")
+    await use(pretended, "ab", "Satz.")  # in the place of the first, whose work is done
+    assert [each.is_closed for each in made] == [True, False, False]
+    made[1].answer(0, "end")
+    assert running.result(5).text == "end"
+    other = [(("a", "b"),)]  # its request is not answered
+    assert await asyncio.to_thread(until, lambda: [*pretended.users.values()] == other)
+    loading.cancel()
 
 
-def test_a_text_keeps_its_model_between_two_of_its_sentences(pretended):
+@in_a_loop
+async def test_a_text_keeps_its_model_between_two_of_its_sentences(pretended):
     """Behind the request's context, as a stream does; the queue has no room for both at once."""
     counts: list[int] = []
 
-    def answer(number: int) -> None:
-        made[0].submitted[number].set_result(models.Report([Translation("end", [], 0.0, [])]))
-
-    async def story() -> None:
-        waiting = asyncio.ensure_future(use())
-        await asyncio.sleep(0.01)
-        made[0].loaded.set_result(models.Description("", "x", "y", 1, 1, 1, 100, ""))
-        running = await waiting
-        answer(0)
-        assert await asyncio.to_thread(until, lambda: len(made[0].submitted) == 2)
-        assert counts[-1] == 2, "the text and its sentence"
-        answer(1)
-        assert (await asyncio.wrap_future(running)).text == "end\nend"
-        assert await asyncio.to_thread(until, lambda: not pretended.users)
-
-    async def use() -> Future:
+    async def submitted() -> Future:
         async with pretended.using(("x", "y"), stays) as model:
             submit = made[0].submit
 
-            def narrow(*source, **request):
+            def narrow(source, **request):
                 counts.append(len(pretended.users))
                 if any(not each.done() for each in made[0].submitted):
                     raise models.Busy(1, 1.0)
-                return submit(*source, **request)
+                return submit(source, **request)
 
             made[0].submit = narrow
             return Service(pretended, Settings()).submit(model, Text("Eins.\nZwei."))
 
-    asyncio.run(asyncio.wait_for(story(), 30))
+    waiting = asyncio.ensure_future(submitted())
+    await asyncio.sleep(0.01)
+    made[0].loaded.set_result(DESCRIPTION)
+    running = await waiting
+    made[0].answer(0, "end")
+    assert await asyncio.to_thread(until, lambda: len(made[0].submitted) == 2)
+    assert counts[-1] == 2, "the text and its sentence"
+    made[0].answer(1, "end")
+    assert (await asyncio.wrap_future(running)).text == "end\nend"
+    assert await asyncio.to_thread(until, lambda: not pretended.users)
 
 
 def test_users_that_come_and_go_in_many_threads_are_counted(pretended):
