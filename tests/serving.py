@@ -41,6 +41,16 @@ def head(path: str, body: bytes, host: str = "localhost", kind: str = "applicati
     ).encode()
 
 
+def raw_socket(client: httpx.Client) -> socket.socket:
+    """A connection to the server of a client."""
+    return socket.create_connection((client.base_url.host, client.base_url.port), timeout=60)
+
+
+def ask(client: httpx.Client, body: object) -> httpx.Response:
+    """The answer of /v1/translate."""
+    return client.post("/v1/translate", json=body)
+
+
 @contextlib.contextmanager
 def listening(
     engine: Engine, settings: Settings, server: Server | None = None

@@ -25,11 +25,14 @@ a page for people.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from fairseq_ext.text import MAX_UNPACKED
+
+T = TypeVar("T")
 
 # ---- What a server allows, and where it keeps things
 
@@ -46,7 +49,9 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(filter(None, (name.strip() for name in text.split(","))))
 
 
-def flag(default: Any, text: str, unit: str | None = None, kind: Any = None) -> Any:
+def flag(
+    default: T, text: str, unit: str | None = None, kind: Callable[[str], object] | None = None
+) -> T:
     """Return a field that is a flag: its help, the unit of its value, and what reads that, where
     the default does not say it."""
     if default not in (None, ()):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from pathlib import PurePath
-from typing import Annotated, Any, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypedDict, TypeVar
 from urllib.parse import quote
 
 from fastapi import FastAPI, HTTPException, Request, UploadFile
@@ -36,6 +36,9 @@ from fairseq_ext.serve.guard import read_body
 from fairseq_ext.serve.records import Text
 from fairseq_ext.serve.service import Service, add_routes
 from fairseq_ext.text.files import ENDINGS
+
+if TYPE_CHECKING:
+    from lingua import LanguageDetector
 
 EXAMPLE = {
     "q": "Der Patient hat einen Port.",
@@ -235,7 +238,7 @@ class LibreTranslate:
                 if isinstance(answer, UsageError):
                     raise answer
                 ranked[i] = list(dict.fromkeys(h.text for h in answer.hypotheses))
-        out: dict[str, list[Any]] = {"translatedText": [each[0] for each in ranked]}
+        out: dict[str, list[object]] = {"translatedText": [each[0] for each in ranked]}
         if alternatives:
             out["alternatives"] = [each[1:] for each in ranked]
         if detected is not None:
@@ -315,7 +318,7 @@ MOST = 3  # candidates in an answer
 
 
 @cache
-def detector(codes: tuple[str, ...]) -> Any:
+def detector(codes: tuple[str, ...]) -> LanguageDetector | None:
     """Return lingua's detector for languages of these codes; None if it knows fewer than two of
     them.
 

@@ -23,6 +23,7 @@ from fairseq_ext.plugin.loading.model import find_model
 
 logger = logging.getLogger("fairseq_ext")
 Pair = tuple[str, str]  # source and target language
+Flags = Mapping[str, Any]  # of a model
 Stamp = tuple[tuple[str, int, int], ...]  # of each file its name, size and time of its last change
 NAME = re.compile(r"(\w+)-(\w+)")
 EVERY = 5.0  # seconds between two looks
@@ -37,9 +38,9 @@ class ModelFolder:
     folder without a model that can be read.
     """
 
-    def __init__(self, path: Path, flags: Mapping[str, Any]):
+    def __init__(self, path: Path, flags: Flags):
         self.path, self.flags = path, flags
-        self.served: dict[Pair, dict[str, Any]] = {}
+        self.served: dict[Pair, Flags] = {}
         self.stamps: dict[Pair, Stamp] = {}  # by the last look
         self.tried: dict[Pair, Stamp] = {}  # as they were when they were read last
         self.retry_at: dict[Pair, float] = {}  # when one that could not be loaded is served again
@@ -121,7 +122,7 @@ def stamps(folder: Path) -> dict[Pair, Stamp]:
     return found
 
 
-def check_dictionaries(flags: Mapping[str, Any]) -> None:
+def check_dictionaries(flags: Flags) -> None:
     """Raise UsageError for a model without its dictionaries; other errors are found when it is
     loaded."""
     if flags["task"] != "translation_ext":

@@ -21,7 +21,7 @@ import logging
 import math
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -38,12 +38,13 @@ from fairseq_ext.engine.engine import Engine
 from fairseq_ext.engine.jobs import Description, Work
 from fairseq_ext.engine.tickets import Busy
 from fairseq_ext.search.report import Report
-from fairseq_ext.serve.model_folder import ModelFolder, Pair
+from fairseq_ext.serve.model_folder import Flags, ModelFolder, Pair
 
 logger = logging.getLogger("fairseq_ext")
 # bytes of a model's processes: times its checkpoint's, plus what Python and torch take
 PER_CHECKPOINT, BASE = 3, 500 << 20
 CLOSES = 0.5  # seconds in which the processes of a model that is dropped give their memory back
+ALONE = "", ""  # the key of a model that is no folder's
 SOON = {"Retry-After": "2"}
 Waits = Callable[[], Awaitable[None]]
 Release = Callable[[], object]
@@ -77,13 +78,13 @@ class Models:
     def __init__(self, engine: Engine | None = None, any_pair: bool = False):
         self.any_pair = any_pair
         # the most recently used last
-        self.engines: dict[Any, Engine] = {} if engine is None else {None: engine}
+        self.engines: dict[Pair, Engine] = {} if engine is None else {ALONE: engine}
         self.dropped_work, self.dropped_restarts = Work(), 0  # of engines that are dropped
 
     @cached_property
     def served(self) -> Served:
         """The served pairs of languages (raises HTTPException 503 before they are known)."""
-        found = self.engines[None].description
+        found = self.engines[ALONE].description
         if found is None:
             raise HTTPException(503, "the model is not loaded yet: send the request again", SOON)
         own = (found.source, found.target)
@@ -96,7 +97,7 @@ class Models:
     def ready_line(self) -> str:
         """Return a line that names what is served, when the model is loaded (raises UsageError if
         it cannot be)."""
-        model = self.engines[None].wait()
+        model = self.engines[ALONE].wait()
         said = (
             f"{len(model.languages)} languages"
             if len(self.served.pairs) > 1
@@ -111,7 +112,7 @@ class Models:
         waits: raises an error where the client has disconnected. Errors: of `waits`,
         HTTPException 429, 503.
         """
-        engine = self.engines[None]
+        engine = self.engines[ALONE]
         assert engine.description is not None
         submit = partial(engine.submit, languages=pair) if self.served.several else engine.submit
         yield Model(submit, replace(engine.description, source=pair[0], target=pair[1]))
@@ -119,7 +120,7 @@ class Models:
     @property
     def ready(self) -> bool:
         """Whether requests can be taken."""
-        return self.engines[None].ready
+        return self.engines[ALONE].ready
 
     def work(self) -> Work:
         """Counts of all work so far."""
@@ -156,7 +157,7 @@ class ModelsOfFolder(Models):
     def __init__(
         self,
         folder: Path,
-        given: Mapping[str, Any],
+        given: Flags,
         most: int | None,
         pivot: str | None,
         **options: Any,
@@ -241,7 +242,7 @@ class ModelsOfFolder(Models):
         finally:
             release()
 
-    async def engine(self, pair: Pair, flags: Mapping[str, Any], waits: Waits) -> Engine:
+    async def engine(self, pair: Pair, flags: Flags, waits: Waits) -> Engine:
         """Return the engine of a pair, started if necessary."""
         if pair not in self.engines:
             async with self.loading:

@@ -252,7 +252,7 @@ async def waits(request: Request | None) -> None:
 
 async def ended(
     request: Request | None,
-    work: asyncio.Future[Any],
+    work: asyncio.Future[T],
     deadline: float,
     moved: Callable[[], float] | None = None,
 ) -> None:

@@ -12,9 +12,8 @@ from urllib.parse import quote_from_bytes, unquote, urlsplit
 import httpx
 import pytest
 from conftest import warm_starts
-from serving import FLAGS, JSON, TSV, deepl_routes, listening
+from serving import FLAGS, JSON, TSV, deepl_routes, listening, raw_socket
 from sizes import drawn, part_of
-from test_connections import raw
 
 from fairseq_ext import Engine
 from fairseq_ext.serve import app, bodies, libretranslate, records
@@ -360,7 +359,7 @@ def test_bytes_of_an_address(quiet):
     """Those that a client should have encoded."""
     for target in ("/download_file/ä", "/translate?q=Ä&source=de&target=en", "/v1/model?source=ü"):
         for encoding in ("utf-8", "latin-1"):
-            with raw(quiet) as connection:
+            with raw_socket(quiet) as connection:
                 line = f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
                 connection.sendall(line.encode(encoding))
                 status = connection.makefile("rb").readline().split()

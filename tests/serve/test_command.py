@@ -17,7 +17,7 @@ import pytest
 import warm
 from forked import forked
 from libretranslatepy import LibreTranslateAPI
-from serving import FLAGS, ROOT, TSV, started  # noqa: F401  (a fixture)
+from serving import FLAGS, ROOT, TSV, ask, started  # noqa: F401  (a fixture)
 from sizes import drawn
 
 from fairseq_ext.serve.__main__ import main
@@ -54,13 +54,10 @@ def test_it_says_where_it_listens_and_ends_at_sigterm_when_what_runs_is_answered
     assert "; no --api-keys, so this machine alone can reach it" in said
     assert re.search(r"ready: de to en, fairseq_ext:\S+stop:optimal", said)
     with httpx.Client(base_url=url, timeout=120) as client:
-        one = client.post("/v1/translate", json={"source": SOURCE}).json()
+        one = ask(client, {"source": SOURCE}).json()
         assert one["certificate"] == {"proved": True, "gap": 0.0}
         long = {"source": "Ja , " * 60, "prefix": "Yes"}  # one sentence, as it must begin so
-        assert (
-            "tokens and the limit is 60: "
-            in client.post("/v1/translate", json=long).json()["error"]
-        )
+        assert "tokens and the limit is 60: " in ask(client, long).json()["error"]
         assert (
             client.put(
                 "/v1/glossaries/clinic", content="patient\temployee\n", headers=TSV
@@ -68,9 +65,9 @@ def test_it_says_where_it_listens_and_ends_at_sigterm_when_what_runs_is_answered
             == 201
         )
         for glossary in ("clinic", {"patient": "employee"}):
-            twice = client.post(
-                "/v1/translate",
-                json={"source": "Der Patient sieht den Patient.", "glossary": glossary},
+            twice = ask(
+                client,
+                {"source": "Der Patient sieht den Patient.", "glossary": glossary},
             ).json()
             assert twice["text"].count("employee") == 2 and "employee" not in one["text"], twice
     api = LibreTranslateAPI(url)  # its own client, unmodified
@@ -81,7 +78,7 @@ def test_it_says_where_it_listens_and_ends_at_sigterm_when_what_runs_is_answered
 
     def query() -> None:
         with httpx.Client(base_url=url, timeout=120) as client:
-            answers.append(client.post("/v1/translate", json=[{"source": SOURCE}] * 60))
+            answers.append(ask(client, [{"source": SOURCE}] * 60))
 
     querying = threading.Thread(target=query)
     querying.start()

@@ -11,20 +11,11 @@ import threading
 import time
 
 import httpx
-from serving import (
-    JSON,
-    TSV,
-    head,
-    started,  # noqa: F401  (a fixture)
-)
+from serving import JSON, TSV, ask, head, raw_socket, started  # noqa: F401  (a fixture)
 from test_command import SOURCE
 from test_faults import until
 
 BODY = {"source": SOURCE}
-
-
-def raw(client: httpx.Client) -> socket.socket:
-    return socket.create_connection((client.base_url.host, client.base_url.port), timeout=60)
 
 
 def test_more_names_are_allowed_by_a_flag_and_keys_guard_any(serving, tmp_path):
@@ -63,10 +54,10 @@ def test_a_client_that_hangs_up_inside_its_body_is_cancelled_and_no_fault(client
 
     gone, faults = counted(499), counted(500)
     for path in ("/v1/translate", "/v1/translate/stream", "/translate"):
-        with raw(client) as sock:
+        with raw_socket(client) as sock:
             sock.sendall(head(path, b"x" * 1000) + b"{")
             time.sleep(0.05)
-    with raw(client) as sock:
+    with raw_socket(client) as sock:
         sock.sendall(head("/v1/glossaries/x", b"x" * 1000).replace(b"POST", b"PUT") + b"a\t")
         time.sleep(0.05)
     assert until(lambda: counted(499) == gone + 4) and counted(500) == faults
@@ -77,7 +68,7 @@ def test_keys_are_read_before_the_body(serving, tmp_path):
     (tmp_path / "keys").write_text("0" * 64 + "\n", encoding="utf-8")
     with serving(api_keys=str(tmp_path / "keys")) as client:
         for path in ("/v1/translate", "/v1/translate/stream", "/translate"):
-            with raw(client) as sock:
+            with raw_socket(client) as sock:
                 # and no body
                 sock.sendall(
                     head(path, b"x" * 1000).replace(b"\r\n\r\n", b"\r\nX-API-Key: wrong\r\n\r\n")
@@ -87,21 +78,21 @@ def test_keys_are_read_before_the_body(serving, tmp_path):
 
 def test_slow_clients_get_an_error_and_are_disconnected(serving):
     with serving(read_timeout=0.3) as client:
-        with raw(client) as sock:
+        with raw_socket(client) as sock:
             sock.sendall(head("/v1/translate", b"x" * 1000) + b"{")
             answer = sock.recv(1000)
             assert answer.startswith(
                 b"HTTP/1.1 408 "
             ) and b"the body has not come within 0.3 seconds" in answer + sock.recv(1000)
         for sent in (b"", b"GET /health HTTP/1.1\r\nHost: local"):
-            with raw(client) as sock:
+            with raw_socket(client) as sock:
                 sock.sendall(sent)
                 answer = b"".join(iter(lambda: sock.recv(1000), b""))  # until it is closed
                 assert (
                     answer.startswith(b"HTTP/1.1 408 ")
                     and b"the request has not come within 0.3 seconds" in answer
                 )
-        with raw(client) as sock:  # the second request of a connection, too
+        with raw_socket(client) as sock:  # the second request of a connection, too
             sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert sock.recv(1000).startswith(b"HTTP/1.1 200 ")
             sock.sendall(b"GET /hea")
@@ -110,16 +101,16 @@ def test_slow_clients_get_an_error_and_are_disconnected(serving):
 
 def test_connections_that_send_nothing_make_room(serving):
     with serving(max_connections=4) as client:
-        held = [raw(client) for _ in range(12)]
+        held = [raw_socket(client) for _ in range(12)]
         for sock in held:
             sock.sendall(b"GET /health HTTP/1.1\r\nHost: local")
-        assert client.post("/v1/translate", json=BODY).json()["text"]
+        assert ask(client, BODY).json()["text"]
         # all places are taken by requests whose body is still to come
-        working = [raw(client) for _ in range(4)]
+        working = [raw_socket(client) for _ in range(4)]
         for sock in working:
             sock.sendall(head("/v1/translate", b"x" * 1000) + b"{")
         time.sleep(0.1)
-        with raw(client) as sock:
+        with raw_socket(client) as sock:
             sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert sock.recv(1000).startswith(b"HTTP/1.1 503 ")
         for sock in held + working:
@@ -136,7 +127,7 @@ def test_a_header_is_not_kept_without_a_limit(client):
     )
     line = b"X-Many: " + b"x" * 1000 + b"\r\n"
     for begin in (get, get + b"\r\n" + get, chunked + b"1\r\n{\r\n0\r\n", get + b"X-Long: "):
-        with raw(client) as sock:
+        with raw_socket(client) as sock:
             sock.sendall(begin)
             sent = 0
             with contextlib.suppress(OSError):  # it is closed
@@ -145,7 +136,7 @@ def test_a_header_is_not_kept_without_a_limit(client):
                     sent += len(line)
             assert sent < 10 << 20
     for end in (b"", b"\r\n"):
-        with raw(client) as sock:
+        with raw_socket(client) as sock:
             sock.sendall(get + line * 70 + end)
             assert sock.recv(1000).startswith(b"HTTP/1.1 431 ")
     assert client.get("/health", headers={"X-Some": "x" * 60000}).status_code == 200
@@ -177,7 +168,7 @@ def answers_health(client: httpx.Client) -> bool:
 def test_a_client_that_sends_too_much_at_once_is_closed(client):
     get = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
     size = len(client.get("/openapi.json").content)
-    with raw(client) as sock, contextlib.suppress(OSError):
+    with raw_socket(client) as sock, contextlib.suppress(OSError):
         sock.sendall(get * 5000)
         read = b"".join(iter(lambda: sock.recv(1 << 20), b""))
         assert len(read) < 5000 * size

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 import sentencepiece
-from serving import FLAGS, JSON, TSV, head, listening
+from serving import FLAGS, JSON, TSV, ask, head, listening, raw_socket
 
 from fairseq_ext.serve.app import Server
 from fairseq_ext.serve.guard import Keys
@@ -48,11 +48,8 @@ def test_a_line_of_a_megabyte_is_cut_ends_at_the_deadline_and_costs_no_other_any
     serving, engine
 ):
     with serving(max_body=4 << 20, deadline=3.0) as client:
-        assert client.post("/v1/translate", json={"source": "x" * (1 << 20)}).status_code == 504
-        assert (
-            client.post("/v1/translate", json={"source": SOURCE}).json()["text"]
-            and not engine.pending
-        )
+        assert ask(client, {"source": "x" * (1 << 20)}).status_code == 504
+        assert ask(client, {"source": SOURCE}).json()["text"] and not engine.pending
 
 
 def test_keys(serving, tmp_path, lines):
@@ -111,7 +108,7 @@ def test_every_known_hash_is_compared(monkeypatch, tmp_path):
 
 def test_the_deadline_frees_the_rows(serving, engine, lines):
     with serving(deadline=0.01) as client:
-        response = client.post("/v1/translate", json=[{"source": " ".join(lines[:4])}] * 40)
+        response = ask(client, [{"source": " ".join(lines[:4])}] * 40)
         assert response.status_code == 504 and response.json()["error"].startswith(
             "the translation took more than 0.01 seconds"
         )
@@ -135,7 +132,7 @@ def test_a_file_ends_with_its_client_and_where_nothing_is_done_for_a_deadline(
         headers = "".join(
             f"{name}: {value}\r\n" for name, value in request.headers.items() if name != "host"
         )
-        with socket.create_connection((client.base_url.host, client.base_url.port)) as raw:
+        with raw_socket(client) as raw:
             raw.sendall(
                 f"POST /translate_file HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n".encode()
                 + request.read()
@@ -169,7 +166,7 @@ def test_a_file_ends_with_its_client_and_where_nothing_is_done_for_a_deadline(
 
 def test_a_client_that_hangs_up_is_cancelled(client, engine, lines):
     body = json.dumps([{"source": " ".join(lines[:4])}] * 60).encode()
-    with socket.create_connection((client.base_url.host, client.base_url.port)) as raw:
+    with raw_socket(client) as raw:
         raw.sendall(head("/v1/translate", body) + body)
         assert until(lambda: engine.pending > 0)
     assert nothing_pending(engine)
@@ -177,7 +174,7 @@ def test_a_client_that_hangs_up_is_cancelled(client, engine, lines):
 
 def test_a_client_that_hangs_up_in_the_middle_of_a_stream_is_cancelled(client, engine, lines):
     body = json.dumps({"source": " ".join(lines[:8]), "prefix": "The patient"}).encode()
-    with socket.create_connection((client.base_url.host, client.base_url.port)) as raw:
+    with raw_socket(client) as raw:
         raw.sendall(head("/v1/translate/stream", body) + body)
         assert raw.recv(1 << 12)  # it has begun
     assert nothing_pending(engine)
@@ -250,10 +247,10 @@ def test_a_stream_whose_client_has_gone_before_its_first_event_is_cancelled(engi
 
 def test_a_client_that_reads_slowly_holds_up_no_one(client, engine, lines):
     body = json.dumps([{"source": line, "detail": True, "nbest": 5} for line in lines * 5]).encode()
-    with socket.create_connection((client.base_url.host, client.base_url.port)) as raw:
+    with raw_socket(client) as raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         raw.sendall(head("/v1/translate", body) + body)
-        assert client.post("/v1/translate", json={"source": SOURCE}).json()["text"]
+        assert ask(client, {"source": SOURCE}).json()["text"]
         assert nothing_pending(engine)
         raw.settimeout(60)
         answer = b""
@@ -276,9 +273,7 @@ def test_a_full_queue_is_reported_and_what_was_accepted_is_answered(client, engi
     lock = threading.Lock()
 
     def query(number: int) -> None:
-        response = client.post(
-            "/v1/translate", json=[{"source": lines[(number + i) % len(lines)]} for i in range(100)]
-        )
+        response = ask(client, [{"source": lines[(number + i) % len(lines)]} for i in range(100)])
         with lock:
             done.append(response.status_code)
         if response.status_code == 429:
@@ -297,14 +292,11 @@ def test_a_full_queue_is_reported_and_what_was_accepted_is_answered(client, engi
 
 
 def test_an_engine_that_is_killed_under_load_answers_every_request_once(client, engine, lines):
-    expected = [
-        each["text"]
-        for each in client.post("/v1/translate", json=[{"source": line} for line in lines]).json()
-    ]
+    expected = [each["text"] for each in ask(client, [{"source": line} for line in lines]).json()]
     answers: dict[int, str] = {}
 
     def query(number: int) -> None:
-        response = client.post("/v1/translate", json={"source": lines[number % len(lines)]})
+        response = ask(client, {"source": lines[number % len(lines)]})
         assert number not in answers
         answers[number] = response.json().get("text") or response.json()["error"]
 
@@ -326,7 +318,7 @@ def test_a_request_that_kills_its_worker_is_answered_with_the_error(client, line
     deadly = next(part for part in parts if len(pieces.encode(part)) + 1 == 4)
     with ThreadPoolExecutor(3) as pool:
         before, found, behind = pool.map(
-            lambda text: client.post("/v1/translate", json={"source": text}),
+            lambda text: ask(client, {"source": text}),
             (lines[0], deadly, lines[1]),
         )
     assert before.json()["text"] and behind.json()["text"]

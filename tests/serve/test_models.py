@@ -13,7 +13,7 @@ import httpx
 import pytest
 from demo_text import DEMO
 from forked import forked
-from serving import started  # noqa: F401  (a fixture)
+from serving import ask, started  # noqa: F401  (a fixture)
 from test_faults import until
 
 from fairseq_ext import Translator
@@ -181,7 +181,7 @@ def test_a_broken_folder_stops_no_other_and_those_that_come_are_found(
         assert refused.json()["error"].startswith("the model dd-en cannot be loaded: ")
         assert client.post("/translate", json=requested).json() == {"error": "dd is not supported"}
         assert offered(client) == ["de-en"]
-        assert client.post("/v1/translate", json={"source": FIRST}).json()["text"]
+        assert ask(client, {"source": FIRST}).json()["text"]
         copy("ee-en", root)
         shutil.copy(DEMO / "dict.de.txt", root / "cc-en" / "dict.cc.txt")  # it is mended
         assert until(lambda: time.sleep(0.2) or offered(client) == ["cc-en", "de-en", "ee-en"])

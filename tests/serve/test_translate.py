@@ -9,7 +9,7 @@ import zipfile
 
 import pytest
 from libretranslatepy import LibreTranslateAPI
-from serving import FLAGS, TSV
+from serving import FLAGS, TSV, ask
 
 from fairseq_ext import Translator
 
@@ -26,7 +26,7 @@ def translator() -> Translator:
 
 def test_one_record_and_a_list(client, translator, lines):
     expected = [found[0] for found in translator.translate(lines)]
-    one = client.post("/v1/translate", json={"source": lines[0], "id": {"any": 1}}).json()
+    one = ask(client, {"source": lines[0], "id": {"any": 1}}).json()
     assert (
         one["text"] == expected[0].text
         and one["score"] == pytest.approx(expected[0].score, abs=1e-4)
@@ -37,9 +37,7 @@ def test_one_record_and_a_list(client, translator, lines):
         and one["certificate"] is None
     )
     assert one["seconds"]["decoder"] > 0 and one["seconds"]["queue"] >= 0
-    many = client.post(
-        "/v1/translate", json=[{"source": line, "id": i} for i, line in enumerate(lines)]
-    ).json()
+    many = ask(client, [{"source": line, "id": i} for i, line in enumerate(lines)]).json()
     assert [(each["id"], each["text"]) for each in many] == [
         (i, h.text) for i, h in enumerate(expected)
     ]
@@ -53,7 +51,7 @@ def test_constraints_come_back_with_their_places(client, translator):
         "prefix": "The",
     }
     record = {"source": SOURCE, **requested, "nbest": 3, "detail": True}
-    got = client.post("/v1/translate", json=record).json()
+    got = ask(client, record).json()
     (expected,) = translator.translate(
         [SOURCE], 3, [["very", ["house", "port"]]], [["has"]], ["The"]
     )
@@ -72,20 +70,18 @@ def test_a_record_that_cannot_be_translated_costs_no_other_one_its_translation(c
         {"source": SOURCE, "constraints": ["</s>"], "id": "b"},
         {"source": ""},
     ]
-    first, second, third = client.post("/v1/translate", json=records).json()
+    first, second, third = ask(client, records).json()
     assert first["text"] and third["text"] == "" and "warnings" not in first
-    (said,) = client.post(
-        "/v1/translate", json={"source": "Er kam. Sie ging.", "constraints": ["he"]}
-    ).json()["warnings"]
+    (said,) = ask(client, {"source": "Er kam. Sie ging.", "constraints": ["he"]}).json()["warnings"]
     assert said.startswith("the source holds 2 sentences")
     assert (
         second["id"] == "b"
         and "a symbol that no translation holds" in second["error"]
         and "text" not in second
     )
-    alone = client.post("/v1/translate", json=records[1])
+    alone = ask(client, records[1])
     assert alone.status_code == 400 and alone.json() == {"error": second["error"]}
-    unmet = client.post("/v1/translate", json={"source": SOURCE, "constraints": ["漢"]}).json()
+    unmet = ask(client, {"source": SOURCE, "constraints": ["漢"]}).json()
     (constraint,) = unmet["constraints"]
     assert (
         unmet["text"] == first["text"]
@@ -103,7 +99,7 @@ def events(response) -> list[tuple[str, dict]]:
 
 
 def test_a_stream_grows_to_the_answer(client, lines):
-    whole = client.post("/v1/translate", json={"source": lines[1]}).json()
+    whole = ask(client, {"source": lines[1]}).json()
     with client.stream("POST", "/v1/translate/stream", json={"source": lines[1]}) as response:
         assert response.headers["content-type"].startswith("text/event-stream")
         *parts, last = events(response)
@@ -151,7 +147,7 @@ def test_libretranslate_in_json_with_lists_and_alternatives(client, translator, 
 def test_a_paragraph_is_translated_sentence_by_sentence(client, translator, lines):
     expected = [found[0].text for found in translator.translate(lines[:3])]
     record = {"source": f"{lines[0]} {lines[1]}\n\n{lines[2]} ", "alignment": True}
-    answer = client.post("/v1/translate", json=record).json()
+    answer = ask(client, record).json()
     assert (
         answer["text"] == f"{expected[0]} {expected[1]}\n\n{expected[2]} "
         and "warnings" not in answer
@@ -171,9 +167,7 @@ def test_a_paragraph_is_translated_sentence_by_sentence(client, translator, line
         answer["text"].startswith(part["text"]) for _, part in parts
     )
     assert parts
-    page = client.post(
-        "/v1/translate", json={"source": f"<p>{lines[0]}</p>", "format": "html"}
-    ).json()
+    page = ask(client, {"source": f"<p>{lines[0]}</p>", "format": "html"}).json()
     assert page["text"] == f"<p>{expected[0]}</p>"
 
 
@@ -268,7 +262,7 @@ def test_files_are_translated_after_the_temporary_folder_was_cleared(
 
 def test_a_sentence_that_is_cut_is_named(client):
     """It has more tokens than the model takes."""
-    answer = client.post("/v1/translate", json={"source": "Ω9" * 1000})
+    answer = ask(client, {"source": "Ω9" * 1000})
     (said,) = answer.json()["warnings"]
     assert said.startswith("'Ω9Ω9") and "is translated in parts: the source has" in said
 
@@ -278,7 +272,7 @@ def test_a_sentence_that_is_cut_for_its_characters_is_named(client):
     word = "Gesundheitsministerium "
     long = f"Das {word * 290}ist hier. "
     for source, count in ((long, 1), (long * 2, 2), (f"Das {word * 100}ist hier. " * 4, 0)):
-        answer = client.post("/v1/translate", json={"source": source}).json()
+        answer = ask(client, {"source": source}).json()
         said = answer.get("warnings", [])
         assert len(said) == count
         for each in said:
@@ -375,19 +369,19 @@ def test_glossaries_are_kept_replaced_and_forgotten(client, settings):
         "/v1/glossaries"
     ).json() == {"glossaries": ["clinic"]}
     record = {"source": SOURCE, "glossary": "clinic"}
-    (constraint,) = client.post("/v1/translate", json=record).json()["constraints"]
+    (constraint,) = ask(client, record).json()["constraints"]
     assert (
         constraint["term"] == "Patient"
         and constraint["met"]
         and constraint["source_spans"] == [[4, 11]]
     )
     assert client.put(path, content="Patient\temployee\n", headers=TSV).status_code == 200
-    text = client.post("/v1/translate", json=record).json()["text"]
+    text = ask(client, record).json()["text"]
     assert "employee" in text and "house" not in text
     # a glossary of the request's own; its terms are found in other forms too
     for source, term in ((SOURCE, "Port"), ("Das Zimmer des Patienten.", "Patient")):
         own = {"source": source, "glossary": {term: "house"}}
-        found = client.post("/v1/translate", json=own).json()
+        found = ask(client, own).json()
         assert [c["phrase"] for c in found["constraints"]] == ["house"]
     refused = client.put(path, content="Patient\t|x\n", headers=TSV)
     assert refused.status_code == 400 and "line 1 of glossary 'clinic'" in refused.json()["error"]
@@ -400,7 +394,7 @@ def test_glossaries_are_kept_replaced_and_forgotten(client, settings):
         client.delete(path, headers=TSV).status_code == 204
         and client.delete(path, headers=TSV).status_code == 404
     )
-    gone = client.post("/v1/translate", json=record)
+    gone = ask(client, record)
     assert gone.status_code == 404 and gone.json()["error"].startswith(
         "there is no glossary 'clinic': put it first"
     )
@@ -419,7 +413,7 @@ def test_glossaries_are_kept_replaced_and_forgotten(client, settings):
 def test_a_term_of_a_request_is_no_header_of_a_table(client, source, target):
     """Although a file of terms may begin with one."""
     record = {"source": f"Der {source} hat einen Patienten.", "glossary": {source: target}}
-    (constraint,) = client.post("/v1/translate", json=record).json()["constraints"]
+    (constraint,) = ask(client, record).json()["constraints"]
     assert (constraint["phrase"], constraint["term"]) == (target, source) or (
         constraint["phrase"] == target and not constraint["met"]
     )
@@ -524,7 +518,7 @@ def test_health_readiness_model_and_metrics(client):
         return float(line.split()[-1])
 
     before = value("fairseq_ext_latency_seconds_count")
-    client.post("/v1/translate", json=[{"source": SOURCE}] * 3)
+    ask(client, [{"source": SOURCE}] * 3)
     assert value("fairseq_ext_latency_seconds_count") == before + 3
     assert value("fairseq_ext_rows_a_step_sum") > value("fairseq_ext_rows_a_step_count") > 0
     assert value('fairseq_ext_requests_total{route="/v1/translate",status="200"}') >= 1
