@@ -51,6 +51,27 @@ def ask(client: httpx.Client, body: object) -> httpx.Response:
     return client.post("/v1/translate", json=body)
 
 
+def libre(client: httpx.Client, q: str | list[str], **more: object) -> dict:
+    """The answer of LibreTranslate's /translate, from German to English."""
+    return client.post("/translate", json={"q": q, "source": "de", "target": "en", **more}).json()
+
+
+def upload(
+    client: httpx.Client,
+    name: str,
+    content: bytes,
+    languages: tuple[str, str] = ("de", "en"),
+    route: str = "/translate_file",
+    key: str = "",
+) -> httpx.Response:
+    """The answer to a file, in LibreTranslate's API or at DeepL's /v2/document."""
+    end = "_lang" if route.startswith("/v2") else ""
+    named = zip(("source" + end, "target" + end), languages, strict=True)
+    data = {side: code for side, code in named if code != "auto" or not end}
+    headers = {"X-API-Key": key} if key else {}
+    return client.post(route, files={"file": (name, content)}, data=data, headers=headers)
+
+
 @contextlib.contextmanager
 def listening(
     engine: Engine, settings: Settings, server: Server | None = None
@@ -90,6 +111,14 @@ def deepl_routes(client: httpx.Client) -> list[tuple[str, str, list[str]]]:
 def fields_of(content: dict) -> list[str]:
     """The names of the fields of a body, by its content types."""
     return sorted({name for kind in content.values() for name in kind["schema"]["properties"]})
+
+
+def until(condition, seconds: float = 60.0) -> bool:
+    """Wait for a condition; whether it came."""
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.005)
+    return bool(condition())
 
 
 def ended(client: httpx.Client, made: dict, key: str = "") -> dict:

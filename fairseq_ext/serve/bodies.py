@@ -221,3 +221,18 @@ def described(
         shown = {name: {"value": value} for name, value in examples.items()}
         content[kinds[0]] = {"schema": schema, "examples": shown}
     return {"openapi_extra": {"requestBody": {"required": True, "content": content}}}
+
+
+def description(
+    kind: type[BaseModel] | None, examples: Mapping[str, object] | None = None
+) -> dict[str, object]:
+    """Return the description of a JSON body that may come as a form, one with a file as a form
+    alone; None: there is no body."""
+    if kind is None:
+        return {}
+    schema = kind.model_json_schema()
+    if parts := schema.pop("$defs", None):  # Swagger looks for them elsewhere
+        schema["properties"]["dictionaries"]["items"] = parts["NewDictionary"]
+    is_upload = "file" in kind.model_fields
+    kinds = ["multipart/form-data"] if is_upload else ["application/json", FORM]
+    return described(schema, examples, kinds)

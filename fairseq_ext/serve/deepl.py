@@ -26,7 +26,7 @@ from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.language_codes import name_of, two_letters
 from fairseq_ext.engine.jobs import GlossaryFile
 from fairseq_ext.serve import default_folder
-from fairseq_ext.serve.bodies import file_name
+from fairseq_ext.serve.bodies import description, file_name
 from fairseq_ext.serve.deepl_glossaries import (
     DeepLGlossaries,
     csv_text,
@@ -47,7 +47,6 @@ from fairseq_ext.serve.deepl_requests import (
     Translation,
     WriteRequest,
     base,
-    description,
     fields_of,
     full_name,
     likely,
@@ -67,6 +66,7 @@ from fairseq_ext.text.files import ENDINGS
 UNLIMITED = 1_000_000_000_000  # what DeepL says of an account without a limit
 MOST_GLOSSARIES = 1000  # of an owner, as in DeepL's API
 ONE = "/{glossary_id}"
+EXAMPLE = {"text": ["Der Patient hat einen Port."], "source_lang": "DE", "target_lang": "EN-GB"}
 QUOTA = 456  # the status of DeepL's API for a limit of an account
 
 
@@ -109,7 +109,8 @@ class DeepL:
             ("POST", "/v2/write/correct", self.write, WriteRequest),
         ]
         for method, path, route, kind in rows:
-            add_routes(app, "DeepL", (method, path, route, description(kind)))
+            examples = {"a text": EXAMPLE} if kind is TextRequest else None
+            add_routes(app, "DeepL", (method, path, route, description(kind, examples)))
 
     # ---- the owner of a request, and its languages
 

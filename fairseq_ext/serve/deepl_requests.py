@@ -17,11 +17,9 @@ from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.language_codes import name_of, two_letters
 from fairseq_ext.serve import Settings
 from fairseq_ext.serve.bodies import (
-    FORM,
     Form,
     apart,
     checked,
-    described,
     is_json,
     read_form,
     read_json,
@@ -192,20 +190,6 @@ class NewMultilingualGlossary(GlossaryChange):
 
     name: GlossaryName  # type: ignore[assignment]
     dictionaries: Annotated[list[NewDictionary], Field(min_length=1)]
-
-
-EXAMPLE = {"text": ["Der Patient hat einen Port."], "source_lang": "DE", "target_lang": "EN-GB"}
-
-
-def description(kind: type[BaseModel] | None) -> dict[str, object]:
-    """Return the description of a body for the documentation; None: there is none."""
-    if kind is None:
-        return {}
-    schema = kind.model_json_schema()
-    if parts := schema.pop("$defs", None):  # Swagger looks for them elsewhere
-        schema["properties"]["dictionaries"]["items"] = parts["NewDictionary"]
-    types = ["multipart/form-data"] if kind is DocumentRequest else ["application/json", FORM]
-    return described(schema, {"a text": EXAMPLE} if kind is TextRequest else None, types)
 
 
 Kind = TypeVar("Kind", bound=BaseModel)

@@ -19,11 +19,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.language_codes import name_of, two_letters
 from fairseq_ext.serve.bodies import (
-    FORM,
     Form,
     apart,
     checked,
-    described,
+    description,
     file_name,
     is_json,
     key_in,
@@ -142,18 +141,13 @@ class LibreTranslate:
 
     def add_to(self, app: FastAPI) -> None:
         """Add the routes to an application."""
-        kinds = ("application/json", FORM)
-        text, detected = (
-            described(kind.model_json_schema(), {"a text": example}, kinds)
-            for kind, example in ((Texts, EXAMPLE), (OfTexts, {"q": EXAMPLE["q"]}))
-        )
-        file = described(File.model_json_schema(), kinds=["multipart/form-data"])
+        text = {"a text": EXAMPLE}
         add_routes(
             app,
             "LibreTranslate",
-            ("POST", "/translate", self.translate, text),
-            ("POST", "/detect", self.detect, detected),
-            ("POST", "/translate_file", self.translate_file, file),
+            ("POST", "/translate", self.translate, description(Texts, text)),
+            ("POST", "/detect", self.detect, description(OfTexts, {"a text": {"q": EXAMPLE["q"]}})),
+            ("POST", "/translate_file", self.translate_file, description(File)),
             ("GET", "/download_file/{name}", self.download_file, {"include_in_schema": False}),
             ("POST", "/suggest", self.suggest, {}),
             ("GET", "/languages", self.languages, {}),

@@ -8,8 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -17,7 +16,7 @@ import pytest
 import warm
 from forked import forked
 from libretranslatepy import LibreTranslateAPI
-from serving import FLAGS, ROOT, TSV, ask, started  # noqa: F401  (a fixture)
+from serving import FLAGS, ROOT, TSV, ask, started, until  # noqa: F401  (a fixture)
 from sizes import drawn
 
 from fairseq_ext.serve.__main__ import main
@@ -30,27 +29,9 @@ def test_it_says_where_it_listens_and_ends_at_sigterm_when_what_runs_is_answered
     started,  # noqa: F811
     tmp_path,
 ):
-    # of requests' glossaries
-    flags = [
-        "--glossary-folder",
-        str(tmp_path),
-        "--glossary-match",
-        "casefold",
-        "--glossary-repeat",
-        "each",
-    ]
-    process, url, said = started(
-        "--beam",
-        "4",
-        "--stop",
-        "optimal",
-        "--unnormalized",
-        "--grace",
-        "60",
-        "--max-line-tokens",
-        "60",
-        *flags,
-    )
+    flags = "--beam 4 --stop optimal --unnormalized --grace 60 --max-line-tokens 60"
+    glossaries = f"--glossary-folder {tmp_path} --glossary-match casefold --glossary-repeat each"
+    process, url, said = started(*flags.split(), *glossaries.split())
     assert "; no --api-keys, so this machine alone can reach it" in said
     assert re.search(r"ready: de to en, fairseq_ext:\S+stop:optimal", said)
     with httpx.Client(base_url=url, timeout=120) as client:
@@ -58,48 +39,30 @@ def test_it_says_where_it_listens_and_ends_at_sigterm_when_what_runs_is_answered
         assert one["certificate"] == {"proved": True, "gap": 0.0}
         long = {"source": "Ja , " * 60, "prefix": "Yes"}  # one sentence, as it must begin so
         assert "tokens and the limit is 60: " in ask(client, long).json()["error"]
-        assert (
-            client.put(
-                "/v1/glossaries/clinic", content="patient\temployee\n", headers=TSV
-            ).status_code
-            == 201
-        )
+        terms = b"patient\temployee\n"
+        assert client.put("/v1/glossaries/clinic", content=terms, headers=TSV).status_code == 201
         for glossary in ("clinic", {"patient": "employee"}):
-            twice = ask(
-                client,
-                {"source": "Der Patient sieht den Patient.", "glossary": glossary},
-            ).json()
+            record = {"source": "Der Patient sieht den Patient.", "glossary": glossary}
+            twice = ask(client, record).json()
             assert twice["text"].count("employee") == 2 and "employee" not in one["text"], twice
     api = LibreTranslateAPI(url)  # its own client, unmodified
     assert api.translate(SOURCE, "de", "en") == one["text"] and [
         each["code"] for each in api.languages()
     ] == ["de", "en"]
-    answers = []
-
-    def query() -> None:
-        with httpx.Client(base_url=url, timeout=120) as client:
-            answers.append(ask(client, [{"source": SOURCE}] * 60))
-
-    querying = threading.Thread(target=query)
-    querying.start()
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        pending = next(
-            line
-            for line in httpx.get(f"{url}/metrics").text.splitlines()
-            if line.startswith("fairseq_ext_pending ")
-        )
-        if float(pending.split()[1]) > 0 or answers:
-            break
-    process.send_signal(signal.SIGTERM)
-    querying.join()
-    assert (
-        answers[0].status_code == 200
-        and [each["text"] for each in answers[0].json()] == [one["text"]] * 60
-    )
+    with httpx.Client(base_url=url, timeout=120) as client, ThreadPoolExecutor() as threads:
+        answer = threads.submit(ask, client, [{"source": SOURCE}] * 60)
+        assert until(lambda: answer.done() or not pending(url, 0))
+        process.send_signal(signal.SIGTERM)
+        assert answer.result().status_code == 200
+    assert [each["text"] for each in answer.result().json()] == [one["text"]] * 60
     assert process.wait(60) == 0
     with pytest.raises(httpx.TransportError):
         httpx.get(f"{url}/health")
+
+
+def pending(url: str, count: int) -> bool:
+    """Whether the server says that so many requests are not answered."""
+    return f"\nfairseq_ext_pending {count}.0\n" in httpx.get(f"{url}/metrics", timeout=10).text
 
 
 def children_of(pid: int) -> list[int]:
@@ -112,33 +75,21 @@ def children_of(pid: int) -> list[int]:
 def test_stopped_workers_hold_neither_health_nor_the_end_of_the_server(started):  # noqa: F811
     process, url, _ = started("--cpu-workers", "2", "--beam", "1", "--grace", "1", cold=True)
     (fork_server,) = children_of(process.pid)
-    end = time.monotonic() + 60
-    while len(workers := children_of(fork_server)) < 2:
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    for worker in workers:
+    assert until(lambda: len(children_of(fork_server)) == 2)
+    for worker in children_of(fork_server):
         os.kill(worker, signal.SIGSTOP)
-    ended = []
 
-    def translate() -> None:
+    def translate(_: int) -> None:
         with contextlib.suppress(httpx.TransportError):
             httpx.post(f"{url}/v1/translate", json={"source": SOURCE}, timeout=120)
-        ended.append(True)
 
-    clients = [threading.Thread(target=translate) for _ in range(60)]  # more than workers take
-    for client in clients:
-        client.start()
-    pending = re.compile("^fairseq_ext_pending 60", re.M)
-    end = time.monotonic() + 60
-    while not pending.search(httpx.get(f"{url}/metrics", timeout=10).text):
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    assert httpx.get(f"{url}/health", timeout=5).json() == {"status": "ok"}
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 0
-    for client in clients:
-        client.join(30)
-    assert len(ended) == 60
+    with ThreadPoolExecutor(60) as clients:  # more than workers take
+        ended = clients.map(translate, range(60))
+        assert until(lambda: pending(url, 60))
+        assert httpx.get(f"{url}/health", timeout=5).json() == {"status": "ok"}
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert len(list(ended)) == 60
     assert not Path(f"/proc/{fork_server}").exists()
 
 

@@ -11,9 +11,8 @@ import threading
 import time
 
 import httpx
-from serving import JSON, TSV, ask, head, raw_socket, started  # noqa: F401  (a fixture)
+from serving import JSON, TSV, ask, head, raw_socket, started, until  # noqa: F401  (a fixture)
 from test_command import SOURCE
-from test_faults import until
 
 BODY = {"source": SOURCE}
 

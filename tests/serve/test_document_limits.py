@@ -7,26 +7,18 @@ import threading
 import time
 
 import pytest
-from serving import ended
+from serving import ended, upload
 
 from fairseq_ext.serve import documents
 from fairseq_ext.text import files
 from fairseq_ext.text.stopping import checked
 
-PAIR = {"source": "de", "target": "en"}
-TEXT = "Guten Tag, Frau Nowak.\n"
+TEXT = b"Guten Tag, Frau Nowak.\n"
 
 
-def upload(client, name: str = "a.txt", key: str = "", languages=None, content: str = TEXT):
-    """The answers of both routes to one file."""
-    given = {"file": (name, content.encode())}
-    languages = PAIR if languages is None else languages
-    named = {f"{side}_lang": code for side, code in languages.items() if code != "auto"}
-    headers = {"X-API-Key": key} if key else {}
-    return (
-        lambda: client.post("/translate_file", files=given, data=languages, headers=headers),
-        lambda: client.post("/v2/document", files=given, data=named, headers=headers),
-    )
+def both(client, *given) -> tuple:
+    """The answers of both APIs to one file."""
+    return upload(client, *given), upload(client, *given, route="/v2/document")
 
 
 @pytest.fixture
@@ -54,8 +46,8 @@ def endless(monkeypatch) -> set:
 def test_a_file_has_so_many_sentences(serving):
     with serving(max_segments=9) as client:
         for content, is_refused in ((TEXT * 9, False), (TEXT * 10, True)):
-            now, later = upload(client, content=content)
-            answer, status = now(), ended(client, later().json())
+            answer, made = both(client, "a.txt", content)
+            status = ended(client, made.json())
             assert answer.status_code == (413 if is_refused else 200)
             assert status["status"] == ("error" if is_refused else "done")
     said = "the file has more than 9 sentences: divide it"
@@ -65,8 +57,7 @@ def test_a_file_has_so_many_sentences(serving):
 @pytest.mark.parametrize("source", ["de", "auto"])
 def test_a_file_is_read_until_the_deadline(serving, endless, source):
     with serving(deadline=0.3) as client:
-        now, later = upload(client, "a.md", languages={**PAIR, "source": source})
-        answer, made = now(), later()
+        answer, made = both(client, "a.md", TEXT, (source, "en"))
         assert answer.status_code == 504 and "0.3 seconds" in answer.json()["error"]
         if source == "auto":
             assert made.status_code == 504 and "0.3 seconds" in made.json()["message"]
@@ -80,8 +71,9 @@ def test_long_files_of_one_owner_hold_those_of_no_other(serving, endless, tmp_pa
     (tmp_path / "keys").write_text("\n".join(hashes), encoding="utf-8")
     with serving(api_keys=str(tmp_path / "keys"), deadline=20.0) as client:
         for _ in range(documents.AT_ONCE + 1):
-            assert upload(client, "a.md", "one")[1]().is_success
-        made = upload(client, key="two")[1]().json()
+            made = upload(client, "a.md", TEXT, route="/v2/document", key="one")
+            assert made.is_success
+        made = upload(client, "a.txt", TEXT, route="/v2/document", key="two").json()
         assert ended(client, made, "two")["status"] == "done"
         assert len(endless) == documents.AT_ONCE
     begin = time.monotonic()

@@ -13,8 +13,7 @@ import httpx
 import pytest
 from demo_text import DEMO
 from forked import forked
-from serving import ask, started  # noqa: F401  (a fixture)
-from test_faults import until
+from serving import ask, started, until  # noqa: F401  (a fixture)
 
 from fairseq_ext import Translator
 from fairseq_ext.search.report import Translation

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from serving import FLAGS, ask, listening
+from serving import FLAGS, ask, listening, upload
 
 from fairseq_ext import Engine, Translator, UsageError
 from fairseq_ext.engine.jobs import Job
@@ -93,13 +93,8 @@ def test_each_sentence_of_a_text_has_its_own_samples_by_every_entry(warm_process
         records = [{"source": text, "seed": 7}, {"source": page, "seed": 7, "format": format}]
         assert [answer["text"] for answer in ask(client, records).json()] == [*expected]
         assert engine.submit_text(text, seed=7).result(60).text == expected[0]
-        sent = {
-            "files": {"file": (there.name, there.read_bytes())},
-            "data": {"source": "de", "target": "en"},
-        }
-        made = client.get(
-            client.post("/translate_file", **sent).json()["translatedFileUrl"]
-        ).content
+        made = upload(client, there.name, there.read_bytes()).json()
+        made = client.get(made["translatedFileUrl"]).content
     assert texts_of(io.BytesIO(made)) == three
     assert [seeded(7).translate_text(*each).text for each in ((text,), (page, format))] == [
         *expected
@@ -136,12 +131,6 @@ def test_both_models_of_a_pair_draw_by_the_seed():
     assert [number for *_, number in requested[::2]] == [2, 0] and len(
         {number for *_, number in requested}
     ) == 4
-
-
-def test_a_server_that_draws_nothing_refuses_a_seed(client):
-    wrong = ask(client, {"source": LINE, "seed": 1})
-    said = "seed needs a search that draws samples: leave it out, or use --select sampling"
-    assert (wrong.status_code, wrong.json()) == (400, {"error": said})
 
 
 def test_requests_of_one_search_and_calls_of_python_draw_by_their_seeds():

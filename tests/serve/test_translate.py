@@ -9,7 +9,7 @@ import zipfile
 
 import pytest
 from libretranslatepy import LibreTranslateAPI
-from serving import FLAGS, TSV, ask
+from serving import FLAGS, TSV, ask, libre, upload
 
 from fairseq_ext import Translator
 
@@ -172,26 +172,14 @@ def test_a_paragraph_is_translated_sentence_by_sentence(client, translator, line
 
 
 def test_html_and_detection_of_libretranslate(client, lines):
-    text = client.post("/translate", json={"q": lines[0], "source": "de", "target": "en"}).json()[
-        "translatedText"
-    ]
-    body = {
-        "q": f"<p>{lines[0]}</p>",
-        "source": "auto",
-        "target": "en",
-        "format": "html",
-        "alternatives": 2,
-    }
-    found = client.post("/translate", json=body).json()
+    text = libre(client, lines[0])["translatedText"]
+    page = f"<p>{lines[0]}</p>"
+    found = libre(client, page, source="auto", format="html", alternatives=2)
     assert found["translatedText"] == f"<p>{text}</p>" and found["alternatives"] == []
-    assert (
-        found["detectedLanguage"]["language"] == "de"
-        and found["detectedLanguage"]["confidence"] > 80
-    )
+    detected = found["detectedLanguage"]
+    assert detected["language"] == "de" and detected["confidence"] > 80
     english = "This is the story of a dog."
-    assert client.post(
-        "/translate", json={"q": [english], "source": "auto", "target": "en"}
-    ).json()["translatedText"] == [english]
+    assert libre(client, [english], source="auto")["translatedText"] == [english]
     (first, *_) = client.post("/detect", data={"q": english}).json()
     assert first["language"] == "en" and first["confidence"] > 80
     settings = client.get("/frontend/settings").json()
@@ -205,40 +193,27 @@ def test_html_and_detection_of_libretranslate(client, lines):
 def test_a_file_is_translated_and_fetched(client, lines):
     """As the client of LibreTranslate uploads it."""
     api = LibreTranslateAPI(str(client.base_url))
-    text = client.post("/translate", json={"q": lines[0], "source": "de", "target": "en"}).json()[
-        "translatedText"
-    ]
-    sent = {
-        "files": {"file": ("a b.md", f"# {lines[0]}\n\n`code`\n".encode())},
-        "data": {"source": "auto", "target": "en"},
-    }
+    text = libre(client, lines[0])["translatedText"]
     encrypted = io.BytesIO()
     with zipfile.ZipFile(encrypted, "w") as archive:
         archive.writestr("META-INF/manifest.xml", "<encryption-data/>")
-    found = client.post("/translate_file", **sent)
-    url = found.json()["translatedFileUrl"]
-    fetched = client.get(url)
-    assert (
-        fetched.text == f"# {text}\n\n`code`\n"
-        and "a%20b.md" in fetched.headers["content-disposition"]
-    )
+    found = upload(client, "a b.md", f"# {lines[0]}\n\n`code`\n".encode(), ("auto", "en"))
+    fetched = client.get(found.json()["translatedFileUrl"])
+    assert fetched.text == f"# {text}\n\n`code`\n"
+    assert "a%20b.md" in fetched.headers["content-disposition"]
     assert api.translate(lines[0], "de", "en") == text
-    for changes, sentence in (
-        ({"files": None}, "Invalid request: missing file parameter"),
-        ({"files": {"file": ("a.exe", b"x")}}, "Invalid request: file format not supported"),
-        (
-            {"files": {"file": ("a.docx", b"x")}},
-            "a.docx must be an archive without a password, as its ending says: save it again as "
-            "docx with its program",
-        ),
-        (
-            {"files": {"file": ("a.odt", encrypted.getvalue())}},
-            "a.odt needs a password: save it without",
-        ),
-        ({"data": {"source": "de"}}, "Invalid request: missing target parameter"),
+    password = "a.docx must be an archive without a password, as its ending says: save it again as "
+    for name, content, sentence in (
+        ("a.exe", b"x", "Invalid request: file format not supported"),
+        ("a.docx", b"x", f"{password}docx with its program"),
+        ("a.odt", encrypted.getvalue(), "a.odt needs a password: save it without"),
     ):
-        response = client.post("/translate_file", **(sent | changes))
-        assert response.status_code == 400 and response.json()["error"] == sentence
+        answer = upload(client, name, content)
+        assert (answer.status_code, answer.json()) == (400, {"error": sentence})
+    pair, file = {"source": "de", "target": "en"}, {"file": ("a.txt", b"x")}
+    for missing, given in (("file", {"data": pair}), ("target", {"data": {"source": "de"}})):
+        answer = client.post("/translate_file", **given, files=file if missing != "file" else None)
+        assert answer.json() == {"error": f"Invalid request: missing {missing} parameter"}
     assert client.get("/download_file/..%2Fx").status_code in (400, 404)
 
 
@@ -246,15 +221,11 @@ def test_files_are_translated_after_the_temporary_folder_was_cleared(
     serving, lines, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    sent = {"files": {"file": ("a.txt", lines[0].encode())}, "data": {"source": "de"}}
-    sent["data"]["target"] = "en"
-    given = {"file": ("a.txt", lines[0].encode())}
     with serving() as client:
         for _ in range(2):
-            answer = client.post("/translate_file", **sent)
-            assert answer.status_code == 200, answer.text
+            answer = upload(client, "a.txt", lines[0].encode())
             assert client.get(answer.json()["translatedFileUrl"]).text
-            answer = client.post("/v2/document", files=given, data={"target_lang": "EN"})
+            answer = upload(client, "a.txt", lines[0].encode(), route="/v2/document")
             assert answer.status_code == 200, answer.text
             for folder in tmp_path.iterdir():
                 shutil.rmtree(folder)
@@ -281,12 +252,8 @@ def test_a_sentence_that_is_cut_for_its_characters_is_named(client):
 
 
 def test_a_file_that_unpacks_to_much_is_refused(serving):
-    sent = {
-        "files": {"file": ("a.docx", docx("Hund " * 1000))},
-        "data": {"source": "de", "target": "en"},
-    }
     with serving(max_unpacked=2000) as client:
-        response = client.post("/translate_file", **sent)
+        response = upload(client, "a.docx", docx("Hund " * 1000))
     assert response.status_code == 400 and response.json()["error"] == (
         "the text of a.docx unpacks to more than is allowed: raise --max-unpacked, or divide the "
         "file"
@@ -301,30 +268,21 @@ def test_pages_of_other_sites_that_are_allowed(serving, lines):
             "Access-Control-Request-Method": "POST",
             "Access-Control-Request-Headers": "content-type",
         }
-        preflight = client.options("/translate", headers=requested)
-        assert (
-            preflight.status_code == 200
-            and preflight.headers["access-control-allow-origin"] == "https://example.org"
-        )
-        found = client.post("/translate", json=body, headers=here)
-        assert (
-            found.status_code == 200
-            and found.headers["access-control-allow-origin"] == "https://example.org"
-        )
+        allowed = "access-control-allow-origin"
+        for answer in (
+            client.options("/translate", headers=requested),
+            client.post("/translate", json=body, headers=here),
+        ):
+            assert answer.status_code == 200 and answer.headers[allowed] == here["Origin"]
         refused = client.post("/translate", json=body, headers=there)
         assert refused.status_code == 403 and "add --allowed-origins" in refused.json()["error"]
-        assert (
-            "access-control-allow-origin"
-            not in client.options("/translate", headers=requested | there).headers
-        )
+        assert allowed not in client.options("/translate", headers=requested | there).headers
 
 
 def test_the_unmodified_client_of_deep_translator(client, lines):
     from deep_translator import LibreTranslator
 
-    text = client.post("/translate", json={"q": lines[0], "source": "de", "target": "en"}).json()[
-        "translatedText"
-    ]
+    text = libre(client, lines[0])["translatedText"]
     made = LibreTranslator(
         source="de", target="en", custom_url=f"{client.base_url}/", api_key="none"
     )
@@ -339,10 +297,8 @@ def test_the_language_of_a_file_is_that_of_its_text(client):
         ("This is the story of an old dog.", True),
     ):
         content = docx(text)
-        sent = {"files": {"file": ("a.docx", content)}, "data": {"source": "auto", "target": "en"}}
-        found = client.get(
-            client.post("/translate_file", **sent).json()["translatedFileUrl"]
-        ).content
+        made = upload(client, "a.docx", content, ("auto", "en")).json()
+        found = client.get(made["translatedFileUrl"]).content
         assert (found == content) is kept and zipfile.ZipFile(io.BytesIO(found)).testzip() is None
 
 

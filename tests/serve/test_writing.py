@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from serving import JSON, TSV, ask, ended
+from serving import JSON, TSV, ask, ended, upload
 
 DICTIONARY = {"source_lang": "de", "target_lang": "en", "entries_format": "tsv"}
 TERMS = {**DICTIONARY, "entries": "Port\tport"}
@@ -33,12 +33,6 @@ def refused(response, field: str = "error") -> None:
     assert response.status_code == 507, response.text
     (found,) = response.json().items()
     assert found[0] == field and "disk" in found[1] and "/" not in found[1]
-
-
-def upload(client, route: str, content: bytes, languages=("de", "en")):
-    names = ("source_lang", "target_lang") if route.startswith("/v2") else ("source", "target")
-    data = dict(zip(names, languages, strict=True))
-    return client.post(route, files={"file": ("a.txt", content)}, data=data)
 
 
 def files(folder) -> dict:
@@ -161,10 +155,10 @@ def alone(serving, tmp_path, monkeypatch):
 @pytest.mark.parametrize("route", ["/translate_file", "/v2/document"])
 def test_an_upload_without_room(alone, tmp_path, route):
     with full_disk():
-        response = upload(alone, route, b"Port.\n" * 2000)
+        response = upload(alone, "a.txt", b"Port.\n" * 2000, route=route)
     refused(response, "message" if route.startswith("/v2") else "error")
     assert not files(tmp_path)
-    assert upload(alone, route, b"Port.\n").is_success
+    assert upload(alone, "a.txt", b"Port.\n", route=route).is_success
 
 
 def no_room(handle):
@@ -174,13 +168,13 @@ def no_room(handle):
 def test_a_translated_file_without_room(alone, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", no_room)
-        refused(upload(alone, "/translate_file", b"Port.\n"))
+        refused(upload(alone, "a.txt", b"Port.\n"))
     assert not files(tmp_path)
 
 
 def test_a_document_without_room_for_its_translation(alone, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", no_room)
-        found = ended(alone, upload(alone, "/v2/document", b"Port.\n").json())
+        found = ended(alone, upload(alone, "a.txt", b"Port.\n", route="/v2/document").json())
     assert found["status"] == "error" and found["message"] == os.strerror(errno.ENOSPC)
     assert {path.parent.name for path in files(tmp_path)} == {"given"}  # for the hour it is kept
