@@ -5,6 +5,8 @@ import contextlib
 import gzip
 import json
 import os
+import resource
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -162,6 +164,35 @@ def text_shards(tmp_path, sizes=(25, 0, 7)):
         write_text(tmp_path / f"in{i}.txt", [f"{i}: {n}" for n in range(size)])
         for i, size in enumerate(sizes)
     ]
+
+
+@contextlib.contextmanager
+def meanwhile(step):
+    """Calls `step` over and over in another thread, until it returns true or the block ends."""
+    over = threading.Event()
+
+    def repeat():
+        while not over.wait(0.05) and not step():
+            pass
+
+    thread = threading.Thread(target=repeat)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextlib.contextmanager
+def largest_file(size):
+    """No file grows beyond this number of bytes, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def start_ray() -> None:

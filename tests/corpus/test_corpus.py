@@ -4,7 +4,6 @@ test_corpus_ray.py has the processes.
 """
 
 import json
-import resource
 import tracemalloc
 from dataclasses import replace
 
@@ -15,6 +14,7 @@ from corpus_jobs import (
     Echo,
     finals,
     job,
+    largest_file,
     one_process,
     parts,
     records,
@@ -206,13 +206,8 @@ def test_a_finished_shard_that_cannot_be_read_in_one_run_stays_finished(
 
 def test_parts_without_the_manifest_are_not_joined_to_others(tmp_path, echo, monkeypatch):
     inputs, out = text_shards(tmp_path, (300,)), tmp_path / "out"
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, hard))
-    try:
-        with pytest.raises(UsageError, match="cannot write"):
-            translate(job(inputs, out))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with largest_file(4000), pytest.raises(UsageError, match="cannot write"):
+        translate(job(inputs, out))
     assert parts(out)
     (out / "manifest.json").unlink()
     with pytest.raises(UsageError, match="has parts of an earlier run, and no manifest.json"):
@@ -235,15 +230,11 @@ def test_unfinished_files_of_another_run_below_stay(tmp_path, echo):
 def test_a_full_disk_is_one_sentence_and_the_next_run_goes_on(tmp_path, echo):
     inputs, out = text_shards(tmp_path, (300, 40)), tmp_path / "out"
     translate(job(inputs, tmp_path / "undisturbed"))
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    # bytes a file: too little for any part, for the joined file
+    said = "cannot write .*free disk space or fix"
+    # too little for any part, for the joined file
     for limit, kept in ((300, 0), (4000, 30)):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-        try:
-            with pytest.raises(UsageError, match="cannot write .*free disk space or fix"):
-                translate(job(inputs, out))
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        with largest_file(limit), pytest.raises(UsageError, match=said):
+            translate(job(inputs, out))
         assert (
             len(parts(out)) >= kept
             and not list(out.rglob("*.part"))

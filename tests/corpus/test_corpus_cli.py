@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import sys
 
 import pyarrow
 import pyarrow.parquet
@@ -30,6 +31,14 @@ def test_a_missing_model_is_found_before_ray_starts(tmp_path, monkeypatch, flag)
     given = job([write_text(tmp_path / "a.txt", ["eins"])], tmp_path / "out")
     setattr(given, flag, str(tmp_path / "absent"))
     with pytest.raises(UsageError, match=f"--{flag} .*absent"):
+        translate(given)
+
+
+def test_a_missing_ray_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "fairseq_ext.corpus.scheduler", raising=False)
+    given = job([write_text(tmp_path / "a.txt", ["eins"])], tmp_path / "out")
+    with pytest.raises(UsageError, match=r"needs Ray .*: pip install 'fairseq_ext\[cluster\]'"):
         translate(given)
 
 

@@ -2,10 +2,9 @@
 
 import atexit
 import os
-import threading
 
 import pytest
-from corpus_jobs import DEMO, FLAGS, job, parts, records, source_lines, write_text
+from corpus_jobs import DEMO, FLAGS, job, meanwhile, parts, records, source_lines, write_text
 from ray.cluster_utils import Cluster
 from sizes import drawn
 
@@ -43,22 +42,16 @@ def cluster(monkeypatch):
 def test_a_node_that_goes_away_takes_nothing_with_it(cluster, tmp_path):
     lines = source_lines(0, 400)
     path, out = write_text(tmp_path / "a.txt", lines * REPEATED), tmp_path / "out"
-    over, lost = threading.Event(), []
+    lost = []
 
     def lose():
-        while not over.wait(0.05):
-            if len(parts(out)) >= 3:
-                lost.append(len(parts(out)))
-                cluster.remove_node(cluster.nodes_to_lose[1], allow_graceful=False)
-                return
+        if len(parts(out)) >= 3:
+            lost.append(len(parts(out)))
+            cluster.remove_node(cluster.nodes_to_lose[1], allow_graceful=False)
+        return lost
 
-    loser = threading.Thread(target=lose)
-    loser.start()
-    try:
+    with meanwhile(lose):
         done = translate(job([path], out, address=cluster.address, workers=None))
-    finally:
-        over.set()
-        loser.join()
     expected = Translator(str(DEMO / "checkpoint.pt"), str(DEMO), **FLAGS).translate(lines)
     assert lost and lost[0] < 40 * REPEATED and done.workers == 2 and done.restarts >= 1
     assert [r["hypotheses"] for r in records(out / "a.jsonl")] == [
@@ -79,21 +72,15 @@ def test_a_run_whose_nodes_are_all_gone_ends_and_keeps_what_is_finished(
     """The node that is left has no processor for workers."""
     monkeypatch.setattr(scheduler, "WITHOUT_NODES", 2.0)
     path, out = write_text(tmp_path / "a.txt", source_lines(0, 400) * REPEATED), tmp_path / "out"
-    over = threading.Event()
 
     def lose():
-        while not over.wait(0.05):
-            if len(parts(out)) >= 3:
-                for node in cluster.nodes_to_lose:
-                    cluster.remove_node(node, allow_graceful=False)
-                return
+        if len(parts(out)) < 3:
+            return False
+        for node in cluster.nodes_to_lose:
+            cluster.remove_node(node, allow_graceful=False)
+        return True
 
-    loser = threading.Thread(target=lose)
-    loser.start()
-    try:
-        with pytest.raises(UsageError, match="all nodes of Ray on which workers could run are gon"):
-            translate(job([path], out, address=cluster.address, workers=None))
-    finally:
-        over.set()
-        loser.join()
+    said = "all nodes of Ray on which workers could run are gone"
+    with meanwhile(lose), pytest.raises(UsageError, match=said):
+        translate(job([path], out, address=cluster.address, workers=None))
     assert len(parts(out)) >= 3

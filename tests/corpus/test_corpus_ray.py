@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
@@ -19,6 +18,7 @@ from corpus_jobs import (
     descendants,
     finals,
     job,
+    meanwhile,
     parts,
     records,
     source_lines,
@@ -117,26 +117,20 @@ def workers() -> list[int]:
 def test_workers_killed_at_random_moments_change_nothing(started, alone, tmp_path):
     lines = source_lines(0, len(part_of(400, 120))) * 2
     path, out = write_text(tmp_path / "a.txt", lines), tmp_path / "out"
-    chance, over, killed = random.Random(4), threading.Event(), []
+    chance, killed, seen = random.Random(4), [], [-1]
 
     def kill():
         """Each time that some more units are finished, a moment later."""
-        seen = -1
-        while not over.wait(0.05) and len(killed) < 3:
-            if len(parts(out)) > seen and (victims := workers()):
-                seen = len(parts(out)) + 1
-                time.sleep(chance.random() * 0.3)
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(victim := chance.choice(victims), signal.SIGKILL)
-                    killed.append(victim)
+        if len(parts(out)) > seen[0] and (victims := workers()):
+            seen[0] = len(parts(out)) + 1
+            time.sleep(chance.random() * 0.3)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(victim := chance.choice(victims), signal.SIGKILL)
+                killed.append(victim)
+        return len(killed) == 3
 
-    killer = threading.Thread(target=kill)
-    killer.start()
-    try:
+    with meanwhile(kill):
         done = translate(job([path], out))
-    finally:
-        over.set()
-        killer.join()
     assert len(killed) == 3 and done.restarts >= 1  # one that was only starting is not counted
     same(records(out / "a.jsonl"), alone.translate(lines))
     assert (done.errors, done.sentences, parts(out)) == (0, len(lines), [])
@@ -154,17 +148,13 @@ def test_samples_of_one_worker_of_two_and_of_killed_ones_are_the_same_bytes(star
     killed: list[int] = []
 
     def kill():
-        until = time.monotonic() + 120
-        while not killed and time.monotonic() < until:
-            time.sleep(0.02)
-            if parts(tmp_path / "killed") and (victims := workers()):
-                os.kill(victims[0], signal.SIGKILL)
-                killed.append(victims[0])
+        if parts(tmp_path / "killed") and (victims := workers()):
+            os.kill(victims[0], signal.SIGKILL)
+            killed.append(victims[0])
+        return killed
 
-    killer = threading.Thread(target=kill)
-    killer.start()
-    translate(job(inputs, tmp_path / "killed", flags))
-    killer.join()
+    with meanwhile(kill):
+        translate(job(inputs, tmp_path / "killed", flags))
     assert killed and finals(tmp_path / "1") == finals(tmp_path / "2") == finals(
         tmp_path / "killed"
     )
