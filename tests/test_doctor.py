@@ -57,7 +57,7 @@ def test_doctor_passes_here_and_decodes(hostile):
             "give_numpy_long",
             "replace_compiled",
             "log_as_stock",
-            "keep_invalid_bytes",
+            "read_lines_as_typed",
         ):
             where = " (in commands alone)" * patch.is_of_command
             assert f"patch {patch.what}: {patch.why}{where}" in reported
@@ -69,12 +69,12 @@ def test_what_interactive_makes_of_invalid_bytes_is_listed_where_it_is_in_force(
 ):
     monkeypatch.setattr(doctor, "ITEMS", [])
     monkeypatch.setattr(patches, "in_force", [])
-    line = "patch sys.stdin, fileinput and a log filter in fairseq_cli.interactive: Read bytes"
+    line = "patch buffered_read, sys.stdin and a log filter in fairseq_cli.interactive: Keep typed"
     assert doctor.main() == 0 and line not in capsys.readouterr().out
     log = logging.getLogger(command_line.INTERACTIVE)
     monkeypatch.setattr(log, "filters", [])
     monkeypatch.setattr(sys, "stdin", None)
-    patches.keep_invalid_bytes()
+    patches.read_lines_as_typed()
     assert doctor.main() == 0 and line in capsys.readouterr().out
 
 

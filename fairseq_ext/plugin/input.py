@@ -7,7 +7,7 @@ decoded. A line that cannot be used does not affect the others (bad_sentences.py
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -20,12 +20,12 @@ from torch import Tensor
 from fairseq_ext.core import command_line
 from fairseq_ext.core.errors import LONE_SURROGATE, SentenceError, UsageError, cut
 from fairseq_ext.plugin.bad_sentences import BadSentences
-from fairseq_ext.plugin.compat.patches import keep_invalid_bytes
-from fairseq_ext.plugin.loading.data_folder import TargetDictionary
+from fairseq_ext.plugin.compat.patches import TypedLines, read_lines_as_typed
 from fairseq_ext.plugin.loading.settings import max_tokens_limit, too_long
 from fairseq_ext.plugin.sentences import Sentences
 from fairseq_ext.search.constraints.documents import BatchesByLevel
 from fairseq_ext.search.constraints.glossary import GlossaryFlags
+from fairseq_ext.search.constraints.lines import from_packed, parse_tabs
 from fairseq_ext.search.constraints.required import check_phrases
 from fairseq_ext.search.phrases.sentence import EMPTY, Phrase, SentenceConstraints
 from fairseq_ext.search.registry import refills
@@ -37,26 +37,18 @@ class InteractiveLines(BadSentences):
 
     def __init__(self, task: Any, sentences: Sentences):
         super().__init__(task, sentences)
-        self.draft_lines_read = 0
         self.max_source_tokens: int | None = None  # limit of the models
         # errors of lines of the current buffer, by their places
         self.line_errors: dict[int, UsageError] = {}
-        self.buffer: list[Tensor] = []  # its lines as tokens
-        self.typed_lines: list[str] = []  # its lines as text
+        self.sources: list[str] = []  # its lines as text, without their phrases
+        self.phrases: list[str] = []  # what is typed after each of them
         self.buffer_start = 0  # the number of its first line
+        self.batch_numbers: list[int] = []  # of the lines of the batch that is decoded
 
     @property
     def has_errors(self) -> bool:
         """Whether errors of lines are known before their batch is decoded."""
         return self.pending_error is not None or bool(self.line_errors or self.too_long)
-
-    @property
-    def carry_numbers(self) -> bool:
-        """Whether lines carry their numbers: if a flag requires them, or a line of the buffer
-        cannot be used. Lines of a Translator have their constraints already."""
-        return (self.sentences.numbered and not self.sentences.phrases_of_calls) or bool(
-            self.line_errors
-        )
 
     def use_settings(self, settings: Settings) -> None:
         super().use_settings(settings)
@@ -69,8 +61,8 @@ class InteractiveLines(BadSentences):
             raise UsageError(
                 "standard input is closed: give lines there, or name a file by --input"
             )
-        if command_line.own_command == command_line.INTERACTIVE:
-            keep_invalid_bytes()
+        if command_line.is_loaded(command_line.INTERACTIVE):
+            read_lines_as_typed()
 
     def read(
         self, lines: Iterable[str], encode: Callable[[list[str]], tuple[list, list]]
@@ -85,6 +77,8 @@ class InteractiveLines(BadSentences):
             pending, self.pending_error = self.pending_error, None
             raise pending
         self.line_errors = {}
+        typed = lines.typed if isinstance(lines, TypedLines) else []
+        self.phrases = [line.partition("\t")[2] for line in typed]
         lines = list(lines)
         if self.sentences.segmentation_check.kind is not None:
             self.sentences.segmentation_check.check(lines)
@@ -99,7 +93,7 @@ class InteractiveLines(BadSentences):
                     break
                 lines[i] = ""
         tokens, lengths = encode(lines)
-        self.typed_lines = lines
+        self.sources = lines
         limits = [limit for limit in (self.max_source_tokens, self.max_tokens) if limit is not None]
         for i, length in enumerate(lengths):
             if length <= min(limits, default=length):
@@ -142,24 +136,14 @@ class InteractiveLines(BadSentences):
     ) -> Any:
         """Return the data set of a buffer's lines, by the stock task's `build`.
 
-        Constraints are passed by number, in a last column that fairseq does not read.
+        constraints: fairseq's, which it prints; in their place it gets those of the lines.
         """
-        if self.carry_numbers:
-            src_tokens, constraints = self.pack_lines(src_tokens, constraints)
+        if self.is_interactive and self.sentences.constrained:
+            src_tokens, constraints = self.constrained(src_tokens, constraints)
         n = len(src_tokens)
-        if self.sentences.draft_file:
-            good = {
-                tuple(tokens.tolist()): i
-                for i, tokens in enumerate(src_tokens)
-                if i not in self.line_errors
-            }
-            self.sentences.draft_line |= {
-                tokens: self.draft_lines_read + i for tokens, i in good.items()
-            }
-            self.draft_lines_read += n
         for place, error in sorted(self.line_errors.items()):
             self.report_sentence(self.sentences.lines_read + place, error)
-        self.buffer, self.buffer_start = list(src_tokens), self.sentences.lines_read
+        self.buffer_start = self.sentences.lines_read
         self.sentences.lines_read += n if self.is_interactive else 0
         # a line that cannot be used is an empty one now; a speech file has as many frames as the
         # stock task says
@@ -177,51 +161,35 @@ class InteractiveLines(BadSentences):
         if not self.sentences.is_corpus(dataset):
             self.task.dataset_to_epoch_iter.pop(dataset, None)
 
-    def pack_lines(
-        self, src_tokens: list[Tensor], typed: Tensor | None
-    ) -> tuple[list[Tensor], Tensor]:
-        """Return the lines that can be decoded, and their packed constraints; typed: fairseq's
-        constraints, from the lines' own fields."""
-        first, of_line = self.sentences.lines_read, {}
-        unknown = list(self.unknown_words())
-        self.sentences.constraint_source()  # raises errors of the files, which are of no line
+    def constrained(
+        self, src_tokens: list[Tensor], packed: Tensor | None
+    ) -> tuple[list[Tensor], Tensor | None]:
+        """Note the constraints of a buffer's lines. Return the lines that can be decoded, and their
+        packed constraints, if fairseq prints them; packed: fairseq's, of the lines' own phrases."""
+        sentences, first, of_line = self.sentences, self.sentences.lines_read, {}
+        source = sentences.constraint_source()  # raises errors of the files, which are of no line
         for i, tokens in enumerate(src_tokens):
             of_line[first + i] = EMPTY
-            row = None if typed is None else typed[i]
-            if i not in self.line_errors:
-                try:
-                    line = self.typed_lines[i] if i < len(self.typed_lines) else ""
-                    of_line[first + i] = self.sentences.constraints_of_line(
-                        first + i,
-                        tokens,
-                        row,
-                        unknown,
-                        self.sentences.unknown_pieces(line, tokens),
-                    )
-                except UsageError as error:
-                    if self.refuse(error, i):
-                        del of_line[first + i]
-                        src_tokens = src_tokens[:i]
-                        break
-                    src_tokens[i] = self.empty_line()
-            if row is not None:
-                # unknown words of this line
-                del unknown[: int((row[1:] == self.task.target_dictionary.unk()).sum())]
-        self.unknown_words().clear()
-        self.sentences.constraints_by_line = of_line
-        if isinstance(self.task.target_dictionary, TargetDictionary):
-            self.task.target_dictionary.alternatives.clear()
-        return src_tokens, pack(
-            list(of_line.values()), list(of_line), self.sentences.printed_phrase
-        )
-
-    def unknown_words(self) -> list[str]:
-        """Return the words of typed phrases that the dictionary lacks."""
-        return (
-            self.task.target_dictionary.unknown
-            if isinstance(self.task.target_dictionary, TargetDictionary)
-            else []
-        )
+            if i in self.line_errors:
+                continue
+            try:
+                where, own = f"line {first + i + 1} of the input", EMPTY
+                if packed is not None and not self.phrases:  # a program of others has read them
+                    own = from_packed(packed[i], self.task.target_dictionary, first + i)
+                elif packed is not None and self.phrases[i]:
+                    own = source.of_fields(parse_tabs(self.phrases[i], where), where)
+                unknown = sentences.unknown_pieces(self.sources[i], tokens)
+                of_line[first + i] = source.sentence(first + i, tokens, own, unknown=unknown)
+            except UsageError as error:
+                if self.refuse(error, i):
+                    del of_line[first + i]
+                    src_tokens = src_tokens[:i]
+                    break
+                src_tokens[i] = self.empty_line()
+        sentences.constraints_by_line = of_line
+        if packed is not None:
+            packed = pack(list(of_line.values()), sentences.printed_phrase)
+        return src_tokens, packed
 
     def refuse(self, error: UsageError, place: int) -> bool:
         """Note that a line of the buffer cannot be used. Return whether the session ends there
@@ -241,46 +209,14 @@ class InteractiveLines(BadSentences):
     def known_errors(self, sample: dict) -> dict[int, UsageError]:
         if not self.is_interactive:
             return super().known_errors(sample)
-        numbers = (
-            sample["sentence_numbers"].tolist()
-            if self.line_errors and "sentence_numbers" in sample
-            else []
-        )
-        first = self.buffer_start
-        return {
-            i: self.line_errors[number - first]
-            for i, number in enumerate(numbers)
-            if number - first in self.line_errors
-        }
+        places = enumerate(number - self.buffer_start for number in sample["id"].tolist())
+        return {i: self.line_errors[at] for i, at in places if at in self.line_errors}
 
-    def numbers_of(self, sample: dict, places: Sequence[int]) -> list[int]:
-        """Return the numbers of lines of a batch; equal lines, which have equal errors, get one of
-        theirs each."""
-        if not self.is_interactive:
-            return super().numbers_of(sample, places)
-        if "sentence_numbers" in sample:
-            return [int(sample["sentence_numbers"][i]) for i in places]
-        found: list[int] = []
-        for row in (sample["net_input"]["src_tokens"][i] for i in places):
-            line = (
-                row[row != self.task.source_dictionary.pad()].tolist()
-                if row.dim() == 1
-                else row.tolist()
-            )
-            same = [
-                i
-                for i, source in enumerate(self.buffer)
-                if isinstance(source, Tensor) and source.tolist() == line
-            ]
-            numbers = [self.buffer_start + i for i in same or range(len(self.buffer))]
-            found.append(
-                next(
-                    number
-                    for number in numbers
-                    if number not in self.reported and number not in found
-                )
-            )
-        return found
+    def with_numbers(self, sample: dict) -> dict:
+        """Return a batch with the numbers of its lines, which fairseq-interactive leaves out."""
+        if "id" in sample or len(self.batch_numbers) != len(sample["net_input"]["src_tokens"]):
+            return sample
+        return {**sample, "id": torch.tensor(self.batch_numbers)}
 
     def raise_or_defer(self, error: UsageError, before: int) -> None:
         """Raise the error at once, or, if lines of the session come before it, with the next buffer
@@ -291,17 +227,12 @@ class InteractiveLines(BadSentences):
 
 
 def pack(
-    sentences: Sequence[SentenceConstraints],
-    keys: Sequence[int],
-    shown: Callable[[tuple[Phrase, ...]], Phrase] = lambda alternatives: alternatives[0],
+    sentences: Sequence[SentenceConstraints], printed: Callable[[tuple[Phrase, ...]], Phrase]
 ) -> Tensor:
-    """Return fairseq's packed constraints (N, W), with key + 1 as the last column. fairseq's
-    `unpack_constraints` does not read that column, so that C- lines are printed as in fairseq;
-    `keys_of` does."""
-    packed = pack_constraints(
-        [[torch.tensor(shown(alternatives)) for alternatives in s.any_of] for s in sentences]
+    """Return fairseq's packed constraints (N, W); printed: which phrase of several is printed."""
+    return pack_constraints(
+        [[torch.tensor(printed(alternatives)) for alternatives in s.any_of] for s in sentences]
     )
-    return torch.cat([packed, torch.tensor(keys, dtype=torch.long)[:, None] + 1], dim=1)
 
 
 def with_constraints(collater: Callable[[list], dict], constraints: Tensor, samples: list) -> dict:
@@ -318,6 +249,22 @@ def with_constraints(collater: Callable[[list], dict], constraints: Tensor, samp
 
 STREAM_POOL_SIZE = 10_000  # sentences from which a stream takes its next ones
 SPEECH_POOL_SIZE = 256  # the same for speech, whose features take up to 2 MB a sentence
+
+
+@dataclass
+class NumberedBatches:
+    """The batches of a buffer. The numbers of the lines of the one that is decoded are those of
+    the batch that was yielded last: fairseq's own iterator may read ahead, and this one does not.
+    """
+
+    batches: Any  # fairseq's EpochBatchIterator
+    lines: InteractiveLines
+
+    def next_epoch_itr(self, shuffle: bool = True) -> Iterator[dict[str, Any]]:
+        for batch in self.batches.next_epoch_itr(shuffle=shuffle):
+            first = self.lines.buffer_start
+            self.lines.batch_numbers = [first + place for place in batch["id"].tolist()]
+            yield batch
 
 
 @dataclass
@@ -354,6 +301,21 @@ class Batches:
         """Return fairseq's batches, by the stock task's `build`. A stream takes its sentences from
         batches of many thousand, and encodes a few at a time. Arguments: those of
         FairseqTask.get_batch_iterator."""
+        made = self.unnumbered(build, dataset, max_tokens, max_sentences, *args, **kwargs)
+        if not self.lines.is_interactive or self.sentences.is_corpus(dataset):
+            return made
+        return NumberedBatches(made, self.lines)
+
+    def unnumbered(
+        self,
+        build: Callable[..., Any],
+        dataset: Any,
+        max_tokens: int | None,
+        max_sentences: int | None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Return the same, without the numbers of lines."""
         documents = self.task.session.settings.get(GlossaryFlags).glossary_documents
         if self.refills:  # fairseq-generate makes batches before it builds a generator
             pool = STREAM_POOL_SIZE if "source tokens" not in self.task.lacks else SPEECH_POOL_SIZE

@@ -90,8 +90,7 @@ class PoolBuilder:
                     f"--min-len {setup.min_len} is above the length limit {limit} of a sentence of "
                     f"{counted(n, 'token')}: raise --max-len-b or lower --min-len"
                 )
-        # an interactive command and the API give no numbers
-        found = sample.get("sentence_numbers", sample.get("id"))
+        found = sample.get("id")  # a program that is not ours may give no numbers
         ids, numbered = (
             (found, True) if isinstance(found, Tensor) else (torch.arange(len(lengths)), False)
         )
@@ -101,7 +100,6 @@ class PoolBuilder:
         )
         # speech: padding changes the encoder's output, and in a stream it depends on the others
         pool.encodes_separately = source.dim() == 3 and setup.refills
-        pool.draft_lines = sample.get("draft_lines")  # of an interactive session
         # a call of the API may have its own
         pool.seeds = sample.get("seeds", [setup.seed] * len(lengths))
         return pool

@@ -24,7 +24,7 @@ from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.plugin.flags_dataclass import RunFlags
 from fairseq_ext.plugin.generator import AlignedBeamSearchGenerator, BeamSearchGenerator
 from fairseq_ext.plugin.input import Batches, InteractiveLines
-from fairseq_ext.plugin.loading.data_folder import note_unknown_words, warn_of_other_words
+from fairseq_ext.plugin.loading.data_folder import print_alternatives_of, warn_of_other_words
 from fairseq_ext.plugin.loading.settings import longest_source, setting
 from fairseq_ext.plugin.options import (
     VERSION_PARTS,
@@ -64,7 +64,7 @@ class Session:
         # those of the current generator, with what constraints choose
         self.chosen: Settings | None = None
         if setting(task.flags(), "generation", "constraints") or gives_constraints(self.settings):
-            note_unknown_words(task)  # before a command takes its dictionaries
+            print_alternatives_of(task)  # before a command takes its dictionaries
 
     @cached_property
     def settings(self) -> Settings:
@@ -141,10 +141,11 @@ class Session:
         decode = partial(self.call_stock, stock_step, generator, models)
         if self.command is None or not isinstance(generator, BeamSearchGenerator):
             return decode(*batch)  # a stock generator
-        sample, lines = batch[0], self.lines
-        if self.sentences.adds_data or batch[2] is not None:
-            batch = self.sentences.add_sentence_data(batch, lines.carry_numbers)
-            sample = batch[0]
+        lines = self.lines
+        sample, prefix_tokens, packed = lines.with_numbers(batch[0]), *batch[1:]
+        if self.sentences.constrained:
+            sample, packed = self.sentences.with_constraints(sample, packed), None
+        batch = sample, prefix_tokens, packed
         run = partial(self.command.run_batch, generator, decode, models)
         if lines.has_errors or self.sentences.batch_errors:
             found = lines.decode_usable(batch, run)

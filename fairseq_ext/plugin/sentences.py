@@ -21,7 +21,7 @@ from fairseq_ext.plugin.flags_dataclass import RunFlags
 from fairseq_ext.plugin.loading.data_folder import (
     SegmentationCheck,
     TargetDictionary,
-    note_unknown_words,
+    print_alternatives_of,
     warn_segmented_output,
 )
 from fairseq_ext.plugin.loading.settings import of_some_tasks
@@ -31,7 +31,6 @@ from fairseq_ext.search.constraints.allowed import AllowedFlags, AllowedOutputs
 from fairseq_ext.search.constraints.banned import AvoidFlags
 from fairseq_ext.search.constraints.documents import Documents
 from fairseq_ext.search.constraints.glossary import GlossaryFlags, glossary_options, places_terms
-from fairseq_ext.search.constraints.lines import from_packed, keys_of
 from fairseq_ext.search.constraints.report import (
     ConstraintCounts,
     GlossaryCounts,
@@ -42,13 +41,10 @@ from fairseq_ext.search.constraints.required import ConstraintFlags
 from fairseq_ext.search.constraints.source_text import unknown_pieces
 from fairseq_ext.search.constraints.sources import ConstraintSource, Matching
 from fairseq_ext.search.finished import Hypothesis
-from fairseq_ext.search.mbr import CandidateFlags
 from fairseq_ext.search.phrases.pieces import kind_of, normal
 from fairseq_ext.search.phrases.segmenter import Segmenter, TargetText
 from fairseq_ext.search.phrases.sentence import EMPTY, Phrase, SentenceConstraints
-from fairseq_ext.search.registry import samples
 from fairseq_ext.search.settings import Settings
-from fairseq_ext.search.strategies.decoding._parallel import ParallelFlags
 
 logger = logging.getLogger("fairseq_ext")
 Batch = tuple[dict, Tensor | None, Tensor | None]  # sample, prefix tokens, constraints
@@ -66,17 +62,12 @@ class Sentences:
         self.phrases_of_calls = False
         self.glossaries_of_calls = False  # glossaries are, too (engine/requirements.py)
         self.corpus_size = 0  # sentences of the data set that fairseq-generate translates
-        self.numbered = False  # lines of an interactive session carry their numbers
         self.report_path: str | None = None  # --glossary-report
         self.glossary_report: GlossaryReport | None = None
         self.documents: Documents | None = None  # --glossary-documents
         self.line_numbers: Sequence[int] | None = None  # of the lines of a Translator's call
         self.constraints_by_line: dict[int, SentenceConstraints] = {}
         self.lines_read = 0  # of an interactive session
-        self.draft_file: str | None = None
-        self.adds_data = False  # whether `add_sentence_data` changes batches
-        # line number of each source of an interactive session with --draft-file
-        self.draft_line: dict[tuple[int, ...], int] = {}
         # errors of sentences of the current batch, by their places
         self.batch_errors: dict[int, UsageError] = {}
         self.tokenizer: Any = None
@@ -95,23 +86,13 @@ class Sentences:
     def use_settings(self, settings: Settings) -> None:
         """Read a generator's settings for sentences."""
         self.constrained = is_constrained(settings)
-        glossary, parallel = settings.get(GlossaryFlags), settings.get(ParallelFlags)
-        self.numbered = (
-            self.constrained
-            or bool(settings.get(RunFlags).results_file)
-            or bool(parallel.ddg_dir)
-            or settings.get(CandidateFlags).print_utility
-            or samples(settings)
-        )
-        self.draft_file, self.report_path = parallel.draft_file, glossary.glossary_report
+        glossary = settings.get(GlossaryFlags)
+        self.report_path = glossary.glossary_report
         if self.constrained and glossary.glossary_documents is not None:
             target = settings.command.languages.target or ""
             self.documents = Documents(glossary.glossary_documents, target)
-        self.adds_data = self.constrained or self.draft_file is not None
         if self.constrained:
-            note_unknown_words(self.task)
-        if isinstance(self.target_dictionary, TargetDictionary):
-            self.target_dictionary.records_unknown = self.constrained
+            print_alternatives_of(self.task)
 
     def set_bpe(self, bpe: Any) -> None:
         """Use the command's segmentation of text."""
@@ -163,17 +144,13 @@ class Sentences:
         """Return whether it is a loaded data set, and not an interactive session's buffer."""
         return any(dataset is known for known in self.task.datasets.values())
 
-    def add_sentence_data(self, batch: Batch, carries_numbers: bool) -> Batch:
-        """Return a batch with its sentences' constraints and drafts, and the packed constraints
-        that are still to be read. carries_numbers: whether those have the numbers of an interactive
-        session's lines."""
-        sample, prefix_tokens, constraints = batch
+    def with_constraints(self, sample: dict, packed: Tensor | None) -> dict:
+        """Return a batch with each sentence's constraints; packed: those that a program which is
+        not ours passes (N, W)."""
         self.batch_errors = {}
-        if (
-            self.constrained or (constraints is not None and carries_numbers)
-        ) and "sentence_constraints" not in sample:
-            sample, constraints = self.add_constraints(sample, constraints), None
-        if self.documents is not None and "sentence_constraints" in sample:
+        if "sentence_constraints" not in sample:
+            sample = {**sample, "sentence_constraints": self.of_batch(sample, packed)}
+        if self.documents is not None:
             given = zip(numbers_of(sample), sample["sentence_constraints"], strict=False)
             narrowed = self.constraint_source().narrowed
             of_line = [
@@ -181,9 +158,7 @@ class Sentences:
                 for number, each in given
             ]
             sample = {**sample, "sentence_constraints": of_line}
-        if self.draft_file and "id" not in sample:
-            sample = {**sample, "draft_lines": self.draft_lines(sample["net_input"]["src_tokens"])}
-        return sample, prefix_tokens, constraints
+        return sample
 
     @property
     def segmenter(self) -> Segmenter:
@@ -215,40 +190,10 @@ class Sentences:
                 logger.warning("%s; the sentence of such a line is not translated", error)
         return self.source
 
-    def draft_lines(self, rows: Tensor) -> list[int]:
-        """Return the lines of the draft file for these sources (S, T); for equal sources, the line
-        of the last one."""
-        pad = self.source_dictionary.pad()
-        return [self.draft_line.get(tuple(row[row != pad].tolist()), -1) for row in rows]
-
     def unknown_pieces(self, line: str, tokens: Tensor) -> tuple[str, ...]:
         """Return the pieces of a line, with these source tokens (L,), that the source dictionary
         lacks."""
         return unknown_pieces(line, tokens, self.source_dictionary, (self.tokenizer, self.bpe))
-
-    def constraints_of_line(
-        self,
-        number: int,
-        tokens: Tensor,
-        typed: Tensor | None,
-        unknown: list[str],
-        of_source: Sequence[str] = (),
-    ) -> SentenceConstraints:
-        """Return the constraints of a line: of the command's files, and those typed after it.
-
-        unknown: words of typed phrases; of_source: see SourceText."""
-        source = self.constraint_source()
-        if typed is None:
-            return source.sentence(number, tokens, unknown=of_source)
-        own = from_packed(
-            typed,
-            self.target_dictionary,
-            number,
-            source.segmenter,
-            unknown,
-            source.matching.required,
-        )
-        return source.sentence(number, tokens, own, unknown=of_source)
 
     def printed_phrase(self, alternatives: tuple[Phrase, ...]) -> Phrase:
         """Return a constraint as fairseq's C- lines print it: its phrase, or a number that is
@@ -268,32 +213,29 @@ class Sentences:
             else (dictionary.number_of(tuple(reversed(distinct.values()))),)
         )
 
-    def add_constraints(self, sample: dict, packed: Tensor | None) -> dict:
-        """Return the batch with each sentence's constraints and number."""
-        if packed is not None:
-            numbers = keys_of(packed)
-            given = [self.constraints_by_line[n] for n in numbers]
-            if not self.constrained:
-                return {**sample, "sentence_numbers": torch.tensor(numbers)}
-        else:
-            source, numbers = self.constraint_source(), sample["id"].tolist()
-            if self.corpus_size and not source:
-                raise UsageError(
-                    "--constraints alone gives fairseq-generate no phrases: add "
-                    "--constraints-file, --avoid-file or --glossary, or leave --constraints out"
-                )
-            if self.corpus_size:
-                source.check_size(self.corpus_size)
-            rows = sample["net_input"]["src_tokens"]
-            given = [
-                self.constraints_of_sentence(source, i, n, row)
-                for i, (n, row) in enumerate(zip(numbers, rows, strict=True))
-            ]
-            if self.corpus_size:
-                for number, constraints in zip(numbers, given, strict=True):
-                    for text in constraints.text:
-                        print(f"C-{number}\t{text}")
-        return {**sample, "sentence_constraints": given, "sentence_numbers": torch.tensor(numbers)}
+    def of_batch(self, sample: dict, packed: Tensor | None) -> list[SentenceConstraints]:
+        """Return the constraints of each sentence of a batch."""
+        numbers = numbers_of(sample)
+        if self.constraints_by_line:
+            return [self.constraints_by_line[number] for number in numbers]
+        source = self.constraint_source()
+        if self.corpus_size and not source:
+            raise UsageError(
+                "--constraints alone gives fairseq-generate no phrases: add "
+                "--constraints-file, --avoid-file or --glossary, or leave --constraints out"
+            )
+        if self.corpus_size:
+            source.check_size(self.corpus_size)
+        rows = sample["net_input"]["src_tokens"]
+        given = [
+            self.constraints_of_sentence(source, i, n, row)
+            for i, (n, row) in enumerate(zip(numbers, rows, strict=True))
+        ]
+        if self.corpus_size:
+            for number, constraints in zip(numbers, given, strict=True):
+                for text in constraints.text:
+                    print(f"C-{number}\t{text}")
+        return given
 
     def constraints_of_sentence(
         self, source: ConstraintSource, place: int, number: int, row: Tensor
@@ -399,7 +341,7 @@ def segmentation(build: Callable[[Any], Any], args: Any) -> Any:
 
 def numbers_of(sample: dict) -> list[int]:
     """Return the numbers of a batch's sentences."""
-    return sample["sentence_numbers" if "sentence_numbers" in sample else "id"].tolist()
+    return sample["id"].tolist()
 
 
 def encode_valid(encode: Callable[[str], str], text: str) -> str:

@@ -57,8 +57,6 @@ class Pool:
     rule: RowRule | None = None  # forbids tokens by a state of each row
     # ids that each sentence's shortlist must contain, from `Select.required_ids`
     required: Sequence[Collection[int]] | None = None
-    # line of the draft file of each sentence, -1 for none; None: its number
-    draft_lines: list[int] | None = None
     # seed of each sentence's samples; empty: no sampling
     seeds: list[int] = field(default_factory=list)
     numbered: bool = True  # ids come from the data set, not from the place in the batch

@@ -19,6 +19,7 @@ import functools
 import gc
 import importlib.util
 import io
+import itertools
 import logging
 import os
 import sys
@@ -319,22 +320,32 @@ def silence_notices() -> None:
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"ray\..*")
 
 
-@patch(
-    "sys.stdin, fileinput and a log filter in fairseq_cli.interactive",
-    own.INTERACTIVE,
-    of_command=True,
-)
-def keep_invalid_bytes() -> None:
-    """Read bytes that are not valid UTF-8 as lone surrogates, from standard input and from --input,
-    so that they are an error of their line and not of the session."""
+class TypedLines(list[str]):
+    """A buffer of lines, from which fairseq cuts their phrases; typed: as they were."""
+
+    typed: list[str]
+
+
+@patch("buffered_read, sys.stdin and a log filter in fairseq_cli.interactive", own.INTERACTIVE)
+def read_lines_as_typed() -> None:
+    """Keep typed lines with their phrases, of which fairseq has the tokens alone. Bytes that are
+    not valid UTF-8 are lone surrogates: an error of their line and not of the session."""
     logging.getLogger(own.INTERACTIVE).addFilter(holds_here)
-    if isinstance(sys.stdin, io.TextIOWrapper):
+    if own.own_command == own.INTERACTIVE and isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="surrogateescape")
-    hook = functools.partial(fileinput.hook_encoded, errors="surrogateescape")
     for name in (own.INTERACTIVE, "__main__"):
-        if getattr(sys.modules.get(name), "fileinput", None) is fileinput:
-            changed = types.SimpleNamespace(input=fileinput.input, hook_encoded=hook)
-            sys.modules[name].fileinput = changed  # type: ignore[attr-defined]
+        if hasattr(sys.modules.get(name), "buffered_read"):
+            sys.modules[name].buffered_read = buffered_read  # type: ignore[attr-defined]
+
+
+def buffered_read(path: str, size: int) -> Iterator[TypedLines]:
+    """Yield the lines of a file, "-" for standard input, in buffers of a size."""
+    hook = fileinput.hook_encoded("utf-8", errors="surrogateescape")
+    with fileinput.FileInput(files=[path], openhook=hook) as lines:
+        stripped = map(str.strip, lines)
+        while buffer := TypedLines(itertools.islice(stripped, size)):
+            buffer.typed = list(buffer)
+            yield buffer
 
 
 def holds_here(record: logging.LogRecord) -> bool:

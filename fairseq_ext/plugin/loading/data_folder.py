@@ -286,15 +286,12 @@ def warn_segmented_output(dictionary: Dictionary, folder: str) -> None:
 
 # ---- The target dictionary of our tasks
 #
-# It is fairseq's, with notes on unknown words and numbers for alternative phrases.
+# It is fairseq's, with numbers for alternative phrases.
 
 
 class TargetDictionary(Dictionary):
-    """A dictionary that can note unknown words (fairseq encodes typed phrases before we see them),
-    and that has numbers beyond its words for alternative phrases."""
+    """A dictionary that has numbers beyond its words for alternative phrases."""
 
-    records_unknown: bool  # whether unknown words are noted
-    unknown: list[str]
     alternatives: list[tuple[Phrase, ...]]
 
     @classmethod
@@ -304,19 +301,8 @@ class TargetDictionary(Dictionary):
         if isinstance(dictionary, cls):
             return dictionary
         ours = cls.__new__(cls)
-        ours.__dict__ = {
-            **dictionary.__dict__,
-            "records_unknown": False,
-            "unknown": [],
-            "alternatives": [],
-        }
+        ours.__dict__ = {**dictionary.__dict__, "alternatives": []}
         return ours
-
-    def index(self, sym: str) -> int:
-        found = super().index(sym)
-        if self.records_unknown and found == self.unk_index:
-            self.unknown.append(sym)
-        return found
 
     def number_of(self, alternatives: tuple[Phrase, ...]) -> int:
         """Return a number that `string` writes as these phrases, joined by |."""
@@ -336,8 +322,8 @@ class TargetDictionary(Dictionary):
         return super().string(tensor, *how, **more)
 
 
-def note_unknown_words(task: Any) -> None:
-    """Replace a task's target dictionaries by ones that can note unknown words."""
+def print_alternatives_of(task: Any) -> None:
+    """Replace a task's target dictionaries by ones that can print alternative phrases."""
     for name in ("tgt_dict", "output_dictionary"):  # the second: a language model's
         if isinstance(found := vars(task).get(name), Dictionary):
             setattr(task, name, TargetDictionary.wrap(found))

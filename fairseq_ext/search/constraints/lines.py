@@ -22,12 +22,8 @@ from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.files import Lines
-from fairseq_ext.core.words import LANGUAGE
-from fairseq_ext.search.phrases.segmenter import Segmenter
 from fairseq_ext.search.phrases.sentence import (
     EMPTY,
-    EXACT,
-    Cased,
     Constraint,
     Dictionary,
     Phrase,
@@ -174,36 +170,13 @@ def fields_of(value: dict[str, Any], where: str) -> dict[str, Any]:
     }
 
 
-# ---- Constraints in the tensors of fairseq's commands (plugin/input.py packs ours)
+# ---- Constraints in the tensors of fairseq's commands, where a program that is not ours makes them
 
 
-def keys_of(packed: Tensor) -> list[int]:
-    """Return the key of each row (N, W) that `pack` of plugin/input.py made, with or without zeros
-    after it; -1 for a row of fairseq's own packing."""
-    keys = []
-    for row in packed.tolist():
-        end = 1
-        for _ in range(row[0]):
-            end = row.index(0, end) + 1
-        keys.append(next((value for value in reversed(row[end:]) if value), 0) - 1)
-    return keys
+def from_packed(row: Tensor, dictionary: Dictionary, number: int) -> SentenceConstraints:
+    """Return the constraints of one row (W,) of fairseq's packed constraints; number: of the
+    sentence, from 0, for messages.
 
-
-def from_packed(
-    row: Tensor,
-    dictionary: Dictionary,
-    number: int,
-    segmenter: Segmenter | None = None,
-    unknown: Sequence[str] = (),
-    case: str = "exact",
-) -> SentenceConstraints:
-    """Return the constraints of one row (W,) of fairseq's packed constraints, as
-    `fairseq-interactive --constraints` makes them of tab-separated fields.
-
-    number: of the sentence, from 0, for messages. segmenter: recovers the text, for the report
-    and for the form that a word has inside a sentence if that differs from its form alone
-    (phrases/segmenter.py); without it phrases are used as they are. unknown: the text of the first
-    `<unk>`, for the message. case: as --constraint-case.
     Errors: UsageError for empty phrases, `<unk>`, `</s>`, `<pad>`, and more than the limits allow.
     """
     where = f"line {number + 1} of the input"
@@ -211,42 +184,14 @@ def from_packed(
     for phrase in unpack(row, dictionary.bos(), where):
         is_prefix = phrase[0] == dictionary.bos()
         phrase = phrase[is_prefix:]
-        names = iter(unknown)
-        pieces = [
-            next(names, dictionary[token]) if token == dictionary.unk() else dictionary[token]
-            for token in phrase
-        ]
-        text = " ".join(pieces) if segmenter is None else segmenter.decode(" ".join(pieces))
-        if segmenter is not None and segmenter.has_target_bpe:
-            # from the source's segmentation
-            text = LANGUAGE.sub("", text, count=1).lstrip()
-            pieces = segmenter.pieces(text)
-            phrase = tuple(map(dictionary.index, pieces))
-        forms: tuple[Phrase, ...] = (phrase,)
-        if segmenter is not None and not is_prefix and dictionary.unk() in phrase:
-            forms, reason = segmenter.alternatives([text], where)
-            if not forms:
-                found = replace(found, unmet=(*found.unmet, (text, reason)))
-                continue
-        elif wrong := unusable_reason(phrase, pieces, dictionary):
-            near = (
-                segmenter.spelling_hint(text)
-                if segmenter is not None and dictionary.unk() in phrase
-                else ""
-            )
-            raise UsageError(f"in {where}, the phrase '{text}' {wrong}{near}")
-        elif segmenter is not None:
-            again = segmenter.phrases(text, where)
-            forms = again if phrase in again else forms  # decoding may not be reversible
+        pieces = [dictionary[token] for token in phrase]
+        text = " ".join(pieces)
+        if wrong := unusable_reason(phrase, pieces, dictionary):
+            raise UsageError(f"in {where}, the phrase '{text}' {wrong}")
         if is_prefix:
             found = merge(found, SentenceConstraints(prefix=phrase, prefix_text=text))
         else:
-            cased = (
-                EXACT
-                if segmenter is None or case == "exact"
-                else Cased(case, segmenter.spellings(text, case))
-            )
-            found = replace(found, required=(*found.required, Constraint(text, forms, cased)))
+            found = replace(found, required=(*found.required, Constraint(text, (phrase,))))
     return within_limits(found, where)
 
 

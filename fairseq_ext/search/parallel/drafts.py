@@ -108,7 +108,7 @@ class Previous(Drafter):
 
     def start(self, pool: Pool) -> None:
         self.fallback.start(pool)
-        numbers = pool.ids.tolist() if pool.draft_lines is None else pool.draft_lines
+        numbers = pool.ids.tolist()
         lines = [self.old[i] if 0 <= i < len(self.old) else [] for i in numbers]
         self.lines = lines
         if max(numbers, default=-1) >= len(self.old) and not self.has_warned:

@@ -263,7 +263,7 @@ def merge(
     prefix = (a.prefix, a.prefix_text) if a.prefix else (b.prefix, b.prefix_text)
     banned = (
         dict(zip(a.banned + b.banned, a.banned_text + b.banned_text, strict=True))
-        if a.banned and b.banned
+        if a.banned and b.banned and a.banned is not b.banned
         else None
     )
     both = SentenceConstraints(

@@ -30,7 +30,6 @@ from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import Lines
 from fairseq_ext.search.constraints import sources
 from fairseq_ext.search.constraints.glossary import GlossaryOptions
-from fairseq_ext.search.constraints.lines import from_packed
 from fairseq_ext.search.constraints.sources import ConstraintSource, Matching
 from fairseq_ext.search.phrases.segmenter import Segmenter
 from fairseq_ext.search.phrases.sentence import EMPTY
@@ -562,15 +561,6 @@ def test_both_forms_are_alternatives_and_both_are_banned(encoders, read):
     assert read("red house", banned="house\n", **options).sentence(0, []).unmet[0][0] == "red house"
     # a prefix stands at the start only
     assert read('{"prefix": "red"}', **options).sentence(0, []).prefix == forms[0]
-
-
-def test_typed_fields_get_their_text_and_forms_back(encoders):
-    bpe = encoders["gpt2"]
-    dictionary = dictionary_of(bpe, [*CORPUS, "red house"])
-    segmenter = Segmenter(dictionary, None, bpe)
-    packed = torch.tensor([1, *ids(dictionary, bpe.encode("red")), 0])
-    found = from_packed(packed, dictionary, 0, segmenter)
-    assert found.any_of == (segmenter.phrases("red", ""),) and found.text == ("red",)
 
 
 @pytest.mark.parametrize(

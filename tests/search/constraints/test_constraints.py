@@ -11,7 +11,7 @@ from required_phrases import required_phrases
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.plugin.input import pack
-from fairseq_ext.search.constraints.lines import from_packed, keys_of
+from fairseq_ext.search.constraints.lines import from_packed
 from fairseq_ext.search.phrases.sentence import (
     EMPTY,
     MAX_CONSTRAINTS,
@@ -135,24 +135,12 @@ def test_met_in_order_equals_trying_every_choice(any_of, tokens):
 # -- packed tensors --------------------------------------------------------------------------------
 
 
-@given(st.lists(constraint_lists.map(constraints), max_size=4), st.data())
-def test_fairseq_unpacks_the_first_alternatives_and_the_keys_come_back(sentences, data):
-    keys = data.draw(
-        st.lists(st.integers(0, 2**40), min_size=len(sentences), max_size=len(sentences))
-    )
-    packed = pack(sentences, keys)
+@given(st.lists(constraint_lists.map(constraints), max_size=4))
+def test_fairseq_unpacks_the_printed_alternatives(sentences):
+    packed = pack(sentences, lambda alternatives: alternatives[-1])
     assert [[tuple(p.tolist()) for p in unpack_constraints(row)] for row in packed] == [
-        [c[0] for c in s.any_of] for s in sentences
+        [c[-1] for c in s.any_of] for s in sentences
     ]
-    assert packed.dtype == torch.long
-    assert keys_of(packed) == keys
-    # fairseq's collater may add zeros behind
-    assert keys_of(torch.nn.functional.pad(packed, (0, 3))) == keys
-
-
-@given(st.lists(st.lists(phrases.map(torch.tensor), max_size=3), min_size=1, max_size=3))
-def test_fairseqs_own_rows_have_no_key(batch):
-    assert keys_of(pack_constraints(batch)) == [-1] * len(batch)
 
 
 @given(

@@ -134,6 +134,37 @@ def test_typed_phrases_and_a_file_add_up(tiny, tmp_path):
     check(hypotheses(done), [["en5", "en9"], ["en6 en7"]])
 
 
+@pytest.mark.parametrize(
+    "how",
+    [
+        ["--buffer-size", 100, "--batch-size", 3],
+        ["--buffer-size", 100, "--max-tokens", 20, "--data-buffer-size", 50],
+        ["--buffer-size", 100, "--batch-size", 2, "--schedule", "stream"],
+        ["--buffer-size", 4, "--batch-size", 4, "--data-buffer-size", 0],
+    ],
+    ids=lambda how: " ".join(map(str, how)),
+)
+def test_equal_lines_have_the_phrases_that_are_typed_after_each(tiny, tmp_path, how):
+    """Lines go into batches by length; one of them cannot be used."""
+    typed = ["de1 de2\ten7", "de1 de2\ten5", "de3", "de1 de2", "de4 de5 de6\ten8", "de3\ten9"]
+    typed.insert(3, "de1 de2\ten1\t\ten2")
+    text = "".join(line + "\n" for line in typed)
+    done = interactive(tiny, *EXT, "--constraints", *how, stdin=text, check=False)
+    assert done.returncode == 3 and re.findall(r"^E-(\d+)\t(.*)", done.stderr, re.M) == [
+        ("3", "line 4 of the input has an empty phrase: remove one of the tabs around it")
+    ]
+    alone = [
+        interactive(tiny, *EXT, "--constraints", stdin=line + "\n")
+        for line in typed
+        if "\t\t" not in line
+    ]
+    expected = [hypotheses(each)[0] for each in alone]
+    expected.insert(3, [""])
+    assert hypotheses(done) == dict(enumerate(expected))
+    phrases = [line.split("\t")[1:] for line in typed]
+    assert constraint_lines(done) == {i: p for i, p in enumerate(phrases) if p and all(p)}
+
+
 def test_glossary_report_says_what_fired_and_where_the_form_stands(tiny, tmp_path):
     entries = [("DE1", "en20 en21"), ("de3 de2", ["en22", "en23"]), ("dE1", "en5")]
     file = write(

@@ -1,11 +1,11 @@
 """The nearest spelling that a dictionary can write, and where it is reported."""
 
 import pytest
-import torch
 from fairseq.data import Dictionary
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.search.constraints.lines import from_packed
+from fairseq_ext.search.constraints.lines import parse_tabs
+from fairseq_ext.search.constraints.sources import ConstraintSource
 from fairseq_ext.search.phrases.segmenter import Segmenter, nearest_spelling
 
 
@@ -51,10 +51,10 @@ def test_a_typed_phrase_gets_the_same_help():
     dictionary = Dictionary()
     for word in ("vein", "veins", "green"):
         dictionary.add_symbol(word)
-    # as fairseq-interactive packs "green veinss"
-    packed = torch.tensor([1, dictionary.index("green"), dictionary.unk(), 0])
+    source = ConstraintSource(None, None, None, Segmenter(dictionary), dictionary)
+    where = "line 5 of the input"
     with pytest.raises(UsageError) as error:
-        from_packed(packed, dictionary, 4, Segmenter(dictionary), ["veinss"])
+        source.of_fields(parse_tabs("green veinss", where), where)
     said = (
         "in line 5 of the input, the phrase 'green veinss' contains the piece 'veinss', which the "
         "target dictionary lacks"
