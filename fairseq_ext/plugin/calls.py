@@ -6,6 +6,7 @@ import copy
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -137,8 +138,19 @@ class Generators:
 
 
 # ---- Encoded lines as a pool
-#
-# The task makes a batch and a pool of the lines, as for a search, without searching.
+
+
+@dataclass
+class PoolMaker:
+    """Stands for a generator in a task's inference_step, which adds what its models need to a
+    batch, and makes a pool of the batch instead of searching it."""
+
+    generator: Any
+    made: Pool | None = None
+
+    def generate(self, models: list, sample: dict[str, Any], **more: Any) -> list[list]:
+        self.made = self.generator.pool(sample, **more)
+        return [[] for _ in self.made.max_len]
 
 
 def make_pool(
@@ -147,7 +159,7 @@ def make_pool(
     """Return the pool of a `Translator`'s encoded lines, each (L,); its ids are their places.
 
     wanted: the constraints of each line, or None for all."""
-    task, generator, caught = translator.task, translator.generator, []
+    task, maker = translator.task, PoolMaker(translator.generator)
     dataset = task.build_dataset_for_inference(list(tokens), [t.numel() for t in tokens])
     if isinstance(dataset, RoundRobinZipDatasets):
         dataset.ordered_indices()  # prepares its items
@@ -159,16 +171,9 @@ def make_pool(
     if wanted[0] is not None:
         batch["sentence_constraints"] = [wanted[i] for i in numbers]
 
-    def take(pool: Pool) -> list:
-        caught.append(pool)
-        return [[] for _ in numbers]
-
-    generator.intercept_pool = take
-    try:
-        task.inference_step(generator, translator.models, batch)
-    finally:
-        generator.intercept_pool = None
-    return caught[0]
+    task.inference_step(maker, translator.models, batch)
+    assert maker.made is not None
+    return maker.made
 
 
 def pool_without_constraints(translator: Any, tokens: Sequence[Tensor]) -> Pool:
@@ -177,10 +182,7 @@ def pool_without_constraints(translator: Any, tokens: Sequence[Tensor]) -> Pool:
     For a task that adds nothing to its lines, the tokens are collated here, which is faster.
     """
     if translator.task.registered != "translation_ext":
-        pool = make_pool(translator, tokens, [None] * len(tokens))
-        # a task that takes constraints gives every sentence some, maybe empty ones
-        pool.constraints = None
-        return pool
+        return make_pool(translator, tokens, [None] * len(tokens))
     generator = translator.generator
     source = collate_tokens(list(tokens), generator.setup.pad, left_pad=True)
     inputs = {"src_tokens": source, "src_lengths": torch.tensor([t.numel() for t in tokens])}

@@ -127,8 +127,6 @@ class BeamSearchGenerator(SequenceGenerator):
                 else share.bayes_risk
             )
         self.show_bar = False  # a progress bar for a stream
-        # called with the pool of each call instead of the search
-        self.intercept_pool: Callable[[Pool], list] | None = None
         self.on_answer: Callable[[], object] | None = None  # called for each finished sentence
 
     @property
@@ -186,16 +184,18 @@ class BeamSearchGenerator(SequenceGenerator):
             self.stats.sentences += len(out)
             self.stats.target_tokens += sum(hypotheses[0]["tokens"].numel() for hypotheses in out)
         else:
-            pool = self.pools.pool(sample, prefix_tokens, bos_token)
-            self.pools.constrain_(pool, sample, constraints, self.target_text)
-            if self.intercept_pool is not None:
-                return self.intercept_pool(pool)
-            out = self.search_pool(pool)
+            out = self.search_pool(self.pool(sample, prefix_tokens, constraints, bos_token))
             # subtle: our decoder switches off BART's sharing of source keys; other users of the
             # model get it back
             self.model.set_decoder_beam_size(self.beam_size)
         self.stats.seconds += time.perf_counter() - start
         return out
+
+    def pool(self, sample, prefix_tokens=None, constraints=None, bos_token=None) -> Pool:
+        """Return a batch as a pool. Arguments: those of `PoolBuilder`."""
+        pool = self.pools.pool(sample, prefix_tokens, bos_token)
+        self.pools.constrain_(pool, sample, constraints, self.target_text)
+        return pool
 
     def search_pool(self, pool: Pool) -> list[list[dict[str, Any]]]:
         """Return every sentence's hypotheses as fairseq's commands read them; those of an earlier

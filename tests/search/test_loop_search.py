@@ -37,7 +37,6 @@ class Arriving:
         self.settings = (model, strategy, {"beam": K, "max_len_b": MAX_LEN} | stock)
         self.generator = self.made()
         self.sample, self.constraints = batch(lengths, seed), wanted
-        self.caught: list = []
 
     def made(self, nbest: int = 1):
         model, strategy, stock = self.settings
@@ -61,12 +60,7 @@ class Arriving:
         )
 
     def pool(self, numbers: list[int]):
-        self.generator.intercept_pool = lambda pool: (
-            self.caught.append(pool) or [[] for _ in numbers]
-        )
-        self.generator.generate([], self.given(numbers))
-        self.generator.intercept_pool = None
-        return self.caught.pop()
+        return self.generator.pool(self.given(numbers))
 
     def alone(self, number: int, nbest: int) -> list[dict]:
         sample = alone(self.sample, number)
