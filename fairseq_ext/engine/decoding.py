@@ -31,7 +31,6 @@ from fairseq_ext.engine.requirements import Requirements
 from fairseq_ext.plugin.calls import make_pool, pool_without_constraints
 from fairseq_ext.plugin.loading.settings import TooLong
 from fairseq_ext.search.constraints.drafts import SEARCHED, elsewhere
-from fairseq_ext.search.constraints.glossary import Required, places_terms
 from fairseq_ext.search.constraints.placement import GlossaryPlacement
 from fairseq_ext.search.constraints.report import ConstraintCounts
 from fairseq_ext.search.finished import Hypothesis
@@ -59,7 +58,6 @@ class JobRequest(Request):
     tokens: Tensor  # (L,)
     requested: int  # hypotheses of its answer; its search may keep more
     constraints: SentenceConstraints | None
-    terms: list[Required]
     # what the search obeys: fewer than `constraints`, while a draft is searched
     search_constraints: SentenceConstraints | None
     started: float = 0.0  # time.monotonic()
@@ -130,14 +128,10 @@ class Decoding:
                 f"the source has {tokens.numel()} tokens and the limit is {self.longest}: "
                 "shorten or split it"
             )
-        constraints, terms = self.requirements.of_job(job, tokens)
+        constraints = self.requirements.of_job(job, tokens)
         search_constraints = constraints
         searched = nbest if self.generator.bayes_risk is None else setup.k
-        if (
-            constraints is not None
-            and constraints.terms
-            and places_terms(translator.generator.settings)
-        ):
+        if constraints is not None and constraints.is_placed:
             search_constraints = constraints.without_terms()
             searched = min(setup.k, max(nbest, SEARCHED))
         return JobRequest(
@@ -148,7 +142,6 @@ class Decoding:
             tokens=tokens,
             requested=nbest,
             constraints=constraints,
-            terms=terms,
             search_constraints=search_constraints,
         )
 
@@ -277,7 +270,7 @@ class Decoding:
         elif (
             self.placement is not None
             and request.constraints is not None
-            and request.constraints.terms
+            and request.constraints.is_placed
         ):
             found = elsewhere(request.constraints, found)
         self.answer(request, self.generator.answer(pool, sentence, found))
@@ -289,7 +282,7 @@ class Decoding:
             self.translator.align([request.job.source] * len(hypotheses), hypotheses)
         job, started = request.job, request.started
         constraints = self.requirements.report(
-            job, request.tokens, request.constraints, request.terms, hypotheses[0]
+            job, request.tokens, request.constraints, hypotheses[0]
         )
         times = started - job.submitted, time.monotonic() - started
         self.events.append((request.number, Report(hypotheses, constraints, *times)))

@@ -8,6 +8,7 @@ import json
 import tempfile
 import unicodedata
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -22,7 +23,6 @@ from fairseq_ext.engine.jobs import GlossaryFile, Job
 from fairseq_ext.plugin.options import languages_of
 from fairseq_ext.search.constraints.glossary import (
     Glossary,
-    Required,
     glossary_options,
 )
 from fairseq_ext.search.constraints.report import constraint_reports
@@ -35,7 +35,7 @@ from fairseq_ext.search.phrases.places import (
     match_phrases,
     match_phrases_in_order,
 )
-from fairseq_ext.search.phrases.sentence import EMPTY, Phrase, Placed, SentenceConstraints
+from fairseq_ext.search.phrases.sentence import EMPTY, Placed, SentenceConstraints, SourceTerm
 from fairseq_ext.search.report import ConstraintReport, Span, Translation, named
 from fairseq_ext.translator import Translator
 
@@ -63,24 +63,19 @@ class Requirements:
         self.glossaries: OrderedDict[tuple[str, Languages], Glossary] = OrderedDict()
         self.sizes: dict[tuple[str, Languages], int] = {}  # bytes of their files
 
-    def of_job(self, job: Job, tokens: Tensor) -> tuple[SentenceConstraints | None, list[Required]]:
-        """Return the constraints of a source of these tokens (L,), including those of the flags,
-        and what glossaries require of it.
+    def of_job(self, job: Job, tokens: Tensor) -> SentenceConstraints | None:
+        """Return the constraints of a source of these tokens (L,), including those of the flags.
 
         Errors: UsageError for phrases and glossaries that cannot be used.
         """
         if not self.translator.task.session.sentences.constrained:
             if job.fields or job.glossaries or job.terms:
                 raise UsageError(self.no_constraints or "this engine takes no constraints")
-            return None, []
+            return None
         source = self.translator.task.session.sentences.constraint_source()
         own = source.of_fields(job.fields, "the request") if job.fields else EMPTY
-        named = self.named(job)
         unknown = self.translator.sentences.unknown_pieces(job.source, tokens)
-        found = source.sentence(0, tokens, own, named, unknown)
-        glossaries = [*filter(None, [source.glossary]), *named]
-        words = source.source_text.words(tokens, unknown) if glossaries else []
-        return found, [each for glossary in glossaries for each in glossary.required(words)]
+        return source.sentence(0, tokens, own, self.named(job), unknown)
 
     def named(self, job: Job) -> list[Glossary]:
         """Return the glossaries of a request, each read once."""
@@ -147,7 +142,6 @@ class Requirements:
         job: Job,
         tokens: Tensor,
         wanted: SentenceConstraints | None,
-        terms: list[Required],
         best: Translation,
     ) -> list[ConstraintReport]:
         """Return whether and where the best hypothesis has each phrase of a request, in the order
@@ -155,7 +149,7 @@ class Requirements:
         if wanted is None or not (wanted.required or wanted.prefix or best.unmet):
             return []
         source = self.translator.task.session.sentences.constraint_source()
-        words = source.source_text.words(tokens, wanted.unknown) if terms else []
+        words = source.source_text.words(tokens, wanted.unknown) if wanted.terms else []
         places = [None if place is None else place[1] for place in self.places(wanted, best)]
         if wanted.prefix:
             prefix = self.translator.generator.target_text.text(wanted.prefix).strip()
@@ -165,37 +159,31 @@ class Requirements:
             replace(each, spans=(place,)) if each.met and place is not None else each
             for each, place in itertools.zip_longest(reports, places)
         ]
-        terms, placements = list(terms), list(best.placements)
+        how_of = {each.term: each for each in best.placements}
         for i, each in enumerate(wanted.required, bool(wanted.prefix)):
-            if (term := pop_term(terms, each.phrases, each.cased.mode)) is None:
-                continue
-            key = term.term.source, each.phrases
-            own = (p for p in placements if p.term and (p.term.source, p.term.phrases) == key)
-            if (how := next(own, None)) is not None:
-                placements.remove(how)
-            out[i] = replace(
-                out[i],
-                term=term.term.source,
-                source_spans=spans_of(job.source, words, term.matches),
-                place="" if how is None or not out[i].met else how.place,
-                **named(how or Placed(), Placed),
-            )
+            if isinstance(each, SourceTerm):
+                how = how_of.get(each)
+                out[i] = replace(
+                    out[i],
+                    term=each.source,
+                    source_spans=spans_of(job.source, words, each.words),
+                    place="" if how is None or not out[i].met else how.place,
+                    **named(how or Placed(), Placed),
+                )
         return out
 
     def places(self, wanted: SentenceConstraints, best: Translation) -> list[Place | None]:
         """Return the place of each phrase of a sentence in its translation; None for none."""
         target_text, pools = self.translator.generator.target_text, self.translator.generator.pools
         boundaries = target_text.boundaries
-        other_forms = [
-            (each.term.phrases, normal(each.other_form))
-            for each in best.placements
-            if each.term is not None and each.other_form
-        ]
+        other_forms = {
+            each.term: normal(each.other_form) for each in best.placements if each.other_form
+        }
         phrases = [
             PhraseToFind(
                 [
                     *(normal(target_text.text(phrase)) for phrase in each.phrases),
-                    *(form for phrases, form in other_forms if phrases == each.phrases),
+                    *([other_forms[each]] if each in other_forms else []),
                 ],
                 each.cased.mode,
             )
@@ -229,22 +217,9 @@ def digest_of(file: GlossaryFile) -> tuple[str, int]:
     return sha256([content]), len(content)
 
 
-def pop_term(terms: list[Required], alternatives: tuple[Phrase, ...], case: str) -> Required | None:
-    """Remove the term that requires these phrases from the list, and return it; None where none
-    does.
-
-    Of several the one in this case goes first, then the one with the fewest other
-    phrases, which are banned.
-    """
-    fitting = [term for term in terms if set(alternatives) <= set(term.phrases)]
-    if not fitting:
-        return None
-    found = min(fitting, key=lambda term: (term.cased.mode != case, len(term.phrases)))
-    terms.remove(found)
-    return found
-
-
-def spans_of(source: str, words: list[str], matches: list) -> tuple[Span, ...]:
+def spans_of(
+    source: str, words: list[str], mentions: Sequence[tuple[int, int]]
+) -> tuple[Span, ...]:
     """Return the places of a term's matches in a source as it was given; none if its words were
     rewritten on their way to tokens."""
     given = words_of(source)
@@ -252,7 +227,4 @@ def spans_of(source: str, words: list[str], matches: list) -> tuple[Span, ...]:
     if unicodedata.normalize("NFKC", source) != source or more < 0 or given[more:] != words:
         return ()
     starts = starts_of(source, given)[more:]
-    return tuple(
-        (starts[match.start], starts[match.end - 1] + len(words[match.end - 1]))
-        for match in matches
-    )
+    return tuple((starts[start], starts[end - 1] + len(words[end - 1])) for start, end in mentions)

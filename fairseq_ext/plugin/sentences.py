@@ -269,16 +269,15 @@ class Sentences:
         for number, row, each, translation, hypothesis in zip(
             numbers_of(sample), rows, given, translations, best, strict=False
         ):
-            text = source.source_text.text(row, each.unknown)
-            required = source.required(text)
+            text, terms = source.source_text.text(row, each.unknown), each.terms
             if self.glossary_report is not None:
-                self.glossary_report.add(number, text, translation, required, hypothesis.placements)
+                self.glossary_report.add(number, text, translation, terms, hypothesis.placements)
             if self.documents is not None:
                 forms = forms_used(
-                    normal(normalize("NFKC", translation)), required, segmented, self.whole_words()
+                    normal(normalize("NFKC", translation)), terms, segmented, self.whole_words()
                 )
-                for each, (form, _) in zip(required, forms, strict=True):
-                    self.documents.record_form(number, each.term.source, form)
+                for term, (form, _) in zip(terms, forms, strict=True):
+                    self.documents.record_form(number, term.source, form)
 
     def report_unmet(self, stats: Stats) -> None:
         """Log the results of the glossary's terms; warn of unmet constraints, and of lines of the

@@ -146,7 +146,7 @@ def phrase_of(term: SourceTerm, text: str = "") -> PhraseToFind:
     """Return a term as a phrase to be found, with its other forms in a text."""
     forms = map(normal, (*term.targets, *other_forms(term, text)))
     mention = frozenset(itertools.chain(*term.mentions))
-    return PhraseToFind(list(forms), term.case, mention, term.in_compounds)
+    return PhraseToFind(list(forms), term.case, mention, term.cased.in_compounds)
 
 
 def is_part_of(term: SourceTerm, other: SourceTerm) -> bool:
@@ -214,14 +214,14 @@ class Candidate:
             for form in map(normal, term.targets)
             for span in [
                 *text.places(form, term.case),
-                *(compounds(form, self.text) if term.in_compounds else ()),
+                *(compounds(form, self.text) if term.cased.in_compounds else ()),
             ]
         ]
 
     def is_compounded(self, term: SourceTerm) -> bool:
         """Return whether the draft has a term only as a part of longer words."""
         text = Text(self.text, False)
-        return term.in_compounds and not any(
+        return term.cased.in_compounds and not any(
             text.places(normal(form), term.case) for form in term.targets
         )
 

@@ -116,7 +116,7 @@ class GlossaryPlacement:
     def __call__(self, pool: Pool, answer: OnFinal) -> None:
         """Call `answer` with each sentence's hypotheses."""
         given = pool.constraints
-        if given is None or not any(each.terms for each in given):
+        if given is None or not any(each.is_placed for each in given):
             return self.forced(pool, answer)
         waiting: list[Sentence] = []
         left: list[int] = []
@@ -133,7 +133,7 @@ class GlossaryPlacement:
             waiting.clear()
 
         def collect(number: int, found: list[Hypothesis]) -> None:
-            if not given[number].terms or not found:
+            if not given[number].is_placed or not found:
                 return answer(number, found)
             waiting.append(self.sentence(pool, number, found, self.spec.nbest))
             if len(waiting) == BATCH_SIZE:
@@ -142,7 +142,7 @@ class GlossaryPlacement:
         others = [each.without_terms() for each in given]
         has_terms_alone = all(each.is_empty for each in others)
         with self.forced_decoding.keeping(
-            pool.source(i).tolist() for i in pool.sentences_to_decode() if given[i].terms
+            pool.source(i).tolist() for i in pool.sentences_to_decode() if given[i].is_placed
         ):
             (self.draft if has_terms_alone else self.other_draft)(
                 replace(pool, constraints=None if has_terms_alone else others), collect

@@ -21,7 +21,6 @@ from fairseq_ext.core.files import is_stream
 from fairseq_ext.core.stats import Items, Section, Stats
 from fairseq_ext.core.words import starts_of, words_of
 from fairseq_ext.search.constraints.drafts import FORM_REASON
-from fairseq_ext.search.constraints.glossary import Required, Term
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.phrases.pieces import folded, normal
 from fairseq_ext.search.phrases.places import PhraseToFind, Span, Text, match_phrases
@@ -30,6 +29,7 @@ from fairseq_ext.search.phrases.sentence import (
     Placed,
     Placement,
     SentenceConstraints,
+    SourceTerm,
     met,
     met_with_prefix,
 )
@@ -267,15 +267,14 @@ class GlossaryReport:
         number: int,
         source: str,
         translation: str,
-        required: Sequence[Required],
+        terms: Sequence[SourceTerm],
         placements: Sequence[Placement] = (),
     ) -> None:
-        """Write a sentence's line. placements: of each term, in the order of required; empty where
-        terms are not placed."""
+        """Write a sentence's line. placements: of each term; empty where terms are not placed."""
         source, translation = normalize("NFKC", source), normal(normalize("NFKC", translation))
         spans = word_spans(source, words_of(source, self.segmented))
-        terms: list[dict[str, Any]] = []
-        placed = list(itertools.zip_longest(required, placements))
+        out: list[dict[str, Any]] = []
+        placed = list(itertools.zip_longest(terms, placements))
         present = [each for each in placed if each[1] is None or each[1].placed_by != "left"]
         used = forms_used(
             translation,
@@ -287,28 +286,23 @@ class GlossaryReport:
         for each, how in placed:
             is_left = how is not None and how.placed_by == "left"
             form, at = (None, None) if is_left else used.pop(0)
-            source_at = [(spans[match.start][0], spans[match.end - 1][1]) for match in each.matches]
+            source_at = [(spans[start][0], spans[end - 1][1]) for start, end in each.words]
             entry = {
-                "term": each.term.source,
-                "line": each.term.line,
-                "targets": list(each.term.targets),
-                "forms": len(forms_of(each.term)),
+                "term": each.source,
+                "line": each.line,
+                "targets": list(each.entry),
+                "forms": len(each.forms),
                 "source_at": source_at,
             }
             found = {} if how is None else named(how, Placed)
-            terms.append({**entry, "form": form, "at": at, **found})
-        record = {"id": number, "source": source, "translation": translation, "terms": terms}
+            out.append({**entry, "form": form, "at": at, **found})
+        record = {"id": number, "source": source, "translation": translation, "terms": out}
         line = json.dumps(record, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
         try:
             while line:
                 line = line[self.file.write(line) :]
         except OSError as error:
             raise self.full(error) from error
-
-
-def forms_of(term: Term) -> tuple[str, ...]:
-    """Return the target forms of a term, inflected ones last."""
-    return tuple(dict.fromkeys((*term.targets, *term.writable)))
 
 
 def word_spans(text: str, words: Sequence[str]) -> list[Span]:
@@ -321,29 +315,29 @@ def word_spans(text: str, words: Sequence[str]) -> list[Span]:
 
 def forms_used(
     translation: str,
-    required: Sequence[Required],
+    terms: Sequence[SourceTerm],
     segmented: bool,
     whole: bool | None = True,
     placements: Sequence[Placement] = (),
 ) -> list[tuple[str | None, Span | None]]:
-    """Return for each requirement the target in the translation (in NFKC) and its place; a place
-    serves one requirement (other arguments: search/phrases/places.py).
+    """Return for each term the target in the translation (in NFKC) and its place; a place serves
+    one term (other arguments: search/phrases/places.py).
 
     placements: of each, where terms are placed: mentions share no words, and a term may be there in
     another form, or as a part of a longer word, which are returned.
     """
     placed = bool(placements)
-    targets = [list(forms_of(each.term)) for each in required]
+    targets = [list(each.forms) for each in terms]
     for of, how in zip(targets, placements, strict=False):
         of += [how.other_form] * bool(how.other_form)
     wanted = [
         PhraseToFind(
             [normal(normalize("NFKC", t)) for t in of],
             each.cased.mode,
-            frozenset(word for m in each.matches for word in range(m.start, m.end) if placed),
+            frozenset(word for span in each.words for word in range(*span) if placed),
             placed and each.cased.in_compounds,
         )
-        for of, each in zip(targets, required, strict=True)
+        for of, each in zip(targets, terms, strict=True)
     ]
     places = match_phrases(Text(translation, segmented, whole), wanted)
     found: list[tuple[str | None, Span | None]] = []

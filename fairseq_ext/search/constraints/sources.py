@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -181,8 +180,8 @@ class ConstraintSource:
                 words = self.source_text.words(source_tokens, unknown)
             found = self.with_terms(found, glossary.required(words), source_tokens, unknown)
         found = self.consistent(found)
-        if found.allowed is not None and found.terms and self.locates_terms:
-            found = replace(found, terms=())  # its terms are required, and not placed
+        if found.allowed is not None:
+            found = found.without_places()
         return replace(found, unknown=tuple(unknown)) if unknown else found
 
     def of_number(self, number: int) -> SentenceConstraints:
@@ -311,15 +310,9 @@ class ConstraintSource:
         term has it; terms that another glossary has added are left out. If the limits are reached,
         further terms are unmet, so that a long line does not end a corpus run.
         """
-        brought = {(term.source, frozenset(term.phrases)) for term in given.terms}
-        taken = Counter(term.phrases for term in given.terms)
-        own: list[int] = []  # phrases without a term
-        all_required, unmet, terms = list(given.required), list(given.unmet), list(given.terms)
-        for i, constraint in enumerate(all_required):
-            if taken[constraint.phrases] > 0:
-                taken[constraint.phrases] -= 1
-            else:
-                own.append(i)
+        known = {(term.source, frozenset(term.phrases)) for term in given.terms}
+        all_required, unmet, lost = list(given.required), list(given.unmet), list(given.lost)
+        own = [i for i, each in enumerate(all_required) if not isinstance(each, SourceTerm)]
         tokens = size(all_required)
         tokens_of, code_of, words = (
             self.source_text.tokens_of_words(source, unknown)
@@ -327,12 +320,24 @@ class ConstraintSource:
             else (None, None, [])
         )
         for each in required:
-            if (each.term.source, frozenset(each.phrases)) in brought:
+            if (each.term.source, frozenset(each.phrases)) in known:
                 continue
-            mentions = (
-                ()
-                if tokens_of is None
-                else tuple(tuple(tokens_of(match.start, match.end)) for match in each.matches)
+            spans = tuple((match.start, match.end) for match in each.matches)
+            first = spans[0]
+            term = SourceTerm(
+                each.term.text,
+                each.phrases,
+                each.cased,
+                each.term.source,
+                tuple(each.term.targets),
+                each.term.line,
+                each.term.writable,
+                spans,
+                () if tokens_of is None else tuple(tuple(tokens_of(*span)) for span in spans),
+                " ".join(words[slice(*first)]),
+                neighbours(words, *first),
+                "" if code_of is None else code_of(*first),
+                each.term.optional,
             )
             fitting = [i for i in own if set(all_required[i].phrases) <= set(each.phrases)]
             if each.phrases and fitting:
@@ -341,8 +346,8 @@ class ConstraintSource:
                 own.remove(i)
                 held = all_required[i]
                 forms = tuple(filter(self.segmenter.writable, held.text.split("|")))
-                known = (held.text, held.phrases, forms, mentions, each.term.source)
-                terms.append(SourceTerm(*known, held.cased.mode, required=True))
+                of_line = replace(term, **vars(held), targets=forms, required=True)
+                all_required[i] = replace(of_line, mention="", around=("", ""), code="")
                 continue
             reason = each.term.lacks
             tokens += each.term.size
@@ -352,33 +357,14 @@ class ConstraintSource:
                 )
             if reason:
                 unmet.append((each.term.text, reason))
-                terms.append(SourceTerm(each.term.text))
-                continue
-            all_required.append(Constraint(each.term.text, each.phrases, each.cased))
-            terms.append(
-                SourceTerm(
-                    each.term.text,
-                    each.phrases,
-                    each.term.writable,
-                    mentions,
-                    each.term.source,
-                    each.cased.mode,
-                    in_compounds=each.cased.in_compounds,
-                    optional=each.term.optional,
-                    mention=" ".join(words[each.matches[0].start : each.matches[0].end]),
-                    around=neighbours(words, each.matches[0].start, each.matches[0].end),
-                    code=""
-                    if code_of is None
-                    else code_of(each.matches[0].start, each.matches[0].end),
-                )
-            )
-        if len(terms) == len(given.terms):
-            return given
+                lost.append(replace(term, phrases=()))
+            else:
+                all_required.append(term)
         return replace(
             given,
             required=tuple(all_required),
             unmet=tuple(unmet),
-            terms=tuple(terms),
+            lost=tuple(lost),
             source_words=given.source_words
             or tuple(
                 tuple(tokens_of(i, i + 1))
@@ -392,17 +378,15 @@ class ConstraintSource:
     ) -> SentenceConstraints:
         """Return the constraints with fewer target forms for their glossary terms. forms: returns
         the allowed target forms, from the source term and its target forms."""
-        required, terms = list(given.required), list(given.terms)
-        for i, term in enumerate(terms):
-            left = forms(term.source, term.targets)
-            place = next((j for j, c in enumerate(required) if c.phrases == term.phrases), None)
-            if left and left != term.targets and place is not None:
-                old = required[place]
-                cased = replace(old.cased, forms=self.cased(left, old.cased.mode).forms, running=())
+        required = list(given.required)
+        for i, term in enumerate(required):
+            left = forms(term.source, term.targets) if isinstance(term, SourceTerm) else ()
+            if isinstance(term, SourceTerm) and left and left != term.targets:
+                spelled = self.cased(left, term.case).forms
+                cased = replace(term.cased, forms=spelled, running=())
                 phrases = self.segmenter.alternatives(left, term.source)[0]
-                required[place] = Constraint(old.text, phrases, cased)
-                terms[i] = replace(term, phrases=phrases, targets=left)
-        return replace(given, required=tuple(required), terms=tuple(terms))
+                required[i] = replace(term, phrases=phrases, cased=cased, targets=left)
+        return replace(given, required=tuple(required))
 
     def required(self, source: str) -> list[Required]:
         """Return what the glossary requires for a source sentence (`SourceText.text`)."""

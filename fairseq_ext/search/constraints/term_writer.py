@@ -213,7 +213,7 @@ class TermWriter:
             for span in Text(text, False).places(normal(form), term.case)
         }
         if any(map(has_noun, term.targets)):
-            if not places and term.in_compounds:
+            if not places and term.cased.in_compounds:
                 found = (span for form in term.targets for span in compounds(normal(form), text))
                 places = dict.fromkeys(found, "")
             wholes = {hyphened(text, span) for span in places}

@@ -322,11 +322,6 @@ def noun_of(form: str) -> Span | None:
     return head.span() if is_noun else None
 
 
-def is_nominal(forms: Sequence[str]) -> bool:
-    """Return whether a German term with these forms is a noun: none begins with a small letter."""
-    return all(form[:1].isupper() for form in forms)
-
-
 def numbers_of(form: str, forms: Sequence[str]) -> tuple[str, ...]:
     """Return the numbers, singular or plural, that a form of a German noun may have; none for other
     words. forms: all forms, the dictionary's first."""

@@ -6,10 +6,9 @@ search/constraints/ makes them; the searches read them.
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Protocol
 
 from torch import Tensor
@@ -120,19 +119,29 @@ EXACT = Cased()
 
 
 @dataclass(frozen=True)
-class SourceTerm:
-    """A glossary term in a source, for --glossary-placement align (search/constraints/placement.py)
-    and the counts of a run."""
+class Constraint:
+    """A required phrase, or several of which any one is required."""
 
-    text: str  # its target forms as the user wrote them, a|b: the text of its constraint
-    # phrases of its constraint, by which that is found; none if it is unmet from the start
+    text: str  # as the user wrote it, "a|b" for alternatives
     phrases: tuple[Phrase, ...] = ()
-    targets: tuple[str, ...] = ()  # its target forms that the dictionary can write
-    # source tokens of each mention, by their places; none if terms are not placed
-    mentions: tuple[tuple[int, ...], ...] = ()
+    cased: Cased = EXACT
+
+
+@dataclass(frozen=True)
+class SourceTerm(Constraint):
+    """The constraint of a mention of a glossary's term in a source, or of all of its mentions with
+    --glossary-repeat once; without phrases it is unmet from the start."""
+
+    cased: Cased = Cased("fitted")
     source: str = ""  # as in the glossary
-    case: str = "fitted"  # in which its target forms count
-    in_compounds: bool = False  # they count as parts of longer words too
+    entry: tuple[str, ...] = ()  # its target forms as in the glossary
+    line: int = 0  # of the glossary
+    targets: tuple[
+        str, ...
+    ] = ()  # its target forms that the dictionary can write, inflected ones too
+    words: tuple[tuple[int, int], ...] = ()  # of the source, of each mention
+    # source tokens of each mention, by their places; none if it is not placed
+    mentions: tuple[tuple[int, ...], ...] = ()
     mention: str = ""  # as in the source
     around: tuple[str, str] = ("", "")  # the source words before and behind it, "" for none
     code: str = ""  # the path, URL or identifier that the mention is a part of
@@ -140,7 +149,17 @@ class SourceTerm:
     required: bool = False  # by a phrase of the line, the file or the call as well
 
     def __hash__(self) -> int:  # that of all fields takes longer
-        return hash((self.text, self.source, self.mentions))
+        return hash((self.text, self.source, self.words))
+
+    @property
+    def case(self) -> str:
+        """The case in which its target forms count."""
+        return self.cased.mode
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """Its target forms, inflected ones last."""
+        return tuple(dict.fromkeys((*self.entry, *self.targets)))
 
 
 @dataclass(frozen=True)
@@ -172,15 +191,6 @@ class Placement(Placed):
 
 
 @dataclass(frozen=True)
-class Constraint:
-    """A required phrase, or several of which any one is required."""
-
-    text: str  # as the user wrote it, "a|b" for alternatives
-    phrases: tuple[Phrase, ...]
-    cased: Cased = EXACT
-
-
-@dataclass(frozen=True)
 class SentenceConstraints:
     """The constraints of one sentence.
 
@@ -194,7 +204,7 @@ class SentenceConstraints:
     prefix: Phrase = ()  # beginning of the translation, without <s>
     unmet: tuple[tuple[str, str], ...] = ()  # constraints that were dropped: text, reason
     prefix_text: str = ""
-    terms: tuple[SourceTerm, ...] = ()  # its glossary constraints
+    lost: tuple[SourceTerm, ...] = ()  # terms of a glossary that were dropped
     unknown: tuple[str, ...] = ()  # pieces of the source that its dictionary lacks
     # the tokens of each word of the source, by their places; none where terms are not placed
     source_words: tuple[tuple[int, ...], ...] = ()
@@ -209,6 +219,17 @@ class SentenceConstraints:
     def text(self) -> tuple[str, ...]:
         """How the user wrote each required constraint."""
         return tuple(each.text for each in self.required)
+
+    @cached_property
+    def terms(self) -> tuple[SourceTerm, ...]:
+        """The terms of glossaries, in the order of the source."""
+        found = (each for each in self.required if isinstance(each, SourceTerm))
+        return tuple(sorted((*found, *self.lost), key=lambda each: each.words))
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether it has terms that are to be placed."""
+        return any(each.mentions for each in self.terms)
 
     @property
     def is_empty(self) -> bool:
@@ -227,18 +248,20 @@ class SentenceConstraints:
 
     def without_terms(self) -> SentenceConstraints:
         """Return these constraints without those of its glossary terms."""
-        return replace(self.without_mentions(self.terms), terms=())
+        return replace(self.without_mentions(self.terms), lost=())
 
-    def without_mentions(self, terms: Sequence[SourceTerm]) -> SentenceConstraints:
+    def without_places(self) -> SentenceConstraints:
+        """Return these constraints with terms that are required at any place."""
+        required = (
+            replace(each, mentions=()) if isinstance(each, SourceTerm) else each
+            for each in self.required
+        )
+        lost = tuple(replace(each, mentions=()) for each in self.lost)
+        return replace(self, required=tuple(required), lost=lost)
+
+    def without_mentions(self, terms: Collection[SourceTerm]) -> SentenceConstraints:
         """Return these constraints without those of some of its glossary terms."""
-        gone = Counter(term.phrases for term in terms)
-        stay: list[Constraint] = []
-        for each in reversed(self.required):
-            if gone[each.phrases]:
-                gone[each.phrases] -= 1
-            else:
-                stay.insert(0, each)
-        return replace(self, required=tuple(stay))
+        return replace(self, required=tuple(each for each in self.required if each not in terms))
 
 
 EMPTY = SentenceConstraints()
@@ -273,7 +296,7 @@ def merge(
         prefix[0],
         a.unmet + b.unmet,
         prefix[1],
-        a.terms + b.terms,
+        a.lost + b.lost,
         allowed=b.allowed or a.allowed,
     )
     return within_limits((consistent or without_conflicts)(both), "a sentence")
@@ -333,15 +356,17 @@ def without_conflicts(
         return constraints
     banned_in = look(constraints)
 
-    required, unmet = [], list(constraints.unmet)
+    required, unmet, lost = [], list(constraints.unmet), list(constraints.lost)
     for each in constraints.required:
         left = tuple(phrase for phrase in each.phrases if banned_in(phrase) is None)
         if left:
             forms = tuple(form for form in each.cased.forms if banned_in(form) is None)
-            required.append(Constraint(each.text, left, replace(each.cased, forms=forms)))
+            cased = replace(each.cased, forms=forms)
+            required.append(replace(each, phrases=left, cased=cased))
         else:
             why = f"conflicts with the banned phrase '{banned_in(each.phrases[0])}'"
             unmet.append((each.text, why))
+            lost += [replace(each, phrases=())] if isinstance(each, SourceTerm) else []
     prefix, prefix_text = constraints.prefix, constraints.prefix_text
     clash = banned_in(prefix)
     if clash is not None:
@@ -351,6 +376,7 @@ def without_conflicts(
         constraints,
         required=tuple(required),
         unmet=tuple(unmet),
+        lost=tuple(lost),
         prefix=prefix,
         prefix_text=prefix_text,
     )

@@ -777,7 +777,7 @@ def unplaced(text: str, term: SourceTerm) -> Sentence:
     mention = Mention((1,), term.targets)
     candidate = Candidate(None, [], text, [False])
     candidate.words = WordAlignment(text, [], [mention])
-    constraints = SentenceConstraints(terms=(term,))
+    constraints = SentenceConstraints((term,))
     return Sentence(0, constraints, [candidate], 1, [mention])
 
 
@@ -787,7 +787,7 @@ def test_no_term_is_inserted_into_a_phrase_with_a_term_of_the_draft():
     discount = SourceTerm("cash discount", targets=("cash discount",), mentions=((1,),))
     amount = SourceTerm("Amount to settle", targets=("Amount to settle",), mentions=((0,),))
     sentence = unplaced(text, discount)
-    sentence.constraints = SentenceConstraints(terms=(discount, amount))
+    sentence.constraints = SentenceConstraints((discount, amount))
     sentence.candidates[0].has_term = [False, True]
     insertion = Insertion(None, TermWriter(lambda: None, 2, "en"), None)
     options = insertion.options(sentence, discount)
@@ -826,7 +826,10 @@ def test_a_term_is_a_noun_by_its_endings(source, target, is_it):
 )
 def test_plurals_take_the_place_of_no_imperative(mention, around, target, is_it):
     """Not "Questions your experts" for "Fragen Sie Ihre Experten"."""
-    assert is_imperative(SourceTerm(target, (), (target,), mention=mention, around=around)) is is_it
+    assert (
+        is_imperative(SourceTerm(target, targets=(target,), mention=mention, around=around))
+        is is_it
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,18 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from required_phrases import required_phrases
 
-from fairseq_ext.core.words import Match
-from fairseq_ext.search.constraints.glossary import Required, Term
 from fairseq_ext.search.constraints.report import GlossaryReport, forms_used
-from fairseq_ext.search.phrases.sentence import Cased, SentenceConstraints, met
+from fairseq_ext.search.phrases.sentence import Cased, SentenceConstraints, SourceTerm, met
 
 
 def required(
     targets: str, *words: int, case: str = "exact", term: str = "T", line: int = 1
-) -> Required:
+) -> SourceTerm:
     """A term of these targets (a|b), found at these words of the source."""
-    entry = Term(term, line, dict.fromkeys(targets.split("|"), line))
-    return Required(entry, (), [Match(word, word + 1, 0) for word in words], Cased(case))
+    return SourceTerm(
+        targets,
+        cased=Cased(case),
+        source=term,
+        entry=tuple(targets.split("|")),
+        line=line,
+        words=tuple((word, word + 1) for word in words),
+    )
 
 
 @pytest.mark.parametrize(

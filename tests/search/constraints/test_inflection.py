@@ -11,7 +11,7 @@ from sizes import drawn
 from fairseq_ext import Translator
 from fairseq_ext.search.constraints.drafts import Rewrite, is_part_of
 from fairseq_ext.search.constraints.term_writer import TermWriter
-from fairseq_ext.search.phrases.sentence import SourceTerm
+from fairseq_ext.search.phrases.sentence import Cased, SourceTerm
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_a_noun_has_the_number_of_its_english_source(mention, forms):
 )
 def test_a_noun_of_the_draft_goes_with_its_article(text, noun, wrong):
     writer = TermWriter(lambda: None, 2, "de")
-    term = SourceTerm(noun, targets=(noun,), in_compounds=True)
+    term = SourceTerm(noun, targets=(noun,), cased=Cased("fitted", in_compounds=True))
     place = writer.wrong_place(term, text)
     assert (place and text[slice(*place)]) == wrong
 
@@ -112,7 +112,7 @@ def test_a_word_that_another_term_may_take_is_no_mistake_of_the_draft():
 )
 def test_a_term_takes_the_place_of_a_part_of_a_longer_word(word, part, forms, written):
     writer = TermWriter(lambda: None, 2, "de")
-    term = SourceTerm(forms[0], targets=forms, in_compounds=True)
+    term = SourceTerm(forms[0], targets=forms, cased=Cased("fitted", in_compounds=True))
     text, start = f"die {word}", 4 + word.index(part)
     ways = writer.joined(term, text, (4, len(text)), (start, start + len(part)))
     assert sorted(way.text for way in ways) == sorted(written)

@@ -6,7 +6,6 @@ from fairseq_ext.core.lemmas import in_memory
 from fairseq_ext.search.phrases.agreement import (
     beginnings,
     fits,
-    is_nominal,
     is_possible,
     noun_after,
     noun_of,
@@ -161,11 +160,6 @@ def test_numbers_of_forms():
 )
 def test_a_noun_is_a_part_of_longer_words(noun, text, words):
     assert [text[slice(*span)] for span in compounds(noun, text)] == words
-
-
-def test_a_noun_has_no_form_in_small_letters():
-    assert is_nominal(("Kunde", "Kunden"))
-    assert not is_nominal(("Gefiltert", "gefiltert"))
 
 
 @pytest.mark.parametrize(
