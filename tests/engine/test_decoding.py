@@ -485,7 +485,7 @@ def test_a_place_serves_one_of_equal_terms(decoding, terms, held):
     requirements = decoding.requirements
     tokens = decoding.translator.encode(requested.source)
     found = requirements.of_job(requested, tokens)
-    reported = requirements.report(requested, tokens, *found, Translation(text, [], 0.0, []))
+    reported = requirements.report(requested, tokens, found, Translation(text, [], 0.0, []))
     assert [c.term for c in reported] == list(terms)
     assert [text[slice(*c.spans[0])] if c.spans else None for c in reported] == held
 
