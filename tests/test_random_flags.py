@@ -37,7 +37,7 @@ from required_phrases import required_phrases
 from sizes import drawn
 
 from fairseq_ext import UsageError
-from fairseq_ext.search.phrases.phrase_table import build_table
+from fairseq_ext.search.phrases.phrase_table import Compiler, build_table
 from fairseq_ext.search.phrases.pieces import join_pieces
 from fairseq_ext.search.phrases.sentence import (
     Cased,
@@ -278,7 +278,7 @@ def reader(tokens: Phrase) -> str:
 def in_time(tokens: Phrase, given: SentenceConstraints, ordered: bool, boundaries: Any) -> bool:
     """Whether the sequence leaves room for what it lacks, at every place, as dba.py counts it:
     phrases one after another, in the pieces in which they are given."""
-    table = build_table([given.required], ordered, torch.device("cpu"), boundaries)
+    table = build_table([given.required], ordered, torch.device("cpu"), Compiler(boundaries))
     place, count = (x[None] for x in table.begin(torch.tensor([0])))
     if int(table.total - table.bank_after([given.prefix])) + len(given.prefix) > LIMIT:
         return False

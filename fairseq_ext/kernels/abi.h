@@ -75,24 +75,30 @@ typedef struct Reader {
 
 // ---- Search (beam.cpp)
 
-// Required phrases: N sentences in the tables, V vocabulary, G constraints, M states of their automata with E arcs, W next tokens of a state
+// Automata over tokens as one table of M states and E arcs
+typedef struct Arcs {
+    const int64_t* first;           // (M + 1,) the arcs of each state
+    const int32_t *token, *target;  // (E,) ascending in a state; (E,) next state
+} Arcs;
+
+// Required phrases: N sentences in the tables, V vocabulary, G constraints, M states of their automata, W next tokens of a state
 typedef struct Phrases {
-    const int64_t *first;                   // (M + 1,) the arcs of each state
-    const int64_t *token, *target, *hits;   // (E,) of each arc
+    Arcs arcs;
+    const int32_t* hits;                    // (E,) how often each arc meets its phrase
     const int64_t *base, *root;             // (M,)
-    const int64_t *pending, *value;         // (M,)
-    const int64_t *proposed;                // (M, W) padded with -1
+    const bool* pending;                    // (M,)
+    const int64_t *value, *proposed;        // (M,); (M, W) padded with -1
     const int64_t *need, *size, *total;     // (N, G), (N, G), (N,)
     const int64_t* root_after_token;        // (V,) -1: unchanged; null: no word boundaries are known
     const bool* continues_word;             // (V,); or null
     int64_t G, W, ordered;
 } Phrases;
 
-// Allowed outputs: M states of all automata, E arcs
+// Allowed outputs
 typedef struct Automata {
-    const int64_t* first;                      // (M + 1,) the arcs of each state
-    const int32_t *token, *target, *shortest;  // (E,) ascending in a state; (E,) next state; (M,) fewest tokens to an end
-    const int32_t* longest;                    // (M,) most tokens to an end; null where no bound needs it
+    Arcs arcs;
+    const int32_t* shortest;  // (M,) fewest tokens to an end
+    const int32_t* longest;   // (M,) most tokens to an end; null where no bound needs it
 } Automata;
 
 // The words that may be drawn: the top_k most likely ones (0: all), the most likely ones with probability top_p, or those with a
@@ -154,9 +160,8 @@ typedef struct Sentence {
     // found (enough, T): each hypothesis' length with EOS, tokens and sums of log-probabilities, as in `tokens` and `score`
     int64_t *found_length, *found_tokens;
     float* found_score;
-    // allowed outputs: the automata, null where every output is allowed; the first state of its own there; (k,) state of each row
+    // allowed outputs: the automata, null where every output is allowed; (k,) state of each row
     const Automata* allowed;
-    int64_t allowed_base;
     int64_t *allowed_state, *next_allowed_state;
     // number of outputs that are left, once they are so few that all of them are answers (remaining.hpp); 0 before. Each is a row of
     // `tokens`; the one of which the next step reads `rows` tokens

@@ -2,50 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-
-from fairseq_ext.kernels.library import address, new
-
-INT64_FIELDS = (
-    "first",
-    "token",
-    "target",
-    "hits",
-    "base",
-    "root",
-    "pending",
-    "value",
-    "proposed",
-    "need",
-    "size",
-    "total",
-)
-
-
-def phrases_struct(
-    longs: Sequence[Tensor], root_after_token: Tensor, continues_word: Tensor, ordered: bool
-) -> Any:
-    """Return a struct with the addresses of the pool's phrases; the tensors must live as long.
-
-    longs: the tensors of INT64_FIELDS; root_after_token, continues_word: of
-    search/phrases/phrase_table.py, PhraseTable.
-    """
-    (_, W), (_, G) = (longs[INT64_FIELDS.index(name)].shape for name in ("proposed", "need"))
-    known = continues_word.numel() > 1
-    return new(
-        "Phrases",
-        *(address(part, torch.long) for part in longs),
-        address(root_after_token if known else None, torch.long),
-        address(continues_word if known else None, torch.bool),
-        G,
-        W,
-        int(ordered),
-    )
 
 
 def finished_needed(competes: bool) -> int:
@@ -79,7 +40,7 @@ class Estimate:
 class Banks:
     """The phrases of a pool of N sentences, for dynamic beam allocation."""
 
-    phrases: Any  # as `phrases_struct` returns them
+    phrases: Any  # their struct
     start: Tensor  # (N, G) the state of each constraint before the first token
     infeasible: list[bool]  # (N,)
     total: list[int]  # (N,) constraint tokens

@@ -18,7 +18,6 @@ from fairseq_ext.kernels.library import declarations, loaded, new, pointer
 if TYPE_CHECKING:  # translate.py starts without torch
     from torch import Tensor
 
-    from fairseq_ext.kernels.allowed import CompiledAutomata
     from fairseq_ext.kernels.banks import Banks
     from fairseq_ext.kernels.transformer import PackedLinear
 
@@ -180,13 +179,13 @@ class CompiledSentence:
         struct.goal, struct.infeasible = banks.total[number], banks.infeasible[number]
         struct.slots = banks.slots[number]
 
-    def restrict_(self, automata: CompiledAutomata | None, base: int = 0) -> None:
-        """Keep to the allowed outputs whose automaton has its first state at `base`; None: to none.
-        Call it after `start_`."""
-        self.automata = automata  # the structure points to it
-        self.struct.allowed = pointer(None) if automata is None else automata.struct
+    def restrict_(self, automata: Any = None, start: int = 0, keepalive: Any = None) -> None:
+        """Keep to the allowed outputs whose automaton has this start; automata: their struct, whose
+        arrays keepalive has; None: to none. Call it after `start_`."""
+        self.automata = automata, keepalive  # the structure points to them
+        self.struct.allowed = pointer(None) if automata is None else automata
         if automata is not None:
-            self.struct.allowed_base, self.allowed_states = base, np.zeros((2, self.k), np.int64)
+            self.allowed_states = np.full((2, self.k), start, np.int64)
             for name, array in zip(ALLOWED_STATES, self.allowed_states, strict=True):
                 setattr(self.struct, name, pointer(array))
 

@@ -1,5 +1,5 @@
 // The state of a hypothesis regarding the required phrases of its sentence, and its update by a token.
-// Definition: search/phrases/phrase_table.py.
+// Definition: search/phrases/automaton.py, phrase_table.py.
 //
 // Shapes: N sentences in the tables, V vocabulary, G constraints, M states of their automata with E arcs, W next tokens of a state.
 
@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "entry.hpp"
+#include "allowed.hpp"
 
 namespace {
 
@@ -59,12 +59,6 @@ struct Table {
         }
         return sum + partial;
     }
-    // Return the arc of a state for a token, -1 for none
-    int64_t arc(int64_t state, int64_t word) const {
-        const int64_t *from = p.token + p.first[state], *to = p.token + p.first[state + 1];
-        const int64_t* found = std::lower_bound(from, to, word);
-        return found != to && *found == word ? found - p.token : -1;
-    }
     // Compute state and count after a token
     void advance(const int64_t* state, const int64_t* count, int64_t word, int64_t* state_, int64_t* count_) const {
         std::copy(count, count + p.G, count_);
@@ -77,10 +71,10 @@ struct Table {
             int64_t at = state_[g], found = -1;
             state_[g] = root_after < 0 ? p.root[at] : p.base[at] + root_after;
             if (!active_[g]) continue;
-            found = arc(at, word);
-            if (found < 0) found = arc(p.root[at], word);
+            found = arc_of(p.arcs, at, word);
+            if (found < 0) found = arc_of(p.arcs, p.root[at], word);
             if (found < 0) continue;
-            state_[g] = p.target[found];
+            state_[g] = p.arcs.target[found];
             count_[g] = std::min(need(g), count_[g] + p.hits[found]);
         }
     }

@@ -21,15 +21,14 @@ struct Rests {
     // Add those of a row from a state on; return false if there are more than `most` in all. left: tokens that may follow before EOS
     bool add(const Outputs& outputs, int64_t of_row, int64_t state, int64_t left, size_t most) {
         const Automata& a = outputs.a;
-        const int64_t at = outputs.base + state;
-        if (a.shortest[at] == 0) {
+        if (a.shortest[state] == 0) {
             if (row.size() == most) return false;
             row.push_back(of_row), tokens.push_back(path);
         }
-        for (int64_t e = a.first[at]; e < a.first[at + 1]; ++e) {
-            if (a.shortest[outputs.base + a.target[e]] >= left) continue;
-            path.push_back(a.token[e]);
-            if (!add(outputs, of_row, a.target[e], left - 1, most)) return false;
+        for (int64_t e = a.arcs.first[state]; e < a.arcs.first[state + 1]; ++e) {
+            if (a.shortest[a.arcs.target[e]] >= left) continue;
+            path.push_back(a.arcs.token[e]);
+            if (!add(outputs, of_row, a.arcs.target[e], left - 1, most)) return false;
             path.pop_back();
         }
         return true;

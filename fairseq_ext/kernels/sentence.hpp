@@ -4,7 +4,6 @@
 
 #pragma once
 
-#include "allowed.hpp"
 #include "phrases.hpp"
 #include "reader.hpp"
 #include "sampling.hpp"
@@ -16,7 +15,7 @@ constexpr int64_t ROOM_STEPS = 8;  // more KV cache positions are requested unle
 enum Selection : int64_t { TOP, SAMPLES, BANKS };  // of strategies/select
 enum Stop : int64_t { COUNT, RANKED, FIRST, SHRINK, OPTIMAL, EARLY };  // of strategies/stop
 
-Outputs outputs_of(const Sentence& s) { return {*s.allowed, s.allowed_base}; }
+Outputs outputs_of(const Sentence& s) { return {*s.allowed}; }
 
 // Return the place of a word in the sentence's scores, or -1 if it is not scored
 int64_t column_of(const Sentence& s, int64_t word) {

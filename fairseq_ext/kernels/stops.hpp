@@ -103,8 +103,7 @@ double reach(const Sentence& s, float total, int64_t most) {
 // Return the most tokens, EOS included, of a hypothesis that continues a candidate
 int64_t most_tokens(const Sentence& s, const Candidates& all, int64_t i) {
     if (!s.allowed || !s.allowed->longest) return s.limit + 1;
-    const Outputs outputs = outputs_of(s);
-    const int64_t left = s.allowed->longest[outputs.base + outputs.next_state(s.allowed_state[all.row(i)], all.word(i))];
+    const int64_t left = s.allowed->longest[outputs_of(s).next_state(s.allowed_state[all.row(i)], all.word(i))];
     return std::min(s.limit, s.length + 1 + left) + 1;
 }
 

@@ -173,7 +173,7 @@ class CompiledSearch(CompiledSearcher):
             if pool.rule is not None:
                 bounded = rules.struct.stop == StopRule.OPTIMAL and not setup.scoring.is_total
                 automata = pool.rule.compiled(pool, request.sentence, bounded)
-            sentence.restrict_(*(automata or (None,)))
+            sentence.restrict_(*(automata or ()))
             sentence.list_(listed)
         self.refresh_running()
 

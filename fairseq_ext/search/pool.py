@@ -10,13 +10,12 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from fairseq_ext.kernels.allowed import CompiledAutomata
     from fairseq_ext.search.beam import Beam
     from fairseq_ext.search.log_probs import LogProbs
     from fairseq_ext.search.phrases.pieces import Boundaries
@@ -178,11 +177,10 @@ class RowRule(ABC):
         """Return the tokens that it may allow for each of the N sentences."""
 
     @abstractmethod
-    def compiled(
-        self, pool: Pool, sentence: int, bounded: bool
-    ) -> tuple[CompiledAutomata, int] | None:
-        """Return the rule of a sentence as the compiled search reads it: automata, and the state
-        where its own starts; None: it has none. bounded: whether the search needs `most_left`."""
+    def compiled(self, pool: Pool, sentence: int, bounded: bool) -> tuple[Any, int, Any] | None:
+        """Return the rule of a sentence as the compiled search reads it: the struct of its
+        automata, the start of its own and what has the struct's arrays; None: it has none.
+        bounded: whether the search needs `most_left`."""
 
     @abstractmethod
     def most_left(self, row: Tensor, token: Tensor, beam: Beam, pool: Pool) -> Tensor:

@@ -4,6 +4,7 @@ and little that stays."""
 
 import ctypes
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_ext.kernels import banks, lsh, lsh_torch, parallel, shortlist
+from fairseq_ext.kernels import lsh, lsh_torch, parallel, shortlist
 from fairseq_ext.kernels.library import (
     address,
     c_library,
@@ -31,14 +32,16 @@ from fairseq_ext.kernels.log_probs import (
 )
 from fairseq_ext.kernels.lsh import CompiledLookup
 from fairseq_ext.kernels.transformer import CompiledNorm, LayerStack, PackedLinear, cache_fields
+from fairseq_ext.search.phrases.phrase_table import build_table
 
 pytestmark = [
     pytest.mark.skipif(library() is None, reason="there is no compiled library"),
     pytest.mark.usefixtures("on_the_cpu"),
 ]
 X = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))
-LONGS, FLAGS = torch.arange(6), torch.zeros(6, dtype=torch.bool)
+LONGS = torch.arange(6)
 NO = torch.zeros(0)
+phrases = build_table([()], False, torch.device("cpu"))
 
 
 # ---- types and layouts
@@ -112,9 +115,7 @@ WRONG: dict[str, Callable[[], object]] = {
     "encode_: layout": lambda: stack().encode_(torch.zeros(8, 6).t(), LONGS[:2]),
     "cache: layout": lambda: cache_fields(torch.zeros(1, 2, 1, 1, 4, 3).transpose(4, 5)),
     "cache: type": lambda: cache_fields(torch.zeros(1, 2, 1, 1, 4, 3, dtype=torch.double)),
-    "phrases: type": lambda: banks.phrases_struct(
-        [torch.zeros(1, 1, dtype=torch.int32)] * len(banks.INT64_FIELDS), LONGS, FLAGS, False
-    ),
+    "phrases: type": lambda: replace(phrases, value=phrases.value.int()).struct(),
     "wta_hash: type": lambda: lsh.wta_hash(X, torch.zeros(2, 3, dtype=torch.int32), 1),
     "finder: type": lambda: found(X.double()),
     "finder: always": lambda: found(X, torch.zeros(50)),

@@ -14,29 +14,26 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fairseq_ext.core.errors import SentenceError, counted
-from fairseq_ext.kernels.allowed import CompiledAutomata
 from fairseq_ext.search.beam import Beam
-from fairseq_ext.search.constraints.banned import BannedCompiler, build_banned
+from fairseq_ext.search.constraints.banned import build_banned
 from fairseq_ext.search.log_probs import LogProbs
-from fairseq_ext.search.phrases.phrase_table import build_table
+from fairseq_ext.search.phrases.phrase_table import Compiler, build_table
 from fairseq_ext.search.phrases.pieces import Boundaries
 from fairseq_ext.search.phrases.sentence import Constraint, Phrase, SentenceConstraints
-from fairseq_ext.search.phrases.token_automaton import (
-    AutomatonTable,
-    TokenAutomaton,
-    trimmed,
-)
+from fairseq_ext.search.phrases.token_automaton import AllowedTable, TokenAutomaton, trimmed
 from fairseq_ext.search.pool import STATE, PerPoolCache, Pool, RowRule
 
 CACHE_SIZE = 256  # products in memory
 MOST = 1 << 28  # pairs that a product has room for: 1 GiB
 UNKNOWN, FORBIDDEN = -2, -1  # entries of `Matcher.next`
+NEW = -(1 << 62)  # state of a row without tokens
 
 
 @dataclass(frozen=True)
@@ -54,22 +51,28 @@ class Demands:
 
 class Matcher:
     """The automata of required and banned phrases and of the minimum length as one, whose states
-    are numbered when they are reached; 0 is the start."""
+    are numbered when they are reached; 0 is the start.
 
-    def __init__(self, demands: Demands, boundaries: Boundaries | None, vocabulary: int):
-        self.least, self.vocabulary, cpu = demands.least, vocabulary, torch.device("cpu")
-        self.phrases = build_table([demands.required], demands.ordered, cpu, boundaries)
-        compiler = BannedCompiler(boundaries, demands.in_any_case)
-        self.banned = (
-            build_banned([demands.banned], vocabulary, cpu, compiler) if demands.banned else None
-        )
+    Tokens without arcs that have the same effect on words are one kind of token.
+    """
+
+    def __init__(self, demands: Demands, compiler: Compiler, vocabulary: int):
+        self.least, cpu = demands.least, torch.device("cpu")
+        self.phrases = build_table([demands.required], demands.ordered, cpu, compiler)
+        self.banned = build_banned([demands.banned], cpu, compiler)
+        tables = self.phrases.automata, self.banned.automata
+        effect = tables[0].root_after_token * 2 + tables[0].continues_word
+        kind = effect.expand(vocabulary) - 16  # those of tokens with arcs are at least 0
+        for table in tables:
+            kind = kind.scatter(0, table.token.long(), table.token.long())
+        _, example, self.kind = np.unique(kind.numpy(), return_index=True, return_inverse=True)
+        self.example = torch.from_numpy(example)  # a token of each kind
         self.number: dict[tuple[int, ...], int] = {}
         self.states: list[tuple[int, ...]] = []
-        self.next = np.zeros((0, vocabulary), np.int32)  # (M, V)
+        self.next = np.zeros((0, len(example)), np.int32)  # (M, kinds)
         state, count = self.phrases.begin(torch.tensor([0]))
-        first = 0 if self.banned is None else int(self.banned.start[0])
         self.G = state.size(1)
-        self.add([(*state[0].tolist(), *count[0].tolist(), first, 0)])
+        self.add([(*state[0].tolist(), *count[0].tolist(), int(self.banned.start[0]), 0)])
 
     def add(self, states: Sequence[tuple[int, ...]]) -> list[int]:
         """Return the numbers of states, of which new ones get one."""
@@ -79,7 +82,7 @@ class Matcher:
                 self.states.append(state)
         if (new := len(self.states) - len(self.next)) > 0:
             room = max(new, len(self.next))
-            more = np.full((room, self.vocabulary), UNKNOWN, np.int32)
+            more = np.full((room, self.next.shape[1]), UNKNOWN, np.int32)
             self.next = np.concatenate([self.next, more])
         return [self.number[state] for state in states]
 
@@ -92,30 +95,25 @@ class Matcher:
     def advance(self, state: np.ndarray, token: np.ndarray) -> np.ndarray:
         """Return the states (m,) after tokens (m,), FORBIDDEN where a banned phrase would be
         complete."""
-        found = self.next[state, token]
-        unknown = np.flatnonzero(found == UNKNOWN)
-        if unknown.size:
-            key = np.unique(state[unknown].astype(np.int64) * self.vocabulary + token[unknown])
-            s, t = key // self.vocabulary, key % self.vocabulary
-            after = self.next_states(s, t)  # first, as it may enlarge the table
-            self.next[s, t] = after
-            found = self.next[state, token]
-        return found
+        kind = self.kind[token]
+        unknown = self.next[state, kind] == UNKNOWN
+        if unknown.any():
+            kinds = len(self.example)
+            key = np.unique(state[unknown].astype(np.int64) * kinds + kind[unknown])
+            s, k = key // kinds, key % kinds
+            after = self.next_states(s, k)  # first, as it may enlarge the table
+            self.next[s, k] = after
+        return self.next[state, kind]
 
-    def next_states(self, state: np.ndarray, token: np.ndarray) -> list[int]:
-        """Return the states after tokens, for `advance`."""
-        phrase, count, banned, length = self.parts(state)
-        of = torch.from_numpy(np.ascontiguousarray(token)).long()
-        phrase, count = (x[0] for x in self.phrases.advance(phrase[None], count[None], of[None]))
-        breaks = torch.zeros(len(of), dtype=torch.bool)
-        if self.banned is not None:
-            table = self.banned
-            roots = table.completing_tokens[table.root[banned]]
-            completing = torch.cat([table.completing_tokens[banned], roots], dim=1)
-            breaks = (completing == of[:, None]).any(1)
-            if table.continues_word.numel() > 1:
-                breaks |= table.pending[banned] & ~table.continues_word[of]
-            banned = table.advance(banned, of)
+    def next_states(self, state: np.ndarray, kind: np.ndarray) -> list[int]:
+        """Return the states after tokens of these kinds, for `advance`."""
+        phrase, count, before, length = self.parts(state)
+        token, words = self.example[kind], self.banned.automata
+        phrase, count = (x[0] for x in self.phrases.advance(phrase[None], count[None], token[None]))
+        banned, hits, _ = words.advance(before, token)
+        breaks = hits > 0
+        if words.is_bounded:
+            breaks |= words.pending[before] & ~words.continues_word[token]
         length = (length + 1).clamp(max=self.least)
         columns = torch.cat([phrase, count, banned[:, None], length[:, None]], dim=1)
         numbers = iter(self.add([tuple(row) for row in columns[~breaks].tolist()]))
@@ -125,9 +123,8 @@ class Matcher:
         """Return (M,) bool: the states in which an output may end."""
         phrase, count, banned, length = self.parts(np.arange(len(self.states)))
         ends = self.phrases.bank(phrase[None], count[None])[0] >= self.phrases.total
-        if self.banned is not None:
-            ends &= ~self.banned.pending[banned]
-        return (ends & (length >= self.least)).numpy()
+        ends &= ~self.banned.automata.pending[banned] & (length >= self.least)
+        return ends.numpy()
 
 
 def product(
@@ -138,7 +135,7 @@ def product(
     Tokens of the prefix that are no part of the output come before it, and are in the result.
     Errors: SentenceError for a product that memory may not hold.
     """
-    matcher = Matcher(demands, boundaries, vocabulary)
+    matcher = Matcher(demands, Compiler(boundaries, demands.in_any_case), vocabulary)
     a, m, P = 0, np.array([0]), len(demands.forced)
     for token in demands.forced:
         a = a if token in demands.skipped else automaton.next_state(a, token)
@@ -149,37 +146,30 @@ def product(
             return None
     if P == 0 and matcher.accepts().all() and not demands.banned and demands.least <= 1:
         return automaton  # nothing is required
-    # pairs are numbered when they are reached, after the P states of the prefix
-    number: dict[int, np.ndarray] = {}  # (A,) of each state of the matcher
-    pairs: list[tuple[np.ndarray, np.ndarray]] = []
-    count = P
+    # pairs, matcher's state x A + state, are numbered when they are reached, after the P states of
+    # the prefix; memory is used for what is reached
+    A, count = len(automaton), P
+    number = np.zeros(MOST // A * A, np.int32)
+    pairs: list[np.ndarray] = []
 
-    def numbers_of(states: np.ndarray, matched: np.ndarray) -> np.ndarray:
+    def numbers_of(reached: np.ndarray) -> np.ndarray:
         nonlocal count
-        out = np.empty(len(states), np.int64)
-        for each in np.unique(matched).tolist():
-            if each not in number:
-                if (len(number) + 1) * len(automaton) > MOST:
-                    raise SentenceError(
-                        "the allowed outputs with these required and banned phrases take too much "
-                        "memory: require fewer phrases, or allow fewer outputs"
-                    )
-                number[each] = np.full(len(automaton), -1, np.int32)
-            table, here = number[each], matched == each
-            new = np.unique(states[here][table[states[here]] < 0])
-            table[new] = np.arange(count, count + len(new))
-            count += len(new)
-            if len(new):
-                pairs.append((new, np.full(len(new), each)))
-            out[here] = table[states[here]]
-        return out
+        if reached.max(initial=0) >= len(number):
+            raise SentenceError(
+                "the allowed outputs with these required and banned phrases take too much "
+                "memory: require fewer phrases, or allow fewer outputs"
+            )
+        # one more than the number of each pair
+        new = np.unique(reached[number[reached] == 0])
+        number[new] = np.arange(count + 1, count + 1 + len(new))
+        count += len(new)
+        pairs.append(new)
+        return number[reached] - 1
 
-    numbers_of(np.array([a]), m)
+    numbers_of(m * A + a)
     arcs = [(np.arange(P), np.array(demands.forced, np.int64), np.arange(1, P + 1))]
-    done = 0
-    while done < len(pairs):
-        level, done = pairs[done:], len(pairs)
-        of_state, of_matcher = (np.concatenate(each) for each in zip(*level, strict=True))
+    while len(pairs[-1]):
+        of_matcher, of_state = np.divmod(pairs[-1], A)
         degree = automaton.first[of_state + 1] - automaton.first[of_state]
         row = np.repeat(np.arange(len(of_state)), degree)
         place = np.arange(len(row)) + np.repeat(
@@ -188,13 +178,13 @@ def product(
         token = automaton.token[place]
         matched = matcher.advance(of_matcher[row], token)
         free = matched >= 0
-        row, token, matched, place = row[free], token[free], matched[free], place[free]
-        source = numbers_of(of_state, of_matcher)[row]
-        arcs.append((source, token, numbers_of(automaton.target[place], matched)))
-    accepts, final = matcher.accepts(), np.zeros(count, bool)
-    for each, table in number.items():
-        if accepts[each]:
-            final[table[(table >= 0) & automaton.final]] = True
+        source, token = row[free] + count - len(of_state), token[free]
+        target = matched[free].astype(np.int64) * A + automaton.target[place[free]]
+        arcs.append((source, token, numbers_of(target)))
+    of_matcher, of_state = np.divmod(np.concatenate(pairs), A)
+    final = np.concatenate(
+        [np.zeros(P, bool), matcher.accepts()[of_matcher] & automaton.final[of_state]]
+    )
     columns = [np.concatenate(each) for each in zip(*arcs, strict=True)]
     return trimmed(columns[0], columns[1], columns[2], final)
 
@@ -213,7 +203,7 @@ class Products:
     def __init__(self, vocabulary: int, eos: int, least: int, unseen: Collection[int], soft: bool):
         self.vocabulary, self.least, self.soft = vocabulary, least, soft
         self.unseen = frozenset(unseen)
-        self.rule = AllowedRule(vocabulary, eos)
+        self.rule = AllowedRule(eos)
         self.cache: OrderedDict[tuple, tuple[TokenAutomaton, TokenAutomaton | None]] = OrderedDict()
 
     def use_(self, pool: Pool) -> None:
@@ -308,51 +298,53 @@ class AllowedRule(RowRule):
     """Allows the tokens after which an allowed output can still end within the sentence's limit.
 
     A row's state in `beam.aux` is that before its last token: the next step reads both, so that no
-    strategy needs to know the states of its candidates.
+    strategy needs to know the states of its candidates. It is a number of its own automaton, so
+    that it stays when other automata come and go; below 0 after a token that is not allowed.
     """
 
-    def __init__(self, vocabulary: int, eos: int):
-        self.vocabulary, self.eos = vocabulary, eos
-        self.last: AutomatonTable | None = None  # in a stream, most pools have the same automata
+    def __init__(self, eos: int):
+        self.eos = eos
+        self.last: AllowedTable | None = None  # in a stream, most pools have the same automata
         self.tables = PerPoolCache(self.of_pool)
 
-    def of_pool(self, pool: Pool) -> tuple[AutomatonTable, Tensor]:
-        """Return the automata of a pool, and the base of each of its N sentences."""
+    def of_pool(self, pool: Pool) -> tuple[AllowedTable, Tensor]:
+        """Return the automata of a pool, and the start of each of its N sentences, -1 without
+        one."""
         automata = [each.allowed for each in pool.constraints or ()]
         own, device = [each for each in automata if each is not None], pool.length.device
         if self.last is None or self.last.device != device or not self.last.has(own):
-            self.last = AutomatonTable(own, self.vocabulary, device)
-        return self.last, self.last.base(automata)
+            self.last = AllowedTable(own, device)
+        return self.last, self.last.starts_of(automata)
 
     def required_ids(self, pool: Pool) -> list[Collection[int]]:
         return [() if c.allowed is None else c.allowed.tokens for c in pool.constraints or ()]
 
-    def compiled(
-        self, pool: Pool, sentence: int, bounded: bool
-    ) -> tuple[CompiledAutomata, int] | None:
-        table, bases = self.tables(pool)
-        base = int(bases[sentence])
-        if bounded and base >= 0 and table.compiled.longest is None:
-            table.compiled.set_longest_(table.longest)
-        return None if base < 0 else (table.compiled, base)
+    def compiled(self, pool: Pool, sentence: int, bounded: bool) -> tuple[Any, int, Any] | None:
+        table, starts = self.tables(pool)
+        start = int(starts[sentence])
+        return None if start < 0 else (table.struct(bounded), start, table)
 
     def most_left(self, row: Tensor, token: Tensor, beam: Beam, pool: Pool) -> Tensor:
-        table, bases = self.tables(pool)
-        base = bases[beam.live_index()][:, None].expand_as(row)
-        after = table.advance(base.flatten(), beam.aux[STATE][row].flatten(), token.flatten())
-        after = after.view_as(row)
-        left = table.longest[(base + after).clamp(min=0)].double()
-        return left.masked_fill((base < 0) | (after < 0), torch.inf)
+        table, starts = self.tables(pool)
+        start = starts[beam.live_index()][:, None]
+        after = table.advance(self.state(start, beam.aux[STATE][row]), token)
+        return table.longest[after.clamp(min=0)].double().masked_fill(after < 0, torch.inf)
+
+    def state(self, start: Tensor, own: Tensor) -> Tensor:
+        """Return the state in the table of rows whose automata start there; -1 without one, or if
+        it has none."""
+        return torch.where(own < 0, -1, start + own)
 
     def start(self, beam: Beam, pool: Pool) -> None:
-        beam.aux[STATE] = torch.full((beam.rows,), UNKNOWN, dtype=torch.long, device=beam.device)
+        beam.aux[STATE] = torch.full((beam.rows,), NEW, dtype=torch.long, device=beam.device)
 
     def __call__(self, log_probs: LogProbs, beam: Beam, pool: Pool) -> None:
-        (table, bases), of = self.tables(pool), beam.sentence_of_row()
-        sentence, state = beam.live_index()[of], beam.aux[STATE]
-        base = bases[sentence]
-        after = table.advance(base, state, beam.tokens[:, -1])
-        beam.aux[STATE] = state = torch.where(state == UNKNOWN, 0, after)
+        (table, starts), of = self.tables(pool), beam.sentence_of_row()
+        sentence, own = beam.live_index()[of], beam.aux[STATE]
+        start = starts[sentence]
+        after = table.advance(self.state(start, own), beam.tokens[:, -1])
+        state = torch.where(own == NEW, start, after)
+        beam.aux[STATE] = state - start
         done = beam.longest if beam.lags is None else (beam.longest - beam.lag())[of]
-        row, token, limited = table.allowed(base, state, pool.limit()[sentence] - done, self.eos)
-        log_probs.only_each_(row, token, limited)
+        row, token = table.allowed(state, pool.limit()[sentence] - done, self.eos)
+        log_probs.only_each_(row, token, start >= 0)

@@ -5,8 +5,8 @@
 | sentence.py | the required and banned phrases of one sentence; which a hypothesis meets |
 | pieces.py | the text of tokens, and the word boundaries between them |
 | segmenter.py | text to target tokens, and back; the nearest spelling that works |
-| automaton.py | automata that recognise phrases in any segmentation |
-| token_automaton.py | automata of allowed outputs, in flat arrays |
+| token_automaton.py | automata in flat arrays, and several as one table; allowed outputs |
+| automaton.py | the same for phrases in any segmentation |
 | phrase_table.py | the required phrases of many sentences as tensors |
 | places.py | where tokens and phrases stand in a text |
 | letter_case.py | the letter case of a term in its sentence |

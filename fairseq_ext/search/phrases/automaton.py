@@ -1,5 +1,5 @@
-"""Automata over tokens that recognise phrases: in any segmentation of their text
-(`text_automaton`), or as sequences of tokens (`token_automaton`).
+"""Automata over tokens that recognise phrases: in any segmentation of their text, or as sequences
+of tokens.
 
 A text is read character by character. A state has the position in each pattern, and the context
 before the next character: the start of the text (START), or only blanks so far (LED), a blank
@@ -11,13 +11,19 @@ When one of the patterns is met, all start again, so that occurrences are disjoi
 The automaton over characters is never stored. A token is an arc from the state before its text to
 the state after it. Arcs are stored if they differ from those of the root, and the root's if they
 differ from the default, which leads to a root.
+
+Compiled twin: kernels/phrases.hpp.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from fairseq_ext.search.phrases.pieces import (
     IN,
@@ -26,10 +32,12 @@ from fairseq_ext.search.phrases.pieces import (
     ROOTS,
     SPACE,
     START,
-    TokenTextIndex,
+    Boundaries,
     is_letter,
+    word_tensors,
 )
 from fairseq_ext.search.phrases.sentence import Phrase
+from fairseq_ext.search.phrases.token_automaton import Automaton, AutomatonTable
 
 # the roots of the pattern tree: for patterns that may occur anywhere, and at the start only
 ANYWHERE, AT_START = range(2)
@@ -47,17 +55,75 @@ class Pattern:
     forms: tuple[Phrase, ...] = ()  # the segmentations that a search proposes
 
 
-@dataclass
-class Automaton:
-    """States are numbered; the first five are the roots START to IN."""
+@dataclass(eq=False)
+class PhraseAutomaton(Automaton):
+    """An automaton of phrases. Its first five states are the roots START to IN."""
 
-    patterns: Sequence[Pattern]
+    hits: np.ndarray  # (E,) how often each arc meets the patterns
+    # (M,) context before the next token: the root whose arcs count where a state has none
+    context: np.ndarray
+    pending: np.ndarray  # (M,) bool: the next token decides whether a pattern is met
+
+
+def flat(
+    arcs: Sequence[dict[int, Arc]], context: Sequence[int], pending: Sequence[bool]
+) -> PhraseAutomaton:
+    """Return the automaton of each state's arcs by token, context and whether it is pending."""
+    first = np.cumsum([0, *map(len, arcs)])
+    rows = [(token, *arc) for of_state in arcs for token, arc in sorted(of_state.items())]
+    token, hits, target = np.array(rows, np.int32).reshape(-1, 3).T.copy()
+    return PhraseAutomaton(first, token, target, hits, np.array(context), np.array(pending, bool))
+
+
+# stands for no phrases; no row takes its arc, without which a table may have none
+NOTHING = flat([{0: (0, START)}, {}, {}, {}, {}], range(ROOTS), [False] * ROOTS)
+
+
+class PhraseAutomata(AutomatonTable):
+    """Automata of phrases as one table.
+
+    hits (E,) int32, pending (M,) bool: as of the automata; base (M,): the first root of each
+    state's automaton; root (M,): the root whose arcs are used if a state has none for a token;
+    root_after_token (V,): the root after each token, -1: unchanged; continues_word (V,) bool:
+    tokens that continue a word; both (1,) if the target's words are not known (`is_bounded`).
+    """
+
+    def __init__(
+        self,
+        automata: Sequence[PhraseAutomaton],
+        boundaries: Boundaries | None,
+        device: torch.device,
+    ):
+        super().__init__(automata, device)
+        self.hits = self.joined([each.hits for each in automata])
+        self.pending = self.joined([each.pending for each in automata], bool)
+        base = np.repeat(self.starts, [len(each) for each in automata])
+        self.base = self.joined([base], np.int64)
+        self.root = self.joined(
+            [base + np.concatenate([each.context for each in automata])], np.int64
+        )
+        self.root_after_token, self.continues_word = word_tensors(boundaries, device)
+        self.is_bounded = boundaries is not None
+
+    def advance(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the states after tokens (their shapes can be broadcast), how often these meet the
+        phrases, and the roots after them."""
+        behind = self.root_after_token[token] if self.is_bounded else self.root_after_token
+        root = self.root[state]
+        behind = torch.where(behind < 0, root, self.base[state] + behind)
+        # an arc of the state, else one of the root, else none
+        (own, at_root), (is_own, is_known) = self.arc(torch.stack([state, root]), token)
+        place, is_known = torch.where(is_own, own, at_root), is_own | is_known
+        after = torch.where(is_known, self.target[place], behind)
+        return after, self.hits[place] * is_known, behind
+
+
+class Reading(NamedTuple):
+    """An automaton of patterns, and what is needed to say which of them each state has begun."""
+
+    automaton: PhraseAutomaton
+    items: list[Items]  # of each state
     patterns_of_node: Sequence[Sequence[int]]  # the patterns of each node
-    # context of each state, before the next token
-    context: list[int] = field(default_factory=list)
-    items: list[Items] = field(default_factory=list)
-    pending: list[bool] = field(default_factory=list)
-    arcs: list[dict[int, Arc]] = field(default_factory=list)  # by token
 
 
 @dataclass(frozen=True)
@@ -76,50 +142,51 @@ class TokenReading:
     whole_words: bool
 
 
-def text_automaton(
-    patterns: Sequence[Pattern], index: TokenTextIndex, whole: bool, unseen: Iterable[int] = ()
-) -> Automaton:
-    """Return the automaton of patterns of characters, with the tokens of `index`.
+def compile_automaton(
+    patterns: Sequence[Pattern], boundaries: Boundaries | None, any_case: bool
+) -> Reading:
+    """Return the automaton of patterns of characters, with the tokens of `boundaries`, or without
+    these of patterns of tokens. any_case: the patterns are without case, and so are tokens read."""
+    if boundaries is None:
+        reading = TokenReading(
+            lambda token: (token,),
+            lambda rest, at_start: rest[:1],
+            (),
+            (),
+            lambda unit: False,
+            False,
+        )
+    else:
+        pieces, whole = boundaries.pieces, boundaries.whole_words
+        index = pieces.folded_index if any_case else pieces.exact_index
 
-    whole: whether a pattern that ends in a letter must end a word; unseen: tokens that do not
-    change the state.
-    """
+        def continuing(rest: Sequence[Any], at_start: bool) -> Iterable[int]:
+            return index.continuing(str(rest), at_start, whole)
 
-    def continuing(rest: Sequence[Any], at_start: bool) -> Iterable[int]:
-        return index.continuing(str(rest), at_start, whole)
-
-    reading = TokenReading(
-        index.texts.__getitem__,
-        continuing,
-        index.by_text.get(" ", ()),
-        unseen,
-        is_letter,
-        whole,
-    )
-    return compile_automaton(patterns, reading)
-
-
-def token_automaton(patterns: Sequence[Pattern]) -> Automaton:
-    """Return the automaton of patterns of tokens."""
-    reading = TokenReading(
-        lambda token: (token,), lambda rest, at_start: rest[:1], (), (), lambda unit: False, False
-    )
-    return compile_automaton(patterns, reading)
+        blanks = index.by_text.get(" ", ())
+        unseen = boundaries.unseen
+        reading = TokenReading(
+            index.texts.__getitem__, continuing, blanks, unseen, is_letter, whole
+        )
+    return reachable(PatternReader(patterns, reading))
 
 
-def compile_automaton(patterns: Sequence[Pattern], reading: TokenReading) -> Automaton:
+def reachable(read: PatternReader) -> Reading:
     """Return all states that can be reached, and their arcs."""
+    patterns, reading = read.patterns, read.reading
     number: dict[tuple[Items, int], int] = {}
-    read = PatternReader(patterns, reading)
-    found = Automaton(patterns, read.patterns_of_node)
+    contexts: list[int] = []
+    items_of: list[Items] = []
+    all_arcs: list[dict[int, Arc]] = []  # of each state, by token
+    is_pending: list[bool] = []
 
     def state(items: Items, context: int) -> int:
         if (items, context) not in number:
-            number[items, context] = len(found.context)
-            found.context.append(context)
-            found.items.append(items)
-            found.pending.append(read.is_pending(items))
-            found.arcs.append({})
+            number[items, context] = len(contexts)
+            contexts.append(context)
+            items_of.append(items)
+            is_pending.append(read.is_pending(items))
+            all_arcs.append({})
         return number[items, context]
 
     for context in range(ROOTS):
@@ -138,8 +205,8 @@ def compile_automaton(patterns: Sequence[Pattern], reading: TokenReading) -> Aut
     inside = from_root(
         IN, [token for token in starting if reading.is_letter(reading.units(token)[0])]
     )
-    found.arcs[OUT] = found.arcs[SPACE] = anywhere
-    found.arcs[IN] = {
+    all_arcs[OUT] = all_arcs[SPACE] = anywhere
+    all_arcs[IN] = {
         token: arc
         for token, arc in anywhere.items()
         if not reading.is_letter(reading.units(token)[0])
@@ -150,25 +217,23 @@ def compile_automaton(patterns: Sequence[Pattern], reading: TokenReading) -> Aut
         if pattern.at_start
         for token in reading.continuing(pattern.units, True)
     }
-    found.arcs[START] = found.arcs[LED] = anywhere | from_root(
-        LED, only_there.union(reading.blanks)
-    )
+    all_arcs[START] = all_arcs[LED] = anywhere | from_root(LED, only_there.union(reading.blanks))
     at = ROOTS
-    while at < len(found.context):
-        items, context = found.items[at], found.context[at]
-        root, pending = found.arcs[context], found.pending[at]
+    while at < len(contexts):
+        items, context = items_of[at], contexts[at]
+        root, pending = all_arcs[context], is_pending[at]
         for token in read.continuing(items):
             if pending and not reading.is_letter(reading.units(token)[0]):
                 continue  # pending patterns are met before the token is read
             hits, after, behind = read.advance_token(items, context, token)
             arc = hits, state(after, behind)
             if arc != root.get(token, (0, read.context_after(token))):
-                found.arcs[at][token] = arc
+                all_arcs[at][token] = arc
         at += 1
     for token in reading.unseen:
-        for at in range(ROOTS, len(found.arcs)):
-            found.arcs[at][token] = 0, at
-    return found
+        for at in range(ROOTS, len(all_arcs)):
+            all_arcs[at][token] = 0, at
+    return Reading(flat(all_arcs, contexts, is_pending), items_of, read.patterns_of_node)
 
 
 class PatternReader:

@@ -18,14 +18,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_ext.search.phrases.automaton import Automaton, Pattern, text_automaton, token_automaton
+from fairseq_ext.kernels.library import address, new
+from fairseq_ext.search.phrases.automaton import (
+    NOTHING,
+    Pattern,
+    PhraseAutomata,
+    PhraseAutomaton,
+    compile_automaton,
+)
 from fairseq_ext.search.phrases.letter_case import capitalised
 from fairseq_ext.search.phrases.pieces import (
     IN,
@@ -37,45 +44,23 @@ from fairseq_ext.search.phrases.pieces import (
     Pieces,
     folded,
     is_letter,
-    word_tensors,
 )
 from fairseq_ext.search.phrases.sentence import Cased, Constraint, Phrase
 
 PARTS = ("start", "need", "size", "total")
-CACHE_SIZE = 1 << 15  # automata in a compiler's cache
-
-
-class RequirementCompiler:
-    """A compiler of the automata of constraints, with a cache."""
-
-    def __init__(self, boundaries: Boundaries | None):
-        self.boundaries = boundaries
-        compiled = partial(compiled_requirement, boundaries=boundaries)
-        self.compiled = lru_cache(maxsize=CACHE_SIZE)(compiled)
 
 
 @dataclass
 class PhraseTable:
     """The constraints of N sentences."""
 
+    automata: PhraseAutomata
     start: Tensor  # (N, G) the state of each constraint before the first token
     need: Tensor  # (N, G) how often each constraint must be met; 0: no constraint
     size: Tensor  # (N, G) tokens that a constraint takes
     total: Tensor  # (N,) tokens of all constraints: the highest bank
-    first: Tensor  # (M + 1,) first arc of each state
-    token: Tensor  # (E,) of each arc, ascending within a state
-    target: Tensor  # (E,) next state of each arc
-    hits: Tensor  # (E,) how often it meets the constraint
-    key: Tensor  # (E,) ascending: state x span + token
-    base: Tensor  # (M,) the first root of each state's automaton
-    root: Tensor  # (M,) the root whose arcs are used if a state has none for a token
-    pending: Tensor  # (M,) 1 if the next token decides
     value: Tensor  # (M,) tokens of its constraint that a row has
     proposed: Tensor  # (M, W) tokens that continue the phrases, padded with -1
-    # (V,) the root after each token, -1: unchanged; (1,) if the target's words are not known
-    root_after_token: Tensor
-    continues_word: Tensor  # (V,) bool: tokens that continue a word; (1,) if that is not known
-    span: int  # above every token that has an arc
     longest: Tensor  # (N,) tokens of the longest proposed phrase
     words: Tensor  # (N,) required words; tokens if the target's words are not known
     ordered: bool  # constraints must be met in their order
@@ -91,10 +76,25 @@ class PhraseTable:
         state = self.start[sentence]
         return state, torch.zeros_like(state)
 
-    @property
-    def is_bounded(self) -> bool:
-        """Whether the characters around a phrase decide if it counts."""
-        return self.continues_word.numel() > 1
+    def struct(self) -> Any:
+        """Return the table as the compiled search reads it; it must live as long."""
+        automata, longs = self.automata, (self.value, self.proposed)
+        of_sentences = self.need, self.size, self.total
+        known = automata.is_bounded
+        return new(
+            "Phrases",
+            automata.arcs_struct(),
+            address(automata.hits, torch.int32),
+            address(automata.base, torch.long),
+            address(automata.root, torch.long),
+            address(automata.pending, torch.bool),
+            *(address(part, torch.long) for part in (*longs, *of_sentences)),
+            address(automata.root_after_token if known else None, torch.long),
+            address(automata.continues_word if known else None, torch.bool),
+            self.need.size(1),
+            self.proposed.size(1),
+            int(self.ordered),
+        )
 
     def inactive(self, count: Tensor) -> Tensor:
         """Return (S, c, G): constraints that do not matter any more, or not yet, for count
@@ -104,52 +104,30 @@ class PhraseTable:
 
     def is_pending(self, state: Tensor, count: Tensor) -> Tensor:
         """Return (S, c, G): constraints that the next token decides on."""
-        return (self.pending[state] > 0) & ~self.inactive(count)
+        return self.automata.pending[state] & ~self.inactive(count)
 
     def meet_pending(
         self, state: Tensor, count: Tensor, token: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Return state and count (S, c, G) after pending constraints are met, where token (S, c)
         does not continue the word; None: the text ends."""
-        if not self.is_bounded:
+        if not self.automata.is_bounded:
             return state, count
         met = self.is_pending(state, count)
         if token is not None:
-            met &= ~self.continues_word[token][..., None]
-        return torch.where(met, self.base[state] + IN, state), count + met
+            met &= ~self.automata.continues_word[token][..., None]
+        return torch.where(met, self.automata.base[state] + IN, state), count + met
 
     def next_token(self, state: Tensor, count: Tensor) -> Tensor:
         """Return (S, c, G x W): the tokens that continue active constraints, -1 for others."""
         state, count = self.meet_pending(state, count, None)
         return self.proposed[state].masked_fill(self.inactive(count)[..., None], -1).flatten(2)
 
-    @cached_property
-    def arcs(self) -> Tensor:
-        """Return (E + 1, 3): key, target and hits of each arc, and a last one of no state."""
-        return F.pad(torch.stack([self.key, self.target, self.hits], dim=1), (0, 0, 0, 1), value=-1)
-
-    def arc(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return whether states have an arc of their own for tokens, its target and its hits (all
-        of one shape)."""
-        key = token.clamp(max=self.span - 1) + state * self.span
-        found, target, hits = self.arcs[torch.searchsorted(self.key, key)].unbind(-1)
-        return found == key, target, hits
-
     def advance(self, state: Tensor, count: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
         """Return the state (S, c, G) after token (S, c)."""
         state, count = self.meet_pending(state, count, token)
         inactive = self.inactive(count)
-        behind = (
-            self.root_after_token[token][..., None] if self.is_bounded else self.root_after_token
-        )
-        behind = torch.where(behind < 0, self.root[state], self.base[state] + behind)
-        token = token[..., None].expand_as(state)
-        # an arc of the state, else one of the root, else none
-        (own, known), (target, at_root), (hits, root_hits) = self.arc(
-            torch.stack([state, self.root[state]]), token
-        )
-        after = torch.where(own, target, torch.where(known, at_root, behind))
-        hits = torch.where(own, hits, root_hits * known)
+        after, hits, behind = self.automata.advance(state, token[..., None])
         count = torch.where(inactive, count, (count + hits).minimum(self.need[:, None]))
         return torch.where(inactive, behind, after), count
 
@@ -176,21 +154,38 @@ class PhraseTable:
         return self.bank(state, count)[:, 0]
 
 
+class Compiler:
+    """A compiler of the automata of phrases, with caches.
+
+    any_case: of banned phrases, whose texts are then compared without case.
+    """
+
+    def __init__(self, boundaries: Boundaries | None = None, any_case: bool = False):
+        self.boundaries, self.any_case = boundaries, any_case
+        requirement = partial(compiled_requirement, boundaries=boundaries)
+        self.required = lru_cache(maxsize=1 << 15)(requirement)
+        self.banned = lru_cache(maxsize=64)(self.compile_banned)
+        self.banned_table: Any = None  # the last one of search/constraints/banned.py
+
+    def compile_banned(self, phrases: Sequence[Phrase]) -> PhraseAutomaton:
+        """Return the automaton of banned phrases."""
+        cased = Cased("any" if self.any_case else "exact")
+        patterns = patterns_of(phrases, cased, self.boundaries)
+        return compile_automaton(patterns, self.boundaries, self.any_case).automaton
+
+
 def build_table(
     sentences: Sequence[Sequence[Constraint]],
     ordered: bool,
     device: torch.device,
-    boundaries: Boundaries | None = None,
-    compiler: RequirementCompiler | None = None,
+    compiler: Compiler | None = None,
 ) -> PhraseTable:
-    """Return the table for each sentence's constraints. compiler: the cache of automata for these
-    boundaries."""
-    compiler = RequirementCompiler(boundaries) if compiler is None else compiler
-    known: dict[int, int] = {}  # automaton -> its first state
-    parts = [empty_requirement()]
-    states = len(parts[0].context)
-    # per sentence: first state, how often it is needed, the automaton
-    groups: list[list[tuple[int, int, Requirement]]] = []
+    """Return the table for each sentence's constraints. compiler: None for phrases as sequences of
+    tokens."""
+    compiler = compiler or Compiler()
+    parts = [NO_CONSTRAINT]
+    place: dict[int, int] = {}  # of each requirement among them
+    groups: list[list[tuple[int, int]]] = []  # per sentence: places, and how often they are needed
     for constraints in sentences:
         merged: dict = {}
         for number, each in enumerate(constraints):
@@ -199,63 +194,38 @@ def build_table(
             merged[name] = (key, merged.get(name, (key, 0))[1] + 1)
         groups.append([])
         for key, times in merged.values():
-            automaton = compiler.compiled(*key)
-            if id(automaton) not in known:
-                known[id(automaton)] = states
-                parts.append(automaton)
-                states += len(automaton.context)
-            groups[-1].append((known[id(automaton)], times, automaton))
+            requirement = compiler.required(*key)
+            if id(requirement) not in place:
+                place[id(requirement)] = len(parts)
+                parts.append(requirement)
+            groups[-1].append((place[id(requirement)], times))
+    automata = PhraseAutomata([part.automaton for part in parts], compiler.boundaries, device)
     N, G = len(groups), max([1, *map(len, groups)])
     start, need, size = torch.zeros(3, N, G, dtype=torch.long)
     longest, words = torch.ones(N, dtype=torch.long), torch.zeros(N, dtype=torch.long)
-    is_continuing = None if boundaries is None else boundaries.continues_word
-    for n, constraints in enumerate(sentences):
+    is_continuing = None if compiler.boundaries is None else compiler.boundaries.continues_word
+    for n, (constraints, group) in enumerate(zip(sentences, groups, strict=True)):
         words[n] = sum(
             min(number_of_words(p, is_continuing) for p in each.phrases) for each in constraints
         )
-    for n, group in enumerate(groups):
-        for g, (state, times, automaton) in enumerate(group):
-            start[n, g], need[n, g], size[n, g] = state + START, times, automaton.size
-            longest[n] = max(int(longest[n]), automaton.longest)
-    bases = np.cumsum([0, *(len(part.context) for part in parts[:-1])])
-    arcs = np.cumsum([0, *(len(part.arcs.token) for part in parts[:-1])])
+        for g, (at, times) in enumerate(group):
+            start[n, g], need[n, g], size[n, g] = automata.starts[at], times, parts[at].size
+            longest[n] = max(int(longest[n]), parts[at].longest)
     W = max(part.proposed.shape[1] for part in parts)
-    base = np.repeat(bases, [len(part.context) for part in parts])
-    first = np.concatenate([part.arcs.first + arc for part, arc in zip(parts, arcs, strict=True)])
-    token = np.concatenate([part.arcs.token for part in parts])
-    first = np.append(first, len(token))
-    span = int(token.max(initial=0)) + 2
-    proposed = np.full((states, W), -1)
-    for part, at in zip(parts, bases, strict=True):
-        proposed[at : at + len(part.context), : part.proposed.shape[1]] = part.proposed
-    behind, continues = word_tensors(boundaries, device)
-
-    def tensor(values: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64)).to(device)
-
+    proposed = np.full((len(automata.base), W), -1)
+    for part, first in zip(parts, automata.starts, strict=True):
+        proposed[first : first + len(part.proposed), : part.proposed.shape[1]] = part.proposed
     return PhraseTable(
-        start=start.to(device),
-        need=need.to(device),
-        size=size.to(device),
-        total=(need * size).sum(1).to(device),
-        first=tensor(first),
-        token=tensor(token),
-        target=tensor(
-            np.concatenate([part.arcs.target + at for part, at in zip(parts, bases, strict=True)])
-        ),
-        hits=tensor(np.concatenate([part.arcs.hits for part in parts])),
-        key=tensor(np.repeat(np.arange(states), np.diff(first)) * span + token),
-        base=tensor(base),
-        root=tensor(base + np.concatenate([part.context for part in parts])),
-        pending=tensor(np.concatenate([part.pending for part in parts])),
-        value=tensor(np.concatenate([part.value for part in parts])),
-        proposed=tensor(proposed),
-        root_after_token=behind,
-        continues_word=continues,
-        span=span,
-        longest=longest.to(device),
-        words=words.to(device),
-        ordered=ordered,
+        automata,
+        start.to(device),
+        need.to(device),
+        size.to(device),
+        (need * size).sum(1).to(device),
+        automata.joined([part.value for part in parts], np.int64),
+        automata.joined([proposed], np.int64),
+        longest.to(device),
+        words.to(device),
+        ordered,
     )
 
 
@@ -276,49 +246,27 @@ def number_of_words(phrase: Phrase, continues_word: Tensor | None) -> int:
 
 
 @dataclass(frozen=True)
-class Arcs:
-    """The arcs of n states, those of a state ascending by token; E arcs."""
-
-    first: np.ndarray  # (n,) first arc of each state
-    token: np.ndarray  # (E,)
-    target: np.ndarray  # (E,) next state
-    hits: np.ndarray  # (E,) how often the phrases are met
-
-
-@dataclass(frozen=True)
 class Requirement:
-    """A constraint's automaton of n states, of which the first five are roots (automaton.py)."""
+    """A constraint's automaton of n states."""
 
-    arcs: Arcs
-    context: np.ndarray  # (n,) the root whose arcs are used if a state has none for a token
-    pending: np.ndarray  # (n,) 1 if the next token decides whether the constraint is met
+    automaton: PhraseAutomaton
     value: np.ndarray  # (n,) tokens of the constraint that a row has
     proposed: np.ndarray  # (n, W) tokens that the search proposes, padded with -1
     size: int  # tokens of the constraint
     longest: int  # tokens of its longest form
 
 
-def arcs_of(automaton: Automaton) -> Arcs:
-    """Return the automaton's arcs as arrays."""
-    rows = [(token, *arc) for arcs in automaton.arcs for token, arc in sorted(arcs.items())]
-    table = np.array(rows, dtype=np.int64).reshape(-1, 3)
-    lengths = [len(arcs) for arcs in automaton.arcs]
-    return Arcs(np.cumsum([0, *lengths[:-1]]), table[:, 0], table[:, 2], table[:, 1])
+NO_CONSTRAINT = Requirement(NOTHING, np.zeros(ROOTS, int), np.full((ROOTS, 1), -1), 0, 1)
 
 
 def compiled_requirement(
     alternatives: Sequence[Phrase], cased: Cased, boundaries: Boundaries | None
 ) -> Requirement:
     """Return the automaton of alternative phrases."""
-    if boundaries is None:
-        patterns = token_patterns(alternatives, cased)
-        automaton = token_automaton(patterns)
-    else:
-        index = (
-            boundaries.pieces.folded_index if cased.mode == "any" else boundaries.pieces.exact_index
-        )
-        patterns = text_patterns(alternatives, cased, boundaries.pieces)
-        automaton = text_automaton(patterns, index, boundaries.whole_words, boundaries.unseen)
+    patterns = patterns_of(alternatives, cased, boundaries)
+    automaton, items_of, patterns_of_node = compile_automaton(
+        patterns, boundaries, cased.mode == "any"
+    )
     pieces = None if boundaries is None else boundaries.pieces
     # forms that may occur anywhere are guaranteed to be possible
     size = min(len(form) for pattern in patterns if not pattern.at_start for form in pattern.forms)
@@ -331,7 +279,7 @@ def compiled_requirement(
     # not begun
     unbegun = [[form.unbegun(context) for form in forms] for context in range(ROOTS)]
     value, proposed = [], []
-    for items, context in zip(automaton.items, automaton.context, strict=True):
+    for items, context in zip(items_of, automaton.context.tolist(), strict=True):
         found = unbegun[context]
         if items:
             found = list(found)
@@ -339,7 +287,7 @@ def compiled_requirement(
                 come = [
                     form.tokens_at[n]
                     for node, n in items
-                    if n in form.tokens_at and form.pattern in automaton.patterns_of_node[node]
+                    if n in form.tokens_at and form.pattern in patterns_of_node[node]
                 ]
                 if come:
                     found[i] = form.short + max(come), form.tokens[max(come)]
@@ -347,9 +295,7 @@ def compiled_requirement(
         proposed.append(list(dict.fromkeys(token for _, token in found if token >= 0)))
     width = max(1, *map(len, proposed))
     return Requirement(
-        arcs_of(automaton),
-        np.array(automaton.context),
-        np.array(automaton.pending, dtype=np.int64),
+        automaton,
         np.array(value),
         np.array([tokens + [-1] * (width - len(tokens)) for tokens in proposed]),
         size,
@@ -357,8 +303,12 @@ def compiled_requirement(
     )
 
 
-def token_patterns(alternatives: Sequence[Phrase], cased: Cased) -> list[Pattern]:
-    """Return phrases as sequences of tokens."""
+def patterns_of(
+    alternatives: Sequence[Phrase], cased: Cased, boundaries: Boundaries | None
+) -> list[Pattern]:
+    """Return phrases as sequences of tokens, or with boundaries as their texts."""
+    if boundaries is not None:
+        return text_patterns(alternatives, cased, boundaries.pieces)
     anywhere = dict.fromkeys([*alternatives, *cased.anywhere])
     at_start = [form for form in cased.at_start if form not in anywhere]
     return [Pattern(form, forms=(form,)) for form in anywhere] + [
@@ -413,17 +363,3 @@ class Form:
             and context not in (START, LED)
         )
         return 0 if self.at_start else self.short + come, -1 if barred else self.tokens[come]
-
-
-def empty_requirement() -> Requirement:
-    """Return the requirement that stands for no constraint."""
-    none = np.zeros(ROOTS, dtype=np.int64)
-    return Requirement(
-        Arcs(none, *np.zeros((3, 0), dtype=np.int64)),
-        np.arange(ROOTS),
-        none,
-        none,
-        np.full((ROOTS, 1), -1),
-        0,
-        1,
-    )

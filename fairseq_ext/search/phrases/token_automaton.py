@@ -1,9 +1,11 @@
-"""A deterministic automaton over tokens in flat arrays: which outputs are allowed, its file format,
-and its smallest form for a list of token sequences.
+"""Deterministic automata over tokens in flat arrays, and several as one table of tensors. An
+automaton of allowed outputs, its file format, and its smallest form for a list of token sequences.
 
-A state of a row is one number. State 0 is the start; every state leads to a final one. `minimal`
-builds the smallest automaton of a finite list (a DAWG): its strings as a trie, in which nodes with
-the same continuations are one state.
+A state of a row is one number. State 0 is the start. In an automaton of allowed outputs, a state
+has an arc for each token that may follow, and leads to a final one. An automaton of phrases
+(automaton.py) has arcs for the tokens that matter, and a state for all others. `minimal` builds the
+smallest automaton of a finite list (a DAWG): its strings as a trie, in which nodes with the same
+continuations are one state.
 
 Shapes: M states, E arcs, N sequences, V vocabulary.
 
@@ -16,7 +18,8 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -26,40 +29,78 @@ from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import atomic_write, sha256
-from fairseq_ext.kernels.allowed import CompiledAutomata
+from fairseq_ext.kernels.library import address, new
 
 MAGIC = b"fairseq_ext allowed outputs 1\n"  # start of a file
+SPAN = 1 << 31  # above every token
 NEVER = (1 << 30) - 1  # tokens to a final state from one that reaches none
 MOST_TOKENS = 1000  # longer outputs count as without a limit
 LARGE = 1 << 20  # bytes from which an automaton goes to other processes as a file
 FIELDS = {"first": np.int32, "token": np.int32, "target": np.int32, "shortest": np.int32}
 
 
-class TokenAutomaton:
-    """An automaton; its arrays are read-only.
+@dataclass(eq=False, repr=False)
+class Automaton:
+    """States, and arcs between them; its arrays are read-only."""
 
-    first (M + 1,): the first arc of each state; token (E,), ascending within a state, and target
-    (E,): of each arc; shortest (M,): the fewest tokens that lead to a final state, 0 for a final
-    one. notes: anything JSON, kept in its file.
-    """
-
-    def __init__(
-        self,
-        first: np.ndarray,
-        token: np.ndarray,
-        target: np.ndarray,
-        shortest: np.ndarray,
-        notes: Mapping[str, Any] | None = None,
-        path: str | None = None,
-    ):
-        self.first, self.token, self.target, self.shortest = first, token, target, shortest
-        self.notes = dict(notes or {})
-        self.path = path  # of its file, None without one
-        self.temporary_file: Any = None  # a temporary file, for other processes
-        self.keys: tuple[int, np.ndarray] | None = None  # cache of `key`
+    first: np.ndarray  # (M + 1,) the first arc of each state
+    token: np.ndarray  # (E,) of each arc, ascending within a state
+    target: np.ndarray  # (E,) the next state of each arc
 
     def __len__(self) -> int:
-        return len(self.shortest)
+        return len(self.first) - 1
+
+
+class AutomatonTable:
+    """Automata as one table of tensors, their states numbered consecutively.
+
+    first (M + 1,) int64; token, target (E,) int32; key (E,) int64, ascending: state x SPAN + token
+    of each arc; starts: the first state of each automaton.
+    """
+
+    def __init__(self, automata: Sequence[Automaton], device: torch.device):
+        self.device = device
+        self.starts = np.cumsum([0, *map(len, automata[:-1])])
+        arcs = np.cumsum([0, *(len(each.token) for each in automata)])
+        firsts = [each.first[:-1] + n for each, n in zip(automata, arcs, strict=False)]
+        self.first = self.joined([*firsts, arcs[-1:]], np.int64)
+        self.token = self.joined([each.token for each in automata])
+        self.target = self.joined(self.moved([each.target for each in automata]))
+        state = torch.arange(len(self.first) - 1, device=device)
+        self.key = state.repeat_interleave(self.first.diff()) * SPAN + self.token
+
+    def moved(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return parts, states of each automaton, as states of the table."""
+        return [part + n if n else part for part, n in zip(parts, self.starts, strict=True)]
+
+    def joined(self, parts: Sequence[np.ndarray], dtype: Any = np.int32) -> Tensor:
+        """Return parts as one tensor; a single one shares its memory."""
+        found = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return torch.from_numpy(found.astype(dtype, copy=False)).to(self.device)
+
+    def arcs_struct(self) -> Any:
+        """Return first, token and target as the compiled search reads them."""
+        dense = address(self.token, torch.int32), address(self.target, torch.int32)
+        return new("Arcs", address(self.first, torch.int64), *dense)[0]
+
+    def arc(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the place of a state's arc for a token (of one shape), and whether it has one."""
+        key = state * SPAN + token
+        place = torch.searchsorted(self.key, key).clamp_(max=len(self.key) - 1)
+        return place, self.key[place] == key
+
+
+# ---- Allowed outputs
+
+
+@dataclass(eq=False, repr=False)
+class TokenAutomaton(Automaton):
+    """An automaton of allowed outputs. notes: anything JSON, kept in its file."""
+
+    shortest: np.ndarray  # (M,) the fewest tokens that lead to a final state, 0 for a final one
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    path: str | None = None  # of its file, None without one
+    temporary_file: Any = None  # a temporary file, for other processes
 
     def __repr__(self) -> str:  # part of the checksums of results files
         return f"TokenAutomaton({self.digest})"
@@ -95,13 +136,6 @@ class TokenAutomaton:
                 return out
             out[at] = np.maximum(out[at], most)
         return np.full(len(self), NEVER if len(at) else 0, np.int32)
-
-    def key(self, vocabulary: int) -> np.ndarray:
-        """Return (E,) ascending: state x vocabulary + token of every arc."""
-        if self.keys is None or self.keys[0] != vocabulary:
-            state = np.repeat(np.arange(len(self)), np.diff(self.first))
-            self.keys = vocabulary, state * vocabulary + self.token
-        return self.keys[1]
 
     @cached_property
     def tokens(self) -> tuple[int, ...]:
@@ -179,7 +213,7 @@ def opened(path: str, digest: str | None = None) -> TokenAutomaton:
     return found
 
 
-# ---- Construction
+# ---- Construction of automata of allowed outputs
 
 
 def trimmed(
@@ -217,7 +251,7 @@ def trimmed(
 def of_arrays(arrays: tuple[np.ndarray, ...], notes: Mapping[str, Any] | None) -> TokenAutomaton:
     """Return the automaton of first, token, target and shortest."""
     first, token, target, shortest = (each.astype(np.int32) for each in arrays)
-    return TokenAutomaton(first, token, target, shortest, notes)
+    return TokenAutomaton(first, token, target, shortest, dict(notes or {}))
 
 
 def mixed(value: np.ndarray) -> np.ndarray:
@@ -308,81 +342,58 @@ def minimal(
     return of_arrays((bounds, token[kept], state[kept], shortest[chosen]), notes)
 
 
-# ---- Several automata as one table
+class AllowedTable(AutomatonTable):
+    """Automata of allowed outputs as one table."""
 
-
-class AutomatonTable:
-    """Automata as one table of tensors. A row's state is a number of its own automaton, so that it
-    stays when other automata come and go; `base` says where that has its first state here."""
-
-    def __init__(self, automata: Iterable[TokenAutomaton], vocabulary: int, device: torch.device):
+    def __init__(self, automata: Iterable[TokenAutomaton], device: torch.device):
         self.automata = list({id(each): each for each in automata}.values())
-        self.vocabulary, self.device = vocabulary, device
-        states = np.cumsum([0, *map(len, self.automata)])
-        arcs = np.cumsum([0, *(len(each.token) for each in self.automata)])
-        self.base_of = {id(each): int(n) for each, n in zip(self.automata, states, strict=False)}
-
-        def joined(parts: list[np.ndarray]) -> Tensor:
-            found = parts[0] if len(parts) == 1 else np.concatenate(parts)
-            return torch.from_numpy(found).to(device)
-
-        self.token = joined([each.token for each in self.automata])
-        self.target = joined([each.target for each in self.automata])
-        self.shortest = joined([each.shortest for each in self.automata])
-        firsts = [each.first[:-1] + n for each, n in zip(self.automata, arcs, strict=False)]
-        self.first = joined([np.concatenate([*firsts, arcs[-1:]])])
-        # (E,) ascending: state x vocabulary + token of every arc
-        keys = [each.key(vocabulary) for each in self.automata]
-        self.key = joined(
-            keys
-            if len(keys) == 1
-            else [key + n * vocabulary for key, n in zip(keys, states, strict=False)]
-        )
+        super().__init__(self.automata, device)
+        self.start_of = dict(zip(map(id, self.automata), self.starts.tolist(), strict=True))
+        self.shortest = self.joined([each.shortest for each in self.automata])
 
     @cached_property
     def longest(self) -> Tensor:
         """(M,) int32 the most tokens to a final state."""
-        return torch.from_numpy(np.concatenate([x.longest for x in self.automata])).to(self.device)
+        return self.joined([each.longest for each in self.automata])
 
-    @cached_property
-    def compiled(self) -> CompiledAutomata:
-        """The table as the compiled search reads it."""
-        return CompiledAutomata(self.first, self.token, self.target, self.shortest)
+    def struct(self, bounded: bool) -> Any:
+        """Return the table as the compiled search reads it. bounded: with `longest`."""
+        longest = self.longest if bounded else None
+        return new(
+            "Automata",
+            self.arcs_struct(),
+            address(self.shortest, torch.int32),
+            address(longest, torch.int32),
+        )
 
     def has(self, automata: Iterable[TokenAutomaton]) -> bool:
         """Return whether it has all of these."""
-        return all(id(each) in self.base_of for each in automata)
+        return all(id(each) in self.start_of for each in automata)
 
-    def base(self, automata: Iterable[TokenAutomaton | None]) -> Tensor:
-        """Return (N,) the number of state 0 of each sentence's automaton, -1 without one."""
-        found = [-1 if each is None else self.base_of[id(each)] for each in automata]
+    def starts_of(self, automata: Iterable[TokenAutomaton | None]) -> Tensor:
+        """Return (N,) the start of each sentence's automaton, -1 without one."""
+        found = [-1 if each is None else self.start_of[id(each)] for each in automata]
         return torch.tensor(found, dtype=torch.long, device=self.device)
 
-    def advance(self, base: Tensor, state: Tensor, token: Tensor) -> Tensor:
-        """Return the states (n,) after tokens (n,) of rows with these bases (n,): -1 after one that
-        is not allowed, 0 for rows without an automaton."""
-        key = (base + state) * self.vocabulary + token
-        place = torch.searchsorted(self.key, key).clamp_(max=len(self.key) - 1)
-        found = (self.key[place] == key) & (state >= 0)
-        return torch.where(base < 0, 0, torch.where(found, self.target[place], -1).long())
+    def advance(self, state: Tensor, token: Tensor) -> Tensor:
+        """Return the states after tokens (of one shape), -1 after one that is not allowed, and
+        after -1."""
+        place, is_allowed = self.arc(state, token)
+        return torch.where(is_allowed, self.target[place], -1).long()
 
-    def allowed(
-        self, base: Tensor, state: Tensor, left: Tensor, eos: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the allowed next tokens of rows with these bases and states (n,), as pairs row
-        (P,) and token (P,), EOS included, and which rows (n,) bool have an automaton.
+    def allowed(self, state: Tensor, left: Tensor, eos: int) -> tuple[Tensor, Tensor]:
+        """Return the allowed next tokens of rows in these states (n,), as pairs row (P,) and token
+        (P,), EOS included; none for state -1.
 
         left (n,): tokens that may follow before EOS; a token counts if an output can still end in
         time after it.
         """
-        limited = base >= 0
-        possible = limited & (state >= 0)
-        at = torch.where(possible, base + state, 0)
+        possible, at = state >= 0, state.clamp(min=0)
         count = (self.first[at + 1] - self.first[at]).masked_fill_(~possible, 0)
         row = torch.arange(len(at), device=at.device).repeat_interleave(count)
         place = torch.arange(len(row), device=at.device)
         place += (self.first[at] - count.cumsum(0) + count)[row]
-        in_time = self.shortest[self.target[place] + base[row]] < left[row]
+        in_time = self.shortest[self.target[place]] < left[row]
         row, token = row[in_time], self.token[place[in_time]].long()
         ends = (possible & (self.shortest[at] == 0)).nonzero()[:, 0]
-        return torch.cat([row, ends]), torch.cat([token, torch.full_like(ends, eos)]), limited
+        return torch.cat([row, ends]), torch.cat([token, torch.full_like(ends, eos)])

@@ -19,8 +19,8 @@ from search.strategies.select.test_dba import VOCABULARY
 from sizes import covering, examples
 from table_model import BOS, EOS, FIRST_WORD, random_table, search, stop_plug
 
-from fairseq_ext.search.constraints.banned import BannedCompiler, build_banned
-from fairseq_ext.search.phrases.phrase_table import build_table
+from fairseq_ext.search.constraints.banned import build_banned
+from fairseq_ext.search.phrases.phrase_table import Compiler, build_table
 from fairseq_ext.search.phrases.pieces import Boundaries, Pieces, find_boundaries
 from fairseq_ext.search.phrases.places import InText
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
@@ -118,7 +118,7 @@ def test_a_row_has_met_what_its_words_say(constraints, text, mode, ordered):
         known.setdefault(tuple(sorted(alternatives)), alternatives)
     constraints = list(known.values())
     table = build_table(
-        [required(constraints).required], ordered, torch.device("cpu"), boundaries(mode)
+        [required(constraints).required], ordered, torch.device("cpu"), Compiler(boundaries(mode))
     )
     place, count = (x[None] for x in table.begin(torch.tensor([0])))
     for n, token in enumerate(tokens_of(text)):
@@ -143,11 +143,10 @@ def test_a_token_that_no_reader_sees_changes_nothing(constraints, avoided, token
     """What stands on the two sides of BOS stands side by side in the text, so required and banned
     phrases are read across it."""
     table = build_table(
-        [required(constraints).required], ordered, torch.device("cpu"), boundaries(mode)
+        [required(constraints).required], ordered, torch.device("cpu"), Compiler(boundaries(mode))
     )
-    compiler = BannedCompiler(boundaries(mode), False)
     banned = build_banned(
-        [list(map(tokens_of, avoided))], VOCABULARY, torch.device("cpu"), compiler
+        [list(map(tokens_of, avoided))], torch.device("cpu"), Compiler(boundaries(mode))
     )
     ends = []
     for row in (tokens, [token for token in tokens if token != BOS]):
@@ -212,7 +211,7 @@ def in_time(sequence, constraints, mode: str, max_len: int) -> bool:
     """Whether every prefix leaves room for the tokens that it lacks, one phrase behind the other,
     as the deadline of dba.py requests."""
     table = build_table(
-        [required(constraints).required], False, torch.device("cpu"), boundaries(mode)
+        [required(constraints).required], False, torch.device("cpu"), Compiler(boundaries(mode))
     )
     place, count = (x[None] for x in table.begin(torch.tensor([0])))
     for n, token in enumerate(sequence):

@@ -3,19 +3,18 @@
 import random
 
 import pytest
+import torch
 
-from fairseq_ext.search.phrases.automaton import Automaton, Pattern, token_automaton
-from fairseq_ext.search.phrases.pieces import OUT, START
+from fairseq_ext.search.phrases.automaton import Pattern, PhraseAutomata, compile_automaton
+from fairseq_ext.search.phrases.pieces import START
 
 
-def counted(automaton: Automaton, tokens: list[int]) -> list[int]:
-    """How often phrases are met by each token, at once or by what comes next; none of tokens
-    waits for that."""
-    at, out = START, []
+def counted(automata: PhraseAutomata, tokens: list[int]) -> list[int]:
+    """How often phrases are met by each token; none of tokens waits for what comes next."""
+    at, out = torch.tensor(START), []
     for token in tokens:
-        roots = automaton.arcs[automaton.context[at]]
-        hits, at = automaton.arcs[at].get(token) or roots.get(token) or (0, OUT)
-        out.append(hits + automaton.pending[at])
+        at, hits, _ = automata.advance(at, torch.tensor(token))
+        out.append(int(hits))
     return out
 
 
@@ -38,7 +37,8 @@ def test_occurrences_are_disjoint(seed):
             for _ in range(draw.randint(1, 4))
         }
     )
-    automaton = token_automaton([Pattern(phrase) for phrase in phrases])
+    automaton = compile_automaton([Pattern(phrase) for phrase in phrases], None, False).automaton
+    automata = PhraseAutomata([automaton], None, torch.device("cpu"))
     for _ in range(20):
         tokens = [draw.randint(4, 7) for _ in range(draw.randint(1, 15))]
-        assert counted(automaton, tokens) == by_hand(phrases, tokens), (phrases, tokens)
+        assert counted(automata, tokens) == by_hand(phrases, tokens), (phrases, tokens)

@@ -19,9 +19,9 @@ from required_phrases import required_phrases
 from sizes import covering, examples
 from table_model import EOS, FIRST_WORD, random_table, search, stop_plug
 
-from fairseq_ext.search.constraints.banned import BannedCompiler, build_banned
+from fairseq_ext.search.constraints.banned import build_banned
 from fairseq_ext.search.log_probs import LogProbs
-from fairseq_ext.search.phrases.phrase_table import build_table
+from fairseq_ext.search.phrases.phrase_table import Compiler, build_table
 from fairseq_ext.search.phrases.pieces import Boundaries, Pieces
 from fairseq_ext.search.phrases.places import InText
 from fairseq_ext.search.phrases.sentence import Cased, SentenceConstraints
@@ -101,7 +101,7 @@ def test_a_required_phrase_is_met_when_its_text_is_there(phrase, case, mode, tim
     """After every token as if the text ended there: the search's state, the report,
     and the text agree."""
     wanted = required(phrase, case, times)
-    table = build_table([wanted.required], False, CPU, BOUNDARIES[mode])
+    table = build_table([wanted.required], False, CPU, Compiler(BOUNDARIES[mode]))
     place, count = (x[None] for x in table.begin(torch.tensor([0])))
     report = InText(read, mode == "word")
     for n, token in enumerate(tokens):
@@ -118,7 +118,7 @@ def test_proposed_tokens_bring_a_row_to_the_end(phrase, case, mode, tokens):
     """Wherever a row stands, total - bank of the tokens that are proposed meet the phrase,
     unless none may start there."""
     wanted = required(phrase, case)
-    table = build_table([wanted.required], False, CPU, BOUNDARIES[mode])
+    table = build_table([wanted.required], False, CPU, Compiler(BOUNDARIES[mode]))
     place, count = (x[None] for x in table.begin(torch.tensor([0])))
     for token in tokens:
         place, count = table.advance(place, count, torch.tensor([[token]]))
@@ -155,8 +155,9 @@ def violates(text: str, phrases, mode: str, case: str, ended: bool) -> bool:
 def test_a_token_is_banned_exactly_when_the_text_would_have_a_banned_phrase(
     phrases, case, mode, wished
 ):
-    compiler = BannedCompiler(BOUNDARIES[mode], case == "any")
-    table = build_banned([[usual(p) for p in phrases]], V, CPU, compiler)
+    table = build_banned(
+        [[usual(p) for p in phrases]], CPU, Compiler(BOUNDARIES[mode], case == "any")
+    )
     state, tokens = table.start[:1], []
     for token in wished:
         log_probs = LogProbs(torch.zeros(1, V))
@@ -226,7 +227,7 @@ def test_a_large_beam_finds_every_sequence_whose_text_has_the_phrase(phrase, cas
     wanted = required(phrase, case)
     got = decode(wanted, 1500, 3, mode)
     expected = {s: score(s) for s in sequences(3) if occurrences(read(s), phrase, mode, case)}
-    table = build_table([wanted.required], False, CPU, BOUNDARIES_12[mode])
+    table = build_table([wanted.required], False, CPU, Compiler(BOUNDARIES_12[mode]))
 
     def in_time(sequence) -> bool:
         place, count = (x[None] for x in table.begin(torch.tensor([0])))

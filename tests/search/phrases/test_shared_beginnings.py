@@ -3,11 +3,17 @@
 import random
 
 import pytest
+import torch
 from sizes import drawn
 
 from fairseq_ext.search.phrases import automaton
-from fairseq_ext.search.phrases.automaton import NO_ITEMS, Pattern, text_automaton, token_automaton
-from fairseq_ext.search.phrases.pieces import IN, LED, OUT, SPACE, START, Pieces, is_letter
+from fairseq_ext.search.phrases.automaton import (
+    NO_ITEMS,
+    Pattern,
+    PhraseAutomata,
+    compile_automaton,
+)
+from fairseq_ext.search.phrases.pieces import IN, LED, OUT, SPACE, START, Boundaries, Pieces
 
 TEXTS = [
     "a",
@@ -106,36 +112,32 @@ class OneByOne:
         )
 
 
+def shared(patterns, boundaries) -> PhraseAutomata:
+    """The automaton of patterns as a table."""
+    made = compile_automaton(patterns, boundaries, False).automaton
+    return PhraseAutomata([made], boundaries, torch.device("cpu"))
+
+
 @pytest.fixture
 def one_by_one(monkeypatch):
-    """A function that makes an automaton by the plain reader."""
+    """`shared` by the plain reader."""
 
-    def make(build, *arguments):
+    def make(patterns, boundaries) -> PhraseAutomata:
         with monkeypatch.context() as patch:
             patch.setattr(automaton, "PatternReader", OneByOne)
-            return build(*arguments)
+            return shared(patterns, boundaries)
 
     return make
 
 
-def met(automaton, tokens: list[int], behind) -> list[tuple[bool, bool]]:
-    """Of each token of a translation: whether a pattern is met in it, and whether
-    the next one decides."""
-    state, out = START, []
-    for token in tokens:
-        arcs = (
-            automaton.arcs[state].get(token)
-            or automaton.arcs[automaton.context[state]].get(token)
-            or (0, behind(token))
-        )
-        state = arcs[1]
-        out.append((bool(arcs[0]), automaton.pending[state]))
+def met(automata, tokens: list[list[int]]) -> list[list[tuple[bool, bool]]]:
+    """Of each token of translations: whether a pattern is met in it, and whether the next one
+    decides."""
+    state, out = torch.full((len(tokens),), START), []
+    for column in torch.tensor(tokens).T:
+        state, hits, _ = automata.advance(state, column)
+        out.append([*zip((hits > 0).tolist(), automata.pending[state].tolist(), strict=True)])
     return out
-
-
-def behind(token: int) -> int:
-    last = TEXTS[token][-1]
-    return SPACE if last == " " else IN if is_letter(last) else OUT
 
 
 @drawn(10)
@@ -152,18 +154,11 @@ def test_texts_are_met_in_the_same_tokens(seed, whole, one_by_one):
         for text in sorted(texts)
         if text
     ]
-    index = Pieces(TEXTS).exact_index
-    one, shared = (
-        one_by_one(text_automaton, patterns, index, whole),
-        text_automaton(patterns, index, whole),
-    )
-    hits = 0
-    for _ in range(300):
-        tokens = [chance.randrange(len(TEXTS)) for _ in range(12)]
-        expected = met(one, tokens, behind)
-        assert met(shared, tokens, behind) == expected, (patterns, [TEXTS[t] for t in tokens])
-        hits += sum(hit for hit, _ in expected)
-    assert hits or len(patterns) < 4
+    boundaries = Boundaries(Pieces(TEXTS), whole, "sentencepiece")
+    tokens = [[chance.randrange(len(TEXTS)) for _ in range(12)] for _ in range(300)]
+    expected = met(one_by_one(patterns, boundaries), tokens)
+    assert met(shared(patterns, boundaries), tokens) == expected, patterns
+    assert any(hit for each in expected for hit, _ in each) or len(patterns) < 4
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -171,7 +166,5 @@ def test_rows_of_tokens_are_met_in_the_same_places(seed, one_by_one):
     chance = random.Random(seed)
     rows = {tuple(chance.randrange(5) for _ in range(chance.randint(1, 4))) for _ in range(12)}
     patterns = [Pattern(row) for row in sorted(rows)]
-    one, shared = one_by_one(token_automaton, patterns), token_automaton(patterns)
-    for _ in range(200):
-        tokens = [chance.randrange(5) for _ in range(12)]
-        assert met(shared, tokens, lambda token: OUT) == met(one, tokens, lambda token: OUT)
+    tokens = [[chance.randrange(5) for _ in range(12)] for _ in range(200)]
+    assert met(shared(patterns, None), tokens) == met(one_by_one(patterns, None), tokens)

@@ -10,7 +10,7 @@ import torch
 
 from fairseq_ext.search.phrases import token_automaton
 from fairseq_ext.search.phrases.token_automaton import (
-    AutomatonTable,
+    AllowedTable,
     TokenAutomaton,
     minimal,
     opened,
@@ -82,14 +82,13 @@ def test_rows_of_several_automata_in_one_table(seed):
     lists = [drawn_list(10 * seed + i)[0] for i in range(3)]
     automata = [made(each, 70_000) for each in lists]
     of_rows = [automata[0], None, automata[1], automata[2], automata[1]]
-    table = AutomatonTable(automata, 70_000, torch.device("cpu"))
-    base = table.base(of_rows)
-    chance, state = random.Random(seed), torch.zeros(5, dtype=torch.long)
+    table = AllowedTable(automata, torch.device("cpu"))
+    chance, state = random.Random(seed), table.starts_of(of_rows)
     histories: list[tuple[int, ...]] = [()] * 5
     for step in range(4):
         left = torch.tensor([chance.randint(0, 4) for _ in range(5)])
-        row, token, limited = table.allowed(base, state, left, eos=-7)
-        assert limited.tolist() == [True, False, True, True, True]
+        row, token = table.allowed(state, left, eos=-7)
+        assert 1 not in row
         found = {i: set() for i in range(5)}
         for i, t in zip(row.tolist(), token.tolist(), strict=True):
             found[i].add(t)
@@ -106,4 +105,4 @@ def test_rows_of_several_automata_in_one_table(seed):
             following = sorted(each[step] for each in own if len(each) > step)
             chosen.append(chance.choice(following) if following else 69_999)
             histories[i] = (*histories[i], chosen[-1])
-        state = table.advance(base, state, torch.tensor(chosen))
+        state = table.advance(state, torch.tensor(chosen))

@@ -10,12 +10,12 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.banks import INT64_FIELDS, Banks, phrases_struct
+from fairseq_ext.kernels.banks import Banks
 from fairseq_ext.search.beam import Beam
-from fairseq_ext.search.constraints.banned import BannedCompiler, BannedTable, build_banned
+from fairseq_ext.search.constraints.banned import BannedTable, build_banned
 from fairseq_ext.search.constraints.sentence_end import EndRule
 from fairseq_ext.search.log_probs import LogProbs
-from fairseq_ext.search.phrases.phrase_table import PhraseTable, RequirementCompiler, build_table
+from fairseq_ext.search.phrases.phrase_table import Compiler, PhraseTable, build_table
 from fairseq_ext.search.phrases.sentence import EMPTY
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Setup
@@ -43,12 +43,7 @@ class Tables:
             return None
         phrases, infeasible = self.phrases, self.infeasible.tolist()
         return Banks(
-            phrases_struct(
-                [getattr(phrases, name) for name in INT64_FIELDS],
-                phrases.root_after_token,
-                phrases.continues_word,
-                phrases.ordered,
-            ),
+            phrases.struct(),
             phrases.start,
             infeasible,
             phrases.total.tolist(),
@@ -95,34 +90,14 @@ def make_select(
     return kind(k or setup.k, setup.eos, len(setup.dictionary), setup.children, **more)
 
 
-class Compilers:
-    """The compilers of required and banned phrases of one search; they cache automata."""
-
-    def __init__(self) -> None:
-        self.required = RequirementCompiler(None)
-        self.banned = BannedCompiler(None, False)
-
-    def use(self, pool: Pool) -> None:
-        """Replace the compilers if the pool has other word boundaries, or another case of banned
-        phrases, than the last one."""
-        if self.required.boundaries is not pool.boundaries:
-            self.required = RequirementCompiler(pool.boundaries)
-        if (
-            self.banned.boundaries is not pool.boundaries
-            or self.banned.any_case != pool.banned_in_any_case
-        ):
-            self.banned = BannedCompiler(pool.boundaries, pool.banned_in_any_case)
-
-
-def tables(pool: Pool, vocabulary: int, compilers: Compilers, eos: int, min_len: int) -> Tables:
+def tables(pool: Pool, compiler: Compiler, eos: int, min_len: int) -> Tables:
     """Return the tables of a pool's constraints. min_len: target tokens before EOS, at least."""
     device = pool.length.device
     given = pool.constraints or [EMPTY] * len(pool)
-    compilers.use(pool)
     required = [each.required for each in given]
-    phrases = build_table(required, pool.ordered, device, pool.boundaries, compilers.required)
+    phrases = build_table(required, pool.ordered, device, compiler)
     of_each = [c.banned for c in given]
-    banned = build_banned(of_each, vocabulary, device, compilers.banned) if any(of_each) else None
+    banned = build_banned(of_each, device, compiler) if any(of_each) else None
     max_len = torch.tensor(pool.max_len, device=device)
     prefixes = [pool.forced(i) for i in range(len(pool))]
     forced = torch.tensor([len(prefix) for prefix in prefixes], device=device)
@@ -170,7 +145,7 @@ def limit_pending_(
     Next tokens of required phrases are neither banned nor counted, and no token is where a prefix
     is forced. steps_left (S,): tokens that may follow before EOS."""
     banned = table.banned
-    if banned is None or banned.continues_word.numel() == 1:
+    if banned is None or not banned.automata.is_bounded:
         return
     live = beam.live_index()
     proposed = None
@@ -201,7 +176,7 @@ def drop_unlikely_(
 
     Without the second condition, a beam that is wide enough for all sequences would lose some."""
     sentence = beam.sentence_of_row()
-    pending = banned.pending[beam.aux["banned"]] & ~free[sentence]
+    pending = banned.automata.pending[beam.aux["banned"]] & ~free[sentence]
     if pending.device.type == "cpu" and not bool(pending.any()):
         return
     log_probs.make_exact_(pending)
@@ -230,7 +205,7 @@ def limit_new_(
     """Ban all but the best `most` (S,) continuations of a sentence that lead to a pending state;
     those that equal the last one stay."""
     state = beam.aux["banned"]
-    root = banned.root[state]
+    root = banned.automata.root[state]
     # (n, 2B)
     token = torch.cat(
         [

@@ -67,13 +67,12 @@ from fairseq_ext.search.candidates import (
     pick,
 )
 from fairseq_ext.search.log_probs import LogProbs
-from fairseq_ext.search.phrases.phrase_table import PhraseTable
+from fairseq_ext.search.phrases.phrase_table import Compiler, PhraseTable
 from fairseq_ext.search.phrases.sentence import EMPTY
 from fairseq_ext.search.pool import PerPoolCache, Pool
 from fairseq_ext.search.protocols import Select, Setup
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.strategies.select._constraints import (
-    Compilers,
     Tables,
     limit_pending_,
     make_select,
@@ -113,10 +112,8 @@ class DBA(Select):
         self.k = k
         self.eos = eos
         self.vocabulary = vocabulary
-        self.compilers = Compilers()
-        self.tables = PerPoolCache(
-            lambda pool: tables(pool, vocabulary, self.compilers, eos, min_len)
-        )
+        self.compiler = Compiler()  # caches automata
+        self.tables = PerPoolCache(lambda pool: tables(pool, self.compiler_of(pool), eos, min_len))
         # limit of continuations of one row, without those for constraints; None: no limit
         self.children = children
         self.even = even  # candidates, and how slots are divided among banks: even, or the paper's
@@ -127,6 +124,14 @@ class DBA(Select):
         self.competing, self.more = competing, more
         self.adds_rows = bool(competing or more)
         self.always_variable = self.variable = self.variable or children is not None
+
+    def compiler_of(self, pool: Pool) -> Compiler:
+        """Return the compiler of the last pool, if this one has its word boundaries and its case of
+        banned phrases, else a new one."""
+        key = pool.boundaries, pool.banned_in_any_case
+        if key != (self.compiler.boundaries, self.compiler.any_case):
+            self.compiler = Compiler(*key)
+        return self.compiler
 
     def start(self, beam: Beam, pool: Pool) -> None:
         """Set the state in which no phrase has begun."""

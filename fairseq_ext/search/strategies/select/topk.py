@@ -108,9 +108,9 @@ def likeliest(
 ) -> tuple[Tensor, Tensor]:
     """Return scores and tokens (n, most) of each row's likeliest continuations; if a phrase is
     pending, of those that do not continue its word."""
-    if not phrases.is_bounded:
+    if not phrases.automata.is_bounded:
         return log_probs.topk(most)
     pending = beam.by_row(phrases.is_pending(state, count).any(-1))  # (n,)
     if pending.device.type == "cpu" and not bool(pending.any()):
         return log_probs.topk(most)
-    return log_probs.topk(most, without=(pending, phrases.continues_word))
+    return log_probs.topk(most, without=(pending, phrases.automata.continues_word))

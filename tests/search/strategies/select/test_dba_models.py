@@ -123,9 +123,9 @@ class LikeFairseq(DBA):
     per_row = 1
 
     def __call__(self, beam, log_probs, pool):
-        table = self.tables(pool).phrases
+        table = self.tables(pool).phrases.automata
         is_root = torch.arange(table.base.numel(), device=table.base.device) - table.base < ROOTS
-        table.root = torch.where(is_root, table.root, 0)  # state 0 has no arcs
+        table.root = torch.where(is_root, table.root, 1)  # state 1 has no arcs
         return super().__call__(beam, log_probs, pool)
 
     def continuations(self, k, beam, log_probs, phrases, place, count):

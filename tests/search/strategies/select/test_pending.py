@@ -70,7 +70,7 @@ def test_a_quarter_of_the_rows_may_be_pending(k):
 
     class Counting(DBA):
         def __call__(self, beam, log_probs, pool):
-            pending = self.tables(pool).banned.pending[beam.aux["banned"]]
+            pending = self.tables(pool).banned.automata.pending[beam.aux["banned"]]
             pending &= beam.last_score() > -torch.inf  # others are placeholders
             for s in range(len(beam.live)):
                 seen.append(int(pending[beam.sentence_of_row() == s].sum()))
