@@ -11,9 +11,9 @@ pairs of both, V vocabulary, n rows.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -201,10 +201,9 @@ class Products:
     """
 
     def __init__(self, vocabulary: int, eos: int, least: int, unseen: Collection[int], soft: bool):
-        self.vocabulary, self.least, self.soft = vocabulary, least, soft
-        self.unseen = frozenset(unseen)
+        self.least, self.soft, self.unseen = least, soft, frozenset(unseen)
         self.rule = AllowedRule(eos)
-        self.cache: OrderedDict[tuple, tuple[TokenAutomaton, TokenAutomaton | None]] = OrderedDict()
+        self.product = lru_cache(CACHE_SIZE)(partial(product, vocabulary=vocabulary))
 
     def use_(self, pool: Pool) -> None:
         """Put the products of a pool's sentences in the place of their constraints, which stay in
@@ -238,19 +237,6 @@ class Products:
                 self.reason(given, given.allowed, demands, pool.boundaries, limit, found)
             )
         return SentenceConstraints(given.required if self.soft else (), allowed=found)
-
-    def product(
-        self, automaton: TokenAutomaton, demands: Demands, boundaries: Boundaries | None
-    ) -> TokenAutomaton | None:
-        """Return `product`, from memory if it is there."""
-        key = id(automaton), id(boundaries), demands
-        if key not in self.cache:  # it keeps the automaton alive, so that no other has its id
-            found = product(automaton, demands, boundaries, self.vocabulary)
-            self.cache[key] = automaton, found
-            if len(self.cache) > CACHE_SIZE:
-                self.cache.popitem(last=False)
-        self.cache.move_to_end(key)
-        return self.cache[key][1]
 
     def reason(
         self,

@@ -17,7 +17,7 @@ Compiled twin: kernels/phrases.hpp.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -33,6 +33,7 @@ from fairseq_ext.search.phrases.pieces import (
     SPACE,
     START,
     Boundaries,
+    TokenTextIndex,
     is_letter,
     word_tensors,
 )
@@ -126,54 +127,12 @@ class Reading(NamedTuple):
     patterns_of_node: Sequence[Sequence[int]]  # the patterns of each node
 
 
-@dataclass(frozen=True)
-class TokenReading:
-    """The reading of tokens as units.
-
-    letter and continuing: of characters; if tokens are the units, no unit continues a word.
-    """
-
-    units: Callable[[int], Sequence[Any]]
-    # (rest of a pattern, whether at the start of a word) -> tokens
-    continuing: Callable[[Sequence[Any], bool], Iterable[int]]
-    blanks: Iterable[int]  # tokens that are printed as a space only
-    unseen: Iterable[int]  # tokens that are not printed
-    is_letter: Callable[[Any], bool]
-    whole_words: bool
-
-
 def compile_automaton(
     patterns: Sequence[Pattern], boundaries: Boundaries | None, any_case: bool
 ) -> Reading:
     """Return the automaton of patterns of characters, with the tokens of `boundaries`, or without
     these of patterns of tokens. any_case: the patterns are without case, and so are tokens read."""
-    if boundaries is None:
-        reading = TokenReading(
-            lambda token: (token,),
-            lambda rest, at_start: rest[:1],
-            (),
-            (),
-            lambda unit: False,
-            False,
-        )
-    else:
-        pieces, whole = boundaries.pieces, boundaries.whole_words
-        index = pieces.folded_index if any_case else pieces.exact_index
-
-        def continuing(rest: Sequence[Any], at_start: bool) -> Iterable[int]:
-            return index.continuing(str(rest), at_start, whole)
-
-        blanks = index.by_text.get(" ", ())
-        unseen = boundaries.unseen
-        reading = TokenReading(
-            index.texts.__getitem__, continuing, blanks, unseen, is_letter, whole
-        )
-    return reachable(PatternReader(patterns, reading))
-
-
-def reachable(read: PatternReader) -> Reading:
-    """Return all states that can be reached, and their arcs."""
-    patterns, reading = read.patterns, read.reading
+    read = PatternReader(patterns, boundaries, any_case)
     number: dict[tuple[Items, int], int] = {}
     contexts: list[int] = []
     items_of: list[Items] = []
@@ -191,7 +150,7 @@ def reachable(read: PatternReader) -> Reading:
 
     for context in range(ROOTS):
         state(NO_ITEMS, context)
-    starting = {token for pattern in patterns for token in reading.continuing(pattern.units, True)}
+    starting = {token for pattern in patterns for token in read.next_tokens(pattern.units, True)}
 
     def from_root(context: int, tokens: Iterable[int]) -> dict[int, Arc]:
         arcs = {}
@@ -202,35 +161,31 @@ def reachable(read: PatternReader) -> Reading:
         return arcs
 
     anywhere = from_root(OUT, starting)
-    inside = from_root(
-        IN, [token for token in starting if reading.is_letter(reading.units(token)[0])]
-    )
+    inside = from_root(IN, [token for token in starting if read.is_letter(read.units(token)[0])])
     all_arcs[OUT] = all_arcs[SPACE] = anywhere
     all_arcs[IN] = {
-        token: arc
-        for token, arc in anywhere.items()
-        if not reading.is_letter(reading.units(token)[0])
+        token: arc for token, arc in anywhere.items() if not read.is_letter(read.units(token)[0])
     } | inside
     only_there = {
         token
         for pattern in patterns
         if pattern.at_start
-        for token in reading.continuing(pattern.units, True)
+        for token in read.next_tokens(pattern.units, True)
     }
-    all_arcs[START] = all_arcs[LED] = anywhere | from_root(LED, only_there.union(reading.blanks))
+    all_arcs[START] = all_arcs[LED] = anywhere | from_root(LED, only_there.union(read.blanks))
     at = ROOTS
     while at < len(contexts):
         items, context = items_of[at], contexts[at]
         root, pending = all_arcs[context], is_pending[at]
         for token in read.continuing(items):
-            if pending and not reading.is_letter(reading.units(token)[0]):
+            if pending and not read.is_letter(read.units(token)[0]):
                 continue  # pending patterns are met before the token is read
             hits, after, behind = read.advance_token(items, context, token)
             arc = hits, state(after, behind)
             if arc != root.get(token, (0, read.context_after(token))):
                 all_arcs[at][token] = arc
         at += 1
-    for token in reading.unseen:
+    for token in read.unseen:
         for at in range(ROOTS, len(all_arcs)):
             all_arcs[at][token] = 0, at
     return Reading(flat(all_arcs, contexts, is_pending), items_of, read.patterns_of_node)
@@ -240,8 +195,18 @@ class PatternReader:
     """Reads tokens unit by unit, for many patterns at once: patterns with a common beginning share
     the nodes of a tree, so that the cost of a token does not grow with their number."""
 
-    def __init__(self, patterns: Sequence[Pattern], reading: TokenReading):
-        self.patterns, self.reading = patterns, reading
+    def __init__(self, patterns: Sequence[Pattern], boundaries: Boundaries | None, any_case: bool):
+        self.patterns = patterns
+        self.index: TokenTextIndex | None = None  # None: the units are tokens
+        # tokens that are printed as a space only; tokens that are not printed
+        self.blanks: Iterable[int] = ()
+        self.unseen: Iterable[int] = ()
+        whole = False
+        if boundaries is not None:
+            pieces, whole = boundaries.pieces, boundaries.whole_words
+            self.index = pieces.folded_index if any_case else pieces.exact_index
+            self.blanks, self.unseen = self.index.by_text.get(" ", ()), boundaries.unseen
+        self.whole_words = whole
         self.first_units = {pattern.units[0] for pattern in patterns}
         self.children: list[dict[Any, int]] = [{}, {}]  # of each node, by the next unit
         self.patterns_of_node: list[list[int]] = [[], []]  # patterns that pass each node
@@ -259,12 +224,27 @@ class PatternReader:
                     self.last.append(unit)
                 node = self.children[node][unit]
                 self.patterns_of_node[node].append(p)
-            self.ends[node] = reading.whole_words and reading.is_letter(pattern.units[-1])
+            self.ends[node] = whole and self.is_letter(pattern.units[-1])
+
+    def units(self, token: int) -> Sequence[Any]:
+        """Return a token as units."""
+        return (token,) if self.index is None else self.index.texts[token]
+
+    def is_letter(self, unit: Any) -> bool:
+        """Return whether a unit is part of a word; where tokens are the units, none is."""
+        return self.index is not None and is_letter(unit)
+
+    def next_tokens(self, rest: Sequence[Any], at_start: bool) -> Iterable[int]:
+        """Return the tokens that may continue with the rest of a pattern, inside one or where a
+        word may start."""
+        if self.index is None:
+            return rest[:1]
+        return self.index.continuing(str(rest), at_start, self.whole_words)
 
     def context_after(self, token: int) -> int:
         """Return the context after a token if no pattern has begun."""
-        last = self.reading.units(token)[-1]
-        return SPACE if last == " " else IN if self.reading.is_letter(last) else OUT
+        last = self.units(token)[-1]
+        return SPACE if last == " " else IN if self.is_letter(last) else OUT
 
     def is_pending(self, items: Items) -> bool:
         """Return whether a pattern is complete but pending."""
@@ -283,15 +263,15 @@ class PatternReader:
                 for p in self.patterns_of_node[node]
                 if at < len(self.patterns[p].units)
             }:
-                found.update(self.reading.continuing(rest, False))
+                found.update(self.next_tokens(rest, False))
                 if self.last[node] == " ":  # several spaces are one
-                    found.update(self.reading.continuing(" " + str(rest), False))
+                    found.update(self.next_tokens(" " + str(rest), False))
         return self.continuations_cache[node]
 
     def advance_token(self, items: Items, context: int, token: int) -> tuple[int, Items, int]:
         """Return how often the patterns are met inside a token, and the items and context after
         it."""
-        units = self.reading.units(token)
+        units = self.units(token)
         if (found := self.advance_single_pattern(items, units, token)) is not None:
             return found
         hits = 0
@@ -342,7 +322,7 @@ class PatternReader:
         blank = unit == " "
         if blank and context in (START, LED):
             return 0, items, LED
-        letter = self.reading.is_letter(unit)
+        letter = self.is_letter(unit)
         hit = not letter and self.is_pending(items)
         after: set[tuple[int, int]] = set()
         for node, at in () if hit else items:

@@ -200,31 +200,33 @@ def build_table(
                 parts.append(requirement)
             groups[-1].append((place[id(requirement)], times))
     automata = PhraseAutomata([part.automaton for part in parts], compiler.boundaries, device)
-    N, G = len(groups), max([1, *map(len, groups)])
-    start, need, size = torch.zeros(3, N, G, dtype=torch.long)
-    longest, words = torch.ones(N, dtype=torch.long), torch.zeros(N, dtype=torch.long)
+    N, G, starts = len(groups), max([1, *map(len, groups)]), automata.starts.tolist()
+    rows = [
+        [(starts[at], times, parts[at].size) for at, times in group]
+        + [(0, 0, 0)] * (G - len(group))
+        for group in groups
+    ]
+    start, need, size = torch.tensor(rows, device=device).view(N, G, 3).movedim(2, 0).contiguous()
+    longest = [max([1, *(parts[at].longest for at, _ in group)]) for group in groups]
     is_continuing = None if compiler.boundaries is None else compiler.boundaries.continues_word
-    for n, (constraints, group) in enumerate(zip(sentences, groups, strict=True)):
-        words[n] = sum(
-            min(number_of_words(p, is_continuing) for p in each.phrases) for each in constraints
-        )
-        for g, (at, times) in enumerate(group):
-            start[n, g], need[n, g], size[n, g] = automata.starts[at], times, parts[at].size
-            longest[n] = max(int(longest[n]), parts[at].longest)
+    words = [
+        sum(min(number_of_words(p, is_continuing) for p in each.phrases) for each in constraints)
+        for constraints in sentences
+    ]
     W = max(part.proposed.shape[1] for part in parts)
     proposed = np.full((len(automata.base), W), -1)
-    for part, first in zip(parts, automata.starts, strict=True):
+    for part, first in zip(parts, starts, strict=True):
         proposed[first : first + len(part.proposed), : part.proposed.shape[1]] = part.proposed
     return PhraseTable(
         automata,
-        start.to(device),
-        need.to(device),
-        size.to(device),
-        (need * size).sum(1).to(device),
+        start,
+        need,
+        size,
+        (need * size).sum(1),
         automata.joined([part.value for part in parts], np.int64),
         automata.joined([proposed], np.int64),
-        longest.to(device),
-        words.to(device),
+        torch.tensor(longest, device=device),
+        torch.tensor(words, device=device),
         ordered,
     )
 

@@ -21,9 +21,13 @@ from search.test_constrained import both
 from sizes import part_of
 
 from fairseq_ext import UsageError
+from fairseq_ext.core.errors import SentenceError
 from fairseq_ext.kernels.library import library
 from fairseq_ext.plugin import generator
 from fairseq_ext.plugin.options import search_spec
+from fairseq_ext.search.constraints import allowed_product
+from fairseq_ext.search.constraints.allowed_product import Demands, Matcher, product
+from fairseq_ext.search.phrases.phrase_table import Compiler
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints, met
 from fairseq_ext.search.phrases.token_automaton import TokenAutomaton, minimal
 
@@ -205,3 +209,20 @@ def test_a_narrow_beam_has_no_row_that_cannot_end_in_time(monkeypatch):
         sample = batch([1 + seed % 5], seed, words=case.words)
         given = {**sample, "sentence_constraints": [constraints]}
         assert both(ours, given, monkeypatch, counted=())
+
+
+def test_a_product_has_room_for_what_matters_of_a_large_vocabulary(monkeypatch):
+    """Of 256,000 tokens 24 are in the 12 phrases; all others are of one kind."""
+    phrases = [(2 * i, 2 * i + 1) for i in range(2, 14)]
+    demands = Demands(required_phrases([[phrase] for phrase in phrases]))
+    matcher = Matcher(demands, Compiler(), 256_000)
+    tokens = np.arange(256_000)
+    after = matcher.advance(np.zeros_like(tokens), tokens)
+    assert set(np.flatnonzero(after != after[-1])) == {phrase[0] for phrase in phrases}
+    assert matcher.next.shape[1] < 30
+    rows = [sum(random.sample(phrases, 12), ()) for _ in range(50)]
+    found = product(automaton(rows, 256_000), demands, None, 256_000)
+    assert found is not None and all(map(found.accepts, rows))
+    monkeypatch.setattr(allowed_product, "MOST", 10_000)
+    with pytest.raises(SentenceError, match="take too much memory: require fewer phrases"):
+        product(automaton(rows, 256_000), demands, None, 256_000)

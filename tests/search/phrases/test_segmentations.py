@@ -11,6 +11,7 @@ import re
 from functools import partial
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -19,12 +20,14 @@ from required_phrases import required_phrases
 from sizes import covering, examples
 from table_model import EOS, FIRST_WORD, random_table, search, stop_plug
 
+from fairseq_ext.search.constraints import allowed_product
 from fairseq_ext.search.constraints.banned import build_banned
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases.phrase_table import Compiler, build_table
 from fairseq_ext.search.phrases.pieces import Boundaries, Pieces
 from fairseq_ext.search.phrases.places import InText
 from fairseq_ext.search.phrases.sentence import Cased, SentenceConstraints
+from fairseq_ext.search.phrases.token_automaton import minimal
 from fairseq_ext.search.strategies.select.dba import DBA
 from fairseq_ext.search.strategies.select.gbs import GridBeam
 
@@ -143,6 +146,34 @@ def violates(text: str, phrases, mode: str, case: str, ended: bool) -> bool:
     return any(
         ended or mode == "prefix" or m.end() < len(text) or text[-1] not in "aAbB" for m in found
     )
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(
+    st.sets(
+        st.lists(st.integers(FIRST_WORD, V - 1), min_size=1, max_size=5).map(tuple), min_size=1
+    ),
+    st.sampled_from(TEXTS),
+    st.sampled_from(TEXTS),
+    st.sampled_from(CASES),
+    st.sampled_from(MODES),
+)
+def test_allowed_outputs_that_meet_all_are_those_whose_texts_do(
+    outputs, phrase, avoided, case, mode
+):
+    rows = list(outputs)
+    flat = np.array([token for row in rows for token in row])
+    allowed = minimal(flat, np.array(list(map(len, rows))), V)
+    demands = allowed_product.Demands(
+        required(phrase, case).required, (usual(avoided),), in_any_case=case == "any"
+    )
+    found = allowed_product.product(allowed, demands, BOUNDARIES[mode], V)
+    expected = [
+        occurrences(read(row), phrase, mode, case) > 0
+        and not violates(read(row), [avoided], mode, case, ended=True)
+        for row in rows
+    ]
+    assert [found is not None and found.accepts(row) for row in rows] == expected
 
 
 @settings(max_examples=examples(400), deadline=None)

@@ -10,6 +10,7 @@ from fairseq_ext.search.phrases import automaton
 from fairseq_ext.search.phrases.automaton import (
     NO_ITEMS,
     Pattern,
+    PatternReader,
     PhraseAutomata,
     compile_automaton,
 )
@@ -36,25 +37,24 @@ TEXTS = [
 ]
 
 
-class OneByOne:
+class OneByOne(PatternReader):
     """Reads tokens unit by unit, each pattern by itself: an item is (pattern, units
     of it that have come)."""
 
-    def __init__(self, patterns, reading):
-        self.patterns, self.reading = patterns, reading
+    def __init__(self, patterns, boundaries, any_case):
+        super().__init__(patterns, boundaries, any_case)
         self.lengths = [len(pattern.units) for pattern in patterns]
         self.pends = [
-            reading.whole_words and reading.is_letter(pattern.units[-1]) for pattern in patterns
+            self.whole_words and self.is_letter(pattern.units[-1]) for pattern in patterns
         ]
         self.starting = {}
         for p, pattern in enumerate(patterns):
             self.starting.setdefault(pattern.units[0], []).append(p)
-        self.patterns_of_node = ()
 
     def context_after(self, token):
         """The context behind a token with which nothing has begun."""
-        last = self.reading.units(token)[-1]
-        return SPACE if last == " " else IN if self.reading.is_letter(last) else OUT
+        last = self.units(token)[-1]
+        return SPACE if last == " " else IN if self.is_letter(last) else OUT
 
     def is_pending(self, items):
         """Whether all of a pattern has come."""
@@ -66,14 +66,14 @@ class OneByOne:
         for p, at in items:
             units = self.patterns[p].units
             if at < len(units):
-                found.update(self.reading.continuing(units[at:], False))
+                found.update(self.next_tokens(units[at:], False))
                 if units[at - 1] == " ":  # several spaces are one
-                    found.update(self.reading.continuing(" " + str(units[at:]), False))
+                    found.update(self.next_tokens(" " + str(units[at:]), False))
         return found
 
     def advance_token(self, items, context, token):
         """How often the patterns are met inside a token, and the items and context behind it."""
-        units = self.reading.units(token)
+        units = self.units(token)
         hits = 0
         for unit in units:
             met, items, context = self.advance_unit(items, context, unit)
@@ -85,7 +85,7 @@ class OneByOne:
         blank = unit == " "
         if blank and context in (START, LED):
             return 0, items, LED
-        letter = self.reading.is_letter(unit)
+        letter = self.is_letter(unit)
         hits = 0
         after = set()
         for p, at in items:
