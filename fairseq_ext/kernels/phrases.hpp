@@ -1,5 +1,5 @@
 // The state of a hypothesis regarding the required phrases of its sentence, and its update by a token.
-// Definition: search/phrases/automaton.py, phrase_table.py.
+// Definition: search/phrases/automaton.py, search/phrases/phrase_table.py.
 //
 // Shapes: N sentences in the tables, V vocabulary, G constraints, M states of their automata with E arcs, W next tokens of a state.
 

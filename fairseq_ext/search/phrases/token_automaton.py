@@ -98,7 +98,7 @@ class TokenAutomaton(Automaton):
     """An automaton of allowed outputs. notes: anything JSON, kept in its file."""
 
     shortest: np.ndarray  # (M,) the fewest tokens that lead to a final state, 0 for a final one
-    notes: Mapping[str, Any] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
     path: str | None = None  # of its file, None without one
     temporary_file: Any = None  # a temporary file, for other processes
 
