@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.search.log_probs import LogProbs
-from fairseq_ext.search.phrases.automaton import NOTHING, PhraseAutomata
+from fairseq_ext.search.phrases.automaton import NO_PHRASES, PhraseAutomata
 from fairseq_ext.search.phrases.phrase_table import Compiler
 from fairseq_ext.search.phrases.sentence import Phrase
 from fairseq_ext.search.phrases.token_automaton import SPAN
@@ -118,7 +118,7 @@ def table_of(
     lists: Sequence[tuple[Phrase, ...]], device: torch.device, compiler: Compiler
 ) -> BannedTable:
     """Return the table of different lists of phrases."""
-    parts = [NOTHING, *map(compiler.banned, lists)]
+    parts = [NO_PHRASES, *map(compiler.banned, lists)]
     automata = PhraseAutomata(parts, compiler.boundaries, device)
     states = len(automata.base)
     state, token = automata.key // SPAN, automata.token.long()

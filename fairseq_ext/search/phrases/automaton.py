@@ -77,16 +77,16 @@ def flat(
 
 
 # stands for no phrases; no row takes its arc, without which a table may have none
-NOTHING = flat([{0: (0, START)}, {}, {}, {}, {}], range(ROOTS), [False] * ROOTS)
+NO_PHRASES = flat([{0: (0, START)}, {}, {}, {}, {}], range(ROOTS), [False] * ROOTS)
 
 
 class PhraseAutomata(AutomatonTable):
     """Automata of phrases as one table.
 
-    hits (E,) int32, pending (M,) bool: as of the automata; base (M,): the first root of each
-    state's automaton; root (M,): the root whose arcs are used if a state has none for a token;
-    root_after_token (V,): the root after each token, -1: unchanged; continues_word (V,) bool:
-    tokens that continue a word; both (1,) if the target's words are not known (`is_bounded`).
+    hits (E,) int32; pending (M,) bool; base (M,): the first root of each state's automaton; root
+    (M,): the root whose arcs are used if a state has none for a token; root_after_token (V,): the
+    root after each token, -1: unchanged; continues_word (V,) bool: tokens that continue a word;
+    both (1,) if the target's words are not known (`is_bounded`).
     """
 
     def __init__(

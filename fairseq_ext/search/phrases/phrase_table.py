@@ -27,7 +27,7 @@ from torch import Tensor
 
 from fairseq_ext.kernels.library import address, new
 from fairseq_ext.search.phrases.automaton import (
-    NOTHING,
+    NO_PHRASES,
     Pattern,
     PhraseAutomata,
     PhraseAutomaton,
@@ -258,7 +258,7 @@ class Requirement:
     longest: int  # tokens of its longest form
 
 
-NO_CONSTRAINT = Requirement(NOTHING, np.zeros(ROOTS, int), np.full((ROOTS, 1), -1), 0, 1)
+NO_CONSTRAINT = Requirement(NO_PHRASES, np.zeros(ROOTS, int), np.full((ROOTS, 1), -1), 0, 1)
 
 
 def compiled_requirement(
