@@ -46,9 +46,15 @@ def raw_socket(client: httpx.Client) -> socket.socket:
     return socket.create_connection((client.base_url.host, client.base_url.port), timeout=60)
 
 
-def ask(client: httpx.Client, body: object) -> httpx.Response:
+def v1(client: httpx.Client, body: object) -> httpx.Response:
     """The answer of /v1/translate."""
     return client.post("/v1/translate", json=body)
+
+
+def metric(client: httpx.Client, name: str) -> float:
+    """The value of a metric, by its name without `fairseq_ext_`, with its labels."""
+    lines = client.get("/metrics").text.splitlines()
+    return float(next(line for line in lines if line.startswith(f"fairseq_ext_{name} ")).split()[1])
 
 
 def libre(client: httpx.Client, q: str | list[str], **more: object) -> dict:

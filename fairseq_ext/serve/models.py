@@ -44,7 +44,7 @@ logger = logging.getLogger("fairseq_ext")
 # bytes of a model's processes: times its checkpoint's, plus what Python and torch take
 PER_CHECKPOINT, BASE = 3, 500 << 20
 CLOSES = 0.5  # seconds in which the processes of a model that is dropped give their memory back
-ALONE = "", ""  # the key of a model that is no folder's
+ONLY_MODEL = "", ""  # the key of a model that is no folder's
 SOON = {"Retry-After": "2"}
 Waits = Callable[[], Awaitable[None]]
 Release = Callable[[], object]
@@ -78,13 +78,13 @@ class Models:
     def __init__(self, engine: Engine | None = None, any_pair: bool = False):
         self.any_pair = any_pair
         # the most recently used last
-        self.engines: dict[Pair, Engine] = {} if engine is None else {ALONE: engine}
+        self.engines: dict[Pair, Engine] = {} if engine is None else {ONLY_MODEL: engine}
         self.dropped_work, self.dropped_restarts = Work(), 0  # of engines that are dropped
 
     @cached_property
     def served(self) -> Served:
         """The served pairs of languages (raises HTTPException 503 before they are known)."""
-        found = self.engines[ALONE].description
+        found = self.engines[ONLY_MODEL].description
         if found is None:
             raise HTTPException(503, "the model is not loaded yet: send the request again", SOON)
         own = (found.source, found.target)
@@ -97,7 +97,7 @@ class Models:
     def ready_line(self) -> str:
         """Return a line that names what is served, when the model is loaded (raises UsageError if
         it cannot be)."""
-        model = self.engines[ALONE].wait()
+        model = self.engines[ONLY_MODEL].wait()
         said = (
             f"{len(model.languages)} languages"
             if len(self.served.pairs) > 1
@@ -112,7 +112,7 @@ class Models:
         waits: raises an error where the client has disconnected. Errors: of `waits`,
         HTTPException 429, 503.
         """
-        engine = self.engines[ALONE]
+        engine = self.engines[ONLY_MODEL]
         assert engine.description is not None
         submit = partial(engine.submit, languages=pair) if self.served.several else engine.submit
         yield Model(submit, replace(engine.description, source=pair[0], target=pair[1]))
@@ -120,7 +120,7 @@ class Models:
     @property
     def ready(self) -> bool:
         """Whether requests can be taken."""
-        return self.engines[ALONE].ready
+        return self.engines[ONLY_MODEL].ready
 
     def work(self) -> Work:
         """Counts of all work so far."""

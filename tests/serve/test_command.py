@@ -16,7 +16,7 @@ import pytest
 import warm
 from forked import forked
 from libretranslatepy import LibreTranslateAPI
-from serving import FLAGS, ROOT, TSV, ask, started, until  # noqa: F401  (a fixture)
+from serving import FLAGS, ROOT, TSV, started, until, v1  # noqa: F401  (a fixture)
 from sizes import drawn
 
 from fairseq_ext.serve.__main__ import main
@@ -35,22 +35,22 @@ def test_it_says_where_it_listens_and_ends_at_sigterm_when_what_runs_is_answered
     assert "; no --api-keys, so this machine alone can reach it" in said
     assert re.search(r"ready: de to en, fairseq_ext:\S+stop:optimal", said)
     with httpx.Client(base_url=url, timeout=120) as client:
-        one = ask(client, {"source": SOURCE}).json()
+        one = v1(client, {"source": SOURCE}).json()
         assert one["certificate"] == {"proved": True, "gap": 0.0}
         long = {"source": "Ja , " * 60, "prefix": "Yes"}  # one sentence, as it must begin so
-        assert "tokens and the limit is 60: " in ask(client, long).json()["error"]
+        assert "tokens and the limit is 60: " in v1(client, long).json()["error"]
         terms = b"patient\temployee\n"
         assert client.put("/v1/glossaries/clinic", content=terms, headers=TSV).status_code == 201
         for glossary in ("clinic", {"patient": "employee"}):
             record = {"source": "Der Patient sieht den Patient.", "glossary": glossary}
-            twice = ask(client, record).json()
+            twice = v1(client, record).json()
             assert twice["text"].count("employee") == 2 and "employee" not in one["text"], twice
     api = LibreTranslateAPI(url)  # its own client, unmodified
     assert api.translate(SOURCE, "de", "en") == one["text"] and [
         each["code"] for each in api.languages()
     ] == ["de", "en"]
     with httpx.Client(base_url=url, timeout=120) as client, ThreadPoolExecutor() as threads:
-        answer = threads.submit(ask, client, [{"source": SOURCE}] * 60)
+        answer = threads.submit(v1, client, [{"source": SOURCE}] * 60)
         assert until(lambda: answer.done() or not pending(url, 0))
         process.send_signal(signal.SIGTERM)
         assert answer.result().status_code == 200
@@ -61,7 +61,7 @@ def test_it_says_where_it_listens_and_ends_at_sigterm_when_what_runs_is_answered
 
 
 def pending(url: str, count: int) -> bool:
-    """Whether the server says that so many requests are not answered."""
+    """Whether this number of requests is not answered, as the server says."""
     return f"\nfairseq_ext_pending {count}.0\n" in httpx.get(f"{url}/metrics", timeout=10).text
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 
 import httpx
-from serving import JSON, TSV, ask, head, raw_socket, started, until  # noqa: F401  (a fixture)
+from serving import JSON, TSV, head, raw_socket, started, until, v1  # noqa: F401  (a fixture)
 from test_command import SOURCE
 
 BODY = {"source": SOURCE}
@@ -103,7 +103,7 @@ def test_connections_that_send_nothing_make_room(serving):
         held = [raw_socket(client) for _ in range(12)]
         for sock in held:
             sock.sendall(b"GET /health HTTP/1.1\r\nHost: local")
-        assert ask(client, BODY).json()["text"]
+        assert v1(client, BODY).json()["text"]
         # all places are taken by requests whose body is still to come
         working = [raw_socket(client) for _ in range(4)]
         for sock in working:

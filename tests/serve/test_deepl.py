@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
-from serving import JSON, ROOT, TSV, ask, deepl_routes
+from serving import JSON, ROOT, TSV, deepl_routes, v1
 from sizes import ALL
 
 from fairseq_ext.serve import deepl as routes
@@ -44,7 +44,7 @@ def api(client):
 @pytest.fixture(scope="module")
 def plain(client):
     """The translation of SOURCE, by the server's own API."""
-    return ask(client, {"source": SOURCE}).json()["text"]
+    return v1(client, {"source": SOURCE}).json()["text"]
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def test_what_no_model_here_can_do(api, client):
 
 def test_a_glossary_of_one_dictionary(api, client, glossary, plain):
     assert glossary.ready
-    placed = ask(client, {"source": SOURCE, "glossary": TERMS}).json()["text"]
+    placed = v1(client, {"source": SOURCE, "glossary": TERMS}).json()["text"]
     assert "moonlight" in placed and placed != plain
     assert api.translate_text(SOURCE, glossary=glossary, **PAIR).text == placed
     assert api.translate_text_with_glossary(SOURCE, glossary).text == placed
@@ -229,7 +229,7 @@ def test_a_bar_is_a_character_of_the_target(api, client):
     """A term base of ours has alternatives there."""
     made = api.create_glossary("bar", "DE", "EN", {"Patient": "moon|light"})
     text = api.translate_text(SOURCE, glossary=made, **PAIR).text
-    ours = ask(client, {"source": SOURCE, "glossary": {"Patient": "moon|light"}})
+    ours = v1(client, {"source": SOURCE, "glossary": {"Patient": "moon|light"}})
     assert text != ours.json()["text"], "neither alternative is placed alone"
     api.delete_glossary(made)
 

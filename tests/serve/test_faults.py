@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 import sentencepiece
-from serving import FLAGS, JSON, TSV, ask, head, listening, raw_socket, until
+from serving import FLAGS, JSON, TSV, head, listening, raw_socket, until, v1
 
 from fairseq_ext.serve.app import Server
 from fairseq_ext.serve.guard import Keys
@@ -48,8 +48,8 @@ def test_a_line_of_a_megabyte_is_cut_ends_at_the_deadline_and_costs_no_other_any
     serving, engine
 ):
     with serving(max_body=4 << 20, deadline=3.0) as client:
-        assert ask(client, {"source": "x" * (1 << 20)}).status_code == 504
-        assert ask(client, {"source": SOURCE}).json()["text"] and not engine.pending
+        assert v1(client, {"source": "x" * (1 << 20)}).status_code == 504
+        assert v1(client, {"source": SOURCE}).json()["text"] and not engine.pending
 
 
 def test_keys(serving, tmp_path, lines):
@@ -108,7 +108,7 @@ def test_every_known_hash_is_compared(monkeypatch, tmp_path):
 
 def test_the_deadline_frees_the_rows(serving, engine, lines):
     with serving(deadline=0.01) as client:
-        response = ask(client, [{"source": " ".join(lines[:4])}] * 40)
+        response = v1(client, [{"source": " ".join(lines[:4])}] * 40)
         assert response.status_code == 504 and response.json()["error"].startswith(
             "the translation took more than 0.01 seconds"
         )
@@ -244,7 +244,7 @@ def test_a_client_that_reads_slowly_holds_up_no_one(client, engine, lines):
     with raw_socket(client) as raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         raw.sendall(head("/v1/translate", body) + body)
-        assert ask(client, {"source": SOURCE}).json()["text"]
+        assert v1(client, {"source": SOURCE}).json()["text"]
         assert nothing_pending(engine)
         raw.settimeout(60)
         answer = b""
@@ -267,7 +267,7 @@ def test_a_full_queue_is_reported_and_what_was_accepted_is_answered(client, engi
     lock = threading.Lock()
 
     def query(number: int) -> None:
-        response = ask(client, [{"source": lines[(number + i) % len(lines)]} for i in range(100)])
+        response = v1(client, [{"source": lines[(number + i) % len(lines)]} for i in range(100)])
         with lock:
             done.append(response.status_code)
         if response.status_code == 429:
@@ -286,11 +286,11 @@ def test_a_full_queue_is_reported_and_what_was_accepted_is_answered(client, engi
 
 
 def test_an_engine_that_is_killed_under_load_answers_every_request_once(client, engine, lines):
-    expected = [each["text"] for each in ask(client, [{"source": line} for line in lines]).json()]
+    expected = [each["text"] for each in v1(client, [{"source": line} for line in lines]).json()]
     answers: dict[int, str] = {}
 
     def query(number: int) -> None:
-        response = ask(client, {"source": lines[number % len(lines)]})
+        response = v1(client, {"source": lines[number % len(lines)]})
         assert number not in answers
         answers[number] = response.json().get("text") or response.json()["error"]
 
@@ -312,7 +312,7 @@ def test_a_request_that_kills_its_worker_is_answered_with_the_error(client, line
     deadly = next(part for part in parts if len(pieces.encode(part)) + 1 == 4)
     with ThreadPoolExecutor(3) as pool:
         before, found, behind = pool.map(
-            lambda text: ask(client, {"source": text}),
+            lambda text: v1(client, {"source": text}),
             (lines[0], deadly, lines[1]),
         )
     assert before.json()["text"] and behind.json()["text"]

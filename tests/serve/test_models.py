@@ -3,7 +3,6 @@ the command as it is typed."""
 
 import asyncio
 import functools
-import re
 import shutil
 import threading
 import time
@@ -13,7 +12,7 @@ import httpx
 import pytest
 from demo_text import DEMO
 from forked import forked
-from serving import ask, started, until  # noqa: F401  (a fixture)
+from serving import libre, metric, started, until, v1  # noqa: F401  (a fixture)
 
 from fairseq_ext import Translator
 from fairseq_ext.search.report import Translation
@@ -36,25 +35,21 @@ def folder(tmp_path_factory):
     return root
 
 
-def translator(folder, source: str, target: str) -> Translator:
-    return Translator.from_folder(
-        folder / f"{source}-{target}", cpu=True, source_lang=source, target_lang=target
-    )
-
-
-def loaded(client: httpx.Client) -> int:
-    """Models that are loaded, as the metrics say."""
-    return int(
-        float(re.search(r"^fairseq_ext_models (\S+)", client.get("/metrics").text, re.MULTILINE)[1])
-    )
+def through(folder, text: str) -> list[str]:
+    """A text in English, and that in French."""
+    out = [text]
+    for source, target in (("de", "en"), ("en", "fr")):
+        flags = {"cpu": True, "source_lang": source, "target_lang": target}
+        model = Translator.from_folder(folder / f"{source}-{target}", **flags)
+        out.append(model.translate(out[-1:])[0][0].text)
+    return out[1:]
 
 
 def test_one_folder_a_pair(started, folder, tmp_path):  # noqa: F811
     """With one place each pair drops the other, and counts are kept; nothing is loaded
     before it is requested."""
-    _, url, said = started(
-        "--models", str(folder), "--max-models", "1", "--glossary-folder", str(tmp_path)
-    )
+    flags = f"--models {folder} --max-models 1 --glossary-folder {tmp_path}"
+    _, url, said = started(*flags.split())
     assert "ready: de-en, en-fr\n" in said
     with httpx.Client(base_url=url, timeout=120) as client:
         assert client.get("/languages").json() == [
@@ -62,44 +57,29 @@ def test_one_folder_a_pair(started, folder, tmp_path):  # noqa: F811
             {"code": "en", "name": "English", "targets": ["fr"]},
             {"code": "fr", "name": "French", "targets": []},
         ]
-        assert loaded(client) == 0
-        ours, theirs = (translator(folder, *pair) for pair in (("de", "en"), ("en", "fr")))
-        middle = ours.translate([FIRST])[0][0].text
+        assert metric(client, "models") == 0
+        middle, end = through(folder, FIRST)
         for source, target, text, expected in (
-            ("de", "en", FIRST, middle),
-            ("en", "fr", middle, theirs.translate([middle])[0][0].text),
-            ("de", "en", FIRST, middle),
+            ("auto", "en", FIRST, middle),
+            ("en", "fr", middle, end),
+            ("auto", "en", FIRST, middle),
         ):
-            requested = {
-                "q": text,
-                "source": "auto" if source == "de" else source,
-                "target": target,
-            }
-            assert client.post("/translate", json=requested).json()["translatedText"] == expected
-            assert loaded(client) == 1
-        counted = re.search(
-            r"^fairseq_ext_sentences_total (\S+)", client.get("/metrics").text, re.MULTILINE
-        )
-        assert float(counted[1]) == 3, "of engines that are gone, too"
-        wrong = client.post("/translate", json={"q": FIRST, "source": "de", "target": "fr"})
-        assert wrong.json() == {
-            "error": "French (fr) is not available as a target language from German (de)"
-        }
+            found = libre(client, text, source=source, target=target)
+            assert found["translatedText"] == expected and metric(client, "models") == 1
+        assert metric(client, "sentences_total") == 3, "of engines that are gone, too"
+        said = "French (fr) is not available as a target language from German (de)"
+        assert libre(client, FIRST, target="fr") == {"error": said}
         for query, sentence in (
             ("", "this server translates de-en, en-fr: name one"),
             ("?source=de&target=fr", "this server translates"),
         ):
             refused = client.post(f"/v1/translate{query}", json={"source": FIRST})
             assert refused.status_code == 400 and refused.json()["error"].startswith(sentence)
-        requested = client.post(
-            "/v1/translate?source=de", json={"source": FIRST, "glossary": {"Angebot": "quotation"}}
-        ).json()
-        assert "quotation" in requested["text"]
-        assert client.put(
-            "/v1/glossaries/x?source=de&target=en",
-            content="Ordner\tfile\n",
-            headers={"X-Requested-With": "x"},
-        ).is_success
+        record = {"source": FIRST, "glossary": {"Angebot": "quotation"}}
+        found = client.post("/v1/translate?source=de", json=record).json()
+        assert "quotation" in found["text"]
+        path, curl = "/v1/glossaries/x?source=de&target=en", {"X-Requested-With": "x"}
+        assert client.put(path, content=b"Ordner\tfile\n", headers=curl).is_success
         assert client.get("/v1/glossaries?source=de&target=en").json() == {"glossaries": ["x"]}
         assert client.get("/v1/glossaries?source=en&target=fr").json() == {"glossaries": []}
         assert (tmp_path / "de-en" / "x.tsv").is_file()
@@ -108,21 +88,10 @@ def test_one_folder_a_pair(started, folder, tmp_path):  # noqa: F811
 def test_pairs_without_a_model_go_through_a_third_language(started, folder):  # noqa: F811
     _, url, said = started("--models", str(folder), "--pivot", "en")
     assert "ready: de-en, en-fr, de-fr\n" in said
-    ours, theirs = (translator(folder, *pair) for pair in (("de", "en"), ("en", "fr")))
-    expected = [
-        theirs.translate([found[0].text])[0][0].text for found in ours.translate([FIRST, SECOND])
-    ]
+    expected = [through(folder, text)[1] for text in (FIRST, SECOND)]
     with httpx.Client(base_url=url, timeout=120) as client:
-        requested = {
-            "q": f"<p>{FIRST} {SECOND}</p>",
-            "source": "de",
-            "target": "fr",
-            "format": "html",
-        }
-        assert (
-            client.post("/translate", json=requested).json()["translatedText"]
-            == f"<p>{' '.join(expected)}</p>"
-        )
+        page = libre(client, f"<p>{FIRST} {SECOND}</p>", target="fr", format="html")
+        assert page["translatedText"] == f"<p>{' '.join(expected)}</p>"
         at = "/v1/translate?source=de&target=fr"
         answer = client.post(at, json={"source": SECOND, "alignment": True, "nbest": 2}).json()
         assert answer["text"] == expected[1] and len(answer["nbest"]) == 2
@@ -178,16 +147,13 @@ def test_a_broken_folder_stops_no_other_and_those_that_come_are_found(
         refused = client.post("/translate", json=requested)
         assert refused.status_code == 503
         assert refused.json()["error"].startswith("the model dd-en cannot be loaded: ")
-        assert client.post("/translate", json=requested).json() == {"error": "dd is not supported"}
+        assert libre(client, FIRST, source="dd") == {"error": "dd is not supported"}
         assert offered(client) == ["de-en"]
-        assert ask(client, {"source": FIRST}).json()["text"]
+        assert v1(client, {"source": FIRST}).json()["text"]
         copy("ee-en", root)
         shutil.copy(DEMO / "dict.de.txt", root / "cc-en" / "dict.cc.txt")  # it is mended
         assert until(lambda: time.sleep(0.2) or offered(client) == ["cc-en", "de-en", "ee-en"])
-        answers = [
-            client.post("/translate", json={**requested, "source": source}).json()
-            for source in ("cc", "de", "ee")
-        ]
+        answers = [libre(client, FIRST, source=source) for source in ("cc", "de", "ee")]
         assert answers[0] == answers[1] == answers[2] and answers[0]["translatedText"]
         shutil.rmtree(root / "ee-en")
         assert until(lambda: time.sleep(0.2) or offered(client) == ["cc-en", "de-en"])

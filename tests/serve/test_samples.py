@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from serving import FLAGS, ask, listening, upload
+from serving import FLAGS, listening, upload, v1
 
 from fairseq_ext import Engine, Translator, UsageError
 from fairseq_ext.engine.jobs import Job
@@ -48,11 +48,11 @@ def test_the_server_draws_by_a_requests_seed(warm_processes):
     ):
         engine.wait(180)
         records = [{"source": LINE, "nbest": 4, "seed": seed} for seed in (None, 7, 7, MANY)]
-        together = ask(client, records).json()
+        together = v1(client, records).json()
         for seed, answer in zip((3, 7, 7, MANY), together, strict=True):
             assert [(h["text"], round(h["score"], 4)) for h in answer["nbest"]] == drawn(seed)
         assert (
-            ask(client, records[1]).json()["nbest"] == together[1]["nbest"] != together[0]["nbest"]
+            v1(client, records[1]).json()["nbest"] == together[1]["nbest"] != together[0]["nbest"]
         )
         found = client.post(
             "/translate", json={"q": LINE, "source": "de", "target": "en", "alternatives": 3}
@@ -64,7 +64,7 @@ def test_the_server_draws_by_a_requests_seed(warm_processes):
             (MANY + 1, "a whole number"),
             (True, 'has true for "seed"'),
         ):
-            wrong = ask(client, {"source": LINE, "seed": seed})
+            wrong = v1(client, {"source": LINE, "seed": seed})
             assert wrong.status_code == 400 and said in wrong.json()["error"]
 
 
@@ -91,7 +91,7 @@ def test_each_sentence_of_a_text_has_its_own_samples_by_every_entry(warm_process
     ):
         engine.wait(180)
         records = [{"source": text, "seed": 7}, {"source": page, "seed": 7, "format": format}]
-        assert [answer["text"] for answer in ask(client, records).json()] == [*expected]
+        assert [answer["text"] for answer in v1(client, records).json()] == [*expected]
         assert engine.submit_text(text, seed=7).result(60).text == expected[0]
         made = upload(client, there.name, there.read_bytes()).json()
         made = client.get(made["translatedFileUrl"]).content

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from serving import JSON, TSV, ask, ended, upload
+from serving import JSON, TSV, ended, upload, v1
 
 DICTIONARY = {"source_lang": "de", "target_lang": "en", "entries_format": "tsv"}
 TERMS = {**DICTIONARY, "entries": "Port\tport"}
@@ -54,7 +54,7 @@ def test_one_glossary_is_replaced_by_several_at_once(client, settings):
 def test_a_glossary_that_is_deleted_while_it_is_read(client, monkeypatch):
     assert client.put("/v1/glossaries/a", content="a\tb\n", headers=TSV).is_success
     body = {"source": "a", "glossary": "a"}
-    assert ask(client, body).is_success  # its digest is known
+    assert v1(client, body).is_success  # its digest is known
 
     def gone(path):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
