@@ -89,9 +89,13 @@ from typing import Literal
 
 from typing_extensions import TypedDict
 
-Text = str | PathLike[str]
+# a flag that is None is not given
+Text = str | PathLike[str] | None
+Number = int | None
+Real = float | None
+Switch = bool | None
 
-'''  # noqa: E501
+'''
 
 
 def actions() -> Iterator[Action]:
@@ -133,22 +137,22 @@ def keyword(action: Action) -> str | None:
 def type_of(action: Action) -> str:
     """A flag's type, as it is written in Python."""
     if isinstance(action, (argparse._StoreTrueAction, argparse._StoreFalseAction)):
-        return "bool"
+        return "Switch"
     if action.choices is not None:
         kind = (
-            f"Literal[{', '.join(repr(str(choice)) for choice in sorted(map(str, action.choices)))}"
-            "]"
-        ).replace("'", '"')
+            f"Literal[{', '.join(repr(each) for each in sorted(map(str, action.choices)))}, None]"
+        )
+        kind = kind.replace("'", '"')
     else:
-        kind = {int: "int", float: "float"}.get(action.type, "Text")  # type: ignore[call-overload]
+        kind = {int: "Number", float: "Real"}.get(action.type, "Text")  # type: ignore[call-overload]
     if action.nargs in ("+", "*"):
-        return f"Sequence[{kind}]"
+        return f"Sequence[{kind}] | None"
     return f"{kind} | bool" if action.nargs == "?" else kind
 
 
 def written(name: str, action: Action) -> str:
     """A flag's line."""
-    line = f"    {name}: {type_of(action)} | None"
+    line = f"    {name}: {type_of(action)}"
     if len(line) > 100:  # a long list of choices
         head, _, rest = line.partition("Literal[")
         choices, _, tail = rest.rpartition("]")
