@@ -166,7 +166,7 @@ def damaged_data(why: str) -> str:
     return f"the data set cannot be read ({cut(why)}): {way_out}"
 
 
-def missing_file(error: Any, found: re.Match[str]) -> str | None:
+def missing_file(error: OSError, found: re.Match[str]) -> str | None:
     """Return the sentence for a missing file; None if the error names no file."""
     text, path = str(error), error.filename
     if path == "":
@@ -193,7 +193,7 @@ def missing_file(error: Any, found: re.Match[str]) -> str | None:
     return f"--user-dir {text} does not exist: correct the path" if is_folder else None
 
 
-def unwritable(error: Any, found: re.Match[str]) -> str | None:
+def unwritable(error: UnicodeEncodeError, found: re.Match[str]) -> str | None:
     """Return the sentence for an encoding of the output that lacks a character; None for UTF-8,
     which has all characters."""
     if error.encoding.lower().replace("-", "").startswith("utf8"):

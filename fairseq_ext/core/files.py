@@ -309,13 +309,13 @@ def umask() -> int:
 # ---- JSON with a digest that shows whether it was changed
 
 
-def with_digest(record: Mapping[str, Any]) -> dict[str, Any]:
+def with_digest(record: Mapping[str, object]) -> dict:
     """Return the record with JSON types only, and with a digest of its content."""
     kept = json.loads(json.dumps(record, ensure_ascii=False).encode("utf-8", "replace"))
     return {**kept, "sha256": content_digest(kept)}
 
 
-def verify_digest(text: bytes) -> dict[str, Any]:
+def verify_digest(text: bytes) -> dict:
     """Return the JSON object that `with_digest` has made, without its digest.
 
     Errors: ValueError if it was changed; the text can follow "because".
@@ -327,7 +327,7 @@ def verify_digest(text: bytes) -> dict[str, Any]:
     raise ValueError("its content is not what was written")
 
 
-def content_digest(record: dict[str, Any]) -> str:
+def content_digest(record: Mapping[str, object]) -> str:
     """Return half of the SHA-256 of a record's content."""
     return sha256([json.dumps(record, sort_keys=True).encode()])[:32]
 
@@ -399,7 +399,7 @@ DIGEST_BLOCK = 1 << 20  # bytes
 SHOWN = 32  # hexadecimal digits
 
 
-def sha256(parts: Iterable[Any]) -> str:
+def sha256(parts: Iterable) -> str:
     """Return the SHA-256, in hexadecimal, of bytes (or dense arrays of NumPy) one after another.
 
     Every digest of a file that this package writes is one of these.

@@ -117,7 +117,12 @@ def written(entries: Iterable[Entry]) -> Iterator[str]:
         yield "\t".join(" ".join(cell.split()) for cell in row) + "\n"
 
 
-def tab_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:
+# the line, and the fields of its entry: source, targets, case and whether it is optional; or the
+# line's error
+EntryRow = tuple[int, tuple[Any, ...] | UsageError]
+
+
+def tab_rows(path: str, flag: str, languages: Languages) -> Iterator[EntryRow]:
     """Yield (line, (source, targets) or the error) of a tab-separated file."""
     rows = (
         (number, line if isinstance(line, UsageError) else line.split("\t"))
@@ -126,7 +131,7 @@ def tab_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, 
     yield from entries(rows, path, languages, "write the source term, one tab, the target term")
 
 
-def json_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:
+def json_rows(path: str, flag: str, languages: Languages) -> Iterator[EntryRow]:
     """Yield number and entry of each line of a JSONL file."""
     for number, line in numbered(path, flag):
         if isinstance(line, UsageError):
@@ -148,7 +153,7 @@ def json_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int,
                 yield number, UsageError(f"line {number} of {path} is not an entry: {how}")
 
 
-def csv_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:
+def csv_rows(path: str, flag: str, languages: Languages) -> Iterator[EntryRow]:
     """Yield number and entry of each row of a CSV file; a row of several lines has the number of
     the last one."""
     lines = [line for _, line in numbered(path, flag)]
@@ -158,12 +163,12 @@ def csv_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, 
     yield from entries(csv_table("\n".join(map(str, lines)), path), path, languages)
 
 
-def xlsx_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:
+def xlsx_rows(path: str, flag: str, languages: Languages) -> Iterator[EntryRow]:
     """Yield number and entry of each row of the first sheet of an XLSX file."""
     yield from entries(xlsx_table(path, flag), path, languages)
 
 
-def tbx_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:
+def tbx_rows(path: str, flag: str, languages: Languages) -> Iterator[EntryRow]:
     """Yield line and entry of each source term of a TBX or TMX file."""
     yield from rows(path, flag, languages.source, languages.target)
 
@@ -279,11 +284,11 @@ def xlsx_table(path: str, flag: str) -> Iterator[Row]:
 
 
 def entries(
-    rows: Iterable[tuple[int, Any]],
+    rows: Iterable[tuple[int, list[str] | UsageError]],
     path: str,
     languages: Languages,
     one_way: str = "",
-) -> Iterator[tuple[int, Any]]:
+) -> Iterator[EntryRow]:
     """Yield (line, (source, targets) or the error) for each row of a table that is not empty; a row
     may be the error of its line.
 

@@ -7,8 +7,11 @@ is counted. Strategies hold their section and count in it; it is never replaced.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
+
+from typing_extensions import Self
 
 # ---- Typed counters
 #
@@ -60,7 +63,12 @@ class Items(list):
     """Records in the order in which they are added; `+=` changes the list itself."""
 
 
-def merge(ours: Any, theirs: Any) -> Any:
+# a number, a text, or one of these classes; a `Section` has several by name
+Counter = Any
+Counters = dict[str, Counter]
+
+
+def merge(ours: Counter, theirs: Counter) -> Counter:
     """Return two counters of one kind as one; `ours` is changed in place if it is mutable.
 
     Errors: ValueError for different texts.
@@ -77,7 +85,7 @@ def merge(ours: Any, theirs: Any) -> Any:
     return ours
 
 
-def difference(after: Any, before: Any) -> Any:
+def difference(after: Counter, before: Counter) -> Counter:
     """Return what was counted between two states of one counter; before: None if it did not exist
     yet."""
     if before is None or isinstance(after, (str, Setting)):
@@ -87,7 +95,7 @@ def difference(after: Any, before: Any) -> Any:
     return Items(after[len(before) :]) if isinstance(after, Items) else after - before
 
 
-def copy_counter(value: Any) -> Any:
+def copy_counter(value: Counter) -> Counter:
     """Return a copy of a counter that does not change with the original."""
     return (
         value.copy()
@@ -98,7 +106,7 @@ def copy_counter(value: Any) -> Any:
     )
 
 
-def mark_counter(value: Any) -> Any:
+def mark_counter(value: Counter) -> Counter:
     """Return the mark that `rollback` needs to restore a counter."""
     return (
         value.mark()
@@ -109,7 +117,7 @@ def mark_counter(value: Any) -> Any:
     )
 
 
-def readable(value: Any) -> Any:
+def readable(value: Counter) -> Counter:
     """Return a counter's value in the JSON object."""
     if isinstance(value, Section):
         return value.as_dict()
@@ -134,7 +142,7 @@ class Section:
             if hasattr(value, "item") and not name.startswith("_"):
                 setattr(self, name, value.item())
 
-    def counters(self) -> dict[str, Any]:
+    def counters(self) -> Counters:
         """Return each counter that applies, on the host; empty texts do not apply."""
         self.settle()
         return {
@@ -149,26 +157,26 @@ class Section:
         for name, theirs in part.counters().items():
             setattr(self, name, merge(ours.get(name), theirs))
 
-    def since(self, before: Section) -> Any:
+    def since(self, before: Self) -> Self:
         """Return what was counted since `before`, an earlier copy of this section, was made."""
         out, then = self.copy(), before.counters()
         for name, value in self.counters().items():
             setattr(out, name, difference(value, then.get(name)))
         return out
 
-    def copy(self) -> Any:
+    def copy(self) -> Self:
         """Return a copy that counts independently."""
         self.settle()
         out = copy.copy(self)
         vars(out).update({name: copy_counter(value) for name, value in vars(self).items()})
         return out
 
-    def mark(self) -> dict[str, Any]:
+    def mark(self) -> Counters:
         """Return the mark that `rollback` needs: counters by name; the length of a list, the mark
         of a section."""
         return {name: mark_counter(value) for name, value in self.counters().items()}
 
-    def rollback(self, mark: dict[str, Any]) -> None:
+    def rollback(self, mark: Counters) -> None:
         """Restore the counts at the time of `mark`; counters that did not exist then are reset."""
         for name, value in self.counters().items():
             if isinstance(value, Items):
@@ -178,30 +186,30 @@ class Section:
             else:
                 setattr(self, name, mark.get(name, getattr(type(self), name, None)))
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Counters:
         """Return the JSON object for people."""
         return {name: readable(value) for name, value in self.counters().items()}
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Counters:
         """Return the JSON object that `restored` reads: every counter with its kind."""
         return {name: recorded(value) for name, value in self.counters().items()}
 
     @classmethod
-    def restored(cls, record: dict[str, Any]) -> Any:
+    def restored(cls, record: Counters) -> Self:
         """Return the section of a record; sections inside it have the class Section."""
         out = cls()
         vars(out).update({name: unrecorded(value) for name, value in record.items()})
         return out
 
 
-KINDS: dict[str, Any] = {
+KINDS: dict[str, Callable] = {
     "ratio": Ratio,
     "setting": Setting,
     "items": lambda *items: Items(items),
 }
 
 
-def recorded(value: Any) -> Any:
+def recorded(value: Counter) -> Counter:
     """Return a counter in the form of a record: a number or a text unchanged, another kind as [its
     name, its parts], a section as an object."""
     if isinstance(value, Section):
@@ -213,7 +221,7 @@ def recorded(value: Any) -> Any:
     return ["setting", value.number] if isinstance(value, Setting) else value
 
 
-def unrecorded(value: Any) -> Any:
+def unrecorded(value: Counter) -> Counter:
     """Return the counter of a record."""
     if isinstance(value, dict):
         return Section.restored(value)
@@ -245,11 +253,11 @@ class Stats(Section):
     # number of times that sentences started while others were live, or after them; streaming only
     refills: int | None = None
     # the next two: an int, or a tensor that is copied to the host when it is read
-    expansions: Any = None  # live hypotheses that the decoder has continued; beam search only
-    dropped_rows: Any = None  # candidates that would have become rows without pruning
+    expansions: Counter = None  # live hypotheses that the decoder has continued; beam search only
+    dropped_rows: Counter = None  # candidates that would have become rows without pruning
     _own_loop: bool = True  # False: fairseq's own loop decodes and does not count its work
 
-    def section(self, kind: type[S], *arguments: Any) -> S:
+    def section(self, kind: type[S], *arguments: object) -> S:
         """Return the section of this kind; it is created from the arguments if needed."""
         if kind.key not in vars(self):
             setattr(self, kind.key, kind(*arguments))
@@ -259,13 +267,13 @@ class Stats(Section):
         """Return the section of this kind; None if there is none."""
         return vars(self).get(kind.key)
 
-    def drop(self, dropped: Any) -> None:
+    def drop(self, dropped: Counter) -> None:
         """Count the rows that pruning has dropped (a tensor of any shape, true for a dropped
         row)."""
         count = dropped.sum()
         self.dropped_rows = count if self.dropped_rows is None else self.dropped_rows + count
 
-    def expand(self, hypotheses: Any) -> None:
+    def expand(self, hypotheses: Counter) -> None:
         """Count live hypotheses that the decoder continues."""
         self.expansions = hypotheses if self.expansions is None else self.expansions + hypotheses
 
@@ -295,13 +303,13 @@ class Stats(Section):
         calls."""
         self._own_loop = False
 
-    def mark(self) -> dict[str, Any]:
+    def mark(self) -> Counters:
         """Return the mark that `rollback` needs. It has only the counters of results, so that it is
         cheap enough for every batch."""
         sections = {section.key: section.mark() for section in self.of_sentences()}
         return {"sentences": self.sentences, "target_tokens": self.target_tokens, **sections}
 
-    def rollback(self, mark: dict[str, Any]) -> None:
+    def rollback(self, mark: Counters) -> None:
         """Restore the counters of results after a failed search whose sentences are searched again.
         The work done stays counted."""
         self.sentences, self.target_tokens = mark["sentences"], mark["target_tokens"]
@@ -316,7 +324,7 @@ class Stats(Section):
             if isinstance(value, Section) and value.counts_answers
         ]
 
-    def counters(self) -> dict[str, Any]:
+    def counters(self) -> Counters:
         found = super().counters()
         return (
             found

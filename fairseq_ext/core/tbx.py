@@ -11,7 +11,6 @@ concept's target terms are its alternatives.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from lxml import etree
 
@@ -34,7 +33,7 @@ NOT_USED = ("deprecatedTerm-admn-sts", "supersededTerm-admn-sts")
 
 def rows(
     path: str, flag: str, source_lang: str | None, target_lang: str | None
-) -> Iterator[tuple[int, Any]]:
+) -> Iterator[tuple[int, tuple[str, list[str]]]]:
     """Yield (line, (source, targets)) for each source term; concepts that lack one of the languages
     are left out.
 
@@ -84,7 +83,7 @@ def rows(
         )
 
 
-def sections(concept: Any) -> Iterator[tuple[str, list[tuple[int, str]]]]:
+def sections(concept: etree._Element) -> Iterator[tuple[str, list[tuple[int, str]]]]:
     """Yield a concept's languages, each with (line, term) of the terms in use."""
     for section in concept:
         if name_of(section) in SECTIONS:
@@ -109,7 +108,7 @@ def of_language(terms: dict[str, list[tuple[int, str]]], language: str) -> list[
     return [term for name in (own or near) for term in terms[name]]
 
 
-def shown(element: Any) -> Iterator[str]:
+def shown(element: etree._Element) -> Iterator[str]:
     """Yield the text of a term, without formatting codes of a program (TMX's bpt, ept, ph and
     it)."""
     yield element.text or ""
@@ -119,6 +118,6 @@ def shown(element: Any) -> Iterator[str]:
         yield child.tail or ""
 
 
-def name_of(element: Any) -> str:
+def name_of(element: etree._Element) -> str:
     """Return the element's name without its namespace; "" for comments."""
     return etree.QName(element).localname if isinstance(element.tag, str) else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,4 +44,4 @@ class Banks:
     infeasible: list[bool]  # (N,)
     total: list[int]  # (N,) constraint tokens
     slots: list[int]  # (N,) rows that the banks of each sentence share
-    keepalive: Any  # objects that the structure points to
+    keepalive: object  # objects that the structure points to

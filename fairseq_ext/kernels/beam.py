@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairseq_ext.kernels.library import declarations, loaded, new, pointer
+from fairseq_ext.kernels.library import CData, declarations, loaded, new, pointer
 
 if TYPE_CHECKING:  # translate.py starts without torch
     from torch import Tensor
@@ -77,7 +77,7 @@ class StrategyRules:
     max_extra_tokens: int | None = None
     max_nats_per_token: float | None = None
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, object]:
         """Return the fields that are set."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
@@ -89,11 +89,11 @@ class CompiledSentence:
     search.
     """
 
-    def __init__(self, rules: Any, k: int, enough: int):
+    def __init__(self, rules: CData, k: int, enough: int):
         self.rules, self.k, self.enough = rules, k, enough
         self.struct = new("Sentence", rules=rules, enough=enough)
         self.arrays: dict[str, np.ndarray] = {}
-        self.pointers: dict[str, Any] = {}  # to the arrays
+        self.pointers: dict[str, CData] = {}  # to the arrays
         self.order_arrays = {
             name: np.zeros(enough, np.int64) for name in ("order", "unconfirmed", "found_length")
         }
@@ -102,7 +102,7 @@ class CompiledSentence:
         for name, array in (*self.order_arrays.items(), ("best", self.best)):
             setattr(self.struct, name, pointer(array))
         self.states = np.zeros((len(STATES), 0), np.int64)  # (4, at least k x G)
-        self.keepalive: Any = None  # objects that the structure points to
+        self.keepalive: object = None  # objects that the structure points to
         self.words: Any = None  # the ids of `list_`
         self.set_capacity_(FIRST_PLACES)
 
@@ -257,7 +257,7 @@ class CompiledBatch:
         """Number of rows of all sentences."""
         return sum(sentence.struct.rows for sentence in self.live)
 
-    def run_steps(self, most: int, reader: Any, step: Any) -> SearchResult:
+    def run_steps(self, most: int, reader: CData, step: CData) -> SearchResult:
         """Make at most `most` steps; stop after a step that ends a sentence.
 
         reader, step: `struct` and `step_struct` of a CompiledReader (kernels/transformer.py).

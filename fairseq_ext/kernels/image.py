@@ -10,12 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fairseq_ext.core.files import replace, sha256
-from fairseq_ext.kernels.library import declarations
+from fairseq_ext.kernels.library import CData, declarations
 
 LINE = 64  # alignment of blocks in bytes; the file begins with LINE digits of its digest
 
@@ -27,8 +26,8 @@ def up(size: int) -> int:
 
 def save(
     path: Path,
-    about: Mapping[str, Any],
-    structures: Mapping[str, Any],
+    about: Mapping[str, object],
+    structures: Mapping[str, CData],
     arrays: Mapping[str, np.ndarray],
     others: Iterable[np.ndarray],
 ) -> None:
@@ -56,7 +55,10 @@ def save(
         name: (at[each.ctypes.data], each.dtype.str, each.shape) for name, each in named.items()
     }
     head = json.dumps({**about, "places": places, "pointers": pointers}).encode()
-    parts: list[Any] = [len(head).to_bytes(LINE, "little"), head.ljust(up(len(head)))]
+    parts: list = [
+        len(head).to_bytes(LINE, "little"),
+        head.ljust(up(len(head))),
+    ]
     parts += [
         part
         for block in blocks.values()
@@ -78,7 +80,7 @@ class Image:
         self.start = self.blocks.ctypes.data
         self.blocks.view(np.int64)[self.about["pointers"]] += self.start
 
-    def structure(self, name: str, kind: str = "void") -> Any:
+    def structure(self, name: str, kind: str = "void") -> CData:
         """Return a pointer to a structure of this kind."""
         return declarations().cast(f"{kind} *", self.start + self.about["places"][name][0])
 

@@ -29,9 +29,9 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fairseq_ext.core import command_line
 from fairseq_ext.core.errors import UsageError
@@ -48,6 +48,13 @@ from fairseq_ext.kernels.compiling import (
     compiler,
 )
 
+if TYPE_CHECKING:
+    import numpy as np
+    from cffi import FFI
+    from torch import Tensor
+
+CData: TypeAlias = "FFI.CData"  # a structure, or a pointer
+Array: TypeAlias = "Tensor | np.ndarray | None"
 logger = logging.getLogger("fairseq_ext")
 VARIABLE = "FAIRSEQ_EXT_KERNELS"
 TRY_CODE = (
@@ -306,7 +313,7 @@ def give_back_memory() -> None:
 
 
 @functools.cache
-def declarations() -> Any:
+def declarations() -> FFI:
     """Return cffi's form of abi.h.
 
     It is made once and kept in the cache folder: parsing takes 80 ms, a third of a command's start.
@@ -314,7 +321,7 @@ def declarations() -> Any:
     import _cffi_backend
 
     text = ABI.read_text("utf-8")
-    found: dict[str, Any] = {}
+    found: dict[str, FFI] = {}
     key = sha256([f"{_cffi_backend.__version__} {text}".encode()])[:16]
     try:
         file = private_folder() / f"abi-{key}.py"
@@ -331,7 +338,7 @@ def declarations() -> Any:
         return parse(text)
 
 
-def parse(text: str) -> Any:
+def parse(text: str) -> FFI:
     """Return cffi's form of declarations in C."""
     import cffi
 
@@ -340,7 +347,7 @@ def parse(text: str) -> Any:
     return parsed
 
 
-def new(kind: str, /, *values: Any, **fields: Any) -> Any:
+def new(kind: str, /, *values: object, **fields: object) -> CData:
     """Return a pointer to a new structure of abi.h; what its fields point to must live as long.
     They are given in their order or by name."""
     return declarations().new(f"{kind} *", fields or values)
@@ -354,10 +361,10 @@ class Library:
         self.file = file
         self.functions = declarations().dlopen(str(file))
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Callable:
         function = getattr(self.functions, name)
 
-        def call(*arguments: Any) -> Any:
+        def call(*arguments: object) -> int:
             result = function(*arguments)
             if result == OUT_OF_MEMORY:
                 raise MemoryError(f"{name} of the compiled library needs more memory")
@@ -394,7 +401,7 @@ def loaded() -> Library:
     return found
 
 
-def pointer(array: Any) -> Any:
+def pointer(array: Array) -> CData:
     """Return a pointer to the elements of an array (a tensor on a CPU, or a NumPy array), the null
     pointer for None. The array must live as long as the pointer is used."""
     if array is None:
@@ -403,7 +410,7 @@ def pointer(array: Any) -> Any:
     return declarations().cast("void *", at)
 
 
-def address(array: Any, dtype: Any, *shape: int | None) -> Any:
+def address(array: Any, dtype: object, *shape: int | None) -> CData:
     """Return the `pointer` to a dense array on a CPU. shape: None stands for any size; without it,
     any shape is allowed.
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
 
-from fairseq_ext.kernels.library import address, loaded, new, pointer
+from fairseq_ext.kernels.library import CData, address, loaded, new, pointer
 from fairseq_ext.kernels.transformer import CompiledReader
 
 BUFFERS = {
@@ -44,7 +43,7 @@ class CompiledMethod:
     """
 
     name: str  # of the functions: draft_NAME, learn_NAME, commit_NAME
-    state: Any
+    state: CData
     drafter: CompiledDrafter
     learns: bool = False
 
@@ -126,11 +125,11 @@ class CompiledDrafter:
     fields: of its structure; keepalive: objects that they point to.
     """
 
-    fields: tuple[Any, Any]
+    fields: tuple[CData, CData]
     keepalive: tuple
 
     @staticmethod
-    def for_function(name: str, state: Any = None, *keepalive: Any) -> CompiledDrafter:
+    def for_function(name: str, state: CData = None, *keepalive: object) -> CompiledDrafter:
         """Return the drafter with the compiled function propose_NAME."""
         function = getattr(loaded().functions, f"propose_{name}")
         fields = function, pointer(None) if state is None else state

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_ext.kernels.library import address, declarations, loaded, new, pointer
+from fairseq_ext.kernels.library import CData, address, declarations, loaded, new, pointer
 
 EPILOGUES = {"none": 0, "relu": 1, "gelu": 2, "silu": 3}
 KIND_OF_BITS = {32: 0, 8: 1, 16: 2}  # by bits of the weights
@@ -111,7 +111,7 @@ class PackedLinear:
         return y
 
 
-def norm_fields(norm: Any) -> tuple[Any, ...]:
+def norm_fields(norm: Any) -> tuple[CData, CData, float]:
     """Return the fields of a norm (model/transformer/weights.py, Norm, or None)."""
     _, weight, bias, eps = norm.arguments if norm else (None, None, None, 0.0)
     return address(weight, torch.float32), address(bias, torch.float32), eps
@@ -138,8 +138,8 @@ class CompiledNorm:
 class LayerStack:
     """All layers of an encoder or decoder as one compiled call."""
 
-    struct: Any
-    keepalive: Any  # objects that the structures point to
+    struct: CData
+    keepalive: tuple  # objects that the structures point to
 
     @staticmethod
     def from_layers(
@@ -196,7 +196,12 @@ class LayerStack:
         loaded().decode(self.struct, struct)
 
     def decode_lines_(
-        self, x: Tensor, lines: np.ndarray, target: Tensor, source: Any, attention: Any = None
+        self,
+        x: Tensor,
+        lines: np.ndarray,
+        target: Tensor,
+        source: Any,
+        attention: Tensor | None = None,
     ) -> None:
         """Turn embedded tokens x (N, d), a line each, into features, in place.
 
@@ -221,7 +226,7 @@ def line_dtype() -> np.dtype:
     return np.dtype([(name, np.int64) for name, _ in fields])
 
 
-def cache_fields(value: Tensor) -> tuple[Any, ...]:
+def cache_fields(value: Tensor) -> tuple[CData, int, int, int, int, int]:
     """Return the address and strides of keys and values (L, 2, slots, H, positions, h),
     positions and features dense."""
     layer, pair, sentence, head, position, feature = value.stride()
@@ -248,7 +253,7 @@ class CompiledReader:
         output: PackedLinear,
         embedding: Tensor,
         scale: float,
-        step_struct: Any,
+        step_struct: CData,
         norm: Any = None,
     ):
         self.step_struct, self.keepalive = step_struct, (layers, output, embedding, norm)

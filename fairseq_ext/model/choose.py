@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from fairseq.models import (
@@ -23,6 +22,7 @@ from fairseq.models.fairseq_model import BaseFairseqModel
 from fairseq.models.fconv_self_att import FConvModelSelfAtt
 from fairseq.models.nat import FairseqNATModel
 from fairseq.models.transformer_from_pretrained_xlm import TransformerFromPretrainedXLMModel
+from fairseq.tasks import FairseqTask
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.multilingual_language_modeling import MultilingualLanguageModelingTask
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
@@ -128,7 +128,7 @@ def may_be_rounded(weights: Weights) -> bool:
 # allowed: their properties are not known here.
 
 # kind of model -> the tasks of ours that generate with it, and one of their names
-KINDS: dict[type, tuple[Any, str]] = {
+KINDS: dict[type, tuple[type | tuple[type, ...], str]] = {
     FairseqLanguageModel: (
         (LanguageModelingTask, MultilingualLanguageModelingTask),
         "language_modeling_ext",
@@ -143,7 +143,7 @@ STOCK_ONLY = (FairseqNATModel, TransformerFromPretrainedXLMModel)
 STOCK_FOLDERS = {"model_parallel", "speech_to_speech", "text_to_speech"}
 
 
-def refusal_reason(architecture: str, task: Any) -> str | None:
+def refusal_reason(architecture: str, task: FairseqTask) -> str | None:
     """Return why a task of ours cannot generate with an architecture (fairseq's --arch), and which
     task can; None if ours can."""
     kind = ARCH_MODEL_REGISTRY.get(architecture) or MODEL_REGISTRY.get(architecture)

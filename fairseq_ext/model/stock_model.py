@@ -43,8 +43,8 @@ FEW_SENTENCES = 2
 class ModelRows:
     """A model's state of a group of rows."""
 
-    source: Any  # encoder output
-    row_source: Any  # encoder output as input of the decoder: per sentence, or per row
+    source: EncoderOutput
+    row_source: EncoderOutput  # as input of the decoder: per sentence, or per row
     state: State  # fairseq's incremental state
     cross_per_row: bool  # the cross-attention cache is per row, not per sentence
 
@@ -53,6 +53,10 @@ class ModelRows:
         modified."""
         state = {name: copy.copy(buffer) for name, buffer in self.state.items()}
         return dataclasses.replace(self, state=state)
+
+
+# a Transformer's dictionary, an LSTM's tuple; None for a model without an encoder
+EncoderOutput = Any
 
 
 class StockModel:
@@ -232,7 +236,7 @@ def model_of_pair(model: BaseFairseqModel) -> BaseFairseqModel:
     return model
 
 
-def copy_encoder_output(source: Any) -> Any:
+def copy_encoder_output(source: EncoderOutput) -> EncoderOutput:
     """Return an encoder's output in new dictionaries with the same tensors."""
     return (
         {name: copy_encoder_output(value) for name, value in source.items()}
@@ -265,7 +269,7 @@ def joined(parts: list[Tensor], dim: int, padded: int, fill: float = 0.0) -> Ten
     )
 
 
-def join_sources(a: Any, b: Any) -> Any:
+def join_sources(a: EncoderOutput, b: EncoderOutput) -> EncoderOutput:
     """Return two encoder outputs as one: a Transformer's dictionary, an LSTM's tuple, or None for a
     model without an encoder."""
     if a is None:
@@ -288,7 +292,7 @@ def join_sources(a: Any, b: Any) -> Any:
     }
 
 
-def join_attention(buffers: list[Any], times: list[int]) -> dict[str, Tensor | None]:
+def join_attention(buffers: list[dict[str, Tensor]], times: list[int]) -> dict[str, Tensor | None]:
     """Return the cached keys and values of two groups as one.
 
     times: for each group, the number of repetitions of its cache entries.
@@ -310,7 +314,9 @@ def join_attention(buffers: list[Any], times: list[int]) -> dict[str, Tensor | N
     }
 
 
-def join_lstm(decoder: LSTMDecoder, a: tuple[State, Any], b: tuple[State, Any]) -> State:
+def join_lstm(
+    decoder: LSTMDecoder, a: tuple[State, EncoderOutput], b: tuple[State, EncoderOutput]
+) -> State:
     """Return the state of two groups as one. a, b: incremental state and encoder output by row."""
     joined: dict[str, Tensor | None] = {}
     parts = [lstm_state(decoder, state, source) for state, source in (a, b)]
@@ -322,7 +328,9 @@ def join_lstm(decoder: LSTMDecoder, a: tuple[State, Any], b: tuple[State, Any]) 
     return out
 
 
-def lstm_state(decoder: LSTMDecoder, state: State, source: Any) -> dict[str, Tensor | None]:
+def lstm_state(
+    decoder: LSTMDecoder, state: State, source: EncoderOutput
+) -> dict[str, Tensor | None]:
     """Return the state of rows. Rows that have read nothing get it from the encoder, as in
     fairseq's first step."""
     if state:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import gc
 import inspect
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -31,6 +31,7 @@ from fairseq.tasks import (
 )
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation import TranslationTask
+from omegaconf import DictConfig
 
 from fairseq_ext.core.command_line import is_fairseq_command
 from fairseq_ext.core.errors import UsageError, cut
@@ -220,19 +221,19 @@ class Extended(GeneratorBuilderMixin):
     """The methods of an *_ext task in front of its stock task: each passes fairseq's call to
     `session`."""
 
-    cfg: Any
-    args: Any
+    cfg: DictConfig
+    args: Namespace
     registered: str  # --task
     lacks: frozenset[str]
     session: Session
     trained_on: str | None = None  # the data folder that the checkpoint's settings name
-    task_state: Any = None  # the task's state in the checkpoint
+    task_state: dict | None = None  # the task's state in the checkpoint
 
     def __init__(self, *arguments, **more):
         super().__init__(*arguments, **more)
         self.session = Session(self)
 
-    def flags(self) -> Any:
+    def flags(self) -> DictConfig | Namespace:
         """Return the task's settings as fairseq keeps them: ours and the stock task's."""
         return self.args if isinstance(self, LegacyFairseqTask) else self.cfg
 

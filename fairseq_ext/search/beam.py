@@ -5,16 +5,17 @@ Shapes: S live sentences, n live rows, L tokens so far.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+Cached = TypeVar("Cached")
 NOT_YET = -1  # fills the columns before the first token of a row that is shorter than others
 
 
@@ -98,11 +99,12 @@ class Beam:
         """Return (S,) pool number of each live sentence."""
         return self.cached_for_live("live", lambda: upload(self.live, self.device))
 
-    def cached_for_live(self, name: str, make: Callable[[], Any]) -> Any:
+    def cached_for_live(self, name: str, make: Callable[[], Cached]) -> Cached:
         """Return a value that depends on the live sentences; `make` is called the first time."""
         if name not in self.live_cache:
             self.live_cache[name] = make()
-        return self.live_cache[name]
+        found: Cached = self.live_cache[name]
+        return found
 
     def sentence_of_row(self) -> Tensor:
         """Return (n,) place in `live` of each row's sentence."""
@@ -361,7 +363,7 @@ class Attention:
 # ---- From the host to a device
 
 
-def upload(values: Any, device: torch.device) -> Tensor:
+def upload(values: Sequence | np.ndarray | Tensor, device: torch.device) -> Tensor:
     """Return a list, an array or a tensor of the host as a tensor of a device, without waiting for
     the device to finish its queue, as `torch.tensor(values, device=device)` would."""
     return (

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -160,7 +159,7 @@ class Group:
 
     beam: Beam
     # the decoder's rows of a group that is set aside; None while the decoder holds it
-    rows: Any = None
+    rows: Tensor | None = None
 
 
 class Groups:

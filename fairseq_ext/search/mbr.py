@@ -20,9 +20,10 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from fairseq_ext.core.errors import SentenceError, UsageError, cut
@@ -117,10 +118,9 @@ class BayesRisk:
         known = np.zeros((len(candidates), 0))
         while seen < len(order):
             new = order[seen : max(PRUNE_FIRST_REFERENCES, 2 * seen)]
-            utilities = self.utility(
-                [candidates[i] for i in left], [references[i] for i in new], source
-            )
-            known, seen = np.hstack([known, np.asarray(utilities, dtype=float)]), seen + len(new)
+            some = [candidates[i] for i in left], [references[i] for i in new]
+            utilities = np.asarray(self.utility(*some, source), dtype=float)
+            known, seen = np.hstack([known, utilities]), seen + len(new)
             part = weights[order[:seen]]
             if seen < len(order):
                 # (draws, references): number of times that each reference is drawn
@@ -141,7 +141,7 @@ class BayesRisk:
 
 
 # candidates, references, source -> (C, R), higher is better
-Utility = Callable[[Sequence[str], Sequence[str], str], Any]
+Utility = Callable[[Sequence[str], Sequence[str], str], ArrayLike]
 
 
 def utility_of(flags: CandidateFlags) -> Utility:
@@ -166,7 +166,7 @@ def sacrebleu_utility(name: str) -> Utility:
         "ter": (TER(), -1),
     }[name]
 
-    def utility(candidates: Sequence[str], references: Sequence[str], source: str) -> Any:
+    def utility(candidates: Sequence[str], references: Sequence[str], source: str) -> ArrayLike:
         return [
             [sign * metric.sentence_score(candidate, [reference]).score for reference in references]
             for candidate in candidates
@@ -216,7 +216,7 @@ def aggregated_chrf() -> Utility:
             "--mbr-aggregate needs fastchrf: pip install fastchrf, or leave it out"
         ) from None
 
-    def utility(candidates: Sequence[str], references: Sequence[str], source: str) -> Any:
+    def utility(candidates: Sequence[str], references: Sequence[str], source: str) -> ArrayLike:
         if not fastchrf_can_run():
             raise UsageError(
                 "--mbr-aggregate cannot run in a process that was forked after another use of it: "
@@ -245,7 +245,7 @@ def user_utility(name: str) -> Utility:
     finally:
         sys.path.remove(os.getcwd())
 
-    def utility(candidates: Sequence[str], references: Sequence[str], source: str) -> Any:
+    def utility(candidates: Sequence[str], references: Sequence[str], source: str) -> ArrayLike:
         try:
             out = np.asarray(found(list(candidates), list(references), source), dtype=float)
         except Exception as error:

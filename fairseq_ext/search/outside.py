@@ -37,14 +37,14 @@ def wrong(strategy: Strategy, what: str) -> UsageError:
     )
 
 
-def describe(value: Any) -> str:
+def describe(value: object) -> str:
     """Return a description of a value, for a message."""
     if isinstance(value, Tensor):
         return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
     return "nothing (a return is missing)" if value is None else f"a {type(value).__name__}"
 
 
-def check_made(strategy: Strategy, made: Any) -> None:
+def check_made(strategy: Strategy, made: object) -> None:
     """Raise UsageError unless a builder has returned a strategy of its extension point."""
     base = KINDS[strategy.point][0] if strategy.point in KINDS else object
     if not isinstance(made, base) or not callable(made):
@@ -53,7 +53,7 @@ def check_made(strategy: Strategy, made: Any) -> None:
 
 
 def check_result(
-    strategy: Strategy, words: int, found: Any, beam: Beam, candidates: Candidates | None
+    strategy: Strategy, words: int, found: object, beam: Beam, candidates: Candidates | None
 ) -> None:
     """Raise UsageError unless a result has the type, shape and dtype of its extension point, and is
     not empty. words: V; candidates: the argument of pruners and stop strategies."""

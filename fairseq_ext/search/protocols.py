@@ -13,7 +13,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import Tensor
 
@@ -78,7 +77,7 @@ class Replaceable:
         """The rules by which the compiled search replaces this strategy; None: it cannot."""
         return None
 
-    def __init_subclass__(cls, **named: Any) -> None:
+    def __init_subclass__(cls, **named: object) -> None:
         super().__init_subclass__(**named)
         if "rules" not in vars(cls):
             # a subclass of a strategy may behave differently

@@ -14,6 +14,7 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from typing import Any, get_args, get_origin, get_type_hints
 
 import torch
+from _typeshed import DataclassInstance
 from torch import Tensor
 
 from fairseq_ext.search.phrases.sentence import Placed, Placement
@@ -114,12 +115,12 @@ class Report:
         return None if ending is None else ending.gap
 
 
-def named(value: Any, kind: Any) -> dict[str, Any]:
+def named(value: object, kind: type) -> dict[str, Any]:
     """Return the fields that a dataclass has from one of its bases, by name."""
     return {each.name: getattr(value, each.name) for each in fields(kind)}
 
 
-def shown(value: Any) -> dict[str, Any]:
+def shown(value: DataclassInstance) -> dict[str, object]:
     """Return the fields that JSON answers have under the same name, where they are known."""
     given = ((each.name, getattr(value, each.name)) for each in fields(value) if each.metadata)
     return {name: of for name, of in given if of is not None}

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any
 
 import torch
 from fairseq.models.fairseq_model import BaseFairseqModel
@@ -380,7 +379,7 @@ def decode_compiled(weights: Weights, cache: KeyValues, step: Step, x: Tensor) -
 SECOND_COPIES = ("in_proj_weight", "out_proj_weight", "fc1_weight", "fc2_weight")
 
 
-def release_(model: Any, weights: Weights, encoder: FastEncoder | None) -> bool:
+def release_(model: BaseFairseqModel, weights: Weights, encoder: FastEncoder | None) -> bool:
     """Free the matrices of a model's layers, and of an output layer that is not an embedding too;
     return whether that was possible."""
     if weights.compiled is None or encoder is None or encoder.compiled is None:
@@ -405,7 +404,7 @@ def release_(model: Any, weights: Weights, encoder: FastEncoder | None) -> bool:
     return True
 
 
-def drop_(model: Any, module: nn.Linear) -> None:
+def drop_(model: BaseFairseqModel, module: nn.Linear) -> None:
     """Free a linear map's weight, unless it is an embedding too."""
     if not is_embedding(model, module.weight):
         module.weight = empty_parameter()
@@ -416,7 +415,7 @@ def empty_parameter() -> nn.Parameter:
     return nn.Parameter(torch.empty(0, 0), requires_grad=False)
 
 
-def is_embedding(model: Any, weight: torch.Tensor) -> bool:
+def is_embedding(model: BaseFairseqModel, weight: torch.Tensor) -> bool:
     """Return whether a weight is shared with an embedding."""
     return any(
         weight.data_ptr() == stack.embed_tokens.weight.data_ptr()

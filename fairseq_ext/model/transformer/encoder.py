@@ -9,10 +9,10 @@ Shapes: S sentences, T source width, e features, H heads, h = e / H.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
+from fairseq.models.fairseq_model import BaseFairseqModel
 from fairseq.models.transformer import TransformerEncoder, TransformerEncoderBase
 from fairseq.modules.transformer_layer import TransformerEncoderLayer, TransformerEncoderLayerBase
 from torch import Tensor
@@ -121,7 +121,7 @@ class FastEncoder:
         return x if self.embedding_norm is None else self.embedding_norm(x)
 
 
-def fast_encoder(model: Any, int8: bool = False) -> FastEncoder | None:
+def fast_encoder(model: BaseFairseqModel, int8: bool = False) -> FastEncoder | None:
     """Return the model's encoder if it is supported; else None."""
     encoder = model.encoder
     if (
@@ -136,7 +136,9 @@ def fast_encoder(model: Any, int8: bool = False) -> FastEncoder | None:
     return FastEncoder(encoder, int8)
 
 
-def unsupported_encoder_layer(layer: Any, encoder: Any) -> bool:
+def unsupported_encoder_layer(
+    layer: TransformerEncoderLayerBase, encoder: TransformerEncoderBase
+) -> bool:
     """Return whether this is not fairseq's own encoder layer with plain parts."""
     first = encoder.layers[0]
     if type(layer) not in (TransformerEncoderLayer, TransformerEncoderLayerBase) or layer.return_fc:

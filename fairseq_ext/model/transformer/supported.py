@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import Any
+from types import ModuleType
 
 from fairseq.models import FairseqDecoder, FairseqEncoderDecoderModel
 from fairseq.models.fairseq_model import BaseFairseqModel
@@ -16,6 +16,7 @@ from fairseq.models.lstm import LSTMDecoder
 from fairseq.models.transformer import (
     TransformerDecoder,
     TransformerDecoderBase,
+    TransformerEncoderBase,
     TransformerModelBase,
 )
 from fairseq.modules import (
@@ -35,7 +36,7 @@ PLAIN_SOFTMAX = (BaseFairseqModel.get_normalized_probs, TransformerModelBase.get
 NORMS = (nn.LayerNorm, getattr(layer_norm, "FusedLayerNorm", nn.LayerNorm))
 
 
-def has_plain_decoder(model: Any) -> bool:
+def has_plain_decoder(model: BaseFairseqModel) -> bool:
     """Return whether a model's decoder is fairseq's plain Transformer, or that of speech models,
     which only differs in not returning attention."""
     speech = speech_models()
@@ -44,7 +45,7 @@ def has_plain_decoder(model: Any) -> bool:
     )
 
 
-def has_plain_softmax(model: Any) -> bool:
+def has_plain_softmax(model: BaseFairseqModel) -> bool:
     """Return whether fairseq's common code computes a model's probabilities, as the softmax of its
     decoder's output."""
     speech, own = speech_models(), type(model).get_normalized_probs
@@ -53,7 +54,7 @@ def has_plain_softmax(model: Any) -> bool:
     )
 
 
-def speech_models() -> Any:
+def speech_models() -> ModuleType | None:
     """Return fairseq's module of speech Transformers; None if it is not imported, so that no loaded
     model can have its classes."""
     return sys.modules.get("fairseq.models.speech_to_text.s2t_transformer")
@@ -64,14 +65,14 @@ def first(reasons: Iterable[str | None]) -> str | None:
     return next(filter(None, reasons), None)
 
 
-def first_true(checks: dict[str, Any]) -> str | None:
+def first_true(checks: dict[str, object]) -> str | None:
     """Return the first reason that holds; None if none does."""
     return first(reason for reason, holds in checks.items() if holds)
 
 
-def unsupported(model: Any) -> str | None:
+def unsupported(model: BaseFairseqModel) -> str | None:
     """Return the reason why the backend does not support this model; None if it does."""
-    decoder: Any = getattr(model, "decoder", None)
+    decoder: FairseqDecoder = getattr(model, "decoder", None)
     if not isinstance(model, FairseqEncoderDecoderModel) or not has_plain_decoder(model):
         return f"{type(model).__name__} is not an encoder-decoder with a plain Transformer decoder"
     own_softmax = type(decoder).get_normalized_probs is not FairseqDecoder.get_normalized_probs
@@ -98,7 +99,7 @@ def unsupported(model: Any) -> str | None:
     )
 
 
-def unsupported_layer(layer: Any, decoder: Any) -> str | None:
+def unsupported_layer(layer: TransformerDecoderLayerBase, decoder: FairseqDecoder) -> str | None:
     """Return why the backend does not support a layer of this decoder; None if it does."""
     if type(layer) not in (TransformerDecoderLayer, TransformerDecoderLayerBase):
         return f"its decoder has a {type(layer).__name__}"
@@ -123,7 +124,7 @@ def unsupported_layer(layer: Any, decoder: Any) -> str | None:
     )
 
 
-def unsupported_module(stack: Any) -> str | None:
+def unsupported_module(stack: TransformerDecoderBase | TransformerEncoderBase) -> str | None:
     """Return why an encoder or decoder may compute more than its layers; None if it does not."""
     embedding, positions = type(stack.embed_tokens), type(stack.embed_positions)
     return first_true(
@@ -138,7 +139,7 @@ def unsupported_module(stack: Any) -> str | None:
     )
 
 
-def unsupported_attention(attention: Any, heads: int, d: int) -> str | None:
+def unsupported_attention(attention: MultiheadAttention, heads: int, d: int) -> str | None:
     """Return why an attention is not fairseq's own with this many heads and features."""
     if type(attention) is not MultiheadAttention:
         return f"one of its attentions is a {type(attention).__name__}"
@@ -170,10 +171,10 @@ def unsupported_part(maps: list, norms: list) -> str | None:
 # ---- The output layer, for a softmax that scores only a part of the vocabulary
 
 
-def output_layer(model: Any) -> tuple[Tensor, Tensor | None] | None:
+def output_layer(model: BaseFairseqModel) -> tuple[Tensor, Tensor | None] | None:
     """Return weight (V, d) and bias (V,) or None of the linear layer over the features of a plain
     Transformer or LSTM decoder; None for a model that does not return features separately."""
-    decoder: Any = getattr(model, "decoder", None)
+    decoder: FairseqDecoder = getattr(model, "decoder", None)
     if getattr(decoder, "adaptive_softmax", None) is not None or not has_plain_softmax(model):
         return None
     if type(decoder) is LSTMDecoder:
@@ -189,7 +190,7 @@ def output_layer(model: Any) -> tuple[Tensor, Tensor | None] | None:
     return layer.weight.detach(), None if bias is None else bias.detach()
 
 
-def output_layers(models: list[Any], flag: str) -> list[tuple[Tensor, Tensor | None]]:
+def output_layers(models: list, flag: str) -> list[tuple[Tensor, Tensor | None]]:
     """Return the output layer of each model. flag: for the error message.
 
     Errors: UsageError if a model has none.

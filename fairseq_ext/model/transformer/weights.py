@@ -15,9 +15,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from fairseq import utils
-from fairseq.models.transformer import TransformerDecoderBase
+from fairseq.models.transformer import TransformerDecoderBase, TransformerEncoderBase
 from fairseq.modules import LearnedPositionalEmbedding, SinusoidalPositionalEmbedding
-from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
+from fairseq.modules.transformer_layer import (
+    TransformerDecoderLayerBase,
+    TransformerEncoderLayerBase,
+)
 from torch import Tensor, nn
 
 from fairseq_ext.kernels.library import library
@@ -28,7 +31,7 @@ class SmallParameters:
     """The small parameters of encoders and decoders, and their values at the time when the weights
     were read. They differ if a model was trained further, moved or cast since."""
 
-    def __init__(self, modules: Sequence[Any]):
+    def __init__(self, modules: Sequence[TransformerEncoderBase | TransformerDecoderBase]):
         small = [
             p
             for module in modules
@@ -174,7 +177,7 @@ def linear_or_none(linear: nn.Linear | None) -> Linear | None:
     return None if linear is None else Linear(linear.weight, linear.bias)
 
 
-def read_encoder_layer(layer: Any, int8: bool = False) -> dict[str, Any]:
+def read_encoder_layer(layer: TransformerEncoderLayerBase, int8: bool = False) -> dict[str, Any]:
     """Return the fields of EncoderLayer."""
     own = layer.self_attn
     return dict(
@@ -200,7 +203,7 @@ def read_layer(layer: TransformerDecoderLayerBase, int8: bool = False) -> Decode
     )
 
 
-def fairseq_activation(layer: Any) -> Callable[[Tensor], Tensor] | None:
+def fairseq_activation(layer: TransformerEncoderLayerBase) -> Callable[[Tensor], Tensor] | None:
     """Return a layer's activation; None for ReLU, which the linear map before it computes."""
     return None if layer.activation_fn is utils.get_activation_fn("relu") else layer.activation_fn
 
@@ -225,7 +228,9 @@ def stack_linears(
     return made
 
 
-def read_positions(stack: Any) -> tuple[Tensor | None, Callable[[int], Tensor] | None]:
+def read_positions(
+    stack: TransformerEncoderBase | TransformerDecoderBase,
+) -> tuple[Tensor | None, Callable[[int], Tensor] | None]:
     """Return the position embeddings of an encoder or decoder, and a function that returns a longer
     table; None if the model has a limit."""
     module = stack.embed_positions

@@ -37,7 +37,7 @@ FILES = (
 )
 
 
-def check_(state: Any) -> None:
+def check_(state: object) -> None:
     """Raise UsageError for anything but the checkpoint of a model; remove names of files that its
     training began with, in place."""
     if not isinstance(state, Mapping):
@@ -79,7 +79,7 @@ def check_(state: Any) -> None:
     refuse_oversize(settings, 16 * sum(weight.numel() for weight in weights.values()))
 
 
-def refuse_oversize(settings: Mapping[str, Any], room: int) -> None:
+def refuse_oversize(settings: Mapping, room: int) -> None:
     """Raise UsageError for settings of a model with more than `room` parameters, from the sizes of
     its matrices."""
     for side in ("encoder", "decoder"):
@@ -103,7 +103,7 @@ def checkpoint_error(what: str) -> UsageError:
     )
 
 
-def unbuilt(paths: Any, error: Exception) -> UsageError:
+def unbuilt(paths: list[str] | str, error: Exception) -> UsageError:
     """Return the error for checkpoints from which no model can be built, for any reason."""
     why = cut(str(error) or "no reason is given")
     return UsageError(
@@ -112,7 +112,7 @@ def unbuilt(paths: Any, error: Exception) -> UsageError:
     )
 
 
-def holder_of(state: Mapping[str, Any]) -> Any:
+def holder_of(state: Mapping) -> Any:
     """Return the settings of a checkpoint's model, in whichever form they are saved; None for
     none."""
     if state.get("args") is not None:
@@ -219,7 +219,7 @@ def known_settings() -> frozenset[str]:
     return frozenset(known | set(vars(of_transformer)))
 
 
-def not_plain_reason(settings: Mapping[str, Any]) -> str | None:
+def not_plain_reason(settings: Mapping) -> str | None:
     """Return why settings do not describe a plain Transformer; None if they do."""
     lacking = [name for name in NEEDED_SETTINGS if name not in settings]
     if lacking:
@@ -233,7 +233,7 @@ def not_plain_reason(settings: Mapping[str, Any]) -> str | None:
     return None
 
 
-def build_as_plain_(state: dict[str, Any]) -> None:
+def build_as_plain_(state: dict) -> None:
     """Name the architecture of a loaded checkpoint `transformer`, in place, if it is not registered
     and its settings are those of a plain Transformer.
 
@@ -267,7 +267,7 @@ def build_as_plain_(state: dict[str, Any]) -> None:
         state["cfg"]["model"] = Namespace(**settings | names)
 
 
-def rename_(holder: Namespace, settings: Mapping[str, Any]) -> None:
+def rename_(holder: Namespace, settings: Mapping) -> None:
     """Write the architecture's name into settings, and remove other names that are not registered
     here."""
     holder.arch = "transformer"

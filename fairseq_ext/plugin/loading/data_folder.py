@@ -8,11 +8,11 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from fairseq.data import Dictionary
 from fairseq.data.multilingual.multilingual_data_manager import TGT_DICT_NAME
+from fairseq.tasks import FairseqTask
 
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.plugin.options import languages_of
@@ -31,7 +31,7 @@ from fairseq_ext.search.settings import CommandSettings
 logger = logging.getLogger("fairseq_ext")
 
 
-def warn_of_other_words(task: Any, settings: CommandSettings) -> None:
+def warn_of_other_words(task: FairseqTask, settings: CommandSettings) -> None:
     """Log a warning for each dictionary of a task that differs from one that its checkpoint
     was trained with.
 
@@ -66,7 +66,7 @@ def known_dictionaries(
     data: str,
     checkpoint: str | None,
     trained_on: str | None,
-    state: Mapping[str, Any],
+    state: Mapping,
 ) -> Iterator[tuple[str, Sequence[str]]]:
     """Yield (place, words by id) of each dictionary of this side of the model that can be found and
     is not the file in use."""
@@ -158,9 +158,7 @@ def is_moses(folder: str) -> bool:
     )
 
 
-def segmentation_flags(
-    folder: str, given: Mapping[str, Any], saved: Mapping[str, Any]
-) -> dict[str, Any]:
+def segmentation_flags(folder: str, given: Mapping, saved: Mapping) -> dict[str, str]:
     """Return the flags of a folder's segmentation (bpe, its file, tokenizer) that are not given; {}
     if the folder has no file for one.
 
@@ -322,7 +320,7 @@ class TargetDictionary(Dictionary):
         return super().string(tensor, *how, **more)
 
 
-def print_alternatives_of(task: Any) -> None:
+def print_alternatives_of(task: FairseqTask) -> None:
     """Replace a task's target dictionaries by ones that can print alternative phrases."""
     for name in ("tgt_dict", "output_dictionary"):  # the second: a language model's
         if isinstance(found := vars(task).get(name), Dictionary):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 from argparse import Namespace
-from typing import Any
 
 from fairseq.data.data_utils import infer_language_pair
 from fairseq.tasks import FairseqTask
@@ -145,7 +144,7 @@ def languages_missing_message(
     )
 
 
-def name_languages_(settings: Any, checkpoint: str | None) -> None:
+def name_languages_(settings: DictConfig | Namespace, checkpoint: str | None) -> None:
     """Write the languages into a task's settings if its command names none (raises UsageError)."""
     if settings.data and (settings.source_lang is None or settings.target_lang is None):
         pair = language_pair(settings.data, checkpoint, settings.source_lang, settings.target_lang)

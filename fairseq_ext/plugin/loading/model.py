@@ -7,15 +7,17 @@ import importlib.util
 import logging
 import os
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from fairseq import checkpoint_utils, options, tasks, utils
+from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks import TASK_REGISTRY
+from omegaconf import DictConfig
 from torch import Tensor
 
 from fairseq_ext.core.errors import LONE_SURROGATE, SentenceError, UsageError, cut
@@ -23,6 +25,7 @@ from fairseq_ext.plugin.input import SingleBatchIterator
 from fairseq_ext.plugin.loading.data_folder import segmentation_flags
 from fairseq_ext.plugin.loading.languages import language_pair, languages_of
 from fairseq_ext.plugin.loading.settings import (
+    Keywords,
     as_keywords,
     parse,
     saved_settings,
@@ -123,7 +126,7 @@ def resolve_in_folder(folder: str, path: str) -> str:
     )
 
 
-def find_model(folder: str, given: Mapping[str, Any], any_pair: bool = False) -> dict[str, Any]:
+def find_model(folder: str, given: Keywords, any_pair: bool = False) -> dict[str, Any]:
     """Return the keywords of `Translator`: those given, and others from the folder's files.
 
     folder: of the model, or "demo" (`folder_named`). given: keywords of `Translator`; path and
@@ -178,7 +181,7 @@ def find_model(folder: str, given: Mapping[str, Any], any_pair: bool = False) ->
     return whole
 
 
-def shared_files(folder: str, settings: dict[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+def shared_files(folder: str, settings: Keywords, known: Keywords) -> dict[str, Any]:
     """Return the flags of files of the folder that all languages of M2M-100's task share: their
     dictionary, unless there is one for each language, and the list of languages, if the checkpoint
     was trained with one. known: flags that are given or found."""
@@ -195,7 +198,7 @@ def shared_files(folder: str, settings: dict[str, Any], known: Mapping[str, Any]
     return {name: path for name, path in out.items() if path}
 
 
-def listed_languages(flags: Mapping[str, Any]) -> list[str]:
+def listed_languages(flags: Keywords) -> list[str]:
     """Return the languages that the flags of M2M-100's task name; none if only --lang-pairs names
     them."""
     if path := flags.get("lang_dict"):
@@ -212,14 +215,14 @@ def file_of(folder: str, *names: str) -> str | None:
     )
 
 
-def task_of(settings: dict[str, Any]) -> str:
+def task_of(settings: Keywords) -> str:
     """Return the task of ours that a checkpoint was trained for; translation_ext if there is
     none."""
     name = f"{settings.get('_name')}_ext"
     return name if name in TASK_REGISTRY else "translation_ext"
 
 
-def language_flags(settings: dict[str, Any], task: str) -> dict[str, Any]:
+def language_flags(settings: Keywords, task: str) -> dict[str, Any]:
     """Return the flags of a multilingual task, as in the checkpoint's training."""
     found = {name: settings.get(name) for name in LANGUAGES.get(task, ())}
     return {
@@ -250,7 +253,7 @@ def add_model(parse: ArgumentParser, needed: bool = True) -> None:
     add("-t", "--target-lang", help="target language (default: the other dictionary's)")
 
 
-def flags_of(args: Any, others: list[str], any_pair: bool = False) -> dict[str, Any]:
+def flags_of(args: Namespace, others: list[str], any_pair: bool = False) -> dict[str, Any]:
     """Return keywords of `Translator` and `Engine`: for the model that these flags name, and for
     its decoding, by the other flags. any_pair, errors: see `find_model`."""
     flags = as_keywords(others)
@@ -262,7 +265,7 @@ def flags_of(args: Any, others: list[str], any_pair: bool = False) -> dict[str, 
     return {"path": args.path, "data": args.data and folder_named(args.data), **flags}
 
 
-def configuration(arguments: list[str]) -> Any:
+def configuration(arguments: list[str]) -> DictConfig:
     """Return fairseq's configuration of fairseq-interactive with these arguments (raises
     UsageError)."""
     return convert_namespace_to_omegaconf(
@@ -277,7 +280,7 @@ class LoadedModel:
     Errors: UsageError for a task that reads no text; fairseq's errors for files it cannot read.
     """
 
-    def __init__(self, cfg: Any):
+    def __init__(self, cfg: DictConfig):
         self.cfg = cfg
         # plain values, since reading fairseq's configuration takes 10 us
         self.max_tokens = cfg.dataset.max_tokens
@@ -322,7 +325,7 @@ class LoadedModel:
             line, self.task.target_dictionary, self.task.session.sentences.segmenter.bpe
         )
 
-    def tokens(self, line: str, dictionary: Any, bpe: Any) -> Tensor:
+    def tokens(self, line: str, dictionary: Dictionary, bpe: Any) -> Tensor:
         """Return tokens of a line of text, EOS included; EOS alone for a line of spaces."""
         # like the dictionary's encode_line, which fills a tensor token by token
         return torch.tensor([*map(dictionary.index, self.pieces(line, bpe)), dictionary.eos()])

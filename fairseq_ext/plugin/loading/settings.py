@@ -13,12 +13,15 @@ from typing import Any
 
 import torch
 from fairseq import checkpoint_utils, options
+from fairseq.tasks import FairseqTask
 from fairseq.utils import resolve_max_positions, split_paths
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_ext.core.errors import SentenceError, UsageError, cut
 from fairseq_ext.plugin.compat import checkpoints
 from fairseq_ext.plugin.loading.checkpoint import plain
+
+Keywords = Mapping[str, Any]  # flags by name, without dashes
 
 
 def of_some_tasks(settings: DictConfig | Namespace, name: str, default: Any = None) -> Any:
@@ -63,7 +66,7 @@ def shows_bar(settings: DictConfig | Namespace) -> bool:
     )
 
 
-def longest_source(task: Any, models: list) -> int | None:
+def longest_source(task: FairseqTask, models: list) -> int | None:
     """Return how many source tokens the models take; None for any number."""
     return source_limit(
         resolve_max_positions(task.max_positions(), *[model.max_positions() for model in models])
@@ -101,7 +104,7 @@ def saved_settings(path: str) -> dict[str, dict[str, Any]]:
 # ---- Flags as keywords: `beam=5, cpu=True` is `--beam 5 --cpu`
 
 
-def text_of(name: str, value: Any, others: str = "") -> str:
+def text_of(name: str, value: object, others: str = "") -> str:
     """Return a keyword that is text or a path, as text; others: other allowed kinds, for the
     message.
 
@@ -115,7 +118,7 @@ def text_of(name: str, value: Any, others: str = "") -> str:
     raise UsageError(f"{name} is {cut(repr(value))}: give text or a path{others}")
 
 
-def checked(flags: Mapping[str, Any]) -> dict[str, Any]:
+def checked(flags: Keywords) -> dict[str, Any]:
     """Return keyword flags with plain values: text (paths become text), numbers, True, False, None,
     or lists of text and numbers (raises UsageError for others)."""
     out: dict[str, Any] = {}
@@ -131,7 +134,7 @@ def checked(flags: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def as_arguments(flags: Mapping[str, Any]) -> list[str]:
+def as_arguments(flags: Keywords) -> list[str]:
     """Return keyword flags as command-line arguments: True sets a switch, False and None leave it
     out, a list repeats values.
 
