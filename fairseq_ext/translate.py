@@ -115,7 +115,7 @@ def main(arguments: list[str]) -> int:
 MAX_BATCH, FIRST_POSITIONS, FIRST_STEPS = 64, 32, 8
 
 
-def cache(of: np.ndarray) -> tuple[Any, ...]:
+def cache(of: np.ndarray) -> tuple:
     """Return the address and strides of keys and values (L, 2, S, H, P, h)."""
     return pointer(of), *(stride // of.itemsize for stride in of.strides[:4]), of.shape[4]
 

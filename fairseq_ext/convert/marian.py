@@ -7,7 +7,6 @@ J. Tiedemann and S. Thottingal, OPUS-MT: Building open translation services for 
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from fairseq_ext.convert.folder import Folder
 from fairseq_ext.convert.source import HuggingFaceFolder
@@ -54,6 +53,6 @@ def convert(source: HuggingFaceFolder) -> Folder:
     )
 
 
-def language(given: Any, otherwise: str) -> str:
+def language(given: object, otherwise: str) -> str:
     """Return a language in a form that can be part of a file's name."""
     return re.sub(r"\W+", "_", given) if isinstance(given, str) and given else otherwise

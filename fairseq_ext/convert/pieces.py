@@ -157,7 +157,7 @@ def white_as_spaces() -> bytes:
     return first_field(first_field(content, 3), 2)
 
 
-def tokenizer_error(source: HuggingFaceFolder, name: str, value: Any, why: str) -> UsageError:
+def tokenizer_error(source: HuggingFaceFolder, name: str, value: object, why: str) -> UsageError:
     """Return the error for a part of a tokenizer that SentencePiece does not support."""
     return UsageError(
         f"{source.folder / NAME} has {name}={cut(repr(value))}: {why}, or copy the model's own "

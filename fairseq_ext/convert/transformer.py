@@ -206,7 +206,7 @@ def check(
     source: HuggingFaceFolder,
     given: Mapping[str, Tensor],
     weights: Mapping[str, Tensor],
-    settings: Mapping[str, Any],
+    settings: Mapping,
 ) -> None:
     """Raise UsageError for weights that are missing, unknown or of a wrong size."""
     used = {*weights, *TABLES, *POSITIONS, "final_logits_bias"}
@@ -234,7 +234,7 @@ def check(
             )
 
 
-def layer_weight_shapes(side: str, settings: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+def layer_weight_shapes(side: str, settings: Mapping) -> dict[str, tuple[int, ...]]:
     """Return the names and sizes of all weights of a side's layers, and of the normalisations
     before and after them."""
     d, f = settings[f"{side}_embed_dim"], settings[f"{side}_ffn_embed_dim"]

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fairseq_ext.kernels.library import CData
+
 
 def finished_needed(competes: bool) -> int:
     """Return the number of finished hypotheses, for each row that the banks share, that make a
@@ -39,7 +41,7 @@ class Estimate:
 class Banks:
     """The phrases of a pool of N sentences, for dynamic beam allocation."""
 
-    phrases: Any  # their struct
+    phrases: CData  # their struct
     start: Tensor  # (N, G) the state of each constraint before the first token
     infeasible: list[bool]  # (N,)
     total: list[int]  # (N,) constraint tokens

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -111,7 +111,13 @@ class PackedLinear:
         return y
 
 
-def norm_fields(norm: Any) -> tuple[CData, CData, float]:
+class Norm(Protocol):
+    """Layer normalisation (model/transformer/weights.py)."""
+
+    arguments: tuple  # shape, weight, bias, eps
+
+
+def norm_fields(norm: Norm | None) -> tuple[CData, CData, float]:
     """Return the fields of a norm (model/transformer/weights.py, Norm, or None)."""
     _, weight, bias, eps = norm.arguments if norm else (None, None, None, 0.0)
     return address(weight, torch.float32), address(bias, torch.float32), eps
@@ -121,7 +127,7 @@ class CompiledNorm:
     """Layer normalisation over the last dimension by the compiled library, whose rounding does not
     depend on the number of lines. norm: model/transformer/weights.py, Norm, in float32 on a CPU."""
 
-    def __init__(self, norm: Any):
+    def __init__(self, norm: Norm):
         self.arguments = norm.arguments  # the structure points to these
         self.struct = new("Norm", *norm_fields(norm))
 
@@ -143,7 +149,7 @@ class LayerStack:
 
     @staticmethod
     def from_layers(
-        layers: Sequence[Any], d: int, heads: int, pre_norm: bool, final_norm: Any
+        layers: Sequence[Any], d: int, heads: int, pre_norm: bool, final_norm: Norm | None
     ) -> LayerStack:
         """Return layers (model/transformer/weights.py, EncoderLayer or DecoderLayer) as one call;
         their weights are packed."""
@@ -254,7 +260,7 @@ class CompiledReader:
         embedding: Tensor,
         scale: float,
         step_struct: CData,
-        norm: Any = None,
+        norm: Norm | None = None,
     ):
         self.step_struct, self.keepalive = step_struct, (layers, output, embedding, norm)
         at = partial(declarations().addressof, step_struct[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from copy import copy
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import Field, dataclass, field, make_dataclass
 from types import NoneType, UnionType
 from typing import (  # noqa: UP035
     Any,
@@ -38,7 +38,10 @@ STOCK_FLAG_NAMES.update(
 )
 
 
-def fairseq_type(kind: Any) -> Any:
+Declaration = tuple[str, Any, Field]  # name, type in fairseq's form, and the rest
+
+
+def fairseq_type(kind: object) -> object:
     """Return a flag's type in the form that fairseq reads.
 
     Errors: TypeError for a type that fairseq has no form for.
@@ -168,7 +171,7 @@ def check_run(settings: Settings) -> None:
 register_feature("run", RunFlags, check=check_run)
 
 
-def fairseq_fields(kind: type) -> dict[str, tuple[str, Any, Any]]:
+def fairseq_fields(kind: type) -> dict[str, Declaration]:
     """Return the fields of a dataclass of flags by name, in fairseq's form: name, type, field.
 
     Errors: UsageError for a type that fairseq cannot read.
@@ -185,7 +188,7 @@ def fairseq_fields(kind: type) -> dict[str, tuple[str, Any, Any]]:
 
 def flags_dataclass() -> type:
     """Return all our flags as one dataclass in fairseq's form, ready to be mixed into a task's."""
-    found: dict[str, tuple[str, Any, Any]] = {}
+    found: dict[str, Declaration] = {}
     for kind in flag_kinds():  # loads the strategies, so that the choices below are complete
         found |= fairseq_fields(kind)
     for point in POINTS:

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import fairseq
+import numpy as np
 import torch
 from fairseq.dataclass.configs import GenerationConfig
 from fairseq.utils import split_paths
@@ -65,7 +66,7 @@ VERSION = __version__.rpartition(".")[0]
 # ---- Namespaces of fairseq, read once
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Return a setting as a value of Python's own."""
     if isinstance(value, Enum):
         return value.value
@@ -267,7 +268,7 @@ def short_name_of_weights(models: Iterable[torch.nn.Module], sampled: int = 1024
     milliseconds.
     """
 
-    def parts() -> Iterator[Any]:
+    def parts() -> Iterator[bytes | np.ndarray]:
         for model in models:
             for name, weight in model.named_parameters():
                 yield f"{name} {tuple(weight.shape)}\n".encode()

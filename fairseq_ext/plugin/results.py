@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import torch
 from torch import Tensor
@@ -160,7 +160,7 @@ class ResultsFile:
                 "files, or name another --results-file"
             )
 
-    def write(self, record: dict[str, Any]) -> None:
+    def write(self, record: dict) -> None:
         """Write one line. The system has it on return; several processes may write."""
         line = line_of(record)
         written = 0
@@ -235,7 +235,7 @@ def format_value(value: str | None) -> str:
     return "not given" if value is None else value if len(value) <= SHOWN else value[:SHOWN] + "..."
 
 
-def checksum(*given: Any) -> str:
+def checksum(*given: object) -> str:
     """Return a checksum of tensors of tokens, and of the `repr` of other values."""
     parts = (
         x.cpu().numpy().tobytes()
@@ -256,7 +256,7 @@ FORMAT = {"format": "fairseq_ext results", "version": 3}
 START = json.dumps(FORMAT)[:-1].encode()  # start of the first line
 
 
-def line_of(record: dict[str, Any]) -> bytes:
+def line_of(record: dict) -> bytes:
     """Return the line of a record, with its newline."""
     return json.dumps(with_digest(record), ensure_ascii=False).encode() + b"\n"
 

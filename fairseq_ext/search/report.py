@@ -11,13 +11,15 @@ import functools
 import types
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 import torch
-from _typeshed import DataclassInstance
 from torch import Tensor
 
 from fairseq_ext.search.phrases.sentence import Placed, Placement
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 Span = tuple[int, int]  # characters [start, end)
 SHOWN = {"shown": True}  # of fields that JSON answers have under the same name

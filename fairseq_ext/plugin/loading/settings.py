@@ -24,7 +24,7 @@ from fairseq_ext.plugin.loading.checkpoint import plain
 Keywords = Mapping[str, Any]  # flags by name, without dashes
 
 
-def of_some_tasks(settings: DictConfig | Namespace, name: str, default: Any = None) -> Any:
+def of_some_tasks(settings: DictConfig | Namespace, name: str, default: object = None) -> Any:
     """Return a setting that only some of fairseq's tasks and commands have."""
     return getattr(settings, name, default)
 

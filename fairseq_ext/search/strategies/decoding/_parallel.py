@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from fairseq_ext.search.phrases.sentence import Dictionary
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Setup
 from fairseq_ext.search.registry import register
-from fairseq_ext.search.settings import Generation
+from fairseq_ext.search.settings import Generation, Value
 
 BLOCK = 3  # default of --block-size for blocks that must converge
 # nats; in practice, log-probabilities of single tokens and of blocks differ by less
@@ -57,7 +57,7 @@ def driver_with(
     )
 
 
-def register_method(name: str, paper: str, **example: Any) -> Callable:
+def register_method(name: str, paper: str, **example: Value) -> Callable:
     """Register a method's builder.
 
     example: flags at which it has an effect; its output is that of greedy decoding at these and any
@@ -66,7 +66,7 @@ def register_method(name: str, paper: str, **example: Any) -> Callable:
     setting = {"decoding": name, "beam": 1, **example}
     needs = ("search loop", "greedy", "several tokens a call", "repeatable calls")
     denies = ("beam", "rows of a beam", "attention")
-    parts: dict[str, Any] = {
+    parts: dict = {
         "check": partial(check, name),
         "needs": needs,
         "denies": denies,
