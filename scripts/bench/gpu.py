@@ -25,8 +25,8 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+from gpu_times import gpu_arguments, parsed  # noqa: E402
 from report import machine  # noqa: E402
-from text import command_line  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 TITLES = {
@@ -45,20 +45,13 @@ OUTCOME = re.compile(
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = command_line(__doc__)
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--quick", action="store_true", help="small sizes and few tests")
+    parser = gpu_arguments(__doc__)
     parser.add_argument("--parts", nargs="+", choices=TITLES, default=list(TITLES))
     parser.add_argument("--minutes", type=float, default=9, help="of all parts together")
     parser.add_argument("--workers", type=int, default=8, help="processes of the tests")
     parser.add_argument("--commit", help="where the copy has no history of its own")
     parser.add_argument("--out", type=Path, default=ROOT / "scripts/bench/results/gpu")
-    args = parser.parse_args(argv)
-    if args.device == "cuda" and not torch.cuda.is_available():
-        raise SystemExit(
-            "there is no GPU here (torch.cuda.is_available() is False); --device cpu --quick tries "
-            "the script"
-        )
+    args = parsed(parser, argv)
     facts = where(args.device, args.commit)
     done = earlier(args.out, facts)
     end = time.monotonic() + 60 * args.minutes

@@ -17,11 +17,9 @@ the host has waited for the result, which for short kernels is mostly the time t
 
 # ruff: noqa: B023  (what is timed is called inside of its loop)
 
-import argparse
+import functools
 import logging
-import statistics
 import sys
-import time
 from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,6 +29,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts" / "bench")]
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY  # noqa: E402
+from gpu_times import gpu_arguments, median_us, ms_of_a_step, parsed  # noqa: E402
 from models import batch, generators, run, task  # noqa: E402
 from models import on_device as batch_on_device  # noqa: E402
 from softmax import BEST, one_sentence, states  # noqa: E402
@@ -42,13 +41,9 @@ from fairseq_ext.search.shortlists import ShortlistMeter  # noqa: E402
 from fairseq_ext.search.strategies.softmax import lsh as strategy  # noqa: E402
 from fairseq_ext.search.strategies.softmax.lsh import LSH  # noqa: E402
 
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--device", default="cuda")
-parser.add_argument("--quick", action="store_true")
-args = parser.parse_args()
-there = torch.device("cuda" if args.device == "cuda" else "cpu")
+args = parsed(gpu_arguments(__doc__))
+there = torch.device(args.device)
 cuda = there.type == "cuda"
-wait = torch.cuda.synchronize if cuda else lambda: None
 missing = lsh_cuda.unavailable_reason()
 WAYS = ("CUDA kernels", "torch's functions")
 print(f"No CUDA kernels: {missing}." if missing else "Kernels: CUDA.", flush=True)
@@ -59,17 +54,8 @@ def head(title, *cells):
     print(f"\n### {title}\n\n| " + " | ".join(cells) + " |\n| --- |" + " ---: |" * (len(cells) - 1))
 
 
-def median(act, times=5 if args.quick else 40):
-    """Microseconds, host included: a decoder waits for what follows."""
-    spent = []
-    for turn in range(times + 5):
-        wait()
-        start = time.perf_counter()
-        act()
-        wait()
-        if turn >= 5:
-            spent.append(1e6 * (time.perf_counter() - start))
-    return statistics.median(spent)
+def median(act):
+    return median_us(act, args.device, 5 if args.quick else 40)
 
 
 def device_us(act, times=5 if args.quick else 20):
@@ -79,11 +65,11 @@ def device_us(act, times=5 if args.quick else 20):
     from torch.profiler import ProfilerActivity, profile
 
     act()
-    wait()
+    torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         for _ in range(times):
             act()
-        wait()
+        torch.cuda.synchronize()
     events = [e for e in seen.profiler.kineto_results.events() if "CUDA" in str(e.device_type())]
     return sum(event.duration_ns() for event in events) / 1e3 / times
 
@@ -257,21 +243,13 @@ def overall(V, d, flags, beam=12):
     sample = batch_on_device(batch([24], words=words), there)
     ms = {}
     for name, softmax in (("full", {}), ("LSH", flags)):
-        spent = []
+        runs = []
         for steps in (4, 8) if args.quick else (16, 48):
             ours = generators(
                 [model], softmax, words=words, beam=beam, min_len=steps, max_len_b=steps
             ).ours
-            times = []
-            for _ in range(4):
-                wait()
-                start = time.perf_counter()
-                run(ours, sample)
-                wait()
-                times.append(time.perf_counter() - start)
-            spent.append((min(times[1:]), steps))
-        (short, few), (long, many) = spent
-        ms[name] = 1e3 * (long - short) / (many - few)
+            runs.append((functools.partial(run, ours, sample), steps))
+        ms[name] = ms_of_a_step(runs, args.device)
     print(
         f"\nA step at beam {beam} with an LSTM of 2 x {d}, {V} words: full "
         f"{ms['full']:.3f} ms, LSH {ms['LSH']:.3f} ms, {ms['full'] / ms['LSH']:.2f}x; "

@@ -4,10 +4,8 @@ torch's profiler counts them. A step is the difference of two lengths, as in cou
     python scripts/bench/gpu_searches.py [--device cpu] [--quick]
 """
 
-import argparse
 import logging
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -17,19 +15,16 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts" / "bench")]
 import torch  # noqa: E402
 from fairseq.token_generation_constraints import pack_constraints  # noqa: E402
 from gpu_step import random_model  # noqa: E402
+from gpu_times import gpu_arguments, ms_of_a_step, parsed, waiting  # noqa: E402
 from model.decoder_rows import model_of  # noqa: E402
 from models import WORDS, batch, generators, on_device, run  # noqa: E402
 from search.counted_steps import WAYS  # noqa: E402
 
 from fairseq_ext.search.phrases.sentence import Constraint, SentenceConstraints  # noqa: E402
 
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--device", default="cuda")
-parser.add_argument("--quick", action="store_true")
-args = parser.parse_args()
-there = torch.device("cuda" if args.device == "cuda" else "cpu")
+args = parsed(gpu_arguments(__doc__))
+there = torch.device(args.device)
 cuda = there.type == "cuda"
-wait = torch.cuda.synchronize if cuda else lambda: None
 KINDS = {
     "launches": ("cudaLaunchKernel", "cuLaunchKernel", "cudaLaunchCooperative"),
     "graphs": ("cudaGraphLaunch", "cuGraphLaunch"),
@@ -50,7 +45,7 @@ def calls_of(act):
 
     with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as seen:
         act()
-        wait()
+        waiting(args.device)()
     found = Counter()
     for event in seen.profiler.kineto_results.events():
         name = event.name()
@@ -95,19 +90,11 @@ def a_step(model, flags, words, lengths, span, profiled, beam=5):
         act()
         return generator.stats.decoder_calls - before
 
-    spent, calls = [], []
+    runs = []
     for steps in span:
         act, generator = of(steps)
-        calls.append(taken(act, generator, steps))
-        times = []
-        for _ in range(4 if flags != "unordered" else 2):
-            wait()
-            start = time.perf_counter()
-            act()
-            wait()
-            times.append(time.perf_counter() - start)
-        spent.append(min(times[1:]))
-    ms = 1e3 * (spent[1] - spent[0]) / (calls[1] - calls[0])
+        runs.append((act, taken(act, generator, steps)))
+    ms = ms_of_a_step(runs, args.device, times=3 if flags != "unordered" else 1)
     if not profiled:
         return ms, {}
     found, calls = [], []

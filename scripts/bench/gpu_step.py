@@ -15,7 +15,6 @@ and of each row's history, shared prefixes counted once a row; divided by the ba
 a copy measured here.
 """
 
-import argparse
 import functools
 import json
 import statistics
@@ -30,6 +29,7 @@ from typing import Any
 import torch
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from gpu_times import gpu_arguments, parsed, seconds, waiting
 from torch import Tensor
 
 import fairseq_ext  # noqa: F401
@@ -136,7 +136,7 @@ def measure(
     # the rows of a sentence the other way round
     order = torch.arange(n, device=device).view(-1, beam).flip(1).flatten()
     spent: dict[str, list[float]] = {name: [] for name in ways}
-    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    wait = waiting(device.type)
     expected = None
     for turn in range(rounds + 1):
         for name, way in ways.items():
@@ -158,17 +158,9 @@ def measure(
 
 def bandwidth(device: str) -> float:
     """Bytes a second of a copy, reading and writing counted."""
-    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
     source = torch.zeros(1 << (30 if device == "cuda" else 24), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    times = []
-    for _ in range(10):
-        wait()
-        start = time.perf_counter()
-        target.copy_(source)
-        wait()
-        times.append(time.perf_counter() - start)
-    return 2 * source.numel() / min(times)
+    return 2 * source.numel() / min(seconds(lambda: target.copy_(source), device, 10))
 
 
 def bytes_of_a_step(model: Any, sentences: int, beam: int, source: int, history: int) -> int:
@@ -190,46 +182,25 @@ def bytes_of_a_step(model: Any, sentences: int, beam: int, source: int, history:
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--dtype",
-        nargs="+",
-        choices=["float16", "bfloat16", "float32"],
-        default=["float16", "bfloat16", "float32"],
-    )
-    parser.add_argument(
-        "--shapes",
-        nargs="+",
-        default=["1x1", "1x5", "16x5", "64x5", "128x5"],
-        help="sentences x beam",
-    )
-    parser.add_argument("--layers", type=int, default=6)
-    parser.add_argument("--words", type=int, default=32000)
-    parser.add_argument("--source", type=int, default=25, help="source tokens of each sentence")
-    parser.add_argument("--steps", type=int, default=30, help="steps of a sentence")
-    parser.add_argument("--timed", type=int, default=10, help="the last so many are timed")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--quick", action="store_true", help="a small model: to try the script")
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args(argv)
+    parser = gpu_arguments(__doc__)
+    add = parser.add_argument
+    types = ["float16", "bfloat16", "float32"]
+    shapes = ["1x1", "1x5", "16x5", "64x5", "128x5"]
+    add("--dtype", nargs="+", choices=types, default=types)
+    add("--shapes", nargs="+", default=shapes, help="sentences x beam")
+    add("--layers", type=int, default=6)
+    add("--words", type=int, default=32000)
+    add("--source", type=int, default=25, help="source tokens of each sentence")
+    add("--steps", type=int, default=30, help="steps of a sentence")
+    add("--timed", type=int, default=10, help="the last so many are timed")
+    add("--rounds", type=int, default=5)
+    add("--out", type=Path)
+    args = parsed(parser, argv)
     sizes: dict[str, int] = {}
     if args.quick:
-        args.dtype, args.shapes, args.layers, args.words, args.rounds = (
-            ["float32"],
-            ["2x5"],
-            2,
-            99,
-            1,
-        )
+        args.dtype, args.shapes = ["float32"], ["2x5"]
+        args.layers, args.words, args.rounds = 2, 99, 1
         sizes = SMALL
-    if args.device == "cuda" and not torch.cuda.is_available():
-        raise SystemExit(
-            "there is no GPU here (torch.cuda.is_available() is False); --device cpu tries the "
-            "script, without graphs"
-        )
     cuda = args.device == "cuda"
     make_graphs = cuda_graphs() if cuda else no_graphs()
     gpu = torch.cuda.get_device_name() if cuda else None
@@ -239,12 +210,8 @@ def main(argv: list[str]) -> None:
         f"({rate / 1e12:.2f} TB/s).\n"
     )
     print(
-        (
-            "| type | sentences x beam | stock | eager | graphs | floor | stock / graphs | "
-            "graphs / floor |\n"
-        )
-        + 8 * "|---"
-        + "|"
+        "| type | sentences x beam | stock | eager | graphs | floor | stock / graphs | "
+        "graphs / floor |\n" + 8 * "|---" + "|"
     )
     results = []
     for name in args.dtype:
@@ -254,21 +221,11 @@ def main(argv: list[str]) -> None:
         for shape in args.shapes:
             sentences, beam = map(int, shape.split("x"))
             inputs = source_of(sentences, args.source, args.words, args.device)
-            ms = measure(
-                ways,
-                inputs,
-                beam,
-                args.words,
-                args.steps,
-                args.timed,
-                args.rounds,
-                TOLERANCE[dtype],
-            )
+            span = args.steps, args.timed, args.rounds
+            ms = measure(ways, inputs, beam, args.words, *span, TOLERANCE[dtype])
             history = args.steps - args.timed // 2
             floor = 1e3 * bytes_of_a_step(model, sentences, beam, args.source, history) / rate
-            times = " | ".join(
-                f"{value:.3f}" for value in (ms["stock"], ms["eager"], ms["graphs"], floor)
-            )
+            times = " | ".join(f"{value:.3f}" for value in (*ms.values(), floor))
             print(
                 f"| {name} | {shape} | {times} | {ms['stock'] / ms['graphs']:.1f}x | "
                 f"{ms['graphs'] / floor:.1f}x |",
