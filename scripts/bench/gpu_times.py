@@ -19,7 +19,7 @@ def gpu_arguments(doc: str | None) -> argparse.ArgumentParser:
 
 
 def parsed(parse: argparse.ArgumentParser, argv: list[str] | None = None) -> argparse.Namespace:
-    """The arguments. Raises SystemExit where the GPU they ask for is not there."""
+    """The arguments. Raises SystemExit where they name a GPU and there is none."""
     args = parse.parse_args(argv)
     if args.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit(
