@@ -147,19 +147,21 @@ def product(
     if P == 0 and matcher.accepts().all() and not demands.banned and demands.least <= 1:
         return automaton  # nothing is required
     # pairs, matcher's state x A + state, are numbered when they are reached, after the P states of
-    # the prefix; memory is used for what is reached
+    # the prefix
     A, count = len(automaton), P
-    number = np.zeros(MOST // A * A, np.int32)
+    number = np.zeros(0, np.int32)  # one more than that of each pair, 0 for none
     pairs: list[np.ndarray] = []
 
     def numbers_of(reached: np.ndarray) -> np.ndarray:
         nonlocal count
-        if reached.max(initial=0) >= len(number):
+        room = (int(reached.max(initial=0)) // A + 1) * A
+        if room > MOST:
             raise SentenceError(
                 "the allowed outputs with these required and banned phrases take too much "
                 "memory: require fewer phrases, or allow fewer outputs"
             )
-        # one more than the number of each pair
+        if room > len(number):
+            number.resize(room, refcheck=False)  # with zeros
         new = np.unique(reached[number[reached] == 0])
         number[new] = np.arange(count + 1, count + 1 + len(new))
         count += len(new)
