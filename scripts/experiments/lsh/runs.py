@@ -119,7 +119,8 @@ class Parts:
 
     def wrap(self, owner: Any, name: str, part: str) -> None:
         self.seconds.setdefault(part, 0.0)
-        setattr(owner, name, Timed(getattr(owner, name), part, self.seconds))
+        timed = Timed(getattr(owner, name), part, self.seconds)
+        object.__setattr__(owner, name, timed)  # a setup is frozen
 
     @contextmanager
     def normalising(self) -> Iterator[None]:

@@ -108,7 +108,8 @@ def keep_legal(generator: Any, dictionary: Dictionary) -> None:
             field.name: getattr(generator.setup.processors, field.name)
             for field in dataclasses.fields(LogitsProcessors)
         }
-        generator.setup.processors = LegalProcessors(**fields, legal=legal)
+        legal_only = LegalProcessors(**fields, legal=legal)
+        object.__setattr__(generator.setup, "processors", legal_only)  # a setup is frozen
         return
     generator.search = StockSearch(dictionary, legal)
     # fairseq's count of words, EOS left out, of the sentences that are live
