@@ -146,11 +146,11 @@ class PoolMaker:
     batch, and makes a pool of the batch instead of searching it."""
 
     generator: Any
-    made: Pool | None = None
+    pool: Pool | None = None
 
     def generate(self, models: list, sample: dict[str, Any], **more: Any) -> list[list]:
-        self.made = self.generator.pool(sample, **more)
-        return [[] for _ in self.made.max_len]
+        self.pool = self.generator.pool(sample, **more)
+        return [[] for _ in self.pool.max_len]
 
 
 def make_pool(
@@ -172,8 +172,8 @@ def make_pool(
         batch["sentence_constraints"] = [wanted[i] for i in numbers]
 
     task.inference_step(maker, translator.models, batch)
-    assert maker.made is not None
-    return maker.made
+    assert maker.pool is not None
+    return maker.pool
 
 
 def pool_without_constraints(translator: Any, tokens: Sequence[Tensor]) -> Pool:

@@ -311,7 +311,7 @@ class ConstraintSource:
         further terms are unmet, so that a long line does not end a corpus run.
         """
         known = {(term.source, frozenset(term.phrases)) for term in given.terms}
-        all_required, unmet, lost = list(given.required), list(given.unmet), list(given.lost)
+        all_required, unmet, dropped = list(given.required), list(given.unmet), list(given.dropped)
         own = [i for i, each in enumerate(all_required) if not isinstance(each, SourceTerm)]
         tokens = size(all_required)
         tokens_of, code_of, words = (
@@ -357,14 +357,14 @@ class ConstraintSource:
                 )
             if reason:
                 unmet.append((each.term.text, reason))
-                lost.append(replace(term, phrases=()))
+                dropped.append(replace(term, phrases=()))
             else:
                 all_required.append(term)
         return replace(
             given,
             required=tuple(all_required),
             unmet=tuple(unmet),
-            lost=tuple(lost),
+            dropped=tuple(dropped),
             source_words=given.source_words
             or tuple(
                 tuple(tokens_of(i, i + 1))

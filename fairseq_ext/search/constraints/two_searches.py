@@ -83,7 +83,7 @@ class TwoSearches:
 def without_phrases(given: SentenceConstraints, left_out: int | None) -> SentenceConstraints:
     """Return the constraints of a sentence without one of its required phrases; None: all."""
     kept = [each for i, each in enumerate(given.required) if left_out is not None and i != left_out]
-    return replace(given, required=tuple(kept), lost=(), unmet=())
+    return replace(given, required=tuple(kept), dropped=(), unmet=())
 
 
 def best_of(found: list[Hypothesis], more: list[Hypothesis]) -> list[Hypothesis]:

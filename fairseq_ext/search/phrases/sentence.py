@@ -204,7 +204,7 @@ class SentenceConstraints:
     prefix: Phrase = ()  # beginning of the translation, without <s>
     unmet: tuple[tuple[str, str], ...] = ()  # constraints that were dropped: text, reason
     prefix_text: str = ""
-    lost: tuple[SourceTerm, ...] = ()  # terms of a glossary that were dropped
+    dropped: tuple[SourceTerm, ...] = ()  # terms of a glossary that were dropped
     unknown: tuple[str, ...] = ()  # pieces of the source that its dictionary lacks
     # the tokens of each word of the source, by their places; none where terms are not placed
     source_words: tuple[tuple[int, ...], ...] = ()
@@ -224,7 +224,7 @@ class SentenceConstraints:
     def terms(self) -> tuple[SourceTerm, ...]:
         """The terms of glossaries, in the order of the source."""
         found = (each for each in self.required if isinstance(each, SourceTerm))
-        return tuple(sorted((*found, *self.lost), key=lambda each: each.words))
+        return tuple(sorted((*found, *self.dropped), key=lambda each: each.words))
 
     @property
     def is_placed(self) -> bool:
@@ -248,7 +248,7 @@ class SentenceConstraints:
 
     def without_terms(self) -> SentenceConstraints:
         """Return these constraints without those of its glossary terms."""
-        return replace(self.without_mentions(self.terms), lost=())
+        return replace(self.without_mentions(self.terms), dropped=())
 
     def without_places(self) -> SentenceConstraints:
         """Return these constraints with terms that are required at any place."""
@@ -256,8 +256,8 @@ class SentenceConstraints:
             replace(each, mentions=()) if isinstance(each, SourceTerm) else each
             for each in self.required
         )
-        lost = tuple(replace(each, mentions=()) for each in self.lost)
-        return replace(self, required=tuple(required), lost=lost)
+        dropped = tuple(replace(each, mentions=()) for each in self.dropped)
+        return replace(self, required=tuple(required), dropped=dropped)
 
     def without_mentions(self, terms: Collection[SourceTerm]) -> SentenceConstraints:
         """Return these constraints without those of some of its glossary terms."""
@@ -296,7 +296,7 @@ def merge(
         prefix[0],
         a.unmet + b.unmet,
         prefix[1],
-        a.lost + b.lost,
+        a.dropped + b.dropped,
         allowed=b.allowed or a.allowed,
     )
     return within_limits((consistent or without_conflicts)(both), "a sentence")
@@ -356,7 +356,7 @@ def without_conflicts(
         return constraints
     banned_in = look(constraints)
 
-    required, unmet, lost = [], list(constraints.unmet), list(constraints.lost)
+    required, unmet, dropped = [], list(constraints.unmet), list(constraints.dropped)
     for each in constraints.required:
         left = tuple(phrase for phrase in each.phrases if banned_in(phrase) is None)
         if left:
@@ -366,7 +366,7 @@ def without_conflicts(
         else:
             why = f"conflicts with the banned phrase '{banned_in(each.phrases[0])}'"
             unmet.append((each.text, why))
-            lost += [replace(each, phrases=())] if isinstance(each, SourceTerm) else []
+            dropped += [replace(each, phrases=())] if isinstance(each, SourceTerm) else []
     prefix, prefix_text = constraints.prefix, constraints.prefix_text
     clash = banned_in(prefix)
     if clash is not None:
@@ -376,7 +376,7 @@ def without_conflicts(
         constraints,
         required=tuple(required),
         unmet=tuple(unmet),
-        lost=tuple(lost),
+        dropped=tuple(dropped),
         prefix=prefix,
         prefix_text=prefix_text,
     )
