@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import demo_model
+import models
 import numpy as np
 import pytest
 import sacrebleu
@@ -302,6 +303,23 @@ def test_legal_actions_are_those_of_the_trees_of_three_words():
     # the others are no trees at any number of words
     turns = itertools.product(*[ACTIONS[:2], ACTIONS[2:]] * 5)
     assert found == {actions for actions in turns if is_tree(actions)}
+
+
+def test_a_search_over_legal_actions_gives_the_trees_of_fairseq_s(monkeypatch):
+    known = Dictionary()
+    for action in ACTIONS:
+        known.add_symbol(action)
+    monkeypatch.setattr(models, "dictionary", lambda *_: known)
+    random_model = build("transformer", dtype=torch.float32, words=len(ACTIONS))
+    pair = generators([random_model], words=len(ACTIONS), beam=3)
+    sample = batch([4, 3, 2], words=len(ACTIONS))
+    for generator in (pair.stock, pair.ours):
+        legal_actions.keep_legal(generator, known)
+    stock, ours = decoded(pair.stock, sample), decoded(pair.ours, sample)
+    for words, trees_of, expected in zip((4, 3, 2), ours, stock, strict=True):
+        tokens = [[known[i] for i in each["tokens"][:-1].tolist()] for each in trees_of]
+        assert tokens == [[known[i] for i in each["tokens"][:-1].tolist()] for each in expected]
+        assert all(to_tree([("w", "T")] * words, each) for each in tokens)
 
 
 def test_brackets_are_counted_as_evalb_counts_them():

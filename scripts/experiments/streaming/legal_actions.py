@@ -19,9 +19,11 @@ from torch import Tensor
 from tree_actions import COMBINE, LABEL, NO_LABEL, SHIFT
 
 from fairseq_ext.search.beam import Beam
+from fairseq_ext.search.interpreted import LoopSearch
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.processors import LogitsProcessors
+from fairseq_ext.search.scheduler import BeamSearch as OurBeamSearch
 
 
 class LegalActions:
@@ -110,6 +112,8 @@ def keep_legal(generator: Any, dictionary: Dictionary) -> None:
         }
         legal_only = LegalProcessors(**fields, legal=legal)
         object.__setattr__(generator.setup, "processors", legal_only)  # a setup is frozen
+        # no compiled search: it was chosen for the processors that a generator is built with
+        generator.driver = OurBeamSearch(generator.setup, [], LoopSearch)
         return
     generator.search = StockSearch(dictionary, legal)
     # fairseq's count of words, EOS left out, of the sentences that are live
