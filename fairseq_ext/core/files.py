@@ -236,17 +236,6 @@ def replace(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> None:
             out.write(chunk)
 
 
-def remove_unfinished(paths: Iterable[Path]) -> None:
-    """Remove the unfinished files that killed processes left next to these. Errors: OSError."""
-    names: dict[Path, set[str]] = {}
-    for path in paths:
-        names.setdefault(path.parent, set()).add(path.name[:100])
-    for folder in filter(Path.is_dir, names):
-        for path in folder.glob(f".*{PART}"):
-            if path.name[1 : -len(PART)].rpartition(".")[0] in names[folder]:
-                path.unlink()
-
-
 def is_stream(path: str | os.PathLike[str]) -> bool:
     """Return whether writing to `path` does not replace a file: a device, a pipe, or a file that
     this process has open (/dev/stdout)."""

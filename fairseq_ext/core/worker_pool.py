@@ -125,6 +125,9 @@ class ProcessWorkers(WorkerPool[Process]):
         super().__init__(workers, timeout)
         self.pool = Pool()
 
+    def send(self, process: Process, ticket: Ticket) -> None:
+        self.pool.send(process, ticket.payload)
+
     def end(self, process: Process) -> None:
         self.pool.remove(process)
 

@@ -4,7 +4,8 @@ The folder has a file for each input shard, `manifest.json`, `errors.jsonl`, and
 unfinished shards.
 A finished unit becomes a part, `.parts/NAME.parts/START-END` (a line of JSON with its errors and
 statistics, then its output records). A part is written under another name, synced and renamed, so
-every part is complete. When the parts of a shard cover it, they are joined into `NAME.jsonl` (or
+every part is complete. An unfinished file of a killed process is removed when that file is written
+again (core/files.py). When the parts of a shard cover it, they are joined into `NAME.jsonl` (or
 `.txt`) in the same way, the manifest records the file, and the parts are removed. Whenever a
 process is killed, the next run sees which lines are missing, and no line is written twice.
 """
@@ -24,8 +25,6 @@ from typing import IO, Any
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import (
-    PART,
-    remove_unfinished,
     replace,
     sha256,
     sha256_of,
@@ -69,14 +68,6 @@ class OutputFolder:
                     "--output"
                 ) from None
             yield
-
-    def remove_unfinished(self, shards: Iterable[Shard]) -> None:
-        """Remove unfinished files of a killed run of these shards, but no files of runs in
-        subfolders."""
-        own = [self.folder / name for name in ("manifest.json", "errors.jsonl")]
-        remove_unfinished([*own, *map(self.path, shards)])
-        for path in self.parts.rglob(f".*{PART}"):
-            path.unlink()
 
     def has_parts(self) -> bool:
         """Return whether there is a part of an earlier run."""

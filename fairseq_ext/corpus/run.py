@@ -71,7 +71,6 @@ def translate(job: CorpusJob) -> Progress:
     check_columns(shards, job.source_field)
     try:
         with store.locked():
-            store.remove_unfinished(shards)
             if job.overwrite:
                 store.clear()
             return Run(job, store, shards).run()

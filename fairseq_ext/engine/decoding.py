@@ -74,21 +74,28 @@ class JobRequest(Request):
 
 
 class Decoding:
-    """The requests of a worker and their search. places: number of sentences that are decoded at
-    once.
+    """The requests of a worker and their search.
+
+    places: number of sentences that are decoded at once; no_constraints: that of Requirements;
+    longest: largest number of source tokens, where it is less than the model takes.
 
     Call `add` and `cancel` at any time, `work` as long as it is `busy`; the results are in
     `events`.
     """
 
-    def __init__(self, translator: Translator, schedule: Schedule, places: int):
-        self.translator, self.places = translator, places
+    def __init__(
+        self,
+        translator: Translator,
+        schedule: Schedule,
+        places: int,
+        no_constraints: str = "",
+        longest: int | None = None,
+    ):
+        self.translator, self.places, self.longest = translator, places, longest
         self.generator = translator.generator
         self.scheduler: Scheduler[JobRequest] = Scheduler(schedule)
-        self.requirements = Requirements(translator)
+        self.requirements = Requirements(translator, no_constraints)
         self.languages = LanguagesOfRequests(translator)
-        # most source tokens, where fewer are allowed than the model takes
-        self.longest: int | None = None
         self.events: list[Event] = []
         self.last_work = Work()
         self.take_work()

@@ -241,9 +241,6 @@ class Loop(ProcessWorkers, threading.Thread):
     def exit_error(self, process: Process) -> Exception:
         return UsageError(ENDED)
 
-    def send(self, process: Process, ticket: Ticket) -> None:
-        self.pool.send(process, ticket.payload)
-
     def cancel(self, process: Process, ticket: Ticket) -> None:
         self.pool.send(process, pickle.dumps(("cancel", ticket.number)))
 

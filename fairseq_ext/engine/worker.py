@@ -19,7 +19,7 @@ from fairseq_ext.core.channel import Channel
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.engine.decoding import Decoding
 from fairseq_ext.engine.jobs import Description, Job
-from fairseq_ext.engine.requirements import OfRequests, Requirements
+from fairseq_ext.engine.requirements import OfRequests
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.plugin.loading.settings import source_limit
 from fairseq_ext.plugin.options import languages_of
@@ -53,12 +53,10 @@ def load(flags: dict[str, Any], longest: int | None = None) -> Decoding:
             "--constraint-compete search searches a sentence twice, which an engine does not do: "
             "use rows or off"
         )
-    decoding = decoding_of(flags)
-    decoding.longest = longest
-    return decoding
+    return decoding_of(flags, longest)
 
 
-def decoding_of(flags: dict[str, Any]) -> Decoding:
+def decoding_of(flags: dict[str, Any], longest: int | None) -> Decoding:
     """Return a model with a search that new requests may join (raises UsageError); with parallel
     decoding they are decoded one after another."""
     is_beam = str(flags.get("decoding") or "beam") == "beam"
@@ -95,9 +93,7 @@ def decoding_of(flags: dict[str, Any]) -> Decoding:
     setup.strategies.schedule = Stream(
         places, float(threshold), own.stream_order == "shortest", None, STEPS, fills=True
     )
-    decoding = Decoding(translator, setup.strategies.schedule, places)
-    decoding.requirements = Requirements(translator, no_constraints)
-    return decoding
+    return Decoding(translator, setup.strategies.schedule, places, no_constraints, longest)
 
 
 def constrained(flags: dict[str, Any]) -> tuple[Translator, str]:

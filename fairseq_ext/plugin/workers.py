@@ -144,9 +144,6 @@ class Forked(ProcessWorkers):
         process.kill()
         super().kill(worker, process, now)
 
-    def send(self, process: Process, ticket: Ticket) -> None:
-        self.pool.send(process, ticket.payload)
-
     def on_message(self, worker: Worker, message: Any, now: float) -> None:
         self.dispatch.on_answer(worker, *message)
 

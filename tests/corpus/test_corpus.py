@@ -219,8 +219,8 @@ def test_parts_without_the_manifest_are_not_joined_to_others(tmp_path, echo, mon
 def test_unfinished_files_of_another_run_below_stay(tmp_path, echo):
     inputs, out = text_shards(tmp_path, (25,)), tmp_path / "out"
     (out / "other").mkdir(parents=True)
-    theirs = [out / "other" / ".in0.jsonl.abc.part", out / ".notes.abc.part"]
-    ours = [out / ".in0.jsonl.abc.part", out / ".manifest.json.abc.part"]
+    theirs = [out / "other" / ".in0.jsonl.abcdefgh.part", out / ".notes.abcdefgh.part"]
+    ours = [out / ".in0.jsonl.abcdefgh.part", out / ".manifest.json.abcdefgh.part"]
     for path in theirs + ours:
         path.write_bytes(b"unfinished")
     translate(job(inputs, out))
@@ -259,7 +259,7 @@ def test_a_run_that_breaks_off_anywhere_is_completed(tmp_path, echo, monkeypatch
         def replace(path, chunks, left=left):
             left[0] -= 1
             if left[0] < 0:
-                path.with_name(f".{path.name}.abc.part").write_bytes(b"unfinished")
+                path.with_name(f".{path.name}.abcdefgh.part").write_bytes(b"unfinished")
                 raise KeyboardInterrupt
             whole(path, chunks)
 

@@ -200,9 +200,11 @@ def test_a_fork_server_that_is_killed_while_it_loads_is_replaced(expected):
 
 
 def test_workers_with_weights_of_a_killed_fork_server_are_replaced(
-    warm_processes, engine, expected
+    warm_processes, engine, expected, monkeypatch
 ):
     """Each fork server loads the weights again: old workers would keep the old copy."""
+    for worker in engine.loop.dispatch.workers:  # one that loads may wait for a processor
+        monkeypatch.setattr(worker, "timeout", 20.0)
     old = workers_of(engine)
     busy = [engine.submit(line) for line in LINES[:8]]
     engine.fork_server.process.kill()
