@@ -199,7 +199,7 @@ class Strategies:
 # ---- The settings of a search, whatever its strategies
 
 
-@dataclass(frozen=True)
+@dataclass
 class SearchSpec:
     """The settings that every part of a search reads; `search_spec` of plugin/options.py builds
     them from the flags, once."""
@@ -221,7 +221,7 @@ class SearchSpec:
     seed: int = 1
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Setup(SearchSpec):
     """The live objects of all searches of a generator, with the settings that every part reads.
 
