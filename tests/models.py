@@ -37,6 +37,7 @@ from torch import Tensor
 import fairseq_ext  # noqa: F401  registers translation_ext
 from fairseq_ext.search.checks import parts
 from fairseq_ext.search.registry import all_strategies, refusal
+from fairseq_ext.search.settings import Settings
 
 DEVICE = torch.device("cpu")  # of models and batches, as --device says
 WORDS = 21  # with fairseq's four special symbols: a vocabulary of 25
@@ -377,8 +378,7 @@ def with_files(flags: dict, folder: Path) -> dict:
 
 def refused(flags: dict, generation: dict) -> str | None:
     """The sentence by which the declared needs rule these flags out, None where they do not."""
-    cfg = TASK_DATACLASS_REGISTRY["translation_ext"](**flags)
-    return refusal(parts(cfg, GenerationConfig(**generation)))
+    return refusal(parts(Settings({**flags, **generation})))
 
 
 # ---- the oracle

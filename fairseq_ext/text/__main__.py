@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
@@ -67,7 +68,7 @@ def with_values(argv: Sequence[str]) -> list[str]:
     for word in words:
         kind = kinds.get(word[2:].replace("-", "_")) if word.startswith("--") else None
         # a flag that may stand alone has no value here
-        value = None if kind is None or "bool" in str(kind) else next(words, None)
+        value = None if kind is None or re.search("bool|Switch", str(kind)) else next(words, None)
         out.append(word if value is None else f"{word}={value}")
     return out
 
