@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import pickle
 import time
+from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
 
 from fairseq_ext.core.dispatch import Dispatch, Ticket, Worker
@@ -20,7 +21,7 @@ logger = logging.getLogger("fairseq_ext")
 P = TypeVar("P")  # the process of a worker
 
 
-class WorkerPool(Generic[P]):
+class WorkerPool(ABC, Generic[P]):
     """The workers of `dispatch` and their processes. workers, timeout: as for Dispatch.
 
     A subclass starts processes, reaches and ends them, and reports events to `dispatch`. All
@@ -34,13 +35,13 @@ class WorkerPool(Generic[P]):
 
     # ---- of subclasses
 
+    @abstractmethod
     def new_process(self) -> P:
         """Start a process (raises the error for its users if the system has no room for it)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def exit_error(self, process: P) -> Exception:
         """Return the error of a process that has ended."""
-        raise NotImplementedError
 
     def send(self, process: P, ticket: Ticket) -> None:
         """Give a request to a process."""

@@ -156,6 +156,11 @@ class InteractiveLines(BadSentences):
             dataset.collater = partial(with_constraints, dataset.collater, constraints[:n])
         return dataset
 
+    def numbered(self, dataset: Any, batches: Any) -> Any:
+        """Return fairseq's batches of a data set, those of a buffer with the numbers of lines."""
+        is_buffer = self.is_interactive and not self.sentences.is_corpus(dataset)
+        return NumberedBatches(batches, self) if is_buffer else batches
+
     def drop_cached_batches(self, dataset: Any) -> None:
         """Drop the batches of a buffer's lines, which fairseq would keep to the end."""
         if not self.sentences.is_corpus(dataset):
@@ -178,7 +183,8 @@ class InteractiveLines(BadSentences):
                     own = from_packed(packed[i], self.task.target_dictionary, first + i)
                 elif packed is not None and self.phrases[i]:
                     own = source.of_fields(parse_tabs(self.phrases[i], where), where)
-                unknown = sentences.unknown_pieces(self.sources[i], tokens)
+                line = self.sources[i] if i < len(self.sources) else ""
+                unknown = sentences.unknown_pieces(line, tokens)
                 of_line[first + i] = source.sentence(first + i, tokens, own, unknown=unknown)
             except UsageError as error:
                 if self.refuse(error, i):
@@ -301,21 +307,6 @@ class Batches:
         """Return fairseq's batches, by the stock task's `build`. A stream takes its sentences from
         batches of many thousand, and encodes a few at a time. Arguments: those of
         FairseqTask.get_batch_iterator."""
-        made = self.unnumbered(build, dataset, max_tokens, max_sentences, *args, **kwargs)
-        if not self.lines.is_interactive or self.sentences.is_corpus(dataset):
-            return made
-        return NumberedBatches(made, self.lines)
-
-    def unnumbered(
-        self,
-        build: Callable[..., Any],
-        dataset: Any,
-        max_tokens: int | None,
-        max_sentences: int | None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        """Return the same, without the numbers of lines."""
         documents = self.task.session.settings.get(GlossaryFlags).glossary_documents
         if self.refills:  # fairseq-generate makes batches before it builds a generator
             pool = STREAM_POOL_SIZE if "source tokens" not in self.task.lacks else SPEECH_POOL_SIZE

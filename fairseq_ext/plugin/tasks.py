@@ -322,7 +322,9 @@ class Extended(GeneratorBuilderMixin):
 
     def get_batch_iterator(self, dataset, max_tokens=None, max_sentences=None, *args, **kwargs):
         build = super().get_batch_iterator  # type: ignore[misc]
-        return self.session.batches.make(build, dataset, max_tokens, max_sentences, *args, **kwargs)
+        sizes = (max_tokens, max_sentences)
+        batches = self.session.batches.make(build, dataset, *sizes, *args, **kwargs)
+        return self.session.lines.numbered(dataset, batches)
 
     def get_interactive_tokens_and_lengths(self, lines, encode_fn):
         read = super().get_interactive_tokens_and_lengths  # type: ignore[misc]

@@ -3,6 +3,7 @@ there ends as in any Python."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -68,6 +69,30 @@ def test_a_program_under_autocast_gets_the_translations_of_one_without(backend):
         with torch.autocast("cpu", dtype=dtype):
             assert results() == expected
             assert torch.is_autocast_enabled("cpu")
+
+
+def test_phrases_are_typed_in_a_program_that_runs_fairseqs_command(tmp_path):
+    """A phrase has its spellings, one that the dictionary lacks is unmet, and a stock task after it
+    fails on invalid bytes as before."""
+    (tmp_path / "in").write_text("Das Haus ist klein.\tHouse\nDas Haus.\tcafé\n", encoding="utf-8")
+    (tmp_path / "bad").write_bytes(b"Das Haus.\n\xff\n")
+    words = [DEMO, "--path", DEMO / "checkpoint.pt", "-s", "de", "-t", "en", "--cpu", "--beam", 4]
+    words += ["--bpe", "sentencepiece", "--sentencepiece-model", DEMO / "spm.model", "--input"]
+    ours = [*words, "in", "--constraints", "--constraint-case", "any", "--buffer-size", 9]
+    ours += ["--task", "translation_ext", "--user-dir", DEMO.parents[1] / "fairseq_ext"]
+    runs = [[str(word) for word in run] for run in (ours, [*words, "bad"])]
+    (tmp_path / "program.py").write_text(
+        "import sys\nfrom fairseq_cli import interactive\n"
+        f"for run in {runs}:\n    sys.argv[1:] = run\n    interactive.cli_main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    first, second, *_ = re.findall(r"^D-\d\t\S+\t(.*)$", done.stdout, re.MULTILINE)
+    assert "house" in first.lower() and second, done.stderr
+    assert re.findall(r"^C-(\d)\t(.*)$", done.stdout, re.MULTILINE)[0][0] == "0"
+    assert "constraints not met: 1 of 2, the first in sentence 2, 'café'" in done.stderr
+    assert "UnicodeDecodeError" in done.stderr and done.returncode == 1
 
 
 def test_an_import_changes_nothing(program):

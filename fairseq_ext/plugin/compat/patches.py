@@ -3,7 +3,8 @@ Python's own library. `python -m fairseq_ext.doctor` lists those in force.
 
 Most are what stock fairseq 0.12.2 needs on current Python, torch, numpy and hydra, or keep a
 checkpoint from running code; any program that imports fairseq gets them. The others are made in the
-process of a command alone (core/command_line.py). While such a command builds its model,
+process of a command alone (core/command_line.py), but for the reader of typed lines, which a
+program gets that runs fairseq-interactive with a task of ours. While a command builds its model,
 loading/checkpoint.py replaces functions of torch.nn.init.
 
 startup.py loads this file by its path, while fairseq is being imported, and makes the changes.
@@ -328,8 +329,9 @@ class TypedLines(list[str]):
 
 @patch("buffered_read, sys.stdin and a log filter in fairseq_cli.interactive", own.INTERACTIVE)
 def read_lines_as_typed() -> None:
-    """Keep typed lines with their phrases, of which fairseq has the tokens alone. Bytes that are
-    not valid UTF-8 are lone surrogates: an error of their line and not of the session."""
+    """Keep typed lines with their phrases, of which fairseq has the tokens alone. In a command,
+    bytes that are not valid UTF-8 are lone surrogates: an error of their line and not of the
+    session."""
     logging.getLogger(own.INTERACTIVE).addFilter(holds_here)
     if own.own_command == own.INTERACTIVE and isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="surrogateescape")
@@ -340,7 +342,8 @@ def read_lines_as_typed() -> None:
 
 def buffered_read(path: str, size: int) -> Iterator[TypedLines]:
     """Yield the lines of a file, "-" for standard input, in buffers of a size."""
-    hook = fileinput.hook_encoded("utf-8", errors="surrogateescape")
+    errors = "surrogateescape" if own.own_command == own.INTERACTIVE else "strict"
+    hook = fileinput.hook_encoded("utf-8", errors=errors)
     with fileinput.FileInput(files=[path], openhook=hook) as lines:
         stripped = map(str.strip, lines)
         while buffer := TypedLines(itertools.islice(stripped, size)):

@@ -82,6 +82,7 @@ def is_ordered(settings: Settings) -> bool:
 
 
 logger = logging.getLogger("fairseq_ext")
+KNOWN_BANNED = 20_000  # banned phrases whose forms are kept
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,8 @@ class ConstraintSource:
         allowed: AllowedOutputs | None = None,
     ):
         self.segmenter, self.matching = segmenter, matching
+        # the forms of banned phrases: the lines of a call share a list of them
+        self.known_banned: dict[str, dict[Phrase, str]] = {}
         self.source_text = SourceText(source, segmenter)
         self.look = (
             banned_in_tokens
@@ -276,15 +279,18 @@ class ConstraintSource:
         Errors: UsageError for a phrase longer than any translation.
         """
         text = text.strip()
-        found, _ = self.segmenter.alternatives([text], where)
-        if not found:
-            return {}
-        if len(found[0]) > MAX_TOKENS:
+        if text in self.known_banned:
+            return self.known_banned[text]
+        found, _ = self.segmenter.alternatives([text], where, suggest=False)
+        if found and len(found[0]) > MAX_TOKENS:
             raise UsageError(
                 f"{where} has a banned phrase of {len(found[0])} tokens and {MAX_TOKENS} are "
                 "allowed: shorten it"
             )
-        return dict.fromkeys((*found, *self.segmenter.spellings(text, self.matching.banned)), text)
+        spelled = self.segmenter.spellings(text, self.matching.banned) if found else ()
+        if len(self.known_banned) == KNOWN_BANNED:
+            self.known_banned.clear()
+        return self.known_banned.setdefault(text, dict.fromkeys((*found, *spelled), text))
 
     def cased(self, texts: Sequence[str], case: str) -> Cased:
         """Return in which case a constraint's phrases count, with the search's forms of it."""
