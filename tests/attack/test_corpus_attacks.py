@@ -1,4 +1,4 @@
-"""Wrong commands and wrong lines of the corpus command (corpus_rows.py): one sentence each, and
+"""Wrong commands and wrong lines of the corpus command (bad_inputs.py): one sentence each, and
 one line never costs another."""
 
 import datetime
@@ -9,14 +9,22 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
+from bad_inputs import commands, rows
 from corpus_jobs import Echo, OneProcess, records
-from corpus_rows import COMMANDS, OBJECTS, USAGE
 from forked import Done, forked
 from sizes import drawn
 
 from fairseq_ext.corpus import run
 from fairseq_ext.corpus.__main__ import main
 from fairseq_ext.corpus.job import check_model
+
+COMMANDS, USAGE = commands("corpus"), commands("corpus usage")
+# lines of JSONL input, of 20 tokens at most, by the kind of entry in errors.jsonl
+OBJECTS = {
+    name: (line, kind, reason)
+    for kind in ("invalid line", "invalid UTF-8", "too long")
+    for name, (line, reason) in rows("lines.tsv", f"corpus: {kind}").items()
+}
 
 
 class Checked(OneProcess):

@@ -1,19 +1,35 @@
 """Lines that cannot be used, and lines that look as if: in one session or one run, a row
-a line (line_rows.py).
+a line (lines.tsv).
 
 Each bad line gets its E- line and an empty hypothesis; its neighbours are translated
 as they are without it.
 """
 
+import time
 from pathlib import Path
 
 import pytest
-from forked import Done, interactive
-from line_rows import OBJECTS, ODD, TABS, TYPED
+from bad_inputs import rows
+from forked import Done, forked, generate, interactive
+from sizes import drawn
+
+from fairseq_ext.terms.__main__ import main
+
+TYPED, TABS, OBJECTS = (rows("lines.tsv", kind) for kind in ("typed", "tabs", "objects"))
+
+
+ODD = {name: line for name, (line, _) in rows("lines.tsv", "odd").items()}
+
 
 DEMO = Path(__file__).parents[2] / "checkpoints" / "demo"
+
+
 GOOD = b"de1 de2"
+
+
 EXT = ["--task", "translation_ext", "--cpu", "--beam", 2, "--max-len-b", 8]
+
+
 SESSION = ["-s", "de", "-t", "en", "--buffer-size", 16, "--batch-size", 8]
 
 
@@ -121,23 +137,23 @@ def of_files(tiny, tmp_path_factory) -> dict[str, Done]:
     """A session for each kind of constraints file, whose every second line is bad."""
     folder = tmp_path_factory.mktemp("files")
     out = {}
-    for name, rows in (("c.tsv", TABS), ("c.jsonl", OBJECTS)):
-        text = GOOD + b"\n" + b"de1\n" + between([b"de1"] * (len(rows) - 1))
+    for name, bad in (("c.tsv", TABS), ("c.jsonl", OBJECTS)):
+        text = GOOD + b"\n" + b"de1\n" + between([b"de1"] * (len(bad) - 1))
         out[name] = interactive(
-            *model(tiny), *SESSION, "--constraints-file", file_of(folder, name, rows), stdin=text
+            *model(tiny), *SESSION, "--constraints-file", file_of(folder, name, bad), stdin=text
         )
     return out
 
 
 def test_the_files_are_read_before_the_first_line(of_files):
-    for name, rows in (("c.tsv", TABS), ("c.jsonl", OBJECTS)):
-        whole(of_files[name], len(rows), len(rows))
+    for name, bad in (("c.tsv", TABS), ("c.jsonl", OBJECTS)):
+        whole(of_files[name], len(bad), len(bad))
         warned = of_files[name].stderr.partition("E-")[0]
         # looked at when its sentence comes
-        blank = sum(not line.strip() for line, _ in rows.values())
+        blank = sum(not line.strip() for line, _ in bad.values())
         assert (
             "line 2 of " in warned
-            and f"({len(rows) - 1 - blank} more such lines in the file)" in warned
+            and f"({len(bad) - 1 - blank} more such lines in the file)" in warned
         )
 
 
@@ -149,3 +165,96 @@ def test_a_bad_line_of_a_file_of_tabs(of_files, good, name):
 @pytest.mark.parametrize("name", OBJECTS)
 def test_a_bad_line_of_a_jsonl_file(of_files, good, name):
     expect(of_files["c.jsonl"], 2 * list(OBJECTS).index(name) + 1, OBJECTS[name][1], good)
+
+
+# ---- Glossaries that cannot be used:  one sentence, nothing printed, status 1
+
+
+ROWS = [
+    (suffix, name, content, sentence)
+    for suffix in (".tsv", ".csv", ".jsonl", ".tbx")
+    for name, (content, sentence) in rows("lines.tsv", suffix).items()
+]
+
+
+@drawn(16)
+@pytest.mark.parametrize(
+    "suffix, name, content, sentence",
+    ROWS,
+    ids=[f"{suffix[1:]}: {name}" for suffix, name, _, _ in ROWS],
+)
+def test_a_glossary_that_cannot_be_used(tmp_path, suffix, name, content, sentence):
+    path, text = tmp_path / f"g{suffix}", tmp_path / "text"
+    path.write_bytes(content)
+    text.write_text("houses and homes\n")
+    begun = time.monotonic()
+    done = forked(
+        main,
+        "fairseq_ext.terms",
+        "expand",
+        "--glossary",
+        path,
+        "--lang",
+        "en",
+        "--source-lang",
+        "de",
+        "--text",
+        text,
+    )
+    assert (
+        done.status == 1
+        and done.stdout == ""
+        and "root:" not in done.stderr
+        and time.monotonic() - begun < 30
+    )
+    # fairseq, which this process has imported, has what a command of its own does not say
+    reported = "".join(
+        line for line in done.stderr.splitlines(keepends=True) if not line.startswith("INFO:")
+    )
+    assert reported.startswith("error: ") and reported.count("\n") == 1 and len(reported) < 500
+    assert sentence.format(path=path) in reported
+
+
+def test_nothing_is_fetched_for_a_glossary(tmp_path):
+    (tmp_path / "secret").write_text("root password")
+    content, _ = rows("lines.tsv", ".tbx")["a stray ampersand"]
+    outside = f'<!DOCTYPE t [<!ENTITY x SYSTEM "file://{tmp_path / "secret"}">]><tbx>'
+    content = content.replace(b"Haus & Hof", b"&x;").replace(b"<tbx>", outside.encode())
+    (tmp_path / "g.tbx").write_bytes(content)
+    (tmp_path / "text").write_text("houses\n")
+    flags = [
+        "--glossary",
+        tmp_path / "g.tbx",
+        "--lang",
+        "en",
+        "--source-lang",
+        "de",
+        "--text",
+        tmp_path / "text",
+    ]
+    done = forked(main, "fairseq_ext.terms", "expand", *flags)
+    assert "password" not in done.stdout + done.stderr
+
+
+LARGE = {  # what grew with the lines before it took minutes
+    "--glossary": "".join(
+        f"de{i % 5}\ten{i % 29} en{i // 29 % 29} en{i // 841}\n" for i in range(20_000)
+    ),
+    # they begin alike
+    "--avoid-file": "".join(f"en{i % 29} en{i // 29 % 29} en{i // 841}\n" for i in range(10_000)),
+}
+
+
+@pytest.mark.parametrize("flag", LARGE)
+def test_thousands_of_lines_are_read_in_linear_time(tiny, tmp_path, flag):
+    (tmp_path / "large.tsv").write_text(LARGE[flag])
+    flags = ["--task", "translation_ext", "--cpu", "--beam", 2, "--max-len-b", 8]
+    begun = time.monotonic()
+    done = generate(
+        tiny / "data", "--path", tiny / "model.pt", *flags, flag, tmp_path / "large.tsv"
+    )
+    assert done.status == 0 and time.monotonic() - begun < 60, done.stderr
+    if flag == "--glossary":
+        assert "5 source terms, 19995 lines merged with earlier ones" in done.stderr
+        warned = [line for line in done.stderr.splitlines() if "constraints not met" in line]
+        assert len(warned) <= 1 and all(len(line) < 400 for line in warned)

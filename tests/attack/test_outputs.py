@@ -12,7 +12,14 @@ from fairseq_cli.interactive import cli_main
 from forked import Child, generate
 from sizes import drawn
 
+from fairseq_ext import UsageError
+from fairseq_ext.core.files import with_digest
+from fairseq_ext.corpus.job import Manifest
+from fairseq_ext.plugin.results import FORMAT, ResultsFile
+
 SENTENCES = 11
+
+
 EXT = ["--task", "translation_ext", "--cpu", "--beam", 2, "--max-len-b", 8]
 
 
@@ -188,3 +195,112 @@ def test_a_link_to_a_file_that_is_not_there_makes_it(tiny, tmp_path):
         (tmp_path / flag).symlink_to(tmp_path / f"made by {flag}")
         assert generate(*model(tiny), flag, tmp_path / flag).status == 0
         assert (tmp_path / flag).is_symlink() and (tmp_path / f"made by {flag}").stat().st_size
+
+
+# ---- Files that commands read back, changed by hand with right digests:  each is refused, or
+
+
+# ---- --results-file, of a dictionary of 10 words
+
+MADE_FROM = {"--beam": "5"}
+
+
+HEAD = {**FORMAT, "signature": "s", "made_from": MADE_FROM}
+
+
+HYPOTHESIS = {"tokens": [5, 2], "score": -1.0, "positional_scores": [-0.5, -0.5]}
+
+
+SENTENCE = {"id": 0, "source": "x", "text": "a", "hypotheses": [HYPOTHESIS]}
+
+
+BEGIN, WORD = (
+    "it is not the beginning of a results file",
+    "a token outside the dictionary's 10 words",
+)
+# what is changed: of the first line, of a sentence, of its hypothesis; what is said
+RESULTS: list[tuple[int, dict, str]] = [
+    (1, {"format": "mine"}, BEGIN),
+    (1, {"version": 2}, BEGIN),
+    (1, {"made_from": None}, BEGIN),
+    (1, {"made_from": {"--beam": 5}}, BEGIN),
+    (1, {"made_from": {"--beam": "4"}}, "which differs in --beam (4 there, 5 now)"),
+    *((2, {"id": value}, "its 'id' is not what a report has there") for value in (None, 0.5, True)),
+    (2, {"id": -1}, "it has no hypotheses, or a number below 0"),
+    (2, {"source": 3}, "its 'source' is not"),
+    (2, {"text": ["a"]}, "its 'text' is not"),
+    (2, {"hypotheses": []}, "it has no hypotheses"),
+    (2, {"hypotheses": {"0": HYPOTHESIS}}, "its 'hypotheses' is not"),
+    (2, {"hypotheses": ["a"]}, "its 'hypotheses' is not"),
+    *((3, {"tokens": value}, WORD) for value in ([10, 2], [-1, 2], [[4]], [])),
+    (3, {"tokens": [10**40, 2]}, "its 'tokens' is not"),
+    *((3, {"score": value}, "its 'score' is not") for value in (float("nan"), "-1")),
+    (3, {"positional_scores": [-1.0]}, "it has not one score for each token"),
+    *((3, {"unmet": value}, "its 'unmet' is not") for value in ("x", [["x"]])),
+    (3, {"placements": [{"placed_by": 3}]}, "its 'placed_by' is not"),
+    (3, {"colour": "red"}, "its 'hypotheses' is not"),  # of a later version
+]
+
+
+@pytest.mark.parametrize(("part", "changes", "reason"), RESULTS, ids=str)
+def test_a_results_file(tmp_path, part, changes, reason):
+    hypothesis = [{**HYPOTHESIS, **changes}] if part == 3 else [HYPOTHESIS]
+    number, whole = min(part, 2), HEAD if part == 1 else {**SENTENCE, "hypotheses": hypothesis}
+    line = {**whole, **(changes if part < 3 else {})}
+    lines = [HEAD, SENTENCE, {**SENTENCE, "id": 1}]
+    path = tmp_path / "results.jsonl"
+    path.write_text("".join(json.dumps(with_digest(each)) + "\n" for each in lines))
+    file = ResultsFile(str(path), True, "s", MADE_FROM, 10)
+    assert list(file.done) == [0, 1]
+    file.close()
+    lines[number - 1] = line
+    path.write_text("".join(json.dumps(with_digest(each)) + "\n" for each in lines))
+    with pytest.raises(UsageError) as error:
+        ResultsFile(str(path), True, "s", MADE_FROM, 10)
+    assert reason in str(error.value) and "name another --results-file" in str(error.value)
+    assert number == 1 or f"line {number}, is not a line of a results file, because" in str(
+        error.value
+    )
+
+
+# ---- the corpus command's manifest
+
+DONE = {
+    "state": "done",
+    "input": "9 bytes",
+    "bytes": 4,
+    "sha256": "0",
+    "lines": 2,
+    "counts": {},
+    "signatures": [],
+}
+
+
+MANIFEST = {
+    "format": "fairseq_ext corpus manifest",
+    "version": 1,
+    "signature": "s",
+    "arguments": {},
+    "totals": {},
+    "shards": {"in": DONE},
+}
+
+
+MANIFESTS = {
+    "another format": ({"format": "x"}, "it is of another format or version"),
+    "another version": ({"version": 2}, "it is of another format or version"),
+}
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_a_manifest(tmp_path, name):
+    changes, reason = MANIFESTS[name]
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps(with_digest(MANIFEST)))
+    assert Manifest(tmp_path).shards == {"in": DONE}
+    path.write_text(json.dumps(with_digest({**MANIFEST, **changes})))
+    with pytest.raises(UsageError) as error:
+        Manifest(tmp_path)
+    assert f"{path} cannot be read, because {reason}" in str(error.value) and "--overwrite" in str(
+        error.value
+    )

@@ -1,9 +1,8 @@
 """Wrong commands, each with the one sentence that it gets: no traceback, status 1,
 and nothing translated.
 
-A row is a name, arguments of fairseq-generate behind those of a command that works, and a part of
-the sentence. The last of a flag's values counts. {names} are files of `files`. Rows of flags that
-have nothing to work on: flag_rows.py.
+The rows are in commands.tsv (bad_inputs.py): arguments behind those of a command that works. The
+last of a flag's values counts. {names} are files of `files`.
 """
 
 import copy
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from flag_rows import FLAGS
+from bad_inputs import commands
 from forked import generate, interactive
 from sizes import drawn
 
@@ -31,306 +30,7 @@ RIGHT = [
     8,
 ]
 WINDOW = ["--beam", 1, "--decoding", "window"]
-WRONG = {
-    # numbers
-    "lenpen nan": (["--lenpen", "nan"], "--lenpen (length penalty) must be "),
-    "lenpen above": (
-        ["--lenpen", 50],
-        "--lenpen (length penalty) must be -10 to 10, not 50.0",
-    ),
-    "unkpen nan": (["--unkpen", "nan"], "--unkpen (penalty) must be "),
-    "temperature 0": (["--temperature", 0], "--temperature (temperature) must be "),
-    "max-len-a nan": (
-        ["--max-len-a", "nan"],
-        "--max-len-a (ratio of target to source tokens) must be 0 to 1000, not nan",
-    ),
-    "max-len-a inf": (
-        ["--max-len-a", "inf"],
-        "--max-len-a (ratio of target to source tokens) must be 0 to 1000, not inf",
-    ),
-    "prefix below 0": (["--prefix-size", -1], "--prefix-size (number of target tokens) must be "),
-    "beam 0": (["--beam", 0], "--beam (number of hypotheses) must be "),
-    "beam too large": (
-        ["--beam", 100000],
-        "--beam (number of hypotheses) must be 1 to 10000, not 100000",
-    ),
-    "nbest 0": (["--nbest", 0], "--nbest (number of hypotheses) must be "),
-    "workers": (["--cpu-workers", 3000], "--cpu-workers (number of processes) must be "),
-    "no workers": (["--cpu-workers", 0], "--cpu-workers (number of processes) must be "),
-    "lsh hits": (
-        ["--softmax", "lsh", "--lsh-hits", -1],
-        "--lsh-hits (number of equal bands) must be ",
-    ),
-    "lsh bands": (["--softmax", "lsh", "--lsh-bands", 0], "--lsh-bands"),
-    "shortlist": (
-        ["--softmax", "top", "--shortlist-top", -1],
-        "--shortlist-top (number of words) must be ",
-    ),
-    "stream of none": (
-        ["--schedule", "stream", "--stream-width", 0],
-        "--stream-width (number of sentences) must be ",
-    ),
-    "refill": (
-        ["--schedule", "stream", "--refill-threshold", 1],
-        "--refill-threshold 1.0 is not a share below 1",
-    ),
-    "stream rows": (
-        ["--schedule", "stream", "--stream-rows", 2],
-        "--stream-rows 2 is below the beam of 4",
-    ),
-    "delta nan": (["--prune-threshold", "nan"], "--prune-threshold"),
-    "delta below 0": (
-        ["--prune-threshold", -1],
-        "--prune-threshold must be 0 or more, such as 1.5, not -1.0",
-    ),
-    "children": (["--prune-children", 0], "--prune-children 0 would leave no hypothesis"),
-    "finished": (
-        ["--prune-finished", -1],
-        "--prune-finished must be 0 or more, such as 20, not -1.0",
-    ),
-    "reward nan": (["--length-reward", "nan", "--unnormalized"], "--length-reward"),
-    "reward normalised": (
-        ["--length-reward", 1],
-        "--length-reward adds to unnormalised scores: add --unnormalized",
-    ),
-    "reward beyond numbers": (
-        ["--length-reward", "1e300", "--unnormalized"],
-        "--length-reward (nats) must be 0 to 1000, not 1e+300",
-    ),
-    "ratio": (
-        ["--length-reward", 1, "--unnormalized", "--length-ratio", 0],
-        "--length-ratio 0.0 is not a length ratio",
-    ),
-    "offset": (
-        ["--length-reward", 1, "--unnormalized", "--length-offset", "inf"],
-        "--length-offset (number of subwords) must be -",
-    ),
-    "seed": (["--softmax", "lsh", "--lsh-seed", 10**30], "(seed of 64 bits) must be "),
-    "blocks": ([*WINDOW, "--block-size", -1], "--block-size (number of tokens) must be "),
-    "cost": ([*WINDOW, "--draft-cost", "nan"], "--draft-cost"),
-    # numbers of fairseq's own
-    "seed below 0": (["--seed", -1], "--seed must be 0 to 4294967295"),
-    "processes that read": (
-        ["--num-workers", -1],
-        "--num-workers (number of processes) must be 0 to ",
-    ),
-    "a huge batch": (["--batch-size", "9" * 300], ", not " + "9" * 77 + "..."),
-    "no multiple": (
-        ["--required-batch-size-multiple", 0],
-        "--required-batch-size-multiple (number of sentences) must be ",
-    ),
-    "no multiple of tokens": (
-        ["--required-seq-len-multiple", 0],
-        "--required-seq-len-multiple (number of tokens) must be ",
-    ),
-    "no interval": (["--log-interval", 0], "--log-interval (number of batches) must be "),
-    "a word for a number": (
-        ["--max-tokens-valid", "x"],
-        "a flag, or a setting of the checkpoint, must be a number or a list",
-    ),
-    "no shards": (
-        ["--checkpoint-shard-count", 0],
-        "--checkpoint-shard-count (number of files) must be 1 to ",
-    ),
-    "a user directory that is a file": (
-        ["--user-dir", "{file}"],
-        "cannot be imported: it must be a folder, without a dot in its name",
-    ),
-    "a user directory with a dot": (
-        ["--user-dir", "{dotted}"],
-        "cannot be imported: it must be a folder, without a dot in its name",
-    ),
-    "no end": (["--avoid-file", "/dev/zero"], "--avoid-file: /dev/zero has no end within 256 MiB"),
-    "a name of two lines": (
-        ["--avoid-file", "a\nb"],
-        "--avoid-file: cannot read a\\nb (No such file or directory)",
-    ),
-    "a language model without a name": (
-        ["--lm-path", "???"],
-        "--lm-path is needed here and missing",
-    ),
-    "no world": (
-        ["--distributed-world-size", 0],
-        "--distributed-world-size (number of processes) must be ",
-    ),
-    "half an override": (
-        ["--model-overrides", "[1"],
-        "--model-overrides must be a dictionary of values, not [1",
-    ),
-    "code as override": (
-        ["--model-overrides", "__import__('os')"],
-        "must be a dictionary of values, not __import__('os')",
-    ),
-    "a list of overrides": (
-        ["--model-overrides", "[]"],
-        "--model-overrides must be a dictionary of values, not []",
-    ),
-    "a way to join": (
-        ["--remove-bpe", "nope"],
-        "--post-process (--remove-bpe) nope is unknown to fairseq",
-    ),
-    # what cannot work together
-    "steps": (
-        ["--print-step"],
-        (
-            "--print-step shows the steps of iterative refinement, which no search here "
-            "has: leave it out"
-        ),
-    ),
-    "history": (
-        ["--retain-iter-history"],
-        "--retain-iter-history shows the steps of iterative refinement",
-    ),
-    "sampling": (
-        ["--sampling", "--nbest", 4, "--stop", "first"],
-        "--stop first belongs to beam search, and --sampling has no beam",
-    ),
-    "a search beside another": (
-        ["--sampling", "--nbest", 4, "--diverse-beam-groups", 2],
-        "--match-source-len each choose continuations",
-    ),
-    "a mass of words": (
-        ["--sampling", "--nbest", 4, "--sampling-topp", "nan"],
-        "--sampling-topp (probability, -1: all words) must",
-    ),
-    "a number of words": (
-        ["--sampling", "--nbest", 4, "--sampling-topk", 10**30],
-        "--sampling-topk (number of words, -1: all) must",
-    ),
-    "a strength": (
-        ["--diverse-beam-groups", 2, "--diverse-beam-strength", "nan"],
-        "--diverse-beam-strength (penalty) must be a finite",
-    ),
-    "window of a beam": (
-        ["--decoding", "window"],
-        "--decoding window gives greedy decoding's output",
-    ),
-    "window with a stop": (
-        [*WINDOW, "--stop", "first"],
-        "--stop first belongs to beam search, and --decoding window has no beam",
-    ),
-    "window with a softmax": (
-        [*WINDOW, "--softmax", "top"],
-        "--softmax top works on the rows of a beam search",
-    ),
-    "ranked banks": (
-        ["--stop", "ranked", "--select", "cbs"],
-        "--stop ranked compares all hypotheses of a sentence",
-    ),
-    "proof": (
-        ["--stop", "optimal", "--unkpen", -1],
-        "can make a token's score positive, so --stop optimal proves nothing",
-    ),
-    "flag of another": (
-        ["--lsh-k", 8],
-        "--lsh-k belongs to --softmax lsh, which is not switched on",
-    ),
-    "backend of another loop": (
-        ["--match-source-len", "--decoder-backend", "transformer"],
-        (
-            "--match-source-len replaces beam search, so --decoder-backend transformer "
-            "cannot work with it"
-        ),
-    ),
-    "resume nothing": (["--resume"], "--resume continues a results file and none is named"),
-    "diverse": (
-        ["--diverse-beam-groups", 2, "--beam", 3],
-        "--diverse-beam-groups shares the beam out evenly",
-    ),
-    "cost of a block": (
-        ["--beam", 1, "--decoding", "jacobi", "--draft-cost", 1],
-        "--draft-cost belongs to --decoding window, not to",
-    ),
-    # files
-    "no results name": (["--results-file", ""], "--results-file is given without a name"),
-    "no statistics name": (["--stats-file", ""], "--stats-file is given without a name"),
-    "statistics in a folder": (["--stats-file", "{data}"], "cannot be written (Is a directory)"),
-    "no constraints file": (
-        ["--constraints-file", "x" * 300],
-        "--constraints-file: cannot read xxx",
-    ),
-    "no lexical table": (["--softmax", "lexical"], "--softmax lexical needs a table"),
-    "a banned phrase of 100,000 words": (
-        ["--avoid-file", "{long}"],
-        "has a banned phrase of 100000 tokens and 512 are allowed",
-    ),
-    "a constraint of 100,000 letters": (
-        ["--avoid-file", "{letters}"],
-        "the phrase 'abcdefg abcdefg",
-    ),
-    "graphs in a file": (
-        ["--beam", 1, "--decoding", "jacobi", "--ddg-dir", "{file}/x"],
-        "cannot be written to",
-    ),
-    "no counts": (
-        ["--softmax", "top", "--shortlist-counts", "{empty}"],
-        "counts no word of the target dictionary: write lines",
-    ),
-    "no columns": (
-        ["--softmax", "top", "--shortlist-counts", "{file}"],
-        "line 1 has 1 column and needs 2: correct 'x'",
-    ),
-    "no subset": (["--gen-subset", "nope"], "nope"),
-    "no language model": (["--lm-path", "{folder}/none.pt"], "Model file not found"),
-    "no segmentation model": (
-        ["--bpe", "sentencepiece"],
-        "--sentencepiece-model is needed here and missing: add it",
-    ),
-    "segmentation model": (
-        ["--bpe", "sentencepiece", "--sentencepiece-model", "{folder}/none"],
-        "the path of the segmentation model",
-    ),
-    "a long name of results": (
-        ["--results-file", "x" * 5000],
-        "--results-file " + "x" * 77 + "... cannot be written (File name too long)",
-    ),
-    "a long name of a subset": (
-        ["--gen-subset", "x" * 5000],
-        "x" * 77 + "... ({data}): binarise that subset",
-    ),
-    "a long name of a model": (["--path", "x" * 5000], "Model file not found: " + "x" * 77 + "..."),
-    "a segmentation of no settings": (
-        ["--bpe", "characters"],
-        "--bpe characters is one that fairseq 0.12 cannot set up: use another",
-    ),
-    "no user's code": (
-        ["--user-dir", "{folder}/none"],
-        "--user-dir {folder}/none does not exist: correct the path",
-    ),
-    "a backslash": (
-        ["--retain-dropout-modules", "\\"],
-        "a flag's value is read as more than text (LexerNoViableAltException: ",
-    ),
-    "a place-holder": (
-        ["--quantization-config-path", "${{x}}"],
-        "a flag's value is read as more than text (Interpolation key 'x'",
-    ),
-    "another form": (
-        ["--dataset-impl", "cached"],
-        "the data set cannot be read (Index file doesn't match expected format. ",
-    ),
-    "unknown task": (["--task", "translation_exta_ext"], "is unknown to fairseq_ext: use "),
-}
-# refused by argparse, with status 2
-USAGE = {
-    "the default typed": (
-        ["--patience", -1],
-        "--patience: (number of beams of hypotheses) must be 1 to 1000000, not -1, or be left out",
-    ),
-    "no patience": (
-        ["--patience", 0],
-        "argument --patience: (number of beams of hypotheses) must be 1 to 1000000, not 0",
-    ),
-    "a patience of 300 digits": (
-        ["--patience", "9" * 300],
-        "must be 1 to 1000000, not " + "9" * 77 + "...",
-    ),
-    "half a patience": (["--patience", "1.5"], "argument --patience: invalid"),
-    "an endless beam": (["--beam", "inf"], "argument --beam: invalid int value: 'inf'"),
-    "another stop": (["--stop", "never"], "argument --stop: invalid choice: 'never'"),
-    "a stop of one's own": (["--stop", "mine"], "FAIRSEQ_EXT_STRATEGIES must name its file"),
-    "a softmax of one's own": (["--softmax", "mine"], "FAIRSEQ_EXT_STRATEGIES must name its file"),
-}
+WRONG, USAGE, TYPED = map(commands, ("generate", "usage", "interactive"))
 
 
 def without(state: dict) -> None:
@@ -505,9 +205,9 @@ def filled(arguments: list, files: dict[str, Path]) -> list[str]:
 
 
 @drawn(9)
-@pytest.mark.parametrize("name", WRONG | FLAGS)
+@pytest.mark.parametrize("name", WRONG)
 def test_wrong_flags_get_one_sentence(name, files):
-    arguments, sentence = (WRONG | FLAGS)[name]
+    arguments, sentence = WRONG[name]
     said = refused(filled([*RIGHT, *arguments], files))
     assert (
         sentence.replace("{data}", str(files["data"])).replace("{folder}", str(files["folder"]))
@@ -723,26 +423,6 @@ def test_damaged_data_sets_get_one_sentence(files, tmp_path, readers, file, chan
     assert said.startswith("error: the data set cannot be read (") and said.endswith(
         "make it again with fairseq-preprocess"
     ), said
-
-
-TYPED = {
-    "unknown words of no file": (
-        ["--replace-unk"],
-        "--replace-unk needs the file of an alignment dictionary: name one",
-    ),
-    "half an alignment dictionary": (
-        ["--replace-unk", "{file}"],
-        "line 1 has 1 column and needs 2: correct 'x'",
-    ),
-    "several processes": (
-        ["--distributed-world-size", 2],
-        "--distributed-world-size: the world size is 2 but have 0 available devices",
-    ),
-    "half a pipeline": (
-        ["--pipeline-model-parallel", "--distributed-num-procs", 7],
-        "--pipeline-balance is currently required for",
-    ),
-}
 
 
 @drawn(8)

@@ -163,29 +163,6 @@ def test_what_cannot_work_is_refused_in_a_sentence(made_up, ours, stock, sentenc
 
 
 @pytest.mark.parametrize(
-    "ours, flag",
-    [
-        ({"stop": "patient"}, "--stop patient"),
-        ({"trim_below": 0.1, "results_file": "x"}, "--prune-trim"),
-        ({"results_file": "x"}, "--results-file"),
-        ({"glossary": "x"}, "--glossary"),
-        ({"stats_file": "x"}, "--stats-file"),
-        ({"int8": True}, "--int8"),
-        ({"cpu_workers": 2}, "--cpu-workers"),
-        ({"length_reward": float("nan")}, "--length-reward"),
-    ],
-    ids=str,
-)
-def test_scoring_a_reference_leaves_no_flag_out_silently(made_up, ours, flag):
-    with pytest.raises(
-        UsageError,
-        match=f"--score-reference scores given translations, so {flag} has nothing to do",
-    ):
-        checks.refuse_reference(Settings(ours))
-    checks.refuse_reference(Settings())
-
-
-@pytest.mark.parametrize(
     "ours",
     [{}, {"stop": "patient"}, {"stop": "patient", "patient_steps": 5}, {"trim_below": 0.5}],
     ids=str,
@@ -339,47 +316,3 @@ def test_every_capability_is_needed_and_denied():
         "divisible batches",
     }
     assert needed - by_models == denied - by_models == set(CAPABILITIES) - by_models
-
-
-@pytest.mark.parametrize(
-    "ours, stock, sentence",
-    [
-        (
-            {},
-            {"lenpen": float("nan")},
-            "--lenpen (length penalty) must be -10 to 10, not nan",
-        ),
-        ({}, {"unkpen": float("nan")}, "--unkpen (penalty) must be a finite number, not nan"),
-        ({}, {"unkpen": float("inf")}, "--unkpen (penalty) must be "),
-        (
-            {},
-            {"max_len_a": float("inf")},
-            "--max-len-a (ratio of target to source tokens) must be 0 to 1000, not inf",
-        ),
-        (
-            {},
-            {"max_len_a": float("nan")},
-            "--max-len-a (ratio of target to source tokens) must be 0 to 1000, not nan",
-        ),
-        ({}, {"temperature": 0.0}, "--temperature (temperature) must be 1e-06 to 1000000, not 0.0"),
-        ({}, {"beam": 100_000}, "--beam (number of hypotheses) must be 1 to 10000, not 100000"),
-        ({}, {"beam": 0}, "--beam (number of hypotheses) must be "),
-        ({"cpu_workers": 3000}, {}, "--cpu-workers (number of processes) must be 1 to "),
-        (
-            {"softmax": "lsh", "lsh_hits": -1},
-            {},
-            "--lsh-hits (number of equal bands) must be 0 or more, not -1",
-        ),
-        (
-            {"results_file": ""},
-            {},
-            "--results-file is given without a name: name a file, or leave it out",
-        ),
-        ({"stats_file": ""}, {}, "--stats-file is given without a name"),
-        ({"prune_threshold": float("nan")}, {}, "--prune-threshold"),
-    ],
-    ids=str,
-)
-def test_values_out_of_range_are_refused(ours, stock, sentence):
-    with pytest.raises(UsageError, match=re.escape(sentence)):
-        checks.validate(Settings({**ours, **stock}))

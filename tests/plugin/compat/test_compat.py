@@ -3,8 +3,11 @@ it changes, and safe."""
 
 import dataclasses
 import importlib
+import json
 import os
 import pickle
+import random
+import re
 import shutil
 import statistics
 import subprocess
@@ -15,17 +18,25 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import fairseq.dataclass.utils
+import numpy as np
 import pytest
+import sizes
 import torch
 from fairseq import checkpoint_utils, options
+from fairseq.data import data_utils_fast, token_block_utils_fast
 from fairseq.models.transformer import TransformerModel
+from fairseq.scoring import bleu
 from models import batch, build, dictionary, generators, run, same
 from sizes import drawn
 
-from fairseq_ext.plugin.compat import checkpoints, patches, startup
+from fairseq_ext.plugin.compat import checkpoints, patches, startup, uncompiled
 
 ROOT = Path(__file__).resolve().parents[3]
+
+
 DEMO = ROOT / "checkpoints" / "demo"
+
+
 CURRENT = sys.version_info >= (3, 11)  # the Pythons that refuse fairseq's dataclasses
 
 
@@ -285,3 +296,147 @@ def test_a_loaded_transformer_encodes_padded_batches():
     same(run(pairs[0].stock, sample), run(pairs[1].stock, sample))
     same(run(pairs[0].stock, sample), run(pairs[1].ours, sample))
     assert dictionary().pad() in sample["net_input"]["src_tokens"]
+
+
+# ---- The list of patches is what holds:  what of others' modules is ours belongs to a patch in
+
+
+COMMAND = ["fairseq-generate", "--task", "translation_ext"]
+
+
+# what each patch leaves in others' modules, as a pattern; without any, it is in
+# force for a while alone
+HELD = {
+    "replace_eval": "eval",
+    "dataclass_defaults": r"fairseq\..*Config\.__hash__",
+    "read_optional_types": r"fairseq\.dataclass\.utils\.interpret_dc_type",
+    "replace_compose": r"fairseq\.dataclass\.utils\.(compose|initialize)",
+    "explain_refused_checkpoints": r"fairseq\.checkpoint_utils\.load_checkpoint_to_cpu",
+    "build_plain_transformers": r"fairseq\.checkpoint_utils\.(_upgrade_state_dict|"
+    r"load_model_ensemble_and_task)",
+    "register_named_tasks": r"fairseq\.utils\.import_user_module",
+    "avoid_fused_encoder_layer": r"fairseq\.modules\.transformer_layer\."
+    r"TransformerEncoderLayerBase\.__init__",
+    "give_arguments": r".*\.TranslationFromPretrainedBARTTask\.args",
+    "give_numpy_long": r"fairseq\.data\.(token_block_dataset|language_pair_dataset)\.np",
+    "replace_compiled": r"fairseq\.data\.(data_utils_fast|token_block_utils_fast)\..*|"
+    r"fairseq\.scoring\.bleu\.Scorer\.(__init__|reset|add)",
+    "pin_no_memory": r"fairseq\.data\.iterators\.CountingIterator\.__init__",
+    "silence_notices": r"warnings\.filters",
+    "report_errors": r"sys\.excepthook|logging\.Handler\.handleError",
+    "spare_collections": r"gc\.set_threshold",
+    "read_plain_values": r"omegaconf\.dictconfig\."
+    r"DictConfig\.__getattr__",
+    "replace_registries": r"fairseq\.[\w.]+_REGISTRY",
+}
+
+
+FOR_A_WHILE = {
+    "leave_out_working_folder",
+    "allow_plain_classes",
+    "set_up_no_log",
+    "log_as_stock",
+}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        COMMAND,
+        pytest.param(
+            ["program"],
+            marks=pytest.mark.skipif(not os.environ.get(sizes.ALL), reason="with --all"),
+        ),
+    ],
+)
+def test_the_list_of_patches_is_what_hangs_in_the_modules_of_others(given):
+    words = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("patched.py")), *given]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found, in_force = json.loads(done.stdout)
+    held = {
+        change: [name for name in found if re.fullmatch(HELD[change], name)]
+        for change in in_force
+        if change not in FOR_A_WHILE
+    }
+    assert all(held.values()) and sorted(sum(held.values(), [])) == found
+    of_commands = {each.change.__name__ for each in patches.PATCHES if each.is_of_command}
+    assert bool(of_commands & set(in_force)) == (given == COMMAND)
+
+
+# ---- What stands in for fairseq's compiled modules gives what these give
+
+
+def test_batches_are_those_of_the_compiled_function():
+    chance = random.Random(1)
+    for _ in range(300):
+        sizes = np.array([chance.randint(1, 30) for _ in range(chance.randrange(40))], np.int64)
+        if chance.random() < 0.5:
+            sizes.sort()
+        indices = np.array(chance.sample(range(len(sizes)), len(sizes)), np.int64)
+        limits = (
+            chance.choice([-1, 30, 31, 64, 200]),
+            chance.choice([-1, 1, 2, 5, 8]),
+            chance.choice([1, 2, 8]),
+        )
+        for given, function in (
+            (sizes, "batch_by_size_vec"),
+            (lambda i, sizes=sizes: sizes[i], "batch_by_size_fn"),
+        ):
+            expected = getattr(data_utils_fast, function)(indices, given, *limits)
+            got = getattr(uncompiled, function)(indices, given, *limits)
+            assert [list(batch) for batch in got] == [list(batch) for batch in expected], (
+                sizes,
+                limits,
+            )
+
+
+def test_a_sentence_longer_than_a_batch_is_refused_in_the_same_words():
+    for functions in (data_utils_fast, uncompiled):
+        with pytest.raises(
+            AssertionError, match="Sentences lengths should not exceed max_tokens=8"
+        ):
+            functions.batch_by_size_vec(np.arange(2), np.array([3, 9]), 8, -1, 1)
+
+
+@pytest.mark.parametrize("mode", ["none", "eos"])
+def test_blocks_of_a_text_are_those_of_the_compiled_functions(mode):
+    chance = random.Random(2)
+    for _ in range(100):
+        sizes = np.array([chance.randint(1, 12) for _ in range(chance.randint(1, 30))], np.int64)
+        expected = token_block_utils_fast._get_slice_indices_fast(
+            sizes, mode, chance.choice([1, 7, 50]) if mode == "none" else 0, 1
+        )
+        size = expected[0, 1] if mode == "none" else 0
+        got = uncompiled.slices(sizes, mode, int(size), 1)
+        assert got.tolist() == expected.tolist()
+        theirs = token_block_utils_fast._get_block_to_dataset_index_fast(sizes, expected)
+        assert uncompiled.sentences_of(sizes, got).tolist() == theirs.tolist()
+
+
+def test_bleu_counts_are_libbleus(monkeypatch):
+    chance, PAD, EOS, UNK = random.Random(3), 1, 2, 4
+    settings = bleu.BleuConfig(pad=PAD, eos=EOS, unk=UNK)
+    stock = bleu.Scorer(settings), bleu.Scorer(settings)
+    stock[1].reset(one_init=True)
+    pairs = [
+        # the compiled function takes no empty text
+        [torch.IntTensor([*chance.choices(range(1, 8), k=chance.randint(0, 14)), 5]) for _ in "ab"]
+        for _ in range(200)
+    ]
+    for pair in pairs:
+        for scorer in stock:
+            scorer.add(*pair)
+    for name in ("__init__", "reset", "add"):
+        monkeypatch.setattr(bleu.Scorer, name, getattr(bleu.Scorer, name))  # taken back afterwards
+    uncompiled.replace_compiled(bleu)
+    ours = bleu.Scorer(settings), bleu.Scorer(settings)
+    ours[1].reset(one_init=True)
+    for pair in pairs:
+        for scorer in ours:
+            scorer.add(*pair)
+    for expected, got in zip(stock, ours, strict=True):
+        counts = [
+            [getattr(each.stat, name) for name, _ in each.stat._fields_] for each in (expected, got)
+        ]
+        assert counts[0] == counts[1] and expected.result_string() == got.result_string()

@@ -1,6 +1,7 @@
 """Tasks and architectures that no search here can run are refused in one sentence that says why."""
 
 import pytest
+from bad_inputs import commands, rows
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 from forked import generate, interactive
@@ -10,52 +11,19 @@ from fairseq_ext import Translator
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.model.choose import refusal_reason
 
+TASKS, NEEDS = rows("commands.tsv", "no task"), commands("task")
 
-@pytest.mark.parametrize(
-    "task, why",
-    [
-        (
-            "translation_lev_ext",
-            (
-                "refines whole sentences and has no next token to search for: use stock's "
-                "--task translation_lev"
-            ),
-        ),
-        (
-            "audio_finetuning_ext",
-            (
-                "labels all frames of speech at once (CTC) and has no next token to search "
-                "for: use fairseq's"
-            ),
-        ),
-        (
-            "speech_to_speech_ext",
-            "makes speech, and the searches here make words: use the stock task",
-        ),
-        ("masked_lm_ext", "generates no text"),
-        (
-            "translatoin_ext",
-            (
-                "is unknown to fairseq_ext: use language_modeling_ext, "
-                "multilingual_language_modeling_ext, "
-            ),
-        ),
-    ],
-)
-def test_a_task_without_a_twin_is_refused_in_one_line_that_says_why(task, why):
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_without_a_twin_is_refused_in_one_line_that_says_why(task):
     done = generate("nowhere", "--path", "nothing.pt", "--task", task)
     assert done.status == 1 and done.stdout == ""
     (line,) = done.stderr.splitlines()
-    assert line.startswith("error: ") and f"--task {task}" in line and why in line
+    assert line.startswith("error: ") and f"--task {task}" in line
+    assert TASKS[task][1] in line
 
 
-PAIR = ["-s", "de", "-t", "en"]
-MANY, BART, OLD = (
-    "translation_multi_simple_epoch_ext",
-    "translation_from_pretrained_bart_ext",
-    "multilingual_translation_ext",
-)
-PAIRED = [*PAIR, "--lang-pairs", "de-en"]
+MANY = "translation_multi_simple_epoch_ext"
 FILES = {
     "dict.de.txt": "a 1\n",
     "dict.en.txt": "a 1\n",
@@ -66,97 +34,18 @@ FILES = {
 
 
 @drawn(4)
-@pytest.mark.parametrize(
-    "task, flags, sentence",
-    [
-        (
-            MANY,
-            PAIR,
-            f"--task {MANY} needs --lang-pairs: those of the training, such as de-en,en-de",
-        ),
-        (
-            MANY,
-            ["--lang-pairs", "de-en"],
-            "translates from one language to another: add --source-lang, one of de, en",
-        ),
-        (MANY, ["--lang-pairs", "de-en", "-s", "de"], "add --target-lang, one of de, en"),
-        (
-            MANY,
-            ["--lang-pairs", "de-en", "-s", "de", "-t", "fr"],
-            "--target-lang fr is not a language of the task: use one of de, en",
-        ),
-        (
-            MANY,
-            [*PAIRED, "--langs", "fr,en"],
-            "--source-lang de is not a language of the task: use one of fr, en",
-        ),
-        (
-            MANY,
-            [*PAIRED, "--lang-dict", "{file}"],
-            "--source-lang de is not a language of the task: use one of en_XX",
-        ),
-        (MANY, [*PAIRED, "--lang-dict", "none.txt"], "none.txt does not exist: correct the path"),
-        (
-            MANY,
-            [*PAIRED, "--langs", "de,en", "--lang-dict", "{file}"],
-            "--langs and --lang-dict name the languages twice",
-        ),
-        (
-            BART,
-            PAIR,
-            f"--task {BART} needs --langs: the languages of the pretraining, in its order",
-        ),
-        (
-            BART,
-            [*PAIR, "--langs", "de,fr"],
-            "--target-lang en is not a language of the task: use one of de, fr",
-        ),
-        (OLD, PAIR, f"--task {OLD} needs --lang-pairs"),
-        (
-            OLD,
-            ["-s", "de", "-t", "de", "--lang-pairs", "de-en,en-de"],
-            "--lang-pairs has no de-de, and the checkpoint has a model",
-        ),
-        (
-            "translation_ext",
-            [*PAIR, "--lang-tok-behind-eos"],
-            f"--lang-tok-behind-eos is a flag of --task {MANY}, not of translation_ext",
-        ),
-        (
-            BART,
-            [*PAIR, "--add-data-source-prefix-tags"],
-            f"is a flag of --task {MANY}, not of {BART}: name that task, or leave it out",
-        ),
-        ("language_modeling_ext", [], "dict.txt: name the data directory that has the model's"),
-        (
-            "speech_to_text_ext",
-            ["--config-yaml", "none.yaml"],
-            "none.yaml does not exist: name the configuration in the data folder",
-        ),
-        (
-            "speech_to_text_ext",
-            ["--config-yaml", "wrong.yaml"],
-            "Failed to load config from {data}/wrong.yaml",
-        ),
-        (
-            "speech_to_text_ext",
-            ["--config-yaml", "empty.yaml"],
-            "no dictionary at {data}/dict.txt: the configuration of the data names it",
-        ),
-    ],
-)
-def test_what_a_task_must_know_is_requested_in_one_sentence(tmp_path, task, flags, sentence):
+@pytest.mark.parametrize("name", NEEDS)
+def test_what_a_task_must_know_is_requested_in_one_sentence(tmp_path, name):
     """In both commands, before any checkpoint is read."""
-    for name, text in FILES.items():
-        (tmp_path / name).write_text(text)
+    flags, sentence = NEEDS[name]
+    for file, text in FILES.items():
+        (tmp_path / file).write_text(text)
     where = {"data": tmp_path, "file": tmp_path / "file"}
     for command in (generate, interactive):
         done = command(
             tmp_path,
             "--path",
             "model.pt",
-            "--task",
-            task,
             "--cpu",
             *(flag.format(**where) for flag in flags),
         )
