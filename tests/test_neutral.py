@@ -23,6 +23,7 @@ from models import (
     build,
     dictionary,
     generators,
+    is_search_of_fairseqs,
     language_model,
     plain_beam_search,
     refused,
@@ -36,9 +37,12 @@ from models import (
 from sizes import covering, drawn
 
 from fairseq_ext import UsageError
+from fairseq_ext.search.candidates import Candidates, best_of_sentences
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.phrases.token_automaton import trimmed
+from fairseq_ext.search.protocols import Select
 from fairseq_ext.search.registry import STRATEGIES
+from fairseq_ext.search.strategies.softmax.screened import Screened
 
 # settings at which nothing may differ from stock: those that the strategies declare, and fairseq's
 # modules as the decoder
@@ -409,3 +413,50 @@ def test_a_set_of_all_outputs_changes_nothing(setting, beam):
     sample = batch(MIXED)
     given = [SentenceConstraints(allowed=loop)] * len(MIXED)
     same(run(pair.stock, sample), run(pair.ours, {**sample, "sentence_constraints": given}))
+
+
+class OfAllWords(Select):
+    """--select topk as a stranger writes it, from `dense`."""
+
+    def __call__(self, beam, log_probs, pool):
+        every = log_probs.dense()
+        words = torch.arange(every.size(1)).expand_as(every)
+        return Candidates(*best_of_sentences(8, beam, every, words), 4)
+
+
+SOFTMAXES = {"full": {}} | {
+    flags["softmax"]: flags
+    for flags in reversed(settings("example").values())
+    if "softmax" in flags
+}
+OF_BEAM = {"select", "stop", "constraint_end", "patience"} | {
+    f"prune_{name}" for name in ("children", "finished", "threshold")
+}
+
+
+@drawn(2)
+@pytest.mark.parametrize("softmax", SOFTMAXES)
+def test_a_neutral_setting_next_to_a_softmax_is_that_softmax_alone(softmax, tmp_path, monkeypatch):
+    """Columns of shortlists are no words and inexact scores no scores, for any reader.
+
+    In float32, which --softmax screened reads.
+    """
+    monkeypatch.setattr(Screened, "is_faster", lambda *_: True)
+    models, sample = [build("transformer", 2, torch.float32, 300, 2.0)], batch(MIXED, words=300)
+
+    def generator(flags):
+        ours = with_files(SOFTMAXES[softmax] | flags, tmp_path)
+        return generators(models, ours, words=300, beam=4, nbest=2, max_len_b=8).ours
+
+    expected = run(generator({}), sample)
+    neutral = [
+        flags
+        for flags in settings("neutral").values()
+        if {*flags} & OF_BEAM and not is_search_of_fairseqs(flags)
+    ]
+    allowed = [flags for flags in neutral if refused(SOFTMAXES[softmax] | flags, {}) is None]
+    assert len(allowed) >= len(neutral) - 1  # bonus raises what screened has ruled out
+    stranger = generator({})
+    stranger.strategies.select = OfAllWords()
+    for ours in (stranger, *map(generator, allowed)):
+        same(expected, run(ours, sample), 1e-4)

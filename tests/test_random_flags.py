@@ -11,9 +11,11 @@ import os
 import random
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from models import (
@@ -25,8 +27,10 @@ from models import (
     dictionary,
     forced,
     generators,
+    is_search_of_fairseqs,
     near_ties,
     piece,
+    refused,
     run,
     same,
     separated,
@@ -34,7 +38,7 @@ from models import (
     with_files,
 )
 from required_phrases import required_phrases
-from sizes import drawn
+from sizes import covering, drawn
 
 from fairseq_ext import UsageError
 from fairseq_ext.search.phrases.phrase_table import Compiler, build_table
@@ -44,8 +48,11 @@ from fairseq_ext.search.phrases.sentence import (
     Phrase,
     SentenceConstraints,
     banned_in_tokens,
+    met,
     without_conflicts,
 )
+from fairseq_ext.search.phrases.token_automaton import minimal
+from fairseq_ext.search.registry import STRATEGIES
 
 # where a fault was: results that depended on the batch, a sequence that was lost
 FOUND = ["12-30", "12-79", "13-37", "11-27"]
@@ -82,7 +89,7 @@ def drawn_search(draw: random.Random) -> dict[str, Any]:
     )
     if draw.random() < 0.1:
         return some | {"beam": 1, "nbest": 1} | draw.choice(GREEDY)
-    for setting in draw.sample(EXAMPLES, draw.choice([0, 1, 1, 2])):
+    for setting in draw.sample(EXAMPLES, draw.choice([0, 1, 2, 2])):
         some |= setting
     if some.get("unnormalized") and draw.random() < 0.5:
         some |= drawn_reward(draw)
@@ -120,6 +127,7 @@ def drawn_select(draw: random.Random, *selects: str) -> dict[str, Any]:
     some |= draw.choice([{}, {"avoid_case": "exact"}])
     if select == "dba":
         some |= draw.choice([{}, {"dba_allocation": "paper"}])
+        some |= draw.choice([{}, {"constraint_compete": draw.choice(["off", "search"])}])
     return some | {"gbs": {"gbs_base": draw.randint(1, 4)}, "bonus": {"constraint_bonus": 1.5}}.get(
         select, {}
     )
@@ -172,11 +180,14 @@ def made(draw: random.Random, flags: dict[str, Any], folder: Path, models: list,
     strategy, generation = separated(with_files(flags, folder))
     try:
         return generators(models, strategy, **generation, **more).ours
-    except UsageError:
+    except UsageError as error:
+        # of the declared needs, of a flag whose strategy is another, or of these models
+        said = refused(strategy, generation)
+        assert said in (None, str(error)) and "\n" not in str(error)
         return None
 
 
-@drawn(5)
+@drawn(12)
 @pytest.mark.parametrize("case", CASES)
 def test_a_sentence_is_searched_as_if_it_were_alone(case, tmp_path):
     draw, ours = random.Random(case), None
@@ -202,11 +213,19 @@ def test_a_sentence_is_searched_as_if_it_were_alone(case, tmp_path):
     cases = ("exact", "initial", "any") if pieces else ("exact",)
     given = (
         [drawn_constraints(draw, WORDS, min(4, flags["max_len_b"]), cases) for _ in sample["id"]]
-        if "select" in flags
+        if "constraints" in flags
         else None
     )
     together = run(ours, constrained(sample, given))
     for i, nbest in enumerate(together):
+        assert nbest and all(h["tokens"][-1] == EOS for h in nbest)
+        # best first, of those that lack no phrase
+        scores = [float(h["score"]) for h in nbest if not h.get("unmet")]
+        assert scores == sorted(scores, reverse=True)
+        if given and not pieces and not ours.strategies.select.soft:
+            is_ordered = flags["constraints"] == "ordered"
+            for h in nbest:
+                assert h.get("unmet") or all(met(h["tokens"].tolist(), given[i], is_ordered))
         [single] = run(ours, constrained(alone(sample, i), given and given[i : i + 1]))
         try:
             assert [h.get("unmet") for h in single] == [h.get("unmet") for h in nbest]
@@ -218,6 +237,89 @@ def test_a_sentence_is_searched_as_if_it_were_alone(case, tmp_path):
             raise AssertionError(
                 f"sentence {i} of {flags}, phrases {given and given[i]}"
             ) from error
+
+
+ALLOWED = [(5, 6), (5, 7, 7), (9, 10), (9, 10, 11, 12), (13,), (8, 11, 8), (12, 5), (20, 21, 22)]
+NAMED = settings("example") | {"none": {}, "fairseq's modules": {"decoder_backend": "fairseq"}}
+
+
+@drawn(12)
+@pytest.mark.parametrize("name", NAMED)
+def test_every_setting_keeps_to_the_allowed_outputs_or_is_refused(name, tmp_path):
+    """What the registry does not refuse must work, alone and with required phrases."""
+    flags, needed = separated(with_files(NAMED[name], tmp_path))
+    flags, generation = flags | {"allowed_file": "set.txt"}, {"beam": 4, "max_len_b": 10, **needed}
+    models = [model("transformer", 2, torch.float64)]
+    if (said := refused(flags, generation)) is not None:
+        with pytest.raises(UsageError, match="--allowed-file") as error:
+            generators(models, flags, **generation)
+        assert str(error.value) == said
+        return
+    tokens, lengths = np.array([t for each in ALLOWED for t in each]), list(map(len, ALLOWED))
+    free = SentenceConstraints(allowed=minimal(tokens, np.array(lengths), len(dictionary())))
+    ours, sample = generators(models, flags, **generation).ours, batch([7, 5, 3, 1, 0])
+    given = [free, SentenceConstraints(), free, free, free]
+    is_constrained = STRATEGIES["select"][flags.get("select", "topk")].constrained
+    if is_constrained:
+        given[0] = replace(free, required=required_phrases([((9, 10),)]))
+    for i, nbest in enumerate(run(ours, constrained(sample, given))):
+        found = [tuple(h["tokens"].tolist()[:-1]) for h in nbest]
+        assert found and (i == 1 or {*found} <= {*ALLOWED})
+        if i == 0 and is_constrained and not ours.strategies.select.soft:
+            assert all((9, 10) == each[:2] for each in found)
+        [single] = run(ours, constrained(alone(sample, i), given[i : i + 1]))
+        assert single[0]["tokens"].tolist() == nbest[0]["tokens"].tolist()
+
+
+MUST_WORK = "select stop|select schedule|select softmax|stop schedule|stop softmax"
+MUST_WORK += "|schedule softmax|schedule decoding"
+
+
+@pytest.mark.parametrize("points", MUST_WORK.split("|"))
+def test_no_two_plug_points_rule_each_other_out(points):
+    """Needs could refuse everything, and the tests above would pass: at these points nearly all
+    pairs of beam searches work."""
+    beams = [each for each in NAMED.values() if not is_search_of_fairseqs(each)]
+    first, second = ([each for each in beams if point in each] for point in points.split())
+    works = [refused(*separated(a | b)) is None for a in first for b in second]
+    assert len(works) >= 3 and sum(works) >= 0.8 * len(works)
+
+
+STOPS = [{"patience": 1000}, {"stop": "optimal"}, {"stop": "optimal", "prune_bound": True}]
+
+
+@covering(1)
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("generation", [{"unnormalized": True}, {}, {"lenpen": 0.5}], ids=str)
+@pytest.mark.parametrize("select", ["topk", "dba", "gbs", "cbs"])
+def test_certified_answers_equal_those_of_a_search_that_never_stops_early(select, generation, seed):
+    """--stop optimal, with and without --prune-bound, against --stop count that waits for more
+    hypotheses than max_len allows."""
+    phrases = [[(9, 10)], [], [(8,), (11, 8)], [(12,)], []]
+    given = [SentenceConstraints(required_phrases([(p,) for p in each])) for each in phrases]
+    sample = constrained(batch([7, 5, 3, 1, 0], seed), None if select == "topk" else given)
+    full, *others = (
+        [
+            [h["tokens"].tolist() for h in nbest[:2]]
+            for nbest in run(
+                generators(
+                    [build("transformer", seed)],
+                    {"select": select, **stop},
+                    beam=4,
+                    nbest=2,
+                    max_len_b=10,
+                    **generation,
+                ).ours,
+                sample,
+            )
+        ]
+        for stop in (
+            {"patience": 1000},
+            {"stop": "optimal"},
+            {"stop": "optimal", "prune_bound": True},
+        )
+    )
+    assert all(other == full for other in others)
 
 
 # ---- brute force

@@ -7,9 +7,9 @@ docs/strategy.md has a complete example and its parts: the strategy (search/prot
 flags, the arguments of its builder and its check, and each word of its register line.
 
 `plugin/flags_dataclass.py` collects the flags, `search/checks.py` derives refusals,
-`plugin/search_setup.py` builds the strategies of the flags. `tests/test_neutral.py`,
-`tests/test_compose.py` and `tests/test_strategies_cli.py` run every neutral and example setting,
-alone and with all others.
+`plugin/search_setup.py` builds the strategies of the flags. `tests/test_neutral.py` runs every
+neutral setting, `tests/search/strategies/test_outside.py` every example, and
+`tests/test_random_flags.py` random compositions of them.
 """
 
 from __future__ import annotations

@@ -24,10 +24,9 @@ pytestmark = [
 RANDOM = [  # of beam, transformer and parallel
     "kernels/test_kernels.py",
     "kernels/test_ngrams.py",
-    "search/test_beam_alone.py",
-    "search/test_constrained.py",
+    "search/test_compiled.py",
     "search/test_nan.py",
-    "search/parallel/test_one_sentence.py",
+    "search/parallel/test_equals_greedy.py",
 ]
 
 

@@ -52,9 +52,8 @@ TESTS = (
     "kernels/test_levels.py",
     "kernels/test_lsh_kernels.py",
     "kernels/test_ngrams.py",
-    "search/test_beam_alone.py",
-    "search/test_constrained.py",
-    "search/parallel/test_one_sentence.py",
+    "search/test_compiled.py",
+    "search/parallel/test_equals_greedy.py",
     "search/strategies/softmax/test_screened.py",
 )
 needs_all = pytest.mark.skipif(not os.environ.get(sizes.ALL), reason="with --all")

@@ -14,24 +14,31 @@ import torch
 from forked import interactive_forked
 from models import batch, build, generators, on_device, run, same, separated, with_files
 from pretended_device import RECORDING, counting
+from required_phrases import required_phrases
 from search.counted_steps import WAYS, counted, use_kernels
 from sizes import drawn, part_of
-from test_compose import CONSTRAINTS, EXAMPLES, LENGTHS, TAKE_CONSTRAINTS
+from test_random_flags import NAMED
 
 from fairseq_ext.core.errors import NotANumber
 from fairseq_ext.model.transformer import cuda_graph
 from fairseq_ext.model.transformer.cuda_graph import Buffers, CudaGraph
 from fairseq_ext.plugin.loading.settings import as_arguments
+from fairseq_ext.search.phrases.sentence import SentenceConstraints
+from fairseq_ext.search.registry import STRATEGIES
 from fairseq_ext.translator import Translator
 
+LENGTHS = [7, 5, 3, 1, 0]
 pytestmark = pytest.mark.usefixtures("on_the_cpu")  # what goes to the device is sent there
 
 
 def on_both(flags: dict, device: torch.device, **generation) -> list:
     """n-best lists of the CPU and of the device."""
     sample, found = batch(LENGTHS), []
-    if flags.get("select") in TAKE_CONSTRAINTS:
-        sample["sentence_constraints"] = CONSTRAINTS
+    if STRATEGIES["select"][flags.get("select", "topk")].constrained:
+        sample["sentence_constraints"] = [
+            SentenceConstraints(required_phrases([(phrase,) for phrase in phrases]))
+            for phrases in ([(9, 10)], [], [(8,), (11, 8)], [(12,)], [])
+        ]
     for there in ("cpu", device):
         generator = generators(
             [build("transformer", seed=2).to(there)],
@@ -43,9 +50,9 @@ def on_both(flags: dict, device: torch.device, **generation) -> list:
 
 
 @drawn(2)
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", NAMED)
 def test_a_strategy_gives_on_the_device_what_it_gives_on_the_cpu(name, pretended, tmp_path):
-    flags, needed = separated(with_files(EXAMPLES[name], tmp_path))
+    flags, needed = separated(with_files(NAMED[name], tmp_path))
     same(*on_both(flags, pretended, **needed))
 
 

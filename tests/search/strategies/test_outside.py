@@ -3,14 +3,33 @@ shape or dtype ends in a sentence."""
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 import types
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
-from models import batch, build, dictionary, generators, run, same
+from conftest import TINY, command
+from forked import generate
+from models import (
+    batch,
+    build,
+    dictionary,
+    generators,
+    run,
+    same,
+    separated,
+    settings,
+)
+from sizes import drawn
 
 from fairseq_ext import UsageError
+from fairseq_ext.plugin.loading.settings import as_arguments
+from fairseq_ext.plugin.options import VERSION
 from fairseq_ext.search import registry
 from fairseq_ext.search.candidates import Candidates, best_of_sentences
 from fairseq_ext.search.log_probs import LogProbs
@@ -20,6 +39,7 @@ from fairseq_ext.search.registry import OUTSIDE_MODULE, Strategy
 from fairseq_ext.search.strategies.stop.count import Count
 
 K, MIXED = 3, [3, 1, 7, 5]
+TESTS = Path(__file__).parents[2]
 
 
 def strategy(point: str) -> Strategy:
@@ -219,3 +239,132 @@ def test_a_wrong_register_line_is_reported(line, tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=LINES[line]):
         registry.load_outside(file)
     assert OUTSIDE_MODULE + "odd" not in registry.sys.modules
+
+
+# ---- through the command
+
+EXAMPLES = settings("example")
+WHERE = ("--cpu", "--batch-size", 4, "--max-len-b", 12)
+
+
+@drawn(4)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_runs_through_the_command(name, tiny, tmp_path):
+    """Each example of a registered strategy, a stranger's too."""
+    phrases = tmp_path / "constraints.tsv"
+    phrases.write_text("".join(f"en{i % 7}\n" if i % 2 else "\n" for i in range(11)))
+    words = "".join(f"de{i} en{7 * i % 30} 0.{j}\n" for i in range(30) for j in range(1, 5))
+    (tmp_path / "table.txt").write_text(words)
+    placed = {"{lexical table}": str(tmp_path / "table.txt"), "{constraints}": str(phrases)}
+    setting = {n: placed.get(v, v) if isinstance(v, str) else v for n, v in EXAMPLES[name].items()}
+    ours, stock = separated(setting)
+    if registry.STRATEGIES["select"].get(ours.get("select", "topk")).constrained:
+        ours["constraints_file"] = str(phrases)
+    stock |= {"nbest": 4} if "sampling" in stock else {}  # fairseq requires that
+    model = (tiny / "data", "--path", tiny / "model.pt", *WHERE, "--task", "translation_ext")
+    given = as_arguments({"beam": 4} | stock | ours)
+    status, out, log = generate(*model, "--user-dir", "fairseq_ext", *given)
+    assert status == 0, log
+    numbers = {int(line.split("\t")[0][2:]) for line in out.splitlines() if line[:2] == "H-"}
+    assert numbers == {*range(11)}
+    reported = next(line for line in log.splitlines() if f"fairseq_ext:{VERSION}|" in line)
+    assert all(f"|{n}:{v}" in reported for n, v in ours.items() if n in registry.STRATEGIES)
+
+
+OUTSIDE = '''
+"""Strategies of somebody else, in a file outside the package."""
+
+from dataclasses import dataclass, field
+from typing import Optional
+
+from fairseq.dataclass import FairseqDataclass
+
+from fairseq_ext.registry import register
+from fairseq_ext.search.protocols import Prune
+from fairseq_ext.search.strategies.select.topk import TopK
+from fairseq_ext.search.strategies.softmax.full import FullSoftmax
+from fairseq_ext.search.strategies.stop.count import Count
+
+
+@dataclass
+class WorstFlags(FairseqDataclass):
+    prune_nothing: Optional[float] = field(
+        default=None, metadata={"help": "drop nothing (default: off)"}
+    )
+
+
+@register("select", "mine", needs=("search loop", "beam"), neutral=({"select": "mine"},),
+          example=({"select": "mine"},), paper="none")
+def mine(flags, setup):
+    return TopK(setup.k, setup.children)
+
+
+@register("stop", "mine", needs=("search loop", "beam"), neutral=({"stop": "mine"},),
+          example=({"stop": "mine"},), paper="none")
+def stop(flags, setup):
+    return Count(setup.eos)
+
+
+@register("softmax", "mine", needs=("search loop",), neutral=({"softmax": "mine"},),
+          example=({"softmax": "mine"},), paper="none")
+def softmax(flags, setup):
+    return FullSoftmax(setup.temperature)
+
+
+class Nothing(Prune):
+    def __call__(self, candidates, beam, pool, finished):
+        return candidates.score == candidates.score
+
+
+@register("prune", "nothing", WorstFlags, needs=("search loop", "beam"),
+          neutral=({"prune_nothing": 1.0},),
+          example=({"prune_nothing": 1.0},), paper="none")
+def nothing(flags, setup):
+    return Nothing()
+'''
+
+
+@drawn(0)  # long
+def test_files_outside_the_package_are_strategies(tiny, tmp_path):
+    """One file with its register lines is enough: the tests of neutral settings, of compositions
+    and of commands pick it up, and pass. The second is the one that docs/strategy.md shows."""
+    (tmp_path / "mine.py").write_text(OUTSIDE)
+    page = (TESTS.parent / "docs" / "strategy.md").read_text()
+    behind = re.search(r"^cat > behind.py <<'END'\n(.*?)^END$", page, re.DOTALL | re.MULTILINE)[1]
+    (tmp_path / "behind.py").write_text(behind)
+    few = (
+        "(mine or behind or prune_nothing) and (ensemble or prefix or lightconv or optimal or "
+        "stream or allowed or command)"
+    )
+    names = ("test_neutral.py", "test_random_flags.py", "search/strategies/test_outside.py")
+    words = ["-m", "pytest", "-q", "-p", "no:warnings", "-p", "no:cacheprovider", "-k", few]
+    done = subprocess.run(
+        [sys.executable, *words, *(str(TESTS / name) for name in names)],
+        capture_output=True,
+        text=True,
+        cwd=TESTS.parent,
+        env={
+            **os.environ,
+            "FAIRSEQ_EXT_STRATEGIES": f"{tmp_path / 'mine.py'}:{tmp_path / 'behind.py'}",
+            TINY: str(tiny),
+        },
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert done.stdout.count(".") > 40  # of each kind some
+
+
+def test_what_a_strategy_from_outside_gets_wrong_is_one_sentence(tiny, tmp_path):
+    wrong = OUTSIDE.replace("candidates.score == candidates.score", "candidates.score[:, 0] == 0")
+    assert wrong != OUTSIDE
+    (tmp_path / "mine.py").write_text(wrong)
+    model = (tiny / "data", "--path", tiny / "model.pt", *WHERE, "--task", "translation_ext")
+    outside = {"FAIRSEQ_EXT_STRATEGIES": str(tmp_path / "mine.py")}
+    done = command(
+        "fairseq-generate", *model, "--prune-nothing", 1, check=False, cold=True, **outside
+    )
+    said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert done.returncode == 1 and len(said) == 1 and "Traceback" not in done.stderr, done.stderr
+    assert re.match(
+        r"error: --prune-nothing \(\S+mine.py\) returns a bool tensor of shape \(4,\), not a mask",
+        said[0],
+    )
