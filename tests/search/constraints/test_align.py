@@ -468,32 +468,6 @@ def test_the_words_that_a_lexicon_names_are_replaced(drafts, tmp_path):
     assert hits >= 0.9 * len(cases), (hits, len(cases))
 
 
-@drawn(1)
-@pytest.mark.parametrize("beam", [1, 5])
-def test_a_german_compound_is_replaced_wholly(tmp_path, beam):
-    """Its translation has two words, both of which the English term replaces."""
-    (tmp_path / "terms.tsv").write_text(
-        "Lieferschein\tdelivery note\nNetzwerkkabel\tpower cord\nPapierkorb\ttrash\n",
-        encoding="utf-8",
-    )
-    sources = [
-        "Der Grund war in den meisten Fällen ein fehlender Lieferschein.",
-        "Verbinden Sie das Netzwerkkabel.",
-        "Leeren Sie den Papierkorb.",
-    ]
-    outputs = translator(beam=beam, glossary=str(tmp_path / "terms.tsv")).translate(sources)
-    drafts = translator(beam=beam).translate(sources)
-    for found, draft, displaced, term in zip(
-        outputs,
-        drafts,
-        ("packing slip", "network cable", "paper basket"),
-        ("delivery note", "power cord", "trash"),
-        strict=True,
-    ):
-        assert displaced in draft[0].text
-        assert found[0].text == draft[0].text.replace(displaced, term)
-
-
 def test_a_term_that_no_word_translates_costs_no_word_of_the_draft(tmp_path, monkeypatch):
     """It is inserted, or searched for; the other term stands in the place of its word."""
     (tmp_path / "terms.tsv").write_text("Ordner\tletter\nÄrztin\tmoonlight\n", encoding="utf-8")
@@ -851,15 +825,6 @@ def test_a_part_of_a_phrasal_verb_is_no_mention():
     around = [("", "up"), ("a", "of"), ("", "")]
     found = [is_phrasal(SourceTerm("Satz", mention="Set", around=each)) for each in around]
     assert found == [True, False, False]
-
-
-def test_an_imperative_is_left_and_a_noun_is_placed(tmp_path):
-    (tmp_path / "terms.tsv").write_text("Spielen\tGames\nFragen\tproblems\n", encoding="utf-8")
-    placing = translator(beam=1, glossary=str(tmp_path / "terms.tsv"))
-    lines = "Spielen Sie Gitarre.", "Die Kinder stellen Fragen."
-    imperative, noun = (found[0].text for found in placing.translate(lines))
-    assert imperative == translator(beam=1).translate(lines[:1])[0][0].text
-    assert "problems" in noun
 
 
 def test_the_end_of_the_best_draft_is_written_behind_another():

@@ -69,18 +69,6 @@ def test_the_letters_of_the_file_decide_nothing(translated, beam):
         assert any(target in each.text.lower() for each in small), target
 
 
-def test_an_entry_says_itself_that_it_is_optional(tmp_path):
-    """A term that the model does not know is left where it does not fit, if its entry allows it."""
-    line = "Im Lauf der Zeit wurde es besser.\n"
-    glossary = tmp_path / "terms.tsv"
-    for optional, is_there in (("no", True), ("yes", False)):
-        glossary.write_text(f"source\ttarget\toptional\nLauf\tvelocipede\t{optional}\n")
-        done = interactive_forked(line, MODEL, *OURS, "--glossary", glossary)
-        (text,) = re.findall(r"^D-\d+\t\S+\t(.*)$", done.stdout, re.MULTILINE)
-        assert ("velocipede" in text) == is_there
-        assert ("constraints not met: 1 of 1" in done.stderr) == (not is_there)
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -100,39 +88,6 @@ def test_a_glossary_that_does_not_fit_its_texts_is_one_warning(tmp_path, change,
     done = interactive_forked("\n".join(LINES) + "\n", *command)
     warned = [line for line in done.stderr.splitlines() if "would be found" in line]
     assert len(warned) == bool(said) and said in "".join(warned), done.stderr
-
-
-def test_another_hypothesis_has_a_known_term(translated):
-    """The best draft has another word in its place ("bottom")."""
-    line, terms = ["Er kam ans Ende der Seite."], {"Ende": "End"}
-    (draft,) = translated({"nie": "never"}, line, beam=4)
-    (found,) = translated(terms, line, beam=4)
-    assert "the end of" not in draft.text and "the end of" in found.text and not found.unmet
-    assert [each.placed_by for each in found.placements] == ["draft"]
-
-
-def test_a_known_term_is_left_where_it_makes_the_sentence_improbable(translated):
-    """And one that the line requires as well is not."""
-    line, terms = "Im Lauf der Zeit wurde es besser.", {"Lauf": "Run"}
-    (draft,) = translated({"nie": "never"}, [line], beam=1)
-    (left,) = translated(terms, [line], beam=1)
-    assert left.text == draft.text and left.unmet
-    assert [each.placed_by for each in left.placements] == ["left"]
-    for more in ({"glossary_placement": "free"}, {"phrases": [["Run"]]}):
-        (found,) = translated(terms, [line], beam=1, **more)
-        assert "run" in found.text.lower() and not found.unmet
-
-
-@pytest.mark.parametrize("match", ["surface", "casefold"])
-def test_a_source_that_is_a_term_alone_gives_it_as_it_is_written(translated, match):
-    """Of several targets, the one that the model writes, else the first."""
-    lines = ["Ordner", "Das Angebot", "Der Fehler"]
-    terms = dict(zip(lines, ["Lever arch file", "QUOTE|THE OFFER", "Glitch|bug"], strict=True))
-    drafts = translated({"nie": "never"}, lines)
-    assert [each.text.lower() for each in drafts[1:]] == ["the offer", "the error"]
-    found = translated(terms, [*lines, "Ordner."], glossary_match=match)
-    assert [each.text for each in found[:3]] == ["Lever arch file", "THE OFFER", "Glitch"]
-    assert not any(each.unmet for each in found) and "lever arch file" in found[3].text.lower()
 
 
 @pytest.mark.parametrize(
@@ -175,15 +130,6 @@ def test_a_part_of_a_url_that_the_draft_repeats_is_no_mention(is_known):
     term = SourceTerm("Diener", mention="server", around=("/", "."), code=code)
     for draft, is_it in ((f"siehe {code}.", True), ("siehe https://example.com/Server.", False)):
         assert is_copied(term, words_of(draft), is_known) is is_it
-
-
-def test_terms_inside_of_paths_stay_through_the_command(tmp_path):
-    (tmp_path / "terms.tsv").write_text("example\tsample\n", encoding="utf-8")
-    done = interactive_forked(
-        "Siehe https://example.com/a.\n", MODEL, *OURS, "--glossary", tmp_path / "terms.tsv"
-    )
-    (text,) = re.findall(r"^D-\d+\t\S+\t(.*)$", done.stdout, re.MULTILINE)
-    assert "https://example.com/a" in text
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ import re
 
 import pytest
 import torch
-from demo_model import FLAGS, MODEL, OURS, ROOT
+from demo_model import MODEL, OURS, ROOT
 from fairseq.checkpoint_utils import load_model_ensemble_and_task
 from forked import interactive
-from sizes import covering, drawn, part_of
+from sizes import drawn, part_of
 
 from fairseq_ext import Translator
 
@@ -63,48 +63,6 @@ def test_terms_whose_target_the_draft_has_end_no_run(drafts, tmp_path, flags):
         found, _ = translated([lines[number], lines[-1]], "--glossary", glossary, *flags)
         assert sorted(found) == [0, 1]
         assert found[0][0].lower().count(target.lower()) == 2
-
-
-def test_two_terms_with_one_target_stand_in_two_places(tmp_path):
-    """The word that is the target already is the place of one of them."""
-    glossary = tmp_path / "terms.tsv"
-    glossary.write_text("Brief\tletter\nOrdner\tletter\n", encoding="utf-8")
-    line = "Die Ärztin öffnet den Ordner und den Brief."
-    assert translated([line])[0] == {0: ["The doctor opens the folder and the letter."]}
-    found, _ = translated([line], "--glossary", glossary)
-    assert found == {0: ["The doctor opens the letter and the letter."]}
-
-
-def test_terms_that_the_draft_has_in_another_order_are_searched_for(tmp_path):
-    glossary = tmp_path / "terms.tsv"
-    glossary.write_text("Küche\tkitchen\nHund\tdog\n", encoding="utf-8")
-    lines = ["In der Küche schläft ein Hund.", "Heute schläft der Hund."]
-    drafts, _ = translated(lines)
-    assert drafts == {0: ["A dog is sleeping in the kitchen."], 1: ["The dog is sleeping today."]}
-    found, _ = translated(lines, "--glossary", glossary, "--constraints", "ordered")
-    assert found[1] == drafts[1]
-    assert re.search("kitchen.*dog", found[0][0])
-
-
-@covering(1)
-@pytest.mark.parametrize("target", ["quotation", "quotation|federation"])
-@pytest.mark.parametrize("entry", ["typed", "python"])
-def test_a_phrase_that_is_a_term_is_required_once_and_stands_where_the_term_does(
-    tmp_path, entry, target
-):
-    glossary = tmp_path / "terms.tsv"
-    glossary.write_text(f"Angebot\t{target}\n", encoding="utf-8")
-    line, phrase = "Das Angebot wird morgen geprüft.", "quotation"
-    ((alone,),) = translated([line], "--glossary", glossary)[0].values()
-    assert alone == "The quotation is checked tomorrow."
-    if entry == "python":
-        made = Translator(**FLAGS, beam=4, glossary=str(glossary))
-        assert made.translate([line], constraints=[[phrase]])[0][0].text == alone
-        twice = made.translate([line], constraints=[[phrase, phrase]])[0][0].text
-        assert twice.count(phrase) == 2, "who asks for it twice has it twice"
-        return
-    found, out = translated([f"{line}\t{phrase}"], "--constraints", "--glossary", glossary)
-    assert found == {0: [alone]} and len(re.findall("^C-0\t", out, re.MULTILINE)) == 1
 
 
 @drawn(1)
