@@ -89,12 +89,16 @@ def fails(compute):
     raise RuntimeError("no such thing")
 
 
-@pytest.fixture(autouse=True)
-def plain_linears(monkeypatch):
+def run_plain_linears(monkeypatch) -> None:
     """As on a GPU: no compiled step; and caches that begin small, so
     that they are outgrown."""
     monkeypatch.setattr(weights, "library", lambda: None)
     monkeypatch.setattr(graphs, "FIRST_POSITIONS", 1)
+
+
+@pytest.fixture(autouse=True)
+def plain_linears(monkeypatch):
+    run_plain_linears(monkeypatch)
 
 
 def recording(device, **settings):

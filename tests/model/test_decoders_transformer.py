@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 from model.decoder_rows import EOS, MODELS, TOLERANCE, Rows, model_of
+from model.recorded_rows import Graphed, run_plain_linears
 from models import ARCHITECTURES, batch, build, forced, generators, run, same
 from sizes import covering
 
@@ -19,6 +20,20 @@ from fairseq_ext.model.transformer.rows import RowGroup
 from fairseq_ext.model.transformer.supported import unsupported
 from fairseq_ext.model.transformer.weights import read_weights
 
+
+@pytest.fixture(params=[Rows, Graphed], ids=["eager", "recorded"])
+def kind(request, monkeypatch) -> type[Rows]:
+    """Rows whose decoder records its steps, and rows whose decoder does not."""
+    if request.param is Graphed:
+        run_plain_linears(monkeypatch)
+    return request.param
+
+
+def replays(rows: Rows, steps: int) -> bool:
+    """Whether as many steps were recorded ones; True where nothing is recorded, or by CUDA."""
+    return not isinstance(rows, Graphed) or rows.device.type == "cuda" or rows.replays() == steps
+
+
 # ---- one token a step
 
 
@@ -26,11 +41,12 @@ from fairseq_ext.model.transformer.weights import read_weights
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("widths", ["uniform", "ragged", "mixed"])
 @pytest.mark.parametrize("name", MODELS)
-def test_steps_equal_teacher_forcing_in_a_reordering_storm(name, widths, dtype, device):
+def test_steps_equal_teacher_forcing_in_a_reordering_storm(name, widths, dtype, device, kind):
     seed = sorted(MODELS).index(name)
-    rows = Rows([model_of(seed, dtype, device, **MODELS[name])], [3, 1, 7, 0, 5], seed)
+    rows = kind([model_of(seed, dtype, device, **MODELS[name])], [3, 1, 7, 0, 5], seed)
     for _ in rows.storm(widths):
-        pass
+        assert kind is Rows or len(rows.graphs.steps)
+    assert replays(rows, 8)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -48,16 +64,21 @@ def test_bart_and_transformer_align_run_on_it(seed, device):
 @pytest.mark.parametrize("sentences", [1, 20])
 @pytest.mark.parametrize("width", [1, 5])
 def test_long_rows_equal_teacher_forcing_while_the_cache_is_compacted_many_times(
-    sentences, width, dtype, device
+    sentences, width, dtype, device, kind
 ):
     """20 sentences with 2 heads use batched matrix products, one sentence the fused attention."""
-    rows = Rows(
+    rows = kind(
         [model_of(3, dtype, device, decoder_layers=1)], [i % 6 for i in range(sentences)], 1
     )
-    for _ in rows.long_rows(40, width):
-        pass
-    # positions that no one needs have been used again
-    assert rows.decoder.group.cache.capacity < max(65, 40 * width)
+    shapes = set()
+    for _ in rows.long_rows(45, width):
+        shapes |= {each.shape for each in rows.graphs.buffers} if kind is Graphed else set()
+    assert replays(rows, 45)
+    if kind is Rows:  # positions that no one needs have been used again
+        assert rows.decoder.group.cache.capacity < max(65, 45 * width)
+    else:  # buffers are outgrown in mid-sentence
+        assert len({positions for _, positions, _ in shapes}) > 1
+        assert sentences == 1 or len({S for S, _, _ in shapes}) > 1
 
 
 def test_some_of_the_pool_can_be_admitted_and_a_decoder_used_again():
@@ -69,14 +90,14 @@ def test_some_of_the_pool_can_be_admitted_and_a_decoder_used_again():
             rows.select(uniform=False, may_drop=False)
 
 
-def test_learned_positions_work_up_to_the_models_limit_and_not_beyond(device):
-    Rows(
+def test_learned_positions_work_up_to_the_models_limit_and_not_beyond(device, kind):
+    kind(
         [model_of(device=device, decoder_learned_pos=True, max_target_positions=7)], [3, 1]
     ).go_beyond(7)
 
 
-def test_sinusoidal_positions_go_on_beyond_the_table(device):
-    Rows([model_of(device=device, max_target_positions=5)], [3]).go_on(16)
+def test_sinusoidal_positions_go_on_beyond_the_table(device, kind):
+    kind([model_of(device=device, max_target_positions=5)], [3]).go_on(16)
 
 
 # ---- blocks, and rows at different lengths
@@ -88,18 +109,20 @@ def test_sinusoidal_positions_go_on_beyond_the_table(device):
 @pytest.mark.parametrize("sentences", [1, 3, 20])
 @pytest.mark.parametrize("name", ["pre-norm", "learned positions, all tied", "no positions"])
 def test_blocks_equal_teacher_forcing_though_drafts_are_taken_in_part(
-    name, sentences, width, dtype, device
+    name, sentences, width, dtype, device, kind
 ):
-    Rows(
-        [model_of(4, dtype, device, **MODELS[name])], [i % 6 for i in range(sentences)], 2
-    ).read_blocks(6, width)
+    rows = kind([model_of(4, dtype, device, **MODELS[name])], [i % 6 for i in range(sentences)], 2)
+    rows.read_blocks(8, width)
+    assert kind is Rows or rows.device.type == "cuda" or rows.replays() >= 8
 
 
 @covering(1)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("uniform", [True, False])
-def test_rows_at_different_lengths_can_be_reordered_and_read_token_by_token(uniform, dtype, device):
-    Rows([model_of(5, dtype, device, **MODELS["pre-norm"])], [3, 1, 7, 2], 3).cut_and_reorder(
+def test_rows_at_different_lengths_can_be_reordered_and_read_token_by_token(
+    uniform, dtype, device, kind
+):
+    kind([model_of(5, dtype, device, **MODELS["pre-norm"])], [3, 1, 7, 2], 3).cut_and_reorder(
         5, uniform
     )
 
@@ -123,14 +146,22 @@ def test_a_single_row_forgets_drafts_without_using_more_positions(dtype):
 @covering(1)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("seed", range(4))
-def test_merged_groups_go_on_as_if_they_had_been_alone(seed, dtype, device):
+def test_groups_that_take_turns_and_merge_go_on_as_if_they_had_been_alone(
+    seed, dtype, device, kind
+):
     """Groups of different source widths, at different lengths, uniform and ragged."""
-    rows = Rows(
+    rows = kind(
         [model_of(6, dtype, device), model_of(7, dtype, device, **MODELS["pre-norm"])],
         [9, 7, 2, 1, 0],
         seed,
     )
     groups = rows.groups(seed % 2 == 0, ([3, 4], 3), ([0, 2], seed), ([1], 0))
+    for i in (0, 1, 2) * 2:
+        group, rows.rows = groups[i]
+        rows.decoder.resume(group)
+        rows.step()
+        rows.select(uniform=seed < 2, may_drop=False)
+        groups[i] = (rows.decoder.set_aside(), rows.rows)
     rows.merge(groups, uniform=seed < 2, may_drop=seed == 3)
 
 

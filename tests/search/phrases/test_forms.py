@@ -1,8 +1,13 @@
 """Inflected forms of terms, and the words that agree with them: facts of German grammar (Duden)."""
 
 import pytest
+from fairseq.data import Dictionary
 
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.lemmas import in_memory
+from fairseq_ext.core.words import has_own_case
+from fairseq_ext.search.constraints.lines import parse_tabs
+from fairseq_ext.search.constraints.sources import ConstraintSource
 from fairseq_ext.search.phrases.agreement import (
     beginnings,
     fits,
@@ -12,7 +17,9 @@ from fairseq_ext.search.phrases.agreement import (
     numbers_of,
 )
 from fairseq_ext.search.phrases.forms import TermForms, forms_of_language
+from fairseq_ext.search.phrases.letter_case import fitted, keeps_case
 from fairseq_ext.search.phrases.places import compounds
+from fairseq_ext.search.phrases.segmenter import Segmenter, nearest_spelling
 
 ADJECTIVE = ("e", "em", "en", "er", "es")
 
@@ -234,3 +241,114 @@ def test_a_noun_behind_the_subject_is_an_object(before, noun, behind, is_right):
 def test_the_noun_of_a_term(form, noun):
     found = noun_of(form)
     assert (found and form[slice(*found)]) == noun
+
+
+# ---- A term takes the case of the words that it replaces; a word with a case of its own keeps i
+
+
+@pytest.mark.parametrize(
+    ("term", "draft", "displaced", "output"),
+    [
+        ("Customer", "A client pays.", "client", "A customer pays."),
+        ("Customer", "Clients pay.", "Clients", "Customer pay."),
+        ("Sales Order", "Bids end. Offers stay.", "Offers", "Bids end. Sales order stay."),
+        ("Sales order", "Open the offer.", "offer", "Open the sales order."),
+        ("customer", "Open the Client page.", "Client", "Open the Customer page."),
+        ("sales order", "Open the Offer page.", "Offer", "Open the Sales Order page."),
+        ("Sales order", "Open the Offer page.", "Offer", "Open the Sales order page."),
+        ("sales order", "Open Bid Offers now.", "Bid Offers", "Open Sales Order now."),
+        ("Sales Order", "Open Bid offers now.", "Bid offers", "Open Sales order now."),
+        ("notice of sale", "See Bids And Offers.", "Bids And Offers", "See Notice of Sale."),
+        ("API", "The interface is new.", "interface", "The API is new."),
+        ("API permissions", "A right is new.", "right", "A API permissions is new."),
+        ("FastTab", "A tab is new.", "tab", "A FastTab is new."),
+        ("iPad", "Tablets are new.", "Tablets", "iPad are new."),
+        ("X-Ray", "A scan is new.", "scan", "A X-ray is new."),
+        ("E-Mail", "A letter is new.", "letter", "A e-mail is new."),
+        ("B2B Customer", "A client pays.", "client", "A B2B customer pays."),
+        ("Customer", "• Clients pay.", "Clients", "• Customer pay."),
+        ("Customer", '"Clients" pay.', "Clients", '"Customer" pay.'),
+        ("Customer", "THE CLIENT PAYS", "CLIENT", "THE CUSTOMER PAYS"),
+        ("customer", "The USA pays.", "USA", "The Customer pays."),
+    ],
+)
+def test_a_placed_term_takes_the_case_of_what_it_displaces(term, draft, displaced, output):
+    start = draft.index(displaced)
+    span = start, start + len(displaced)
+    cased = fitted(term, draft, span)
+    assert draft[: span[0]] + cased + draft[span[1] :] == output
+
+
+def test_an_inserted_term_has_the_case_of_running_text():
+    assert fitted("Sales Order", "A client pays.", (8, 8)) == "sales order"
+
+
+def test_where_nouns_have_capitals_the_model_decides_what_is_a_noun():
+    assert fitted("Kunde", "Der Käufer zahlt.", (4, 10), "de") == "Kunde"
+    assert fitted("Offen", "Er ist auf.", (7, 10), "de") == "Offen"
+    assert fitted("offen", "Auf ist er.", (0, 3), "de") == "Offen"
+    assert fitted("Kunde", "Der zahlt.", (3, 3), "de") == "Kunde"
+
+
+def test_a_capital_inside_capitals_only_and_digits_are_a_case_of_its_own():
+    assert all(map(has_own_case, "API FastTab iPad B2B ISO9001 eBay".split()))
+    assert not any(map(has_own_case, "Customer customer 365 A Übersicht".split()))
+    assert keeps_case("API") and keeps_case("vitamin C") is False and not keeps_case("API user")
+
+
+# ---- The nearest spelling that a dictionary can write, and where it is reported
+
+
+@pytest.mark.parametrize(
+    ("text", "letters", "expected"),
+    [
+        ("naïve", "naive", "naive"),
+        ("Straße", "Stra\u0073e", "Strasse"),
+        ("don’t", "don't", "don't"),
+        ("ﬁnal", "final", "final"),
+        ("VEIN", "vein", "vein"),
+        ("vein", "Vein", "Vein"),
+        ("É", "e", "e"),  # two changes together
+        ("☃", "vein", None),
+    ],
+)
+def test_the_most_similar_writable_spelling(text, letters, expected):
+    assert nearest_spelling(text, lambda each: set(each) <= set(letters), []) == expected
+
+
+def test_a_word_that_the_dictionary_lacks_gives_way_to_a_similar_one():
+    dictionary = Dictionary()
+    for word in ("vein", "veins", "green", "▁lode", "art@@"):
+        dictionary.add_symbol(word)
+    segmenter = Segmenter(dictionary)
+    assert (
+        segmenter.writable("green veins")
+        and not segmenter.writable("green veinss")
+        and not segmenter.writable("<s> vein")
+    )
+    with pytest.raises(UsageError) as error:
+        segmenter.phrases("green veinss", "line 3 of g")
+    assert "in line 3 of g, the phrase 'green veinss' contains the piece 'veinss'" in str(
+        error.value
+    )
+    assert "; the nearest spelling that works is 'green veins';" in str(error.value)
+    with pytest.raises(UsageError) as error:
+        segmenter.phrases("xyz", "line 3 of g")
+    assert "nearest" not in str(error.value)
+
+
+def test_a_typed_phrase_gets_the_same_help():
+    dictionary = Dictionary()
+    for word in ("vein", "veins", "green"):
+        dictionary.add_symbol(word)
+    source = ConstraintSource(None, None, None, Segmenter(dictionary), dictionary)
+    where = "line 5 of the input"
+    with pytest.raises(UsageError) as error:
+        source.of_fields(parse_tabs("green veinss", where), where)
+    said = (
+        "in line 5 of the input, the phrase 'green veinss' contains the piece 'veinss', which the "
+        "target dictionary lacks"
+    )
+    assert str(error.value).startswith(
+        said
+    ) and "; the nearest spelling that works is 'green veins';" in str(error.value)

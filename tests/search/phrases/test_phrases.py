@@ -1,6 +1,10 @@
 """The phrase automata of search/phrases/phrase_table.py against the plainest reading of what they
 say: look at all suffixes after every token."""
 
+import itertools
+import re
+import unicodedata
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,6 +13,13 @@ from required_phrases import required_phrases
 from sizes import examples
 
 from fairseq_ext.search.phrases.phrase_table import build_table
+from fairseq_ext.search.phrases.pieces import is_letter
+from fairseq_ext.search.phrases.places import (
+    PhraseToFind,
+    Text,
+    find_phrase,
+    match_phrases_in_order,
+)
 
 Alternatives = tuple[tuple[int, ...], ...]  # one constraint, met by any one of its phrases
 
@@ -129,8 +140,14 @@ def test_overlaps_and_broken_matches(constraints, tokens, met):
 # ---- brute force on random strings over tiny alphabets
 
 letters = st.integers(1, 3)
+
+
 phrase = st.lists(letters, min_size=1, max_size=4).map(tuple)
+
+
 constraint = st.lists(phrase, min_size=1, max_size=3).map(tuple)
+
+
 constraints_ = st.one_of(
     st.lists(phrase.map(lambda p: (p,)), min_size=0, max_size=4),  # plain, copies likely
     st.lists(constraint, min_size=0, max_size=3),
@@ -187,3 +204,54 @@ def test_sentences_and_rows_do_not_touch_each_other(batch, rows):
             for token in tokens:
                 alone.read(token)
             assert alone.bank() == bank
+
+
+# ---- Places of phrases that must come in order, by trying every choice of places; the others ar
+
+
+@pytest.mark.parametrize(
+    ("phrase", "text"),
+    [
+        ("コーヒー", "コーヒー2杯"),
+        ("コーヒー", "熱いコーヒーを2杯"),
+        ("ラーメン", "3ラーメン"),
+        ("人々", "5人々"),
+        ("ｶﾚｰ", "ｶﾚｰ1"),
+    ],
+)
+def test_signs_of_scripts_without_spaces_are_part_of_no_word(phrase, text):
+    """The long mark of Katakana is of no script of its own (Unicode Standard Annex 24)."""
+    at = text.index(phrase)
+    assert find_phrase(phrase, text, 0, True) == (at, at + len(phrase))
+
+
+@given(st.characters(min_codepoint=0x3000, max_codepoint=0x30FF) | st.sampled_from("ｰｱﾝ一龥"))
+def test_no_sign_of_these_scripts_joins_a_word(sign):
+    script = unicodedata.name(sign, "")
+    if re.match("(HALFWIDTH )?(HIRAGANA|KATAKANA)|CJK UNIFIED|IDEOGRAPHIC", script):
+        assert not is_letter(sign), script
+
+
+def comes(words: list[str], phrases: list[set[str]]) -> bool:
+    """Whether some words stand for the phrases one after another."""
+    choices = itertools.combinations(words, len(phrases))
+    return any(
+        all(word in each for word, each in zip(chosen, phrases, strict=True)) for chosen in choices
+    )
+
+
+@given(
+    st.lists(st.sampled_from("abc"), max_size=5),
+    st.lists(st.sets(st.sampled_from("abc"), min_size=1), max_size=4),
+)
+def test_phrases_in_order_have_places_as_far_as_they_come(words, phrases):
+    text = " ".join(words)
+    found = match_phrases_in_order(
+        Text(text, segmented=False), [PhraseToFind(sorted(each), "exact") for each in phrases]
+    )
+    come = [comes(words, phrases[:n]) for n in range(1, len(phrases) + 1)]
+    assert [place is not None for place in found] == come
+    spans = [place[1] for place in found if place is not None]
+    assert all(one[1] <= other[0] for one, other in itertools.pairwise(spans))
+    for place, each in zip(found, phrases, strict=True):
+        assert place is None or text[slice(*place[1])] == sorted(each)[place[0]] in each

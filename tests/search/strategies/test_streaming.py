@@ -1,17 +1,55 @@
 """--schedule stream changes no result: it equals the whole batch and one sentence at a time;
 bad flags are refused."""
 
+import gc
+import weakref
+
+import models as made
 import pytest
 import torch
 from models import alone, batch, build, dictionary, forced, generators, near_ties, run, same
 from sizes import covering, drawn
-from streams import APART, JOINED, LENGTHS, LOOSE, PRUNED, expansions, ours, stream
-from table_model import EOS
+from table_model import EOS, called_through
 
 from fairseq_ext import UsageError
+from fairseq_ext.model.transformer.encoder import FastEncoder
 from fairseq_ext.search import scheduler
 from fairseq_ext.search.compiled import CompiledSearch
+from fairseq_ext.search.protocols import Schedule
 from fairseq_ext.search.strategies.schedule import Stream
+
+LENGTHS = [9, 8, 7, 7, 6, 5, 4, 4, 3, 2, 1, 1, 0]  # longest first, as fairseq's batches are
+
+
+STOCK = ("unnormalized", "min_len", "no_repeat_ngram_size", "lenpen", "score_reference")
+
+
+LOOSE = {"lstm": 1e-5, "fconv": 1e-5}
+
+
+JOINED = ["transformer", "transformer-tied", "bart", "lstm"]  # groups can become one
+
+
+APART = ["fconv", "lightconv"]  # they cannot
+
+
+PRUNED = {"prune_threshold": 1.0, "prune_children": 3}
+
+
+def ours(architecture: str = "transformer", seed: int = 2, **flags):
+    stock = {name: flags.pop(name) for name in list(flags) if name in STOCK}
+    beam = flags.pop("beam", 4)
+    return generators(
+        [build(architecture, seed)], flags, **({"beam": beam, "max_len_b": 12} | stock)
+    ).ours
+
+
+def stream(width: int = 4, threshold: float = 1 / 6, **flags) -> dict:
+    return {"schedule": "stream", "stream_width": width, "refill_threshold": threshold, **flags}
+
+
+def expansions(generator) -> int:
+    return generator.stats.as_dict()["expansions"]
 
 
 @covering(1)
@@ -58,59 +96,6 @@ def test_equals_the_whole_batch_for_every_architecture(architecture, order, rows
         sample = batch(LENGTHS, 4)
         same(run(fixed, sample), run(streamed, sample), LOOSE.get(architecture, 1e-9))
         assert expansions(streamed) == expansions(fixed)
-
-
-@covering(1)
-@pytest.mark.parametrize("order", ["shortest", "fifo"])
-@pytest.mark.parametrize("rows", [None, 7])
-@pytest.mark.parametrize(
-    "names",
-    [("transformer", "transformer-tied"), ("transformer", "lstm"), ("lstm", "fconv")],
-    ids=str,
-)
-def test_ensembles_equal_the_whole_batch(names, order, rows):
-    models = [build(name, i + 1) for i, name in enumerate(names)]
-    sample = batch(LENGTHS, 5)
-    fixed = generators(models, {}, beam=4, max_len_b=12).ours
-    streamed = generators(
-        models, stream(stream_order=order, stream_rows=rows), beam=4, max_len_b=12
-    ).ours
-    same(run(fixed, sample), run(streamed, sample), 1e-5)
-
-
-@covering(1)
-@pytest.mark.parametrize("order", ["shortest", "fifo"])
-@pytest.mark.parametrize(
-    "flags",
-    [
-        {"min_len": 4},
-        {"no_repeat_ngram_size": 1},
-        {"no_repeat_ngram_size": 2},
-        {"unnormalized": True},
-        {"lenpen": 0.6},
-        {"beam": 1},
-        {"beam": 40},
-        {"stop": "optimal", "unnormalized": True, "length_reward": 0.4},
-        {"stop": "optimal", "prune_bound": True},
-        {
-            "stop": "optimal",
-            "unnormalized": True,
-            "length_reward": 0.2,
-            "length_reward_unbounded": True,
-        },
-        {"stop": "first"},
-        {"stop": "shrink"},
-        {"patience": 2},
-    ],
-    ids=str,
-)
-def test_equals_the_whole_batch_under_other_flags(flags, order):
-    sample = batch(LENGTHS, 6)
-    same(
-        run(ours(**flags), sample),
-        run(ours(**flags, **stream(5, stream_order=order)), sample),
-        1e-9,
-    )
 
 
 @covering(1)
@@ -301,3 +286,145 @@ def test_schedule_of_algorithm_1():
         0,
         0,
     )
+
+
+# ---- What a stream does when:  which sentences start, which advance, how many rows
+
+
+class Watch(Schedule):
+    """A schedule and a select plug that take notes."""
+
+    def __init__(self, generator):
+        self.steps: dict[int, int] = {}  # tokens of each live sentence
+        # at each step: fewest tokens of any live sentence, and those of the sentences stepped
+        self.lines: list[tuple[int, list[int]]] = []
+        self.rows: list[int] = []
+        self.started = self.noted = 0
+        self.select, self.schedule = generator.strategies.select, generator.strategies.schedule
+        self.level, self.most_rows = self.schedule.level, self.schedule.most_rows
+        generator.strategies.select, generator.strategies.schedule = (
+            called_through(self.select, self.look),
+            self,
+        )
+
+    def __call__(self, waiting, live, rows, since):
+        new = self.schedule(waiting, live, rows, since)
+        if new and self.most_rows is None:
+            assert (
+                live <= self.schedule.threshold * self.schedule.width
+                and live + new <= self.schedule.width
+            )
+        self.started = max(self.started, len(LENGTHS) - waiting + new)
+        return new
+
+    def look(self, beam, log_probs, pool):
+        self.steps |= dict.fromkeys(range(self.noted, self.started), 0)
+        self.noted = self.started
+        self.rows.append(beam.rows)
+        self.lines.append((min(self.steps.values()), beam.steps()))
+        for s, step in zip(beam.live, beam.steps(), strict=True):
+            assert self.steps[s] == step
+            self.steps[s] += 1
+        return self.select(beam, log_probs, pool)
+
+
+def watched(**flags) -> Watch:
+    generator = ours(**flags)
+    watch = Watch(generator)
+    stop = generator.strategies.stop
+
+    def forget(candidates, beam, pool, finished, at_limit):
+        decision = stop(candidates, beam, pool, finished, at_limit)
+        for s, final in zip(beam.live, decision.final.tolist(), strict=True):
+            if final:
+                del watch.steps[s]
+        return decision
+
+    generator.strategies.stop = called_through(stop, forget)
+    run(generator, batch(LENGTHS, 9))
+    return watch
+
+
+@covering(1)
+@pytest.mark.parametrize("backend", ["transformer", "fairseq"])
+@pytest.mark.parametrize(
+    "flags",
+    [stream(3, 1 / 12), stream(3, 1 / 2, stream_order="fifo"), stream(stream_rows=9)],
+    ids=str,
+)
+def test_every_sentence_is_encoded_once(backend, flags, monkeypatch):
+    """What the decoder must admit, and the sources that reach the encoder."""
+    generator, sample = ours(decoder_backend=backend, **flags), batch(LENGTHS, 9)
+    admitted: list[list[int]] = []
+    encoded: list[list[int]] = []
+
+    def note(owner, name: str, take) -> None:
+        known = getattr(owner, name)
+
+        def noted(*args):
+            take(*args)
+            return known(*args)
+
+        monkeypatch.setattr(owner, name, noted)
+
+    def without_padding(tokens) -> list[list[int]]:
+        return [row[row != dictionary().pad()].tolist() for row in tokens]
+
+    note(
+        generator.decoder,
+        "admit",
+        lambda inputs: admitted.extend(without_padding(inputs["src_tokens"])),
+    )
+    note(FastEncoder, "__call__", lambda self, tokens: encoded.extend(without_padding(tokens)))
+    encoder = generator.model.models[0].encoder
+    note(
+        encoder,
+        "forward_torchscript",
+        lambda inputs: encoded.extend(without_padding(inputs["src_tokens"])),
+    )
+    run(generator, sample)
+    assert admitted == encoded == without_padding(sample["net_input"]["src_tokens"])
+    assert generator.stats.encoder_calls > 1
+
+
+@pytest.mark.parametrize("backend", ["transformer", "fairseq"])
+@pytest.mark.parametrize("rows", [None, 9])
+def test_shortest_advances_no_longer_sentence_before_the_shorter_have_caught_up(backend, rows):
+    watch = watched(decoder_backend=backend, **stream(5, 1 / 2, stream_rows=rows))
+    assert all(set(steps) == {fewest} for fewest, steps in watch.lines)
+
+
+def test_fifo_advances_all_sentences_where_the_decoder_can():
+    watch = watched(**stream(5, 1 / 2, stream_order="fifo"))
+    assert any(len(set(steps)) > 1 for _, steps in watch.lines)
+    again = watched(decoder_backend="fairseq", **stream(5, 1 / 2, stream_order="fifo"))
+    assert all(len(set(steps)) == 1 for _, steps in again.lines)
+
+
+@covering(1)
+@pytest.mark.parametrize("order", ["shortest", "fifo"])
+@pytest.mark.parametrize("rows", [4, 6, 11, 100])
+def test_no_decoder_call_has_more_rows_than_allowed(rows, order):
+    watch = watched(**stream(stream_rows=rows, stream_order=order))
+    assert max(watch.rows) <= rows
+
+
+def test_lines_of_an_interactive_session_are_not_kept():
+    """fairseq's tasks remember the batches of every data set that they were given,
+    and so its sentences."""
+    task = made.task("translation_ext")
+
+    def query(dataset) -> None:
+        list(
+            task.get_batch_iterator(dataset=dataset, max_sentences=2).next_epoch_itr(shuffle=False)
+        )
+
+    typed = task.build_dataset_for_inference([torch.tensor([5, 6, 2])], [3])
+    query(typed)
+    seen = weakref.ref(typed)
+    del typed
+    gc.collect()
+    assert seen() is None
+    task.datasets["test"] = task.build_dataset_for_inference([torch.tensor([5, 6, 2])], [3])
+    query(task.datasets["test"])
+    assert list(task.dataset_to_epoch_iter) == [task.datasets["test"]]

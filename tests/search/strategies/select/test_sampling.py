@@ -20,12 +20,16 @@ from fairseq_ext.search.strategies.select.sampling import Sampling
 from fairseq_ext.search.strategies.softmax.full import FullSoftmax
 
 needs_library = pytest.mark.skipif(library() is None, reason="no compiled library")
+
+
 CUTS = {
     "all words": (SamplingCut(), {}),
     "top 3": (SamplingCut(top_k=3), {"sampling_topk": 3}),
     "mass 0.8": (SamplingCut(top_p=0.8), {"sampling_topp": 0.8}),
     "floor 0.1": (SamplingCut(min_log_prob=float(torch.tensor(0.1).log())), None),
 }
+
+
 each_cut = pytest.mark.parametrize("name", CUTS)
 
 
@@ -321,3 +325,51 @@ def test_samples_of_the_command_depend_on_the_seed_and_the_lines_alone(tiny, tmp
     )[: len(part_of(4, 2))]:
         assert samples(*flags) == expected, flags
     assert samples("--seed", 6) != expected
+
+
+# ---- --diverse-beam-groups in our search:  stock's n-best lists
+
+
+@covering(1)
+@pytest.mark.parametrize(
+    "stock", [{}, {"unnormalized": True, "min_len": 3}, {"diverse_beam_strength": 2.0}], ids=str
+)
+@pytest.mark.parametrize("beam, groups", [(4, 2), (4, 4), (6, 3), (24, 4)])
+def test_lists_equal_stocks(beam, groups, stock):
+    for seed in range(2):
+        pair = generators(
+            [build("transformer", seed)],
+            beam=beam,
+            nbest=beam,
+            max_len_b=12,
+            diverse_beam_groups=groups,
+            **stock,
+        )
+        assert "select:diverse" in pair.ours.stats.signature
+        sample = batch([3, 1, 7, 5, 0])
+        same(
+            *(
+                list(map(in_one_order, run(generator, sample)))
+                for generator in (pair.stock, pair.ours)
+            )
+        )
+
+
+def in_one_order(nbest: list[dict]) -> list[dict]:
+    """Best first. Groups may find one sentence with equal scores, by other steps: which is first
+    then hangs on rounding."""
+    return sorted(
+        nbest,
+        key=lambda h: (
+            -round(float(h["score"]), 9),
+            h["tokens"].tolist(),
+            h["positional_scores"].tolist(),
+        ),
+    )
+
+
+def test_streams_find_the_same():
+    flags = dict(beam=4, nbest=4, max_len_b=12, diverse_beam_groups=2)
+    pair = generators([build("transformer", 2)], {"schedule": "stream", "stream_width": 2}, **flags)
+    sample = batch([3, 1, 7, 5, 0])
+    same(run(pair.stock, sample), run(pair.ours, sample))
