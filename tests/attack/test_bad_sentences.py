@@ -14,7 +14,6 @@ from sizes import drawn
 from test_lines import reported
 
 from fairseq_ext import SentenceError, Translator, UsageError
-from fairseq_ext.kernels.library import library
 
 SENTENCES = 11
 EXT = ["--task", "translation_ext", "--cpu", "--beam", 2, "--max-len-b", 8]
@@ -336,43 +335,3 @@ def test_a_sentence_whose_every_word_was_forbidden_says_which_constraints_it_lac
                 phrase for phrase, _ in hypothesis["unmet"]
             ] == ["en1"]
     assert f"constraints not met: {SENTENCES} of {SENTENCES}" in done.stderr
-
-
-@drawn(1)
-@pytest.mark.skipif(library() is None, reason="there is no compiled library")
-@pytest.mark.parametrize(
-    "lists",
-    [["--lsh-u", 1, "--lsh-hits", 1], ["--lsh-u", 2, "--lsh-hits", 3]],
-    ids=["often all words", "few words"],
-)
-def test_int8_with_lists_of_each_sentence_does_not_depend_on_batches_or_processes(tiny, lists):
-    """In float32's rounding, which int8 may magnify to half a digit of what is printed."""
-    flags = [
-        "--int8",
-        "--softmax",
-        "lsh",
-        "--lsh-k",
-        4,
-        "--lsh-bands",
-        20,
-        "--lsh-top",
-        4,
-        "--lsh-share",
-        "sentence",
-        *lists,
-    ]
-    found = []
-    for how in (["--batch-size", 1], ["--batch-size", 8], ["--batch-size", 8, "--cpu-workers", 2]):
-        done = generate(*command(tiny, tiny / "model.pt", *flags, *how))
-        assert done.status == 0, done.stderr
-        found.append(
-            {name: fields[0] for name, fields in lines(done).items() if name.startswith("H-")}
-        )
-    for other in found[1:]:
-        assert {name: text for name, (_, text) in other.items()} == {
-            name: text for name, (_, text) in found[0].items()
-        }
-        assert all(
-            float(score) == pytest.approx(float(found[0][name][0]), abs=1e-4)
-            for name, (score, _) in other.items()
-        )

@@ -574,42 +574,6 @@ def test_the_end_of_a_run_says_what_became_of_the_terms(tmp_path, monkeypatch):
     assert reported() == {"in_place": 0, "elsewhere": 1, "unmet": 1, "doubtful": 2}
 
 
-def test_through_the_command_next_to_streams_banned_and_other_required_words(tmp_path):
-    (tmp_path / "terms.tsv").write_text("Angebot\tmoonlight|moonlights\n", encoding="utf-8")
-    (tmp_path / "banned.txt").write_text("offer\n", encoding="utf-8")
-    (tmp_path / "in.de").write_text(
-        "Das Angebot wird morgen geprüft.\nDer Ordner ist neu.\n\nZwei Ordner.\n", encoding="utf-8"
-    )
-    given = [MODEL, *OURS, "--input", tmp_path / "in.de"]
-    given += [
-        "--buffer-size",
-        "4",
-    ]
-    stats = tmp_path / "stats.json"
-    outputs = []
-    for flags in (
-        [],
-        ["--batch-size", "1"],
-        ["--schedule", "stream"],
-        ["--avoid-file", tmp_path / "banned.txt"],
-    ):
-        status, out, log = interactive(
-            *given, "--glossary", tmp_path / "terms.tsv", "--stats-file", stats, *flags
-        )
-        assert status == 0, log
-        assert "glossary:align" in json.loads(stats.read_text())["signature"]
-        assert json.loads(stats.read_text())["constraints"]["met"] == 1
-        outputs.append(re.findall(r"^D-\d+\t\S+\t(.*)$", out, re.MULTILINE))
-    assert outputs[0] == outputs[1] == outputs[2]
-    assert "moonlight" in outputs[3][0]
-    (tmp_path / "words.tsv").write_text("tomorrow\nnew\n\n\n", encoding="utf-8")
-    status, out, log = interactive(
-        *given, "--glossary", tmp_path / "terms.tsv", "--constraints-file", tmp_path / "words.tsv"
-    )
-    best = re.findall(r"^D-0\t\S+\t(.*)$", out, re.MULTILINE)[0]
-    assert status == 0 and "moonlight" in best and "tomorrow" in best
-
-
 def test_what_is_forced_at_the_start_stays_and_what_is_banned_does_not_arise(tmp_path):
     """A term is not written into a prefix, and a banned phrase that the term would complete is not
     completed, in whatever case."""

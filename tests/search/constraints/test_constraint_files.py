@@ -224,20 +224,6 @@ def test_the_limits_themselves_are_allowed(read):
     assert len(read("\t".join(["a b c d e f g h"] * 64)).sentence(0, []).any_of) == 64
 
 
-@pytest.mark.parametrize("sentences", [1, 3])
-def test_a_file_of_another_length_is_refused(read, sentences):
-    with pytest.raises(
-        UsageError,
-        match=f"c.txt has 2 lines and the input has {sentences} sentences?: write "
-        "one line for each",
-    ):
-        read("a\nb\n").check_size(sentences)
-
-
-def test_a_sentence_behind_the_last_line_is_refused(read):
-    check_refusal(read("a\nb\n"), "has 2 lines and the input has at least 3 sentences", number=2)
-
-
 def test_a_missing_file_is_refused(tmp_path):
     for place, flag in enumerate(("--constraints-file", "--avoid-file", "--glossary")):
         files: list = [None] * 3

@@ -6,8 +6,6 @@ import re
 
 import pytest
 from demo_model import MODEL
-from sizes import drawn
-from test_terms_twice import translated
 
 from fairseq_ext import Translator
 
@@ -21,44 +19,28 @@ LINES = [
     "Der {0} wird morgen geprüft.",
     "Der Verband wird morgen geprüft.",
 ]
-WANTED = [[term] for term in TERMS] + [[]]
 
 
-@pytest.fixture(scope="module")
-def glossary(tmp_path_factory):
-    path = tmp_path_factory.mktemp("terms") / "terms.tsv"
-    path.write_text("".join(f"{a}\t{b}\n" for a, b in TERMS.items()), encoding="utf-8")
-    return path
-
-
-@drawn(1)
-@pytest.mark.parametrize("flags", [[], ["--glossary-documents", "blank"]])
-def test_the_command_finds_them(glossary, tmp_path, flags):
-    report, stats = tmp_path / "report.jsonl", tmp_path / "stats.json"
-    flags = [*flags, "--glossary-report", report, "--stats-file", stats]
-    found, _ = translated(LINES, "--glossary", glossary, *flags)
-    fired = [[] for _ in LINES]
-    for line in map(json.loads, report.read_text(encoding="utf-8").splitlines()):
-        fired[line["id"]] = [term["term"] for term in line["terms"]]
-    assert fired == WANTED
-    counts = json.loads(stats.read_text())["constraints"]
-    unmet = {phrase for _, phrase, _ in counts["unmet"]}
-    assert counts["given"] == len(TERMS)
-    for i, target in enumerate(TERMS.values()):
-        is_there = re.search(rf"\b{target}\b", found[i][0], re.IGNORECASE) is not None
-        assert is_there or target in unmet, (found[i][0], unmet)
-
-
-def test_python_finds_them(glossary):
-    translator = Translator.from_folder(MODEL, beam=3, cpu=True, glossary=str(glossary))
-    found = translator.translate(LINES)
+@pytest.mark.parametrize("flags", [{}, {"glossary_documents": "blank"}], ids=str)
+def test_they_are_found_in_what_was_typed(flags, tmp_path):
+    """The whole word is replaced, not the letters between the brackets of <unk>; what is not there
+    is unmet, and stands in the report."""
+    (tmp_path / "terms.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in TERMS.items()))
+    flags = flags | {
+        "glossary": str(tmp_path / "terms.tsv"),
+        "glossary_report": str(tmp_path / "r"),
+    }
+    found = Translator.from_folder(MODEL, beam=3, cpu=True, **flags).translate(LINES)
     for (best, *_), target in zip(found, TERMS.values(), strict=False):
         is_there = re.search(rf"\b{target}\b", best.text, re.IGNORECASE) is not None
         assert is_there or target in [phrase for phrase, _ in best.unmet], best
+        assert not re.search(r"<\w+>", best.text.replace("<unk>", ""))
+    lines = sorted(map(json.loads, (tmp_path / "r").read_text("utf-8").splitlines()), key=number)
+    assert [[term["term"] for term in line["terms"]] for line in lines] == [
+        *map(list, zip(TERMS)),
+        [],
+    ]
 
 
-def test_the_whole_word_is_replaced(glossary):
-    """Not the letters between the brackets of <unk>."""
-    translator = Translator.from_folder(MODEL, beam=3, cpu=True, glossary=str(glossary))
-    for hypotheses in translator.translate(LINES):
-        assert not re.search(r"<\w+>", hypotheses[0].text.replace("<unk>", "")), hypotheses
+def number(line: dict) -> int:
+    return line["id"]
