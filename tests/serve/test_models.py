@@ -10,7 +10,7 @@ from concurrent.futures import Future
 
 import httpx
 import pytest
-from demo_text import DEMO
+from demo_model import MODEL as DEMO
 from forked import forked
 from serving import libre, metric, started, until, v1  # noqa: F401  (a fixture)
 

@@ -10,8 +10,7 @@ import demo_model
 import models
 import pytest
 import torch
-from demo_model import MODEL, OURS, ROOT
-from demo_text import raw_demo
+from demo_model import MODEL, OURS, ROOT, raw_demo
 from fairseq.sequence_scorer import SequenceScorer
 from forked import generate, interactive
 from sizes import drawn, part_of

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 import test_cli
-from demo_model import STOCK
-from demo_text import raw_demo
+from demo_model import STOCK, raw_demo
 from forked import command, generate_forked
 from sizes import drawn
 from test_cli import EXT, lines, sentence

@@ -7,8 +7,8 @@ import shutil
 import demo_model
 import pytest
 import sentencepiece
+from demo_model import MODEL as DEMO
 from demo_model import OURS
-from demo_text import DEMO
 from forked import generate, interactive
 from sizes import drawn, part_of
 
