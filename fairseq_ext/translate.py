@@ -88,12 +88,10 @@ def main(arguments: list[str]) -> int:
             if said := warning(line, f"line {first + i + 1}"):
                 print(f"warning: {said}", file=sys.stderr)
         if found is None:
-            from fairseq_ext.search.constraints.from_python import CallConstraints
+            from fairseq_ext.search.constraints.from_python import Call
 
             translator = translator or load(arguments)
-            nbest = translator.translate_part(
-                lines, 1, CallConstraints(first=first), "return", None
-            )
+            nbest = translator.translate_part(lines, Call(nbest=1, first=first), "return", None)
             for error in (each for each in nbest if isinstance(each, UsageError)):
                 status = BAD_LINES
                 print(f"error: {error}", file=sys.stderr)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -27,7 +28,7 @@ from fairseq_ext.plugin.stock import refuse_flags
 from fairseq_ext.plugin.workers import CallLock, without_autocast
 from fairseq_ext.search.constraints.from_python import (
     Avoid,
-    CallConstraints,
+    Call,
     ListOf,
     Phrases,
     check_list,
@@ -35,6 +36,7 @@ from fairseq_ext.search.constraints.from_python import (
 )
 from fairseq_ext.search.mbr import check_seed
 from fairseq_ext.search.report import Translation
+from fairseq_ext.search.request import Request
 from fairseq_ext.text.alignment import Aligner
 from fairseq_ext.text.atoms import Segment
 from fairseq_ext.text.formats import Format, Pass, check_text, passes
@@ -193,8 +195,7 @@ class Translator(SearchingModel):
         check_list(lines, "lines")
         return self.translate_part(
             lines,
-            nbest,
-            CallConstraints(constraints, avoid, prefixes, allowed, seed),
+            Call(constraints, avoid, prefixes, allowed, nbest, seed),
             errors,
             beam,
             progress,
@@ -273,8 +274,7 @@ class Translator(SearchingModel):
             }
             yield from self.translate_part(
                 part,
-                nbest,
-                CallConstraints(avoid=avoid, allowed=allowed, first=first, seed=seed, **here),
+                Call(avoid=avoid, allowed=allowed, nbest=nbest, seed=seed, first=first, **here),
                 errors,
                 beam,
             )
@@ -283,8 +283,7 @@ class Translator(SearchingModel):
     def translate_part(
         self,
         lines: ListOf[str],
-        nbest: int | None,
-        given: CallConstraints,
+        given: Call,
         errors: str,
         beam: int | None,
         progress: bool = False,
@@ -294,8 +293,9 @@ class Translator(SearchingModel):
             raise UsageError(f"errors is {cut(repr(errors))}: use 'raise' or 'return'")
         with self.lock, without_autocast():
             check_seed(given.seed, self.generator.settings)
-            self.generator, nbest = self.generators.use(beam, nbest)
-            if given:
+            self.generator, nbest = self.generators.use(beam, given.nbest)
+            given = replace(given, nbest=nbest)
+            if given.has_constraints:
                 self.use_constraints()
             given.check(len(lines))
             self.sentences.segmentation_check.check(
@@ -310,31 +310,19 @@ class Translator(SearchingModel):
                 more = f" ({counted(len(said) - 1, 'more such line')})" if len(said) > 1 else ""
                 warnings.warn(said[0] + more, stacklevel=3)
             out: list[Any] = [None] * len(lines)
-            good, tokens, wanted = [], [], []
-            # what is wrong with a file is no line's fault
-            source = self.sentences.constraint_source() if self.sentences.constrained else None
+            if self.sentences.constrained:
+                self.sentences.constraint_source()  # what is wrong with a file is no line's fault
+            requests: dict[int, Request] = {}  # by place
             for place, line in enumerate(lines):
                 try:
-                    encoded = self.checked(line, f"line {given.first + place + 1}")
-                    if source is not None:
-                        unknown = self.sentences.unknown_pieces(line, encoded)
-                        wanted.append(given.for_line(place, encoded, source, unknown))
+                    where = given.where(place)
+                    requests[place] = self.prepared(given.request(place, line), where)
                 except UsageError as error:
                     if errors == "raise":
                         raise
                     out[place] = error
-                else:
-                    good.append(place)
-                    tokens.append(encoded)
-            numbers = [
-                given.first + place if given.numbers is None else given.numbers[place]
-                for place in good
-            ]
-            given_to_all = errors == "return", progress, numbers, given.seed
-            found = self.search(
-                tokens, wanted if self.sentences.constrained else None, nbest, *given_to_all
-            )
-            for place, answer in zip(good, found, strict=True):
+            found = self.search([*requests.values()], errors == "return", progress)
+            for place, answer in zip(requests, found, strict=True):
                 out[place] = answer
             return out
 
@@ -404,8 +392,7 @@ class Translator(SearchingModel):
             plain = [segment.plain for segment in segments]
             nbest = self.translate_part(
                 plain,
-                1,
-                CallConstraints(numbers=[each.number for each in segments]),
+                Call(nbest=1, numbers=[each.number for each in segments]),
                 "return",
                 None,
                 progress,

@@ -19,7 +19,7 @@ import functools
 import math
 import random
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,9 @@ from torch import Tensor
 
 import fairseq_ext  # noqa: F401  registers translation_ext
 from fairseq_ext.search.checks import parts
+from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.registry import all_strategies, refusal
+from fairseq_ext.search.request import Request
 from fairseq_ext.search.settings import Settings
 
 DEVICE = torch.device("cpu")  # of models and batches, as --device says
@@ -225,6 +227,11 @@ def batch(lengths: list[int], seed: int = 7, words: int = WORDS) -> dict:
             },
         }
     )
+
+
+def requests_of(constraints: Sequence[SentenceConstraints]) -> list[Request]:
+    """The requests of a sample's sentences with these constraints."""
+    return [Request(number, constraints=each) for number, each in enumerate(constraints)]
 
 
 def on_device(sample: dict, device: torch.device | None = None) -> dict:

@@ -220,7 +220,7 @@ class Run:
                     self.progress.bytes_before += reader.position - position - input_bytes
                     position, number = reader.position, reader.number
                     self.sentences_in_flight[shard.name] += len(sentences)
-                    self.segmentation_check.check([sentence.source for sentence in sentences])
+                    self.segmentation_check.check([each.request.source for each in sentences])
                     yield Unit(shard, sentences, input_bytes)
             except UnreadableShard as error:
                 self.give_up(shard, error.lines, error.reason)

@@ -29,6 +29,7 @@ from fairseq_ext.search.constraints.lines import (
     parse_json,
     parse_tabs,
 )
+from fairseq_ext.search.request import Request
 
 CODECS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 KINDS = {".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
@@ -178,11 +179,14 @@ ROWS = 1024  # rows of Parquet read at once
 class ShardLine(NamedTuple):
     """One line of a shard."""
 
-    number: int  # from 0
-    source: str
+    request: Request  # its number is the line's, from 0
     id: Any  # the input's, else the line's number from 1
-    fields: dict[str, Any] | None = None  # as search/constraints/lines.py, parse_json, returns them
     error: tuple[str, str] | None = None  # kind, reason; None: the line can be translated
+
+    @property
+    def number(self) -> int:
+        """The number of the line, from 0."""
+        return self.request.number
 
 
 class Unit(NamedTuple):
@@ -349,7 +353,8 @@ class ShardReader:
         except UsageError as wrong:
             error, source = ("invalid line", str(wrong)), source if is_text else ""
         identity = self.number + 1 if identity is None else identity
-        return ShardLine(self.number, source, identity, None if error else fields, error)
+        request = Request(self.number, source, None if error else fields)
+        return ShardLine(request, identity, error)
 
     def source_of(self, value: dict[str, Any]) -> str:
         """Return the source in an object or row (raises UsageError)."""

@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from fairseq_ext.core.errors import UsageError, explain, isolated
+from fairseq_ext.core.errors import SentenceError, UsageError, explain, isolated
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.corpus.shards import Shard, ShardLine
 from fairseq_ext.search.constraints.report import ConstraintCounts, constraint_reports
-from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.report import Translation, shown
+from fairseq_ext.search.request import Request
 
 NOT_MET = "constraint not met"  # the kind of such an entry of errors.jsonl
 
@@ -137,8 +136,7 @@ class UnitTranslation:
 
     def __init__(self, translator: Any, shard: Shard, sentences: list[ShardLine]):
         self.translator, self.shard, self.sentences = translator, shard, sentences
-        self.tokens: dict[int, Tensor] = {}  # (L,)
-        self.constraints: dict[int, SentenceConstraints] = {}
+        self.requests: dict[int, Request] = {}  # prepared
         self.hypotheses: dict[int, list[Translation]] = {}
         # kind and reason, as in errors.jsonl, of sentences without hypotheses
         self.refused: dict[int, tuple[str, str]] = {}
@@ -171,30 +169,25 @@ class UnitTranslation:
             self.refuse(number, "failed", reason)
 
     def prepare(self, sentence: ShardLine, constrained: UsageError | None) -> None:
-        """Encode a sentence and set its constraints, or refuse it. constrained: why sentences can
+        """Encode a sentence and add its constraints, or refuse it. constrained: why sentences can
         have none of their own."""
-        number, where, kind = sentence.number, self.where(sentence), "too long"
+        request, number, where = sentence.request, sentence.number, self.where(sentence)
         if sentence.error:
             return self.refuse(number, *sentence.error)
-        if sentence.fields and constrained is not None:
+        if request.fields and constrained is not None:
             return self.refuse(number, "constraint", f"{where} has constraints, and {constrained}")
         try:
-            self.tokens[number] = tokens = self.translator.encode(sentence.source)
-            self.translator.check_length(tokens, where)
-            kind, given = "constraint", self.translator.sentences
-            if given.constrained:
-                source = given.constraint_source()
-                own = [source.of_fields(sentence.fields, where)] if sentence.fields else []
-                unknown = given.unknown_pieces(sentence.source, tokens)
-                self.constraints[number] = source.sentence(number, tokens, *own, unknown=unknown)
+            self.requests[number] = self.translator.prepared(request, where)
+        except SentenceError as error:
+            self.refuse(number, "too long", str(error))
         except UsageError as error:
-            self.refuse(number, kind, str(error))
+            self.refuse(number, "constraint", str(error))
 
     def use_constraints(self) -> UsageError | None:
         """Switch the translator to constraints if a sentence has some. Return the error if the
         flags do not allow it, else None."""
         try:
-            if any(sentence.fields for sentence in self.sentences):
+            if any(sentence.request.fields for sentence in self.sentences):
                 self.translator.use_constraints()
         except UsageError as error:
             return error
@@ -205,12 +198,9 @@ class UnitTranslation:
         is broken, not the sentences."""
         dictionary, stats = self.translator.task.source_dictionary, self.translator.stats
         before = stats.mark()
+        word = min(dictionary.nspecial, len(dictionary) - 1)
         try:
-            self.translator.search(
-                [torch.tensor([min(dictionary.nspecial, len(dictionary) - 1), dictionary.eos()])],
-                None,
-                1,
-            )
+            self.translator.search([Request(tokens=torch.tensor([word, dictionary.eos()]))])
         except Exception:
             raise problem from None
         finally:
@@ -227,13 +217,10 @@ class UnitTranslation:
 
     def search(self, numbers: Sequence[int]) -> list:
         """Return the hypotheses of sentences that are decoded together."""
-        stats, nbest = self.translator.stats, self.translator.cfg.generation.nbest
-        wanted = [self.constraints[number] for number in numbers] if self.constraints else None
+        stats = self.translator.stats
         mark = stats.mark()
         try:
-            return self.translator.search(
-                [self.tokens[number] for number in numbers], wanted, nbest, numbers=numbers
-            )
+            return self.translator.search([self.requests[number] for number in numbers])
         except Exception:
             stats.rollback(mark)
             raise
@@ -260,17 +247,17 @@ class UnitTranslation:
     def record(self, sentence: ShardLine) -> str:
         """Return the sentence's line of JSONL output."""
         nbest = self.hypotheses.get(sentence.number, [])
-        record: dict[str, Any] = {"id": sentence.id, "source": sentence.source}
+        record: dict[str, Any] = {"id": sentence.id, "source": sentence.request.source}
         record["hypotheses"] = [h.text for h in nbest]
         record["scores"] = [round(h.score, 6) for h in nbest]
         if nbest:
             for name, value in shown(nbest[0]).items():
                 record[name] = round(value, 6) if isinstance(value, float) else value
-        wanted = self.constraints.get(sentence.number)
-        if wanted is not None and nbest:
+        request = self.requests.get(sentence.number)
+        if request is not None and request.constraints is not None and nbest:
             record["constraints"] = [
                 {"phrase": each.phrase, "met": each.met}
-                for each in constraint_reports(wanted, nbest[0])
+                for each in constraint_reports(request.constraints, nbest[0])
             ]
         if sentence.number in self.refused:
             record["error"] = self.refused[sentence.number][1]

@@ -35,8 +35,6 @@ from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.process_pool import GRACE, REAP, ForkServer
 from fairseq_ext.engine.jobs import (
     Description,
-    GlossaryFile,
-    Job,
     Partial,
     Work,
     check_request,
@@ -49,6 +47,7 @@ from fairseq_ext.plugin.loading.settings import checked, text_of
 from fairseq_ext.search.constraints.from_python import ListOf, Phrases, is_empty, items
 from fairseq_ext.search.constraints.lines import fields_of
 from fairseq_ext.search.report import Report
+from fairseq_ext.search.request import GlossaryFile, Request
 from fairseq_ext.text.formats import Format, check_text, passes
 from fairseq_ext.text.splitter import splitter
 
@@ -175,20 +174,20 @@ class Engine:
             dict(glossaries=glossaries, terms=terms, languages=languages, on_partial=on_partial)
             | dict(nbest=nbest, align=align, seed=seed, number=number)
         )
-        job = Job(
+        request = Request(
+            number,
             plain(source),
             plain(fields_or_none(fields_of(given, "the request"))),
             tuple(glossaries),
             plain(tuple((terms or {}).items())),
             nbest,
-            on_partial is not None,
-            align,
-            None if languages is None else (plain(languages[0]), plain(languages[1])),
             seed,
-            number,
+            None if languages is None else (plain(languages[0]), plain(languages[1])),
+            align,
+            on_partial is not None,
             time.monotonic(),
         )
-        return self.loop.submit(job, on_partial, self.max_queue)
+        return self.loop.submit(request, on_partial, self.max_queue)
 
     def submit_text(
         self,

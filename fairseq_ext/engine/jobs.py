@@ -1,4 +1,4 @@
-"""Requests and results as they are sent between an engine and its worker processes."""
+"""The messages of an engine's worker processes, and the checks of its requests."""
 
 from __future__ import annotations
 
@@ -8,33 +8,7 @@ from typing import Any
 
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.search.constraints.from_python import check_list, check_texts
-
-
-@dataclass(frozen=True)
-class GlossaryFile:
-    """A glossary on disk, as one version of it: another version has another digest."""
-
-    path: str
-    digest: str
-
-
-@dataclass(frozen=True)
-class Job:
-    """One sentence to translate."""
-
-    source: str
-    # constraints, any_of, avoid, prefix, as search/constraints/lines.py reads them from a JSON line
-    fields: dict[str, Any] | None = None
-    glossaries: tuple[GlossaryFile, ...] = ()
-    # source term and target term (or a|b), of this request alone
-    terms: tuple[tuple[str, str], ...] = ()
-    nbest: int | None = None  # None: as many as --nbest says
-    streams: bool = False  # whether partial results are sent
-    align: bool = False  # whether words of hypotheses are aligned with words of the source
-    languages: tuple[str, str] | None = None  # source and target; None: those of the flags
-    seed: int | None = None  # of its samples; None: that of the flags
-    number: int = 0  # in its text; its samples depend on this and the seed
-    submitted: float = 0.0  # time.monotonic()
+from fairseq_ext.search.request import GlossaryFile
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ class LanguagesOfRequests:
 
     def __init__(self, translator: Any):
         task, generator = translator.task, translator.generator
-        self.settings, self.driver = task.flags(), generator.driver
+        self.settings, self.placement = task.flags(), generator.steps.find(GlossaryPlacement)
         self.targets = tuple(word[2:-2] for word in translator.sentences.language_words)
         self.sources: tuple[str, ...] = (self.settings.source_lang,) if self.targets else ()
         if isinstance(task, TranslationMultiSimpleEpochTask) and self.settings.fixed_dictionary:
@@ -68,5 +68,5 @@ class LanguagesOfRequests:
 
     def use(self, pair: tuple) -> None:
         self.settings.source_lang, self.settings.target_lang = pair
-        if isinstance(self.driver, GlossaryPlacement):
-            self.driver.use_languages(*(two_letters(each or "") for each in pair))
+        if self.placement is not None:
+            self.placement.use_languages(*(two_letters(each or "") for each in pair))

@@ -20,8 +20,9 @@ from fairseq_ext.core.process_pool import Event, ForkServer, Process
 from fairseq_ext.core.supervision import State
 from fairseq_ext.core.worker_pool import ProcessWorkers
 from fairseq_ext.engine.callbacks import RETRY, THREADS, Reply, resolve, when_done
-from fairseq_ext.engine.jobs import Description, Job, Partial, Work
+from fairseq_ext.engine.jobs import Description, Partial, Work
 from fairseq_ext.engine.tickets import Busy, Pace
+from fairseq_ext.search.request import Request
 
 logger = logging.getLogger("fairseq_ext")
 MODULE = "fairseq_ext.engine.fork_server"  # that the fork server runs
@@ -73,7 +74,7 @@ class Loop(ProcessWorkers, threading.Thread):
 
     def submit(
         self,
-        job: Job,
+        request: Request,
         on_partial: Callable[[Partial], None] | None,
         max_queue: int | None,
     ) -> Reply:
@@ -93,8 +94,8 @@ class Loop(ProcessWorkers, threading.Thread):
         reply = Reply(THREADS, partial(self.drop, number), on_partial)
         when_done(reply, self.count_done)
         try:
-            message = pickle.dumps(("add", number, job))
-            self.post("submit", Ticket(number, message, 20 + len(job.source), reply))
+            message = pickle.dumps(("add", number, request))
+            self.post("submit", Ticket(number, message, 20 + len(request.source), reply))
         except Exception as error:
             with self.lock:
                 self.arriving -= 1

@@ -13,13 +13,11 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from torch import Tensor
-
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import sha256
 from fairseq_ext.core.glossary import Languages
 from fairseq_ext.core.words import starts_of, words_of
-from fairseq_ext.engine.jobs import GlossaryFile, Job
+from fairseq_ext.plugin.calls import tokens_of
 from fairseq_ext.plugin.options import languages_of
 from fairseq_ext.search.constraints.glossary import (
     Glossary,
@@ -35,8 +33,9 @@ from fairseq_ext.search.phrases.places import (
     match_phrases,
     match_phrases_in_order,
 )
-from fairseq_ext.search.phrases.sentence import EMPTY, Placed, SentenceConstraints, SourceTerm
+from fairseq_ext.search.phrases.sentence import Placed, SentenceConstraints, SourceTerm
 from fairseq_ext.search.report import ConstraintReport, Span, Translation, named
+from fairseq_ext.search.request import GlossaryFile, Request
 from fairseq_ext.translator import Translator
 
 # glossaries of requests in memory, and bytes of their files: each takes many times as much
@@ -63,25 +62,25 @@ class Requirements:
         self.glossaries: OrderedDict[tuple[str, Languages], Glossary] = OrderedDict()
         self.sizes: dict[tuple[str, Languages], int] = {}  # bytes of their files
 
-    def of_job(self, job: Job, tokens: Tensor) -> SentenceConstraints | None:
-        """Return the constraints of a source of these tokens (L,), including those of the flags.
+    def with_constraints(self, request: Request) -> Request:
+        """Return a request, which has its tokens, with its constraints, including those of the
+        flags.
 
         Errors: UsageError for phrases and glossaries that cannot be used.
         """
-        if not self.translator.task.session.sentences.constrained:
-            if job.fields or job.glossaries or job.terms:
+        sentences = self.translator.sentences
+        if not sentences.constrained:
+            if request.fields or request.glossaries or request.terms:
                 raise UsageError(self.no_constraints or "this engine takes no constraints")
-            return None
-        source = self.translator.task.session.sentences.constraint_source()
-        own = source.of_fields(job.fields, "the request") if job.fields else EMPTY
-        unknown = self.translator.sentences.unknown_pieces(job.source, tokens)
-        return source.sentence(0, tokens, own, self.named(job), unknown)
+            return request
+        glossaries = self.named(request)
+        return sentences.with_constraints(request, "the request", glossaries=glossaries)
 
-    def named(self, job: Job) -> list[Glossary]:
+    def named(self, request: Request) -> list[Glossary]:
         """Return the glossaries of a request, each read once."""
-        found = [self.glossary(file.digest, file) for file in job.glossaries]
-        if job.terms:
-            text, digest = file_of(job.terms)
+        found = [self.glossary(file.digest, file) for file in request.glossaries]
+        if request.terms:
+            text, digest = file_of(request.terms)
             if (digest, self.languages) not in self.glossaries:
                 with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
                     file.write(text)
@@ -111,7 +110,7 @@ class Requirements:
             return self.glossaries[key]
         case = settings.get(ConstraintFlags).constraint_case
         options = glossary_options(settings, languages, file.path, strict, case)
-        segmenter = self.translator.task.session.sentences.constraint_source().segmenter
+        segmenter = self.translator.sentences.constraint_source().segmenter
         found, size = digest_of(file)
         while (key := (found, languages)) not in self.glossaries:  # else it was replaced meanwhile
             glossary = Glossary(options, segmenter)
@@ -127,9 +126,9 @@ class Requirements:
         """Return the number of bytes of the files of all glossaries in memory."""
         return sum(self.sizes.values())
 
-    def of_empty(self, job: Job) -> list[ConstraintReport]:
+    def of_empty(self, request: Request) -> list[ConstraintReport]:
         """Return the constraints of a request whose source is empty: all unmet."""
-        fields, reason = job.fields or {}, "the source is empty"
+        fields, reason = request.fields or {}, "the source is empty"
         phrases = [
             *fields.get("constraints", []),
             *("|".join(texts) for texts in fields.get("any_of", [])),
@@ -137,19 +136,14 @@ class Requirements:
         ]
         return [ConstraintReport(phrase=each, met=False, reason=reason) for each in phrases]
 
-    def report(
-        self,
-        job: Job,
-        tokens: Tensor,
-        wanted: SentenceConstraints | None,
-        best: Translation,
-    ) -> list[ConstraintReport]:
+    def report(self, request: Request, best: Translation) -> list[ConstraintReport]:
         """Return whether and where the best hypothesis has each phrase of a request, in the order
-        in which they were given; a place serves one phrase. tokens (L,): of the source."""
+        in which they were given; a place serves one phrase."""
+        wanted = request.constraints
         if wanted is None or not (wanted.required or wanted.prefix or best.unmet):
             return []
-        source = self.translator.task.session.sentences.constraint_source()
-        words = source.source_text.words(tokens, wanted.unknown) if wanted.terms else []
+        source = self.translator.sentences.constraint_source()
+        words = source.source_text.words(tokens_of(request), wanted.unknown) if wanted.terms else []
         places = [None if place is None else place[1] for place in self.places(wanted, best)]
         if wanted.prefix:
             prefix = self.translator.generator.target_text.text(wanted.prefix).strip()
@@ -166,7 +160,7 @@ class Requirements:
                 out[i] = replace(
                     out[i],
                     term=each.source,
-                    source_spans=spans_of(job.source, words, each.words),
+                    source_spans=spans_of(request.source, words, each.words),
                     place="" if how is None or not out[i].met else how.place,
                     **named(how or Placed(), Placed),
                 )

@@ -1,9 +1,9 @@
 """A worker process of an engine: it loads the model with its search, and answers messages.
 
-From the engine: ("add", number, Job), ("cancel", number). To the engine: a Description or the error
-of loading first, then lists of events (decoding.py), among them Work at least every REPORT seconds
-while it works, which is its heartbeat. Its process is forked (fork_server.py), and ends when the
-engine's end of the pipe does.
+From the engine: ("add", number, Request), ("cancel", number). To the engine: a Description or the
+error of loading first, then lists of events (decoding.py), among them Work at least every REPORT
+seconds while it works, which is its heartbeat. Its process is forked (fork_server.py), and ends
+when the engine's end of the pipe does.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ import torch
 from fairseq_ext.core.channel import Channel
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.engine.decoding import Decoding
-from fairseq_ext.engine.jobs import Description, Job
+from fairseq_ext.engine.jobs import Description
 from fairseq_ext.engine.requirements import OfRequests
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.plugin.loading.settings import source_limit
 from fairseq_ext.plugin.options import languages_of
 from fairseq_ext.search.checks import refused_by_engine
+from fairseq_ext.search.request import Request
 from fairseq_ext.search.settings import Settings
 from fairseq_ext.search.strategies.schedule import Stream, StreamFlags
 from fairseq_ext.translator import Translator
@@ -138,7 +139,7 @@ def serve(channel: Channel, decoding: Decoding) -> None:
     torch.set_num_threads(1)
     channel.send(pickle.dumps(description(decoding)))
     reported, answered = time.monotonic(), 0
-    waiting: dict[int, Job] = {}  # requests that are not read yet, such as their glossaries
+    waiting: dict[int, Request] = {}  # requests that are not read yet, such as their glossaries
     left = INTAKE
 
     def report() -> None:
@@ -178,9 +179,9 @@ def serve(channel: Channel, decoding: Decoding) -> None:
 
     while True:
         for message in next_messages():
-            kind, number, *job = pickle.loads(message)
+            kind, number, *request = pickle.loads(message)
             if kind == "add":
-                waiting[number] = job[0]
+                waiting[number] = request[0]
             else:
                 waiting.pop(number, None)
                 decoding.cancel(number)

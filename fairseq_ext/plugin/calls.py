@@ -6,7 +6,7 @@ import copy
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,9 +27,9 @@ from fairseq_ext.plugin.pools import hypothesis_of
 from fairseq_ext.plugin.workers import CallLock, select_batch
 from fairseq_ext.search.constraints.report import report_skipped_sentence
 from fairseq_ext.search.finished import Hypothesis
-from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.report import Outcome, Translation, named
+from fairseq_ext.search.request import Request
 
 # ---- The generators of one Translator
 #
@@ -153,42 +153,52 @@ class PoolMaker:
         return [[] for _ in self.pool.max_len]
 
 
-def make_pool(
-    translator: Any, tokens: Sequence[Tensor], wanted: Sequence[SentenceConstraints | None]
-) -> Pool:
-    """Return the pool of a `Translator`'s encoded lines, each (L,); its ids are their places.
-
-    wanted: the constraints of each line, or None for all."""
+def make_pool(translator: Any, requests: Sequence[Request]) -> tuple[Pool, list[int]]:
+    """Return the pool of requests to a `Translator`, and the request of each of its sentences, by
+    its place in the list."""
     task, maker = translator.task, PoolMaker(translator.generator)
-    dataset = task.build_dataset_for_inference(list(tokens), [t.numel() for t in tokens])
+    tokens = [tokens_of(each) for each in requests]
+    dataset = task.build_dataset_for_inference(tokens, [t.numel() for t in tokens])
     if isinstance(dataset, RoundRobinZipDatasets):
         dataset.ordered_indices()  # prepares its items
     batch = dataset.collater([dataset[i] for i in range(len(tokens))])
     # subtle: the data set and a collater of the task refer to each other: garbage for the collector
     vars(dataset).pop("collater", None)
     batch = utils.move_to_cuda(batch) if translator.cuda else batch
-    numbers = batch["id"].tolist()
-    if wanted[0] is not None:
-        batch["sentence_constraints"] = [wanted[i] for i in numbers]
-
+    places = batch["id"].tolist()
+    add_requests_(batch, [requests[i] for i in places])
     task.inference_step(maker, translator.models, batch)
     assert maker.pool is not None
-    return maker.pool
+    return maker.pool, places
 
 
-def pool_without_constraints(translator: Any, tokens: Sequence[Tensor]) -> Pool:
-    """Return the pool of lines without constraints, as `make_pool` does.
+def pool_without_constraints(
+    translator: Any, requests: Sequence[Request]
+) -> tuple[Pool, list[int]]:
+    """Return the pool of requests without constraints, as `make_pool` does.
 
     For a task that adds nothing to its lines, the tokens are collated here, which is faster.
     """
     if translator.task.registered != "translation_ext":
-        return make_pool(translator, tokens, [None] * len(tokens))
-    generator = translator.generator
-    source = collate_tokens(list(tokens), generator.setup.pad, left_pad=True)
+        return make_pool(translator, requests)
+    tokens = [tokens_of(each) for each in requests]
+    source = collate_tokens(tokens, translator.generator.setup.pad, left_pad=True)
     inputs = {"src_tokens": source, "src_lengths": torch.tensor([t.numel() for t in tokens])}
-    return generator.pools.pool(
-        {"net_input": utils.move_to_cuda(inputs) if translator.cuda else inputs}, None, None
-    )
+    batch = {"net_input": utils.move_to_cuda(inputs) if translator.cuda else inputs}
+    add_requests_(batch, requests)
+    return translator.generator.pools.pool(batch, None, None), list(range(len(requests)))
+
+
+def tokens_of(request: Request) -> Tensor:
+    """Return the tokens (L,) of a request that is prepared."""
+    assert request.tokens is not None
+    return request.tokens
+
+
+def add_requests_(batch: dict[str, Any], requests: Sequence[Request]) -> None:
+    """Add the requests of its sentences to one of fairseq's batches."""
+    batch["requests"] = list(requests)
+    batch["id"] = torch.tensor([each.number for each in requests])
 
 
 # ---- Scores of existing translations
@@ -283,25 +293,29 @@ class SearchingModel(LoadedModel):
         """Return one line that says how translations are made."""
         return self.generator.stats.signature
 
+    def prepared(self, request: Request, where: str) -> Request:
+        """Return a request with its tokens and constraints. where: its place, for messages.
+
+        Errors: SentenceError for a source that cannot be translated, UsageError for constraints
+        that cannot be used.
+        """
+        request = replace(request, tokens=self.checked(request.source, where))
+        given = self.sentences
+        return given.with_constraints(request, where) if given.constrained else request
+
     def search(
         self,
-        tokens: list[Tensor],
-        wanted: Sequence[SentenceConstraints] | None,
-        nbest: int,
+        requests: Sequence[Request],
         isolates_errors: bool = False,
         progress: bool = False,
-        numbers: Sequence[int] | None = None,
-        seed: int | None = None,
     ) -> list[list[Translation] | SentenceError]:
-        """Return the n-best lists of encoded lines, each (L,); wanted: each line's constraints
-        (call `use_constraints` first), None for none.
+        """Return the n-best lists of requests that are `prepared`; where any may have constraints,
+        call `use_constraints` first.
 
-        numbers: of the lines in statistics and files (default: from 0). seed: of samples.
         Errors: SentenceError for a line that cannot be translated; with isolates_errors it takes
         the place of the line's n-best list.
         """
-        numbers = range(len(tokens)) if numbers is None else numbers
-        pad = self.task.source_dictionary.pad()
+        pad, tokens = self.task.source_dictionary.pad(), [tokens_of(each) for each in requests]
 
         def decode(given: tuple) -> list[Any]:
             return self.task.inference_step(self.generator, self.models, given[0])
@@ -320,9 +334,8 @@ class SearchingModel(LoadedModel):
             for i, line in enumerate(tokens):
                 # EOS alone; a language model may continue an empty prompt
                 if line.numel() == 1 and "source sentence" not in self.task.lacks:
-                    out[i] = [self.empty_translation(numbers[i], wanted[i] if wanted else EMPTY)]
-            self.sentences.line_numbers = numbers
-            self.sentences.constraints_by_line = dict(zip(numbers, wanted or (), strict=False))
+                    out[i] = [self.empty_translation(requests[i])]
+            self.sentences.requests = {each.number: each for each in requests}
             for batch in self.batches(tokens) if None in out else ():
                 here = batch["id"].tolist()
                 places = [place for place, i in enumerate(here) if out[i] is None]
@@ -332,11 +345,7 @@ class SearchingModel(LoadedModel):
                 if len(places) < len(here):
                     sample = select_batch((batch, None, None), len(here), places, pad)[0]
                     here = [here[place] for place in places]
-                sample["id"] = torch.tensor([numbers[i] for i in here])
-                if seed is not None:
-                    sample["seeds"] = [seed] * len(here)
-                if wanted is not None:
-                    sample["sentence_constraints"] = [wanted[i] for i in here]
+                add_requests_(sample, [requests[i] for i in here])
                 given = (utils.move_to_cuda(sample) if self.cuda else sample, None, None)
                 found = (
                     decode_isolating_errors(given, len(here), pad, decode)
@@ -344,6 +353,7 @@ class SearchingModel(LoadedModel):
                     else decode(given)
                 )
                 for i, each in zip(here, found, strict=True):
+                    nbest = requests[i].nbest or self.cfg.generation.nbest
                     out[i] = (
                         each
                         if isinstance(each, SentenceError)
@@ -353,10 +363,11 @@ class SearchingModel(LoadedModel):
                     bar.update(len(out) - out.count(None) - bar.n)
         return out
 
-    def empty_translation(self, number: int, wanted: SentenceConstraints) -> Translation:
+    def empty_translation(self, request: Request) -> Translation:
         """Return the translation of an empty line, which is not searched."""
         self.stats.sentences += 1
-        unmet = report_skipped_sentence(number, wanted, self.stats, "the line is empty")
+        wanted, reason = request.all_constraints, "the line is empty"
+        unmet = report_skipped_sentence(request.number, wanted, self.stats, reason)
         return Translation("", [], 0.0, [], unmet=unmet)
 
     def use_constraints(self) -> None:

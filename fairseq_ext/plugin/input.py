@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -27,8 +27,9 @@ from fairseq_ext.search.constraints.documents import BatchesByLevel
 from fairseq_ext.search.constraints.glossary import GlossaryFlags
 from fairseq_ext.search.constraints.lines import from_packed, parse_tabs
 from fairseq_ext.search.constraints.required import check_phrases
-from fairseq_ext.search.phrases.sentence import EMPTY, Phrase, SentenceConstraints
+from fairseq_ext.search.phrases.sentence import Phrase, SentenceConstraints
 from fairseq_ext.search.registry import refills
+from fairseq_ext.search.request import Request
 from fairseq_ext.search.settings import Settings
 
 
@@ -171,31 +172,39 @@ class InteractiveLines(BadSentences):
     ) -> tuple[list[Tensor], Tensor | None]:
         """Note the constraints of a buffer's lines. Return the lines that can be decoded, and their
         packed constraints, if fairseq prints them; packed: fairseq's, of the lines' own phrases."""
-        sentences, first, of_line = self.sentences, self.sentences.lines_read, {}
-        source = sentences.constraint_source()  # raises errors of the files, which are of no line
+        sentences, first = self.sentences, self.sentences.lines_read
+        sentences.constraint_source()  # raises errors of the files, which are of no line
+        requests: list[Request] = []
         for i, tokens in enumerate(src_tokens):
-            of_line[first + i] = EMPTY
+            request = Request(first + i, self.sources[i] if i < len(self.sources) else "")
             if i in self.line_errors:
+                requests.append(request)
                 continue
             try:
-                where, own = f"line {first + i + 1} of the input", EMPTY
-                if packed is not None and not self.phrases:  # a program of others has read them
-                    own = from_packed(packed[i], self.task.target_dictionary, first + i)
-                elif packed is not None and self.phrases[i]:
-                    own = source.of_fields(parse_tabs(self.phrases[i], where), where)
-                line = self.sources[i] if i < len(self.sources) else ""
-                unknown = sentences.unknown_pieces(line, tokens)
-                of_line[first + i] = source.sentence(first + i, tokens, own, unknown=unknown)
+                requests.append(self.constrained_line(request, tokens, i, packed))
             except UsageError as error:
                 if self.refuse(error, i):
-                    del of_line[first + i]
                     src_tokens = src_tokens[:i]
                     break
                 src_tokens[i] = self.empty_line()
-        sentences.constraints_by_line = of_line
+                requests.append(request)
+        sentences.requests = {each.number: each for each in requests}
         if packed is not None:
-            packed = pack(list(of_line.values()), sentences.printed_phrase)
+            packed = pack([each.all_constraints for each in requests], sentences.printed_phrase)
         return src_tokens, packed
+
+    def constrained_line(
+        self, request: Request, tokens: Tensor, place: int, packed: Tensor | None
+    ) -> Request:
+        """Return the request of a line of the buffer with its constraints, also those that are
+        typed after it (raises UsageError)."""
+        where, own, words = f"line {request.number + 1} of the input", None, None
+        if packed is not None and not self.phrases:  # a program of others has read them
+            own = from_packed(packed[place], self.task.target_dictionary, request.number)
+        elif packed is not None and self.phrases[place]:
+            words = parse_tabs(self.phrases[place], where)
+        request = replace(request, fields=words, tokens=tokens)
+        return self.sentences.with_constraints(request, where, own)
 
     def refuse(self, error: UsageError, place: int) -> bool:
         """Note that a line of the buffer cannot be used. Return whether the session ends there
@@ -337,16 +346,17 @@ class Batches:
     def levels(self, dataset: Any) -> list[int]:
         """Return the level of each sentence of a data set: all of a level can be decoded together
         (search/constraints/documents.py)."""
-        known, documents, first = self.sentences, self.sentences.documents, self.lines.buffer_start
+        known, documents = self.sentences, self.sentences.documents
         if documents is None:  # no constraints in this run
             return [0] * len(dataset)
         source = known.constraint_source()
         if known.is_corpus(dataset):
             documents.check_size(len(dataset))
-        numbers = known.line_numbers or range(first, first + len(dataset))
+        # a data set's own sentences have none yet
+        requests = list(known.requests.values()) or [Request(i) for i in range(len(dataset))]
 
         def terms(place: int) -> list[str] | None:
-            unknown = known.constraints_by_line.get(numbers[place], EMPTY).unknown
+            unknown = requests[place].all_constraints.unknown
             text = source.source_text.text(dataset[place]["source"], unknown)
             if not text.strip() and place not in self.lines.line_errors:
                 return None
@@ -354,8 +364,8 @@ class Batches:
                 each.term.source for each in source.required(text) if len(each.term.targets) > 1
             ]
 
-        found = documents.levels((number, terms(place)) for place, number in enumerate(numbers))
-        return [found[number] for number in numbers]
+        found = documents.levels((each.number, terms(i)) for i, each in enumerate(requests))
+        return [found[each.number] for each in requests]
 
     def batch_of_line(
         self, dataset: Any, max_tokens: int | None, max_positions: Any = None, **others: Any

@@ -100,8 +100,9 @@ class PoolBuilder:
         )
         # speech: padding changes the encoder's output, and in a stream it depends on the others
         pool.encodes_separately = source.dim() == 3 and setup.refills
-        # a call of the API may have its own
-        pool.seeds = sample.get("seeds", [setup.seed] * len(lengths))
+        requests = sample.get("requests")
+        seeds = [None] * len(lengths) if requests is None else [each.seed for each in requests]
+        pool.seeds = [setup.seed if each is None else each for each in seeds]
         return pool
 
     def constrain_(
@@ -109,8 +110,10 @@ class PoolBuilder:
     ) -> None:
         """Set the pool's constraints: from the task, or packed as fairseq's commands pass them.
         text: has the word boundaries of the target side."""
-        given = sample.get("sentence_constraints")
-        if given is None and packed is not None:
+        requests, given = sample.get("requests"), None
+        if requests is not None and any(each.constraints is not None for each in requests):
+            given = [each.all_constraints for each in requests]
+        if requests is None and packed is not None:
             given = [
                 from_packed(row, self.setup.dictionary, number)
                 for row, number in zip(packed, pool.ids.tolist(), strict=True)

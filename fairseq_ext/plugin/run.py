@@ -144,7 +144,7 @@ class Session:
         lines = self.lines
         sample, prefix_tokens, packed = lines.with_numbers(batch[0]), *batch[1:]
         if self.sentences.constrained:
-            sample, packed = self.sentences.with_constraints(sample, packed), None
+            sample, packed = self.sentences.with_requests(sample), None
         batch = sample, prefix_tokens, packed
         run = partial(self.command.run_batch, generator, decode, models)
         if lines.has_errors or self.sentences.batch_errors:

@@ -1,10 +1,11 @@
-"""The number, the constraints and the draft of each sentence of a task."""
+"""The requests of a task's sentences: their numbers, constraints and drafts."""
 
 from __future__ import annotations
 
 import functools
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 from unicodedata import normalize
 
@@ -30,7 +31,12 @@ from fairseq_ext.plugin.stock import SentencepiecePair
 from fairseq_ext.search.constraints.allowed import AllowedFlags, AllowedOutputs
 from fairseq_ext.search.constraints.banned import AvoidFlags
 from fairseq_ext.search.constraints.documents import Documents
-from fairseq_ext.search.constraints.glossary import GlossaryFlags, glossary_options, places_terms
+from fairseq_ext.search.constraints.glossary import (
+    Glossary,
+    GlossaryFlags,
+    glossary_options,
+    places_terms,
+)
 from fairseq_ext.search.constraints.report import (
     ConstraintCounts,
     GlossaryCounts,
@@ -44,6 +50,7 @@ from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.phrases.pieces import kind_of, normal
 from fairseq_ext.search.phrases.segmenter import Segmenter, TargetText
 from fairseq_ext.search.phrases.sentence import EMPTY, Phrase, SentenceConstraints
+from fairseq_ext.search.request import Request
 from fairseq_ext.search.settings import Settings
 
 logger = logging.getLogger("fairseq_ext")
@@ -65,8 +72,8 @@ class Sentences:
         self.report_path: str | None = None  # --glossary-report
         self.glossary_report: GlossaryReport | None = None
         self.documents: Documents | None = None  # --glossary-documents
-        self.line_numbers: Sequence[int] | None = None  # of the lines of a Translator's call
-        self.constraints_by_line: dict[int, SentenceConstraints] = {}
+        # of the lines of a Translator's call or of a buffer of fairseq-interactive, by number
+        self.requests: dict[int, Request] = {}
         self.lines_read = 0  # of an interactive session
         # errors of sentences of the current batch, by their places
         self.batch_errors: dict[int, UsageError] = {}
@@ -144,21 +151,43 @@ class Sentences:
         """Return whether it is a loaded data set, and not an interactive session's buffer."""
         return any(dataset is known for known in self.task.datasets.values())
 
-    def with_constraints(self, sample: dict, packed: Tensor | None) -> dict:
-        """Return a batch with each sentence's constraints; packed: those that a program which is
-        not ours passes (N, W)."""
+    def with_requests(self, sample: dict) -> dict:
+        """Return a batch with each sentence's request."""
         self.batch_errors = {}
-        if "sentence_constraints" not in sample:
-            sample = {**sample, "sentence_constraints": self.of_batch(sample, packed)}
+        if "requests" not in sample:
+            sample = {**sample, "requests": self.of_batch(sample)}
         if self.documents is not None:
-            given = zip(numbers_of(sample), sample["sentence_constraints"], strict=False)
-            narrowed = self.constraint_source().narrowed
-            of_line = [
-                narrowed(each, functools.partial(self.documents.forms, number))
-                for number, each in given
-            ]
-            sample = {**sample, "sentence_constraints": of_line}
+            narrowed, documents = self.constraint_source().narrowed, self.documents
+            requests = []
+            for each in sample["requests"]:
+                forms = functools.partial(documents.forms, each.number)
+                requests.append(replace(each, constraints=narrowed(each.all_constraints, forms)))
+            sample = {**sample, "requests": requests}
         return sample
+
+    def with_constraints(
+        self,
+        request: Request,
+        where: str,
+        own: SentenceConstraints | None = None,
+        glossaries: Sequence[Glossary] = (),
+    ) -> Request:
+        """Return a request, which has its tokens, with its constraints, those of the flags' files
+        included. where: its place, for messages; own: its own constraints, where they are not in
+        its fields; glossaries: its own.
+
+        Errors: UsageError for constraints that cannot be used.
+        """
+        source = self.constraint_source()
+        if own is None:
+            own = source.of_fields(request.fields, where) if request.fields else EMPTY
+        unknown: tuple[str, ...] = ()
+        tokens = torch.tensor([]) if request.tokens is None else request.tokens  # speech has none
+        if request.source:
+            encoders = (self.tokenizer, self.bpe)
+            unknown = unknown_pieces(request.source, tokens, self.source_dictionary, encoders)
+        found = source.sentence(request.number, tokens, own, glossaries, unknown)
+        return replace(request, constraints=found)
 
     @property
     def segmenter(self) -> Segmenter:
@@ -190,11 +219,6 @@ class Sentences:
                 logger.warning("%s; the sentence of such a line is not translated", error)
         return self.source
 
-    def unknown_pieces(self, line: str, tokens: Tensor) -> tuple[str, ...]:
-        """Return the pieces of a line, with these source tokens (L,), that the source dictionary
-        lacks."""
-        return unknown_pieces(line, tokens, self.source_dictionary, (self.tokenizer, self.bpe))
-
     def printed_phrase(self, alternatives: tuple[Phrase, ...]) -> Phrase:
         """Return a constraint as fairseq's C- lines print it: its phrase, or a number that is
         printed as all its alternatives."""
@@ -213,11 +237,11 @@ class Sentences:
             else (dictionary.number_of(tuple(reversed(distinct.values()))),)
         )
 
-    def of_batch(self, sample: dict, packed: Tensor | None) -> list[SentenceConstraints]:
-        """Return the constraints of each sentence of a batch."""
+    def of_batch(self, sample: dict) -> list[Request]:
+        """Return the request of each sentence of a batch."""
         numbers = numbers_of(sample)
-        if self.constraints_by_line:
-            return [self.constraints_by_line[number] for number in numbers]
+        if self.requests:
+            return [self.requests[number] for number in numbers]
         source = self.constraint_source()
         if self.corpus_size and not source:
             raise UsageError(
@@ -228,26 +252,25 @@ class Sentences:
             source.check_size(self.corpus_size)
         rows = sample["net_input"]["src_tokens"]
         given = [
-            self.constraints_of_sentence(source, i, n, row)
+            self.of_sentence(i, n, row)
             for i, (n, row) in enumerate(zip(numbers, rows, strict=True))
         ]
         if self.corpus_size:
-            for number, constraints in zip(numbers, given, strict=True):
-                for text in constraints.text:
-                    print(f"C-{number}\t{text}")
+            for each in given:
+                for text in each.all_constraints.text:
+                    print(f"C-{each.number}\t{text}")
         return given
 
-    def constraints_of_sentence(
-        self, source: ConstraintSource, place: int, number: int, row: Tensor
-    ) -> SentenceConstraints:
-        """Return the constraints of a sentence of the data set, with padded source tokens (T,); an
+    def of_sentence(self, place: int, number: int, row: Tensor) -> Request:
+        """Return the request of a sentence of the data set, with padded source tokens (T,); an
         error is noted by the place in its batch."""
         words = self.source_dictionary  # speech has none
+        request = Request(number, tokens=None if words is None else row[row != words.pad()])
         try:
-            return source.sentence(number, () if words is None else row[row != words.pad()])
+            return self.with_constraints(request, f"sentence {number + 1}")
         except UsageError as error:
             self.batch_errors[place] = error
-            return EMPTY
+            return request
 
     def whole_words(self) -> bool | None:
         """Return whether required phrases count as whole words only; None if they count inside
@@ -265,11 +288,12 @@ class Sentences:
         if self.glossary_report is None and self.report_path:
             self.glossary_report = GlossaryReport(self.report_path, segmented, self.whole_words())
             at_process_end(self.glossary_report.close)
-        given, rows = sample["sentence_constraints"], sample["net_input"]["src_tokens"]
+        given, rows = sample["requests"], sample["net_input"]["src_tokens"]
         for number, row, each, translation, hypothesis in zip(
             numbers_of(sample), rows, given, translations, best, strict=False
         ):
-            text, terms = source.source_text.text(row, each.unknown), each.terms
+            constraints = each.all_constraints
+            text, terms = source.source_text.text(row, constraints.unknown), constraints.terms
             if self.glossary_report is not None:
                 self.glossary_report.add(number, text, translation, terms, hypothesis.placements)
             if self.documents is not None:

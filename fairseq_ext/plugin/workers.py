@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -199,6 +200,9 @@ class CpuWorkers:
         """
         begin, before = time.perf_counter(), self.stats.seconds
         n = len(source_of(sample))
+        if "requests" in sample:  # the batch has their tokens
+            requests = [replace(each, tokens=None) for each in sample["requests"]]
+            sample = {**sample, "requests": requests}
         given, pad = (sample, prefix, constraints), self.generator.pad
         out: list = [None] * n
         try:

@@ -37,7 +37,7 @@ from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.pool import PerPoolCache, Pool
 from fairseq_ext.search.protocols import Setup
 from fairseq_ext.search.report import Ending
-from fairseq_ext.search.scheduler import CompiledSearcher, Request, common_prefix
+from fairseq_ext.search.scheduler import CompiledSearcher, Entry, common_prefix
 from fairseq_ext.search.shortlists import CompiledLists
 
 FIRST_POSITIONS, FIRST_STEPS = 32, 8  # initial cache positions: shared, and for each row
@@ -62,11 +62,11 @@ class CompiledSearch(CompiledSearcher):
         self.clear()
 
     def clear(self) -> None:
-        """Drop all requests, also those of a call that an exception ended. Their sentences may be
+        """Drop all entries, also those of a call that an exception ended. Their sentences may be
         half changed, so they are not used again."""
         self.reader: CompiledRows | None = None  # None while there are no sentences
-        self.sentences: dict[Request, CompiledSentence] = {}  # live or ended
-        self.running: dict[Request, CompiledSentence] = {}  # live
+        self.sentences: dict[Entry, CompiledSentence] = {}  # live or ended
+        self.running: dict[Entry, CompiledSentence] = {}  # live
         self.batch.set_sentences_([])
         if self.lists is not None:
             self.lists.clear()
@@ -128,13 +128,13 @@ class CompiledSearch(CompiledSearcher):
         )
 
     @torch.no_grad()
-    def admit(self, requests: Sequence[Request]) -> None:
-        decoder, setup, pool = self.setup.decoder, self.setup, requests[0].batch
-        sentences = [request.sentence for request in requests]
+    def admit(self, entries: Sequence[Entry]) -> None:
+        decoder, setup, pool = self.setup.decoder, self.setup, entries[0].batch
+        sentences = [entry.sentence for entry in entries]
         decoder.admit(pool.inputs(sentences))
         taken = {sentence.struct.slot for sentence in self.running.values()}
         slots = list(
-            itertools.islice((i for i in itertools.count() if i not in taken), len(requests))
+            itertools.islice((i for i in itertools.count() if i not in taken), len(entries))
         )
         if self.reader is not None:
             self.reader.copy_into_slots_(decoder.set_aside().cache.models[0], slots)
@@ -147,21 +147,21 @@ class CompiledSearch(CompiledSearcher):
         assert rules is not None
         highest = 0 if banks is None else max(banks.total)
         rules.reserve_(max(pool.max_len[i] for i in sentences), highest)
-        rewarded = [0.0] * len(requests)
+        rewarded = [0.0] * len(entries)
         if setup.scoring.reward:
             rewarded = setup.scoring.rewarded(pool, torch.tensor(sentences)).tolist()
-        words: list[Any] = [None] * len(requests)
+        words: list[Any] = [None] * len(entries)
         if self.lists is not None:
             words = [*self.lists.softmax.lists_of(pool, sentences)]
-        for request, slot, length, listed in zip(requests, slots, rewarded, words, strict=True):
-            i = request.sentence
+        for entry, slot, length, listed in zip(entries, slots, rewarded, words, strict=True):
+            i = entry.sentence
             limit = pool.max_len[i]
-            self.sentences[request] = sentence = self.new_sentence(rules, banks, i)
+            self.sentences[entry] = sentence = self.new_sentence(rules, banks, i)
             sentence.start_(
                 pool.bos,
                 limit,
                 slot,
-                request.nbest,
+                entry.nbest,
                 length,
                 setup.scoring.lenpen,
                 setup.scoring.reward,
@@ -172,7 +172,7 @@ class CompiledSearch(CompiledSearcher):
             automata = None
             if pool.rule is not None:
                 bounded = rules.struct.stop == StopRule.OPTIMAL and not setup.scoring.is_total
-                automata = pool.rule.compiled(pool, request.sentence, bounded)
+                automata = pool.rule.compiled(pool, entry.sentence, bounded)
             sentence.restrict_(*(automata or ()))
             sentence.list_(listed)
         self.refresh_running()
@@ -198,13 +198,13 @@ class CompiledSearch(CompiledSearcher):
     def refresh_running(self) -> None:
         """Continue with the sentences that are live."""
         self.running = {
-            request: sentence for request, sentence in self.sentences.items() if sentence.is_live
+            entry: sentence for entry, sentence in self.sentences.items() if sentence.is_live
         }
         self.batch.set_sentences_(list(self.running.values()))
         if self.lists is not None:
             self.lists.update_(self.batch, self.running.values())
 
-    def step(self, most: int = 1) -> list[Request]:
+    def step(self, most: int = 1) -> list[Entry]:
         running, schedule = self.running, self.setup.strategies.schedule
         lengths = (
             {sentence.struct.length for sentence in running.values()} if schedule.level else ()
@@ -212,8 +212,8 @@ class CompiledSearch(CompiledSearcher):
         if len(lengths) > 1:  # the shortest sentences, until they are as long as the others
             shortest, above = sorted(lengths)[:2]
             running = {
-                request: sentence
-                for request, sentence in running.items()
+                entry: sentence
+                for entry, sentence in running.items()
                 if sentence.struct.length == shortest
             }
             most = min(most, above - shortest)
@@ -227,8 +227,8 @@ class CompiledSearch(CompiledSearcher):
             n = sum(1 for so_far in rows if so_far <= schedule.most_rows)
             # sentences that have waited longest, at least one
             running, most = dict(itertools.islice(running.items(), max(1, n))), 1
-            for request in running:  # move them to the end of the queue
-                self.sentences[request] = self.sentences.pop(request)
+            for entry in running:  # move them to the end of the queue
+                self.sentences[entry] = self.sentences.pop(entry)
         if len(running) == len(self.running):
             return self.step_all(most)
         self.batch.set_sentences_(list(running.values()))
@@ -237,9 +237,9 @@ class CompiledSearch(CompiledSearcher):
         finally:
             self.refresh_running()
 
-    def step_all(self, most: int) -> list[Request]:
+    def step_all(self, most: int) -> list[Entry]:
         """Add at most `most` tokens to every row of the batch; stop when a sentence ends. Return
-        the requests that have ended."""
+        the entries that have ended."""
         if not self.running:
             return []
         assert self.reader is not None
@@ -261,7 +261,7 @@ class CompiledSearch(CompiledSearcher):
                 self.lists.sample(self.batch, rows, self.reader)
         if result == SearchResult.GOES_ON:
             return []
-        ended = [request for request, sentence in self.running.items() if not sentence.is_live]
+        ended = [entry for entry, sentence in self.running.items() if not sentence.is_live]
         self.refresh_running()
         return ended
 
@@ -275,13 +275,13 @@ class CompiledSearch(CompiledSearcher):
         for slot, struct in enumerate(live):
             struct.slot = slot
 
-    def take(self, request: Request) -> list[Hypothesis] | None:
+    def take(self, entry: Entry) -> list[Hypothesis] | None:
         """Return the hypotheses; None if some continuations were impossible: then the loop searches
         the sentence."""
-        sentence, found = self.sentences[request], None
+        sentence, found = self.sentences[entry], None
         state, stats = sentence.struct, self.setup.stats
         if sentence.result == SearchResult.FINISHED:
-            ending, most = None, request.most if not state.phrases else None
+            ending, most = None, entry.most if not state.phrases else None
             if sentence.rules.stop == StopRule.OPTIMAL:
                 steps = state.limit - state.length
                 ending = Ending(state.gap, steps, steps * sentence.k + state.unused_rows)
@@ -294,26 +294,26 @@ class CompiledSearch(CompiledSearcher):
             )
         if state.full or (not state.phrases and self.drops):
             stats.drop(torch.tensor(state.dropped))
-        self.cancel([request])
+        self.cancel([entry])
         if sentence.result == SearchResult.NOT_A_NUMBER:
             raise NotANumber(
                 f"the model gives NaN at target position {sentence.struct.length} of the sentence"
             )
         return found
 
-    def cancel(self, requests: Collection[Request]) -> None:
-        """Drop requests; the KV cache is freed with the last one."""
-        for request in requests:
-            self.spare.append(sentence := self.sentences.pop(request))
+    def cancel(self, entries: Collection[Entry]) -> None:
+        """Drop entries; the KV cache is freed with the last one."""
+        for entry in entries:
+            self.spare.append(sentence := self.sentences.pop(entry))
             if self.lists is not None:
                 self.lists.forget_(sentence)
-        if any(request in self.running for request in requests):
+        if any(entry in self.running for entry in entries):
             self.refresh_running()
         if not self.sentences:
             self.reader = None
 
-    def common_prefix(self, request: Request) -> list[int]:
-        sentence = self.sentences[request]
+    def common_prefix(self, entry: Entry) -> list[int]:
+        sentence = self.sentences[entry]
         return common_prefix(
             [
                 *sentence.tokens().tolist(),

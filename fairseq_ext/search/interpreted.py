@@ -1,6 +1,6 @@
-"""The loop as a searcher: requests start and are cancelled between any two steps.
+"""The loop as a searcher: entries start and are cancelled between any two steps.
 
-Each request has an n-best list of its own. The sentences are those of one batch, or come and go in
+Each entry has an n-best list of its own. The sentences are those of one batch, or come and go in
 an `OpenPool`. The hypotheses of a sentence do not depend on the other sentences, unless these share
 a shortlist (`--shortlist-share batch`, `--lsh-share batch`).
 """
@@ -21,7 +21,7 @@ from fairseq_ext.search.loop import Search, advance_group, required_ids, start
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
 from fairseq_ext.search.pool import STATE, Pool
 from fairseq_ext.search.protocols import Setup
-from fairseq_ext.search.scheduler import Request, Searcher, common_prefix
+from fairseq_ext.search.scheduler import Entry, Searcher, common_prefix
 
 
 class LoopSearch(Searcher):
@@ -32,12 +32,12 @@ class LoopSearch(Searcher):
 
     def __init__(self, setup: Setup, pool: Pool):
         self.setup, self.pool = setup, pool
-        self.request_of_sentence: dict[int, Request] = {}  # by pool number
-        self.place: dict[Request, int] = {}  # the pool number of each
+        self.entry_of_sentence: dict[int, Entry] = {}  # by pool number
+        self.place: dict[Entry, int] = {}  # the pool number of each
 
     @cached_property
     def search(self) -> Search:
-        """The state of the loop, made with the first request."""
+        """The state of the loop, made with the first entry."""
         if not isinstance(self.pool, OpenPool):
             return Search(self.setup, self.pool)
         search = Search(replace(self.setup, strategies=replace(self.setup.strategies)), self.pool)
@@ -46,23 +46,23 @@ class LoopSearch(Searcher):
 
     @property
     def live(self) -> int:
-        return len(self.request_of_sentence)
+        return len(self.entry_of_sentence)
 
     @property
     def rows(self) -> int:
-        return self.search.groups.rows if self.request_of_sentence else 0
+        return self.search.groups.rows if self.entry_of_sentence else 0
 
     @torch.no_grad()
-    def admit(self, requests: Sequence[Request]) -> None:
-        search, places = self.search, [request.sentence for request in requests]
+    def admit(self, entries: Sequence[Entry]) -> None:
+        search, places = self.search, [entry.sentence for entry in entries]
         if isinstance(self.pool, OpenPool):
-            places = self.put(self.pool, requests[0].batch, places)
-            for place, request in zip(places, requests, strict=True):
-                search.finished.start_(place, request.nbest)
+            places = self.put(self.pool, entries[0].batch, places)
+            for place, entry in zip(places, entries, strict=True):
+                search.finished.start_(place, entry.nbest)
             if not search.strategies.softmax.is_full:
                 self.pool.required = required_ids(search.strategies.select, self.pool)
-        self.request_of_sentence |= zip(places, requests, strict=True)
-        self.place |= zip(requests, places, strict=True)
+        self.entry_of_sentence |= zip(places, entries, strict=True)
+        self.place |= zip(entries, places, strict=True)
         start(search, places)
 
     def put(self, pool: OpenPool, arrivals: Pool, sentences: Sequence[int]) -> list[int]:
@@ -97,36 +97,36 @@ class LoopSearch(Searcher):
                 pool.rule.start(beam, pool)  # it does not apply to any of these sentences
         return places
 
-    def step(self, most: int = 1) -> list[Request]:
+    def step(self, most: int = 1) -> list[Entry]:
         for _ in range(most):
             if ended := advance_group(self.search):
-                return [self.request_of_sentence[place] for place in ended]
+                return [self.entry_of_sentence[place] for place in ended]
         return []
 
     def set_aside(self) -> None:
-        if self.request_of_sentence:
+        if self.entry_of_sentence:
             self.search.groups.set_aside()
 
-    def take(self, request: Request) -> list[Hypothesis]:
-        place = self.place[request]
+    def take(self, entry: Entry) -> list[Hypothesis]:
+        place = self.place[entry]
         found = self.search.finished.take(place, self.search.strategies.stop.answers(place))
-        self.free_place(request)
+        self.free_place(entry)
         return found
 
-    def cancel(self, requests: Collection[Request]) -> None:
-        self.search.groups.drop({self.place[request] for request in requests})
-        for request in requests:
-            self.free_place(request)
+    def cancel(self, entries: Collection[Entry]) -> None:
+        self.search.groups.drop({self.place[entry] for entry in entries})
+        for entry in entries:
+            self.free_place(entry)
 
-    def free_place(self, request: Request) -> None:
-        """Free the place of a request."""
-        place = self.place.pop(request)
-        del self.request_of_sentence[place]
+    def free_place(self, entry: Entry) -> None:
+        """Free the place of an entry."""
+        place = self.place.pop(entry)
+        del self.entry_of_sentence[place]
         if isinstance(self.pool, OpenPool):
             self.pool.free_place_(place)
 
-    def common_prefix(self, request: Request) -> list[int]:
-        place, rows = self.place[request], []
+    def common_prefix(self, entry: Entry) -> list[int]:
+        place, rows = self.place[entry], []
         for group in self.search.groups.groups:
             beam = group.beam
             if place in beam.live:

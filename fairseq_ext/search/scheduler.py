@@ -1,4 +1,4 @@
-"""The driver of beam search (at the end), its requests and their queue, and the protocol of all
+"""The driver of beam search (at the end), its queue of sentences (`Entry`), and the protocol of all
 searchers."""
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Schedule, Setup
 
-# ---- Requests, and the queue
+# ---- Entries, and the queue
 
 
 @dataclass(eq=False)
-class Request:
-    """One sentence to decode, from its caller (a command, the Python API, an engine) to its
-    hypotheses. A caller may add fields in a subclass."""
+class Entry:
+    """A sentence of a pool in the queue and in a search, until it has its hypotheses. A caller may
+    add fields in a subclass."""
 
-    number: int  # chosen by the caller; unique among the requests of a Scheduler
+    number: int  # chosen by the caller; unique among the entries of a Scheduler
     nbest: int  # length of the n-best list that is searched
     most: int | None = None  # hypotheses to return, at most; None: all
     pool: Pool | None = None  # the batch that it is encoded in; None before that
@@ -40,7 +40,7 @@ class Request:
         return self.pool
 
 
-R = TypeVar("R", bound=Request)
+R = TypeVar("R", bound=Entry)
 
 
 class WholeBatch(Schedule):
@@ -51,29 +51,29 @@ class WholeBatch(Schedule):
 
 
 class Scheduler(Generic[R]):
-    """Waiting requests, first come first served; the schedule decides when they start."""
+    """Waiting entries, first come first served; the schedule decides when they start."""
 
     def __init__(self, schedule: Schedule):
         self.schedule = schedule
         self.waiting: OrderedDict[int, R] = OrderedDict()
-        self.since = 0  # steps since requests started
-        self.begun = 0  # requests started since none was live
+        self.since = 0  # steps since entries started
+        self.begun = 0  # entries started since none was live
 
     def __len__(self) -> int:
         return len(self.waiting)
 
-    def add(self, request: R, first: bool = False) -> None:
-        """Add a request after all that wait, or before them."""
-        self.waiting[request.number] = request
+    def add(self, entry: R, first: bool = False) -> None:
+        """Add an entry after all that wait, or before them."""
+        self.waiting[entry.number] = entry
         if first:
-            self.waiting.move_to_end(request.number, last=False)
+            self.waiting.move_to_end(entry.number, last=False)
 
     def cancel(self, number: int) -> None:
-        """Drop a request, if it waits here."""
+        """Drop an entry, if it waits here."""
         self.waiting.pop(number, None)
 
     def start(self, live: int, rows: int) -> list[R]:
-        """Remove and return the requests that start now; live, rows: of the sentences that are
+        """Remove and return the entries that start now; live, rows: of the sentences that are
         being decoded. Call it before each step."""
         self.since += 1
         if not live:
@@ -105,10 +105,10 @@ def search_all(
 
     nbest: length of each sentence's n-best list.
     """
-    scheduler: Scheduler[Request] = Scheduler(schedule)
+    scheduler: Scheduler[Entry] = Scheduler(schedule)
     has_started = False
     for sentence in pool.sentences_to_decode():
-        scheduler.add(Request(sentence, nbest, pool=pool, sentence=sentence))
+        scheduler.add(Entry(sentence, nbest, pool=pool, sentence=sentence))
     while True:
         if arrivals := scheduler.start(searcher.live, searcher.rows):
             if has_started and stats.refills is not None:
@@ -117,22 +117,22 @@ def search_all(
             has_started = True
         if not searcher.live:
             return
-        for request in searcher.step(scheduler.steps(searcher.live, searcher.rows)):
-            found = searcher.take(request)
+        for entry in searcher.step(scheduler.steps(searcher.live, searcher.rows)):
+            found = searcher.take(entry)
             if found is not None:
-                answer(request.sentence, found)
+                answer(entry.sentence, found)
 
 
-# ---- The protocol of all searchers: requests go in, steps are made, hypotheses come out
+# ---- The protocol of all searchers: entries go in, steps are made, hypotheses come out
 #
 # The loop (interpreted.py) is the definition of beam search; compiled.py is its compiled twin, and
 # the driver of parallel decoding (search/parallel/driver.py) is the third. A command adds all
-# sentences of a batch and steps until none is live; a worker of an engine adds and cancels requests
+# sentences of a batch and steps until none is live; a worker of an engine adds and cancels entries
 # between any two steps.
 
 
 class Searcher(ABC):
-    """A search that requests join and leave between any two steps.
+    """A search that entries join and leave between any two steps.
 
     Callers hold torch.no_grad, else autograd records every step.
     """
@@ -140,7 +140,7 @@ class Searcher(ABC):
     @property
     @abstractmethod
     def live(self) -> int:
-        """Number of requests that are being decoded."""
+        """Number of entries that are being decoded."""
 
     @property
     @abstractmethod
@@ -157,32 +157,32 @@ class Searcher(ABC):
         return True
 
     @abstractmethod
-    def admit(self, requests: Sequence[Request]) -> None:
-        """Encode requests of one pool, which are live then."""
+    def admit(self, entries: Sequence[Entry]) -> None:
+        """Encode entries of one pool, which are live then."""
 
     @abstractmethod
-    def step(self, most: int = 1) -> list[Request]:
+    def step(self, most: int = 1) -> list[Entry]:
         """Add at most `most` tokens to rows, as the schedule says; stop when a sentence ends.
 
-        Return the requests that have ended; call `take` for each. Errors: NotANumber if the model
+        Return the entries that have ended; call `take` for each. Errors: NotANumber if the model
         gives NaN.
         """
 
     @abstractmethod
-    def take(self, request: Request) -> list[Hypothesis] | None:
-        """Return the hypotheses of a request that has ended, best first, and drop it. None: it has
+    def take(self, entry: Entry) -> list[Hypothesis] | None:
+        """Return the hypotheses of an entry that has ended, best first, and drop it. None: it has
         not ended, and continues in another search.
 
         Errors: NotANumber if the model gives NaN for it.
         """
 
     @abstractmethod
-    def cancel(self, requests: Collection[Request]) -> None:
-        """Drop requests without an answer; their rows are free for the next step."""
+    def cancel(self, entries: Collection[Entry]) -> None:
+        """Drop entries without an answer; their rows are free for the next step."""
 
     @abstractmethod
-    def common_prefix(self, request: Request) -> list[int]:
-        """Return the tokens that every hypothesis of a live request begins with, and so will its
+    def common_prefix(self, entry: Entry) -> list[int]:
+        """Return the tokens that every hypothesis of a live entry begins with, and so will its
         answer."""
 
     def set_aside(self) -> None:  # noqa: B027  most hold no rows in it between two steps
@@ -194,7 +194,7 @@ class CompiledSearcher(Searcher):
 
     @abstractmethod
     def clear(self) -> None:
-        """Drop all requests, also those of a call that an exception ended."""
+        """Drop all entries, also those of a call that an exception ended."""
 
 
 def common_prefix(rows: Sequence[Sequence[int]]) -> list[int]:
@@ -210,23 +210,23 @@ def common_prefix(rows: Sequence[Sequence[int]]) -> list[int]:
 
 # ---- The searches of a generator as one
 #
-# A request goes to the first search that supports it; the loop supports every request.
+# An entry goes to the first search that supports it; the loop supports every entry.
 
 
 class Searchers(Searcher):
-    """Several searches that share a decoder; the last one takes every request.
+    """Several searches that share a decoder; the last one takes every entry.
 
-    last: a function that makes the last search when a request needs it; None if `searchers` ends
+    last: a function that makes the last search when an entry needs it; None if `searchers` ends
     with it.
     """
 
     def __init__(self, searchers: Sequence[Searcher], last: Callable[[], Searcher] | None = None):
         self.searchers, self.make_last = list(searchers), last
-        self.searcher_of_request: dict[Request, Searcher] = {}  # in the order of their start
+        self.searcher_of_entry: dict[Entry, Searcher] = {}  # in the order of their start
 
     @property
     def last(self) -> Searcher:
-        """The search that takes every request."""
+        """The search that takes every entry."""
         if self.make_last is not None:
             self.searchers.append(self.make_last())
             self.make_last = None
@@ -240,14 +240,14 @@ class Searchers(Searcher):
     def rows(self) -> int:
         return sum(searcher.rows for searcher in self.searchers)
 
-    def admit(self, requests: Sequence[Request]) -> None:
-        pool = requests[0].batch
+    def admit(self, entries: Sequence[Entry]) -> None:
+        pool = entries[0].batch
         taker = (
             next((each for each in self.searchers if each.supports_pool(pool)), None) or self.last
         )
-        parts = [requests]
+        parts = [entries]
         if pool.encodes_separately:
-            of_sentence = {request.sentence: request for request in requests}
+            of_sentence = {entry.sentence: entry for entry in entries}
             parts = [
                 [of_sentence[sentence] for sentence in part]
                 for part in pool.encoder_batches(list(of_sentence))
@@ -257,27 +257,27 @@ class Searchers(Searcher):
                 if searcher is not taker:
                     searcher.set_aside()
             taker.admit(part)
-            self.searcher_of_request |= dict.fromkeys(part, taker)
+            self.searcher_of_entry |= dict.fromkeys(part, taker)
 
-    def step(self, most: int = 1) -> list[Request]:
+    def step(self, most: int = 1) -> list[Entry]:
         busy = [searcher for searcher in self.searchers if searcher.live]
         return [
-            request for searcher in busy for request in searcher.step(most if len(busy) == 1 else 1)
+            entry for searcher in busy for entry in searcher.step(most if len(busy) == 1 else 1)
         ]
 
-    def take(self, request: Request) -> list[Hypothesis] | None:
-        found = self.searcher_of_request.pop(request).take(request)
+    def take(self, entry: Entry) -> list[Hypothesis] | None:
+        found = self.searcher_of_entry.pop(entry).take(entry)
         if found is None:
-            self.last.admit([request])
-            self.searcher_of_request[request] = self.last
+            self.last.admit([entry])
+            self.searcher_of_entry[entry] = self.last
         return found
 
-    def cancel(self, requests: Collection[Request]) -> None:
-        for request in requests:
-            self.searcher_of_request.pop(request).cancel([request])
+    def cancel(self, entries: Collection[Entry]) -> None:
+        for entry in entries:
+            self.searcher_of_entry.pop(entry).cancel([entry])
 
-    def common_prefix(self, request: Request) -> list[int]:
-        return self.searcher_of_request[request].common_prefix(request)
+    def common_prefix(self, entry: Entry) -> list[int]:
+        return self.searcher_of_entry[entry].common_prefix(entry)
 
 
 class BeamSearch:

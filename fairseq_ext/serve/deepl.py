@@ -24,7 +24,7 @@ from starlette.background import BackgroundTask
 
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.language_codes import name_of, two_letters
-from fairseq_ext.engine.jobs import GlossaryFile
+from fairseq_ext.search.request import GlossaryFile
 from fairseq_ext.serve import default_folder
 from fairseq_ext.serve.bodies import description, file_name
 from fairseq_ext.serve.deepl_glossaries import (

@@ -31,7 +31,7 @@ from pydantic import BaseModel
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.files import atomic_write, sha256
 from fairseq_ext.core.glossary import checked
-from fairseq_ext.engine.jobs import GlossaryFile
+from fairseq_ext.search.request import GlossaryFile
 from fairseq_ext.serve.glossaries import Missing
 from fairseq_ext.serve.model_folder import Pair
 

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fairseq_ext.engine.jobs import GlossaryFile
+from fairseq_ext.search.request import GlossaryFile
 from fairseq_ext.serve.deepl_requests import TextRequest
 from fairseq_ext.serve.records import Text
 from fairseq_ext.text.xml_tokens import Xml

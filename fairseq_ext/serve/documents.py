@@ -19,9 +19,9 @@ from pathlib import Path
 from fastapi import HTTPException, Request, UploadFile
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.engine.jobs import GlossaryFile
 from fairseq_ext.engine.text import ThroughEngine
 from fairseq_ext.engine.tickets import Busy
+from fairseq_ext.search.request import GlossaryFile
 from fairseq_ext.serve import Settings
 from fairseq_ext.serve.models import Pair
 from fairseq_ext.serve.service import Service, ended

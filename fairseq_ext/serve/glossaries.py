@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import atomic_write, sha256
-from fairseq_ext.engine.jobs import GlossaryFile
+from fairseq_ext.search.request import GlossaryFile
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 

@@ -23,9 +23,9 @@ from pydantic import (
 )
 
 from fairseq_ext.core.errors import UsageError, cut
-from fairseq_ext.engine.jobs import GlossaryFile
 from fairseq_ext.search.constraints.lines import KEYS, fields_of
 from fairseq_ext.search.report import Report, as_json, shown
+from fairseq_ext.search.request import GlossaryFile
 from fairseq_ext.serve.bodies import checked, read_json
 from fairseq_ext.text.formats import FORMATS, passes
 from fairseq_ext.text.several_sentences import warning

@@ -21,6 +21,7 @@ from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
 from fairseq_ext.search.phrases.pieces import normal
 from fairseq_ext.search.phrases.places import Span, Text, overlapping, token_spans
 from fairseq_ext.search.report import Translation
+from fairseq_ext.search.request import Request
 from fairseq_ext.text.units import WITH_NEGATIONS
 
 Pairs = list[tuple[Span, Span]]  # characters of the source, and of the translation
@@ -59,8 +60,10 @@ class Aligner:
             translator.generator.setup.eos,  # type: ignore[attr-defined]
         )
         encoded = [translator.encode(sources[i]) for i in full]  # type: ignore[attr-defined]
-        pool = pool_without_constraints(translator, encoded)  # which has the tokens of languages
-        places = sorted(range(len(full)), key=pool.ids.tolist().__getitem__)
+        requests = [Request(tokens=each) for each in encoded]
+        # its sentences have the tokens of languages
+        pool, order = pool_without_constraints(translator, requests)
+        places = sorted(range(len(full)), key=order.__getitem__)
         tokens = [pool.source(place).tolist() for place in places]
         lead = [
             pool.forced(place)[: None if pool.lead is None else pool.lead[place]]

@@ -21,6 +21,7 @@ from models import WORDS, batch, generators, on_device, run  # noqa: E402
 from search.counted_steps import WAYS  # noqa: E402
 
 from fairseq_ext.search.phrases.sentence import Constraint, SentenceConstraints  # noqa: E402
+from fairseq_ext.search.request import Request  # noqa: E402
 
 args = parsed(gpu_arguments(__doc__))
 there = torch.device(args.device)
@@ -64,9 +65,8 @@ def searching(model, flags, words, lengths, beam):
     if stock and flags:
         named["constraints"] = pack_constraints([[torch.tensor([9, 10])]] * len(lengths))
     elif "select" in flags:
-        sample["sentence_constraints"] = [
-            SentenceConstraints((Constraint("9 10", ((9, 10),)),)) for _ in lengths
-        ]
+        given = SentenceConstraints((Constraint("9 10", ((9, 10),)),))
+        sample["requests"] = [Request(i, constraints=given) for i in range(len(lengths))]
 
     def of(steps):
         sizes = {"beam": 1 if "decoding" in flags else beam, "min_len": steps, "max_len_b": steps}

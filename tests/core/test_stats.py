@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 from json_counts import close
-from models import WORDS, batch, build, dictionary, generators, run, separated
+from models import WORDS, batch, build, dictionary, generators, requests_of, run, separated
 from required_phrases import required_phrases
 from sizes import drawn
 
@@ -253,7 +253,7 @@ def counted(strategies: dict, flags: dict, generation: dict, tmp_path):
                 )
                 for i in range(len(lengths))
             ]
-            sample |= {"sentence_constraints": wishes}
+            sample |= {"requests": requests_of(wishes)}
         run(ours, sample)
         parts.append(ours.stats.since(before))
     return ours.stats, parts

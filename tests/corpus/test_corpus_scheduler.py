@@ -13,6 +13,7 @@ from fairseq_ext.core.supervision import State
 from fairseq_ext.corpus import progress, scheduler
 from fairseq_ext.corpus.scheduler import RayWorkers
 from fairseq_ext.corpus.shards import Shard, ShardLine, Unit
+from fairseq_ext.search.request import Request
 
 SHARD = Shard("in", "in")
 
@@ -76,7 +77,7 @@ class SimulatedRay:
 def units(count, size):
     numbers = [range(i, min(i + size, count)) for i in range(0, count, size)]
     return [
-        Unit(SHARD, [ShardLine(n, str(n), n + 1) for n in part], float(len(part)))
+        Unit(SHARD, [ShardLine(Request(n, str(n)), n + 1) for n in part], float(len(part)))
         for part in numbers
     ]
 

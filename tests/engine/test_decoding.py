@@ -13,7 +13,7 @@ from sizes import drawn, part_of
 
 from fairseq_ext import Translator, UsageError
 from fairseq_ext.engine.decoding import Decoding
-from fairseq_ext.engine.jobs import GlossaryFile, Job, Partial
+from fairseq_ext.engine.jobs import Partial
 from fairseq_ext.engine.worker import STEPS, load
 from fairseq_ext.kernels.beam import SearchResult
 from fairseq_ext.kernels.library import library
@@ -21,7 +21,8 @@ from fairseq_ext.search.compiled import CompiledSearch
 from fairseq_ext.search.constraints.glossary import places_terms
 from fairseq_ext.search.interpreted import LoopSearch
 from fairseq_ext.search.report import Report, Translation
-from fairseq_ext.search.scheduler import Request, Searchers
+from fairseq_ext.search.request import GlossaryFile, Request
+from fairseq_ext.search.scheduler import Entry, Searchers
 from fairseq_ext.search.strategies.stop.early import LengthRetry
 
 FLAGS = demo_model.FLAGS | dict(beam=5)
@@ -47,9 +48,10 @@ def translator() -> Translator:
     return Translator(**FLAGS)
 
 
-def job(source: str, streams: bool = False, nbest: int | None = None, **fields) -> Job:
+def job(source: str, streams: bool = False, nbest: int | None = None, **fields) -> Request:
     given = {"constraints": [], "any_of": [], "avoid": [], "prefix": []} | fields
-    return Job(
+    return Request(
+        0,
         source,
         given if any(given.values()) else None,
         nbest=nbest,
@@ -58,7 +60,7 @@ def job(source: str, streams: bool = False, nbest: int | None = None, **fields) 
     )
 
 
-def answers(decoding: Decoding, jobs: list[Job]) -> list:
+def answers(decoding: Decoding, jobs: list[Request]) -> list:
     """The result of jobs that arrive together."""
     for number, each in enumerate(jobs):
         decoding.add(number, each)
@@ -69,7 +71,7 @@ def answers(decoding: Decoding, jobs: list[Job]) -> list:
     return [last[number] for number in range(len(jobs))]
 
 
-def same_as_alone(translator: Translator, each: Job, answer: Report) -> None:
+def same_as_alone(translator: Translator, each: Request, answer: Report) -> None:
     """The answer has the hypotheses that the offline API finds for the sentence alone."""
     fields = each.fields or {}
     given = {
@@ -122,7 +124,7 @@ def test_terms_stand_where_they_do_offline(flags, tmp_path):
     assert "in place" in places if places_terms(offline.generator.settings) else places == {""}
 
 
-def random_job(draw: random.Random) -> Job:
+def random_job(draw: random.Random) -> Request:
     fields = {}
     if draw.random() < 0.4:
         fields["constraints"] = draw.sample(WORDS, draw.randint(1, 2))
@@ -313,7 +315,7 @@ def test_what_a_model_cannot_score_is_reported_to_the_caller(monkeypatch):
     decoding = load(FLAGS)
     take = CompiledSearch.take
 
-    def broken(self: CompiledSearch, request: Request) -> list | None:
+    def broken(self: CompiledSearch, request: Entry) -> list | None:
         if request.number == 1:
             self.sentences[request].struct.result = SearchResult.NOT_A_NUMBER
         return take(self, request)
@@ -356,7 +358,7 @@ def test_a_request_that_is_given_up_in_a_step_that_then_fails_is_answered_once()
     decoding = load(FLAGS)
     compiled, loop = decoding.search.searchers
 
-    def broken(most: int) -> list[Request]:
+    def broken(most: int) -> list[Entry]:
         raise RuntimeError("out of order")
 
     # the first one ends with no result: it is for the loop
@@ -481,11 +483,11 @@ def test_a_report_has_each_phrase_once_and_where_it_stands(decoding, name):
 def test_a_place_serves_one_of_equal_terms(decoding, terms, held):
     """The text is given, so that what a search makes of these terms is of no account."""
     text = {"house": "The house has a port."}.get(held[0], "The patient has a port.")
-    requested = Job(PORT, None, terms=tuple(terms.items()))
+    requested = Request(0, PORT, None, terms=tuple(terms.items()))
     requirements = decoding.requirements
     tokens = decoding.translator.encode(requested.source)
-    found = requirements.of_job(requested, tokens)
-    reported = requirements.report(requested, tokens, found, Translation(text, [], 0.0, []))
+    requested = requirements.with_constraints(replace(requested, tokens=tokens))
+    reported = requirements.report(requested, Translation(text, [], 0.0, []))
     assert [c.term for c in reported] == list(terms)
     assert [text[slice(*c.spans[0])] if c.spans else None for c in reported] == held
 
@@ -493,13 +495,7 @@ def test_a_place_serves_one_of_equal_terms(decoding, terms, held):
 def test_a_form_that_meets_two_different_terms_is_the_place_of_each_that_has_no_other(decoding):
     (answer,) = answers(
         decoding,
-        [
-            Job(
-                PORT,
-                None,
-                terms=(("Patient", "house|patient"), ("Port", "patient")),
-            )
-        ],
+        [Request(source=PORT, terms=(("Patient", "house|patient"), ("Port", "patient")))],
     )
     spans = [span for constraint in answer.constraints for span in constraint.spans]
     free = [match.span() for match in re.finditer(r"\b(house|patient)\b", answer.text)]
@@ -530,10 +526,10 @@ def test_a_request_that_cannot_be_used_costs_no_other_one_its_answer(
 def test_a_glossary_is_read_once_and_again_when_it_has_changed(decoding, tmp_path):
     path = tmp_path / "terms.tsv"
 
-    def with_terms(content: str) -> Job:
+    def with_terms(content: str) -> Request:
         path.write_text(content, encoding="utf-8")
         digest = hashlib.sha256(content.encode()).hexdigest()
-        return Job(PORT, None, (GlossaryFile(str(path), digest),))
+        return Request(0, PORT, None, (GlossaryFile(str(path), digest),))
 
     first = with_terms("Port\thouse\n")
     (answer,) = answers(decoding, [first])

@@ -25,9 +25,10 @@ from fairseq_ext import Engine, Translator, UsageError
 from fairseq_ext.core.channel import Channel
 from fairseq_ext.core.dispatch import Worker
 from fairseq_ext.core.process_pool import Event, ForkServer, Pool, Process, cpu_seconds
-from fairseq_ext.engine.jobs import Description, Job
+from fairseq_ext.engine.jobs import Description
 from fairseq_ext.engine.loop import Loop
 from fairseq_ext.engine.tickets import Closed
+from fairseq_ext.search.request import Request
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +265,7 @@ def test_a_worker_that_answers_before_its_fork_server_has_named_it_loses_no_requ
     """The fork server is killed between the two; the worker's process id is not known."""
     worker, _ = pretended.dispatch.workers
     is_loaded(pretended, worker)
-    future = pretended.submit(Job(""), None, None)
+    future = pretended.submit(Request(), None, None)
     pretended.turn()
     assert list(worker.tickets) == [1]
     pretended.on_event(Event(pretended.fork_server.process, [], True), 0.0)
@@ -295,7 +296,7 @@ def test_a_fault_in_the_thread_of_an_engine_answers_what_it_had_in_hand(monkeypa
         raise MemoryError("a fault of ours")
 
     monkeypatch.setattr(loop if step == "publish" else loop.dispatch, step, fail)
-    futures = [loop.submit(Job(""), None, None) for _ in range(3)]
+    futures = [loop.submit(Request(), None, None) for _ in range(3)]
     if step == "publish":
         loop.dispatch.closes_at = math.inf  # each is answered with Closed in this turn
     loop.run()

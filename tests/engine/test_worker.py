@@ -20,10 +20,11 @@ from fairseq_ext.core.channel import Channel
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.engine import requirements, worker
 from fairseq_ext.engine.decoding import Decoding
-from fairseq_ext.engine.jobs import GlossaryFile, Job, Work
+from fairseq_ext.engine.jobs import Work
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.search.checks import refused_by_engine
 from fairseq_ext.search.report import Report
+from fairseq_ext.search.request import GlossaryFile, Request
 
 FLAGS = demo_model.FLAGS | dict(beam=2)
 LINES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()[:6]
@@ -41,8 +42,9 @@ def test_a_flag_of_whole_runs_is_refused(flag):
         worker.load({**FLAGS, "path": "no such file", flag: True})
 
 
-def job(source: str) -> Job:
-    return Job(
+def job(source: str) -> Request:
+    return Request(
+        0,
         source,
         {"constraints": ["the"], "any_of": [], "avoid": [], "prefix": []},
         submitted=time.monotonic(),
@@ -117,7 +119,7 @@ def test_requests_are_read_for_half_of_the_time(monkeypatch):
     class Busy:
         busy, events = True, list[object]()
 
-        def add(self, number: int, job: Job) -> None:
+        def add(self, number: int, job: Request) -> None:
             read.append(number)
             now[0] += 1.0
 
@@ -169,9 +171,9 @@ def test_glossaries_of_requests_are_kept_by_their_size(decoding, monkeypatch):
     monkeypatch.setattr(requirements, "CACHE_BYTES", 1000)
     for number in range(20):
         terms = {f"Wort{number} {i}": "word" for i in range(20)}
-        kept.named(Job("", terms=tuple(terms.items())))
+        kept.named(Request(terms=tuple(terms.items())))
         assert kept.bytes() <= 1000 and len(kept.glossaries) == len(kept.sizes) <= 4
-    large = Job("", terms=tuple((f"Wort {i}", "word") for i in range(500)))
+    large = Request(terms=tuple((f"Wort {i}", "word") for i in range(500)))
     assert kept.named(large) == kept.named(large) and len(kept.glossaries) == 1, (
         "the one in use stays"
     )

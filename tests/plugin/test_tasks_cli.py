@@ -17,9 +17,9 @@ from fairseq_ext import Translator
 from fairseq_ext.corpus.job import CorpusJob
 from fairseq_ext.corpus.run import translate
 from fairseq_ext.engine.decoding import Decoding
-from fairseq_ext.engine.jobs import Job
 from fairseq_ext.engine.worker import description, load
 from fairseq_ext.search.report import Report
+from fairseq_ext.search.request import Request
 
 LINES = ["w1 w2 w3", "w4", "w5 w6 w7 w8 w9", "w10 w11"]
 # what no folder says
@@ -145,7 +145,7 @@ def test_a_prefix_stands_behind_what_the_task_forces(made, tmp_path):
     }
 
 
-def answers(engine: Decoding, jobs: list[Job]) -> list[Report]:
+def answers(engine: Decoding, jobs: list[Request]) -> list[Report]:
     """What the engine's worker makes of these requests, in this process."""
     for number, job in enumerate(jobs):
         engine.add(number, job)
@@ -182,7 +182,9 @@ def test_a_folder_in_python_an_engine_and_the_corpus_command_give_what_the_comma
         assert "w25" in nbest[0].text.split()
     engine = load(flags | {"path": str(made.checkpoint), "data": str(made.data)})
     assert description(engine).source == given.get("source_lang", "")
-    assert [answer.text for answer in answers(engine, [Job(line) for line in LINES])] == expected
+    assert [
+        answer.text for answer in answers(engine, [Request(0, line) for line in LINES])
+    ] == expected
     (tmp_path / "lines.txt").write_text("".join(line + "\n" for line in LINES))
     with one_process(monkeypatch, None):
         files = [str(tmp_path / "lines.txt")], str(tmp_path / "out")

@@ -18,7 +18,7 @@ import torch
 from fairseq.token_generation_constraints import pack_constraints
 from kernels.cuda_executor import SOURCE, Executor
 from model.decoder_rows import model_of
-from models import batch, generators, on_device, run
+from models import batch, generators, on_device, requests_of, run
 from pretended_device import COUNTS, counting, pretended_device
 from required_phrases import required_phrases
 
@@ -69,9 +69,9 @@ def counted(
     if stock and flags:
         named["constraints"] = pack_constraints([[torch.tensor([9, 10])]] * len(LENGTHS))
     elif "select" in flags:
-        sample["sentence_constraints"] = [
-            SentenceConstraints(required_phrases((((9, 10),),), ("9 10",))) for _ in LENGTHS
-        ]
+        sample["requests"] = requests_of(
+            [SentenceConstraints(required_phrases((((9, 10),),), ("9 10",))) for _ in LENGTHS]
+        )
     for steps in span:
         sizes = {"beam": 1 if "decoding" in flags else beam, "min_len": steps, "max_len_b": steps}
         pair = generators([model], {} if stock else flags, **sizes, **of_stock)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from models import batch, build, dictionary, generators, run
+from models import batch, build, dictionary, generators, requests_of, run
 from required_phrases import required_phrases
 from sizes import covering, drawn
 
@@ -39,7 +39,7 @@ def sample_of(search: str) -> dict:
     sample = batch(lengths)
     if search == "phrases":
         given = SentenceConstraints(required_phrases((((WORD,),),), ("a",)))
-        sample["sentence_constraints"] = [given] * len(lengths)
+        sample["requests"] = requests_of([given] * len(lengths))
     return sample
 
 

@@ -12,9 +12,9 @@ import pytest
 from serving import FLAGS, listening, upload, v1
 
 from fairseq_ext import Engine, Translator, UsageError
-from fairseq_ext.engine.jobs import Job
 from fairseq_ext.engine.worker import load
 from fairseq_ext.search.report import Report, Translation
+from fairseq_ext.search.request import Request
 from fairseq_ext.serve import Settings
 from fairseq_ext.serve.models import pivoted
 from fairseq_ext.text.__main__ import through_translator
@@ -139,7 +139,7 @@ def test_requests_of_one_search_and_calls_of_python_draw_by_their_seeds():
     flags = {**SAMPLES, "select": "sampling", "decoder_backend": loop}
     decoding = load({**flags, "seed": 3, "stream_width": 2})
     for number, seed in enumerate((None, 7, 7)):
-        decoding.add(number, Job(LINE, nbest=4, seed=seed))
+        decoding.add(number, Request(0, LINE, nbest=4, seed=seed))
     while decoding.busy:
         decoding.work()
     three, seven = seeded(3, loop), seeded(7, loop)

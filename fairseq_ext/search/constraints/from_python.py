@@ -1,5 +1,4 @@
-"""Constraints from Python (lists of phrases), as the search reads them: `SentenceConstraints` of
-each line."""
+"""Constraints from Python (lists of phrases) as the fields of a request for each line."""
 
 from __future__ import annotations
 
@@ -8,11 +7,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from torch import Tensor
-
 from fairseq_ext.core.errors import UsageError, counted, cut
-from fairseq_ext.search.constraints.sources import ConstraintSource
-from fairseq_ext.search.phrases.sentence import SentenceConstraints
+from fairseq_ext.search.request import Request
 
 Entry = TypeVar("Entry", covariant=True)
 
@@ -36,21 +32,24 @@ Avoid = ListOf[str] | ListOf[ListOf[str]]  # phrases of all lines, or of each li
 
 
 @dataclass
-class CallConstraints:
-    """The constraints of a call with n lines. None: the call has none of the kind."""
+class Call:
+    """What a call with n lines has besides them. None: it has none of the kind."""
 
     constraints: ListOf[Phrases] | None = None  # n lists of phrases that must appear
     # phrases that must not appear, in any line, or n lists of them
     avoid: Avoid | None = None
     prefixes: ListOf[str | None] | None = None  # n beginnings of translations
     allowed: Avoid | None = None  # strings, one of which is the output: of all lines, or n lists
+    nbest: int | None = None  # hypotheses of each line
     seed: int | None = None  # of the samples of these lines
     # number of lines of the call before these, for messages and for the flags' files
     first: int = 0
     # numbers of the n lines in their text, if they are sentences of one (default: from `first` on)
     numbers: Sequence[int] | None = None
 
-    def __bool__(self) -> bool:
+    @property
+    def has_constraints(self) -> bool:
+        """Whether it has constraints, even empty ones."""
         given = (self.constraints, self.avoid, self.prefixes, self.allowed)
         return any(each is not None for each in given)
 
@@ -74,16 +73,22 @@ class CallConstraints:
                     f"{name} has {has} for {counted(count, 'line')}: give one entry for each line"
                 )
 
-    def for_line(
-        self, place: int, tokens: Tensor, source: ConstraintSource, unknown: Sequence[str] = ()
-    ) -> SentenceConstraints:
-        """Return the constraints of a line, including those of the flags (source). place: among the
-        n; tokens: (L,); unknown: see SourceText.
+    def request(self, place: int, line: str) -> Request:
+        """Return the request of a line; place: among the n.
 
-        Errors: UsageError, which names the line, for phrases that cannot be used.
+        Errors: UsageError, which names the line, for phrases in a wrong form.
         """
-        number = self.first + place
-        where = f"line {number + 1}"
+        number = self.first + place if self.numbers is None else self.numbers[place]
+        fields = self.fields(place) if self.has_constraints else None
+        return Request(number, line, fields, nbest=self.nbest, seed=self.seed)
+
+    def where(self, place: int) -> str:
+        """Return the place of a line, for messages."""
+        return f"line {self.first + place + 1}"
+
+    def fields(self, place: int) -> dict[str, list[Any]]:
+        """Return the constraints of a line in the form of lines.py (errors: those of `request`)."""
+        where = self.where(place)
         phrases = items(
             () if self.constraints is None else entry_of_line(self.constraints, place),
             f"constraints of {where}",
@@ -114,7 +119,7 @@ class CallConstraints:
             )
         if [] in fields["any_of"]:
             raise UsageError(f"a constraint of {where} is an empty list: remove it")
-        return source.sentence(number, tokens, source.of_fields(fields, where), unknown=unknown)
+        return fields
 
 
 def is_of_all(given: Any, name: str) -> bool:

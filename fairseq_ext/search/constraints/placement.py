@@ -18,11 +18,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from os.path import commonprefix
+from typing import NamedTuple
 from unicodedata import normalize
 
 import torch
 from torch import Tensor
 
+from fairseq_ext.core.language_codes import two_letters
 from fairseq_ext.core.words import words_of
 from fairseq_ext.search.constraints.drafts import (
     COPIED_REASON,
@@ -64,7 +66,8 @@ from fairseq_ext.search.phrases.places import (
 from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.phrases.sentence import Meets, SentenceConstraints, SourceTerm
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import SearchSpec
+from fairseq_ext.search.protocols import Setup
+from fairseq_ext.search.settings import DEFAULT
 
 BATCH_SIZE = 128  # sentences whose hypotheses are scored in one call
 Driver = Callable[[Pool, OnFinal], None]
@@ -72,36 +75,40 @@ Driver = Callable[[Pool, OnFinal], None]
 KNOWN_SHARE = 0.5
 
 
+class Searches(NamedTuple):
+    """The drivers that placement calls."""
+
+    draft: Driver  # of sentences without their terms, where they have no other constraints
+    constrained_draft: Driver  # the same, where they have others
+    forced: Driver  # with all terms forced, of sentences in which they cannot be placed
+
+
 class GlossaryPlacement:
     """A driver that calls three others.
 
-    draft: searches sentences without their terms, where they have no other constraints;
-    other_draft: the same, where they have others; forced: searches with all terms forced, for
-    sentences in which they cannot be placed. text: returns the generator's `target_text`; meets:
-    returns the function that counts the constraints that a hypothesis of a pool meets; languages:
-    source and target, two letters; reuses: whether the scores of drafts are the models' own.
+    text: returns the generator's `target_text`; meets: returns the function that counts the
+    constraints that a hypothesis of a pool meets.
     """
 
     def __init__(
         self,
-        draft: Driver,
-        other_draft: Driver,
-        forced: Driver,
+        searches: Searches,
         forced_decoding: ForcedDecoding,
-        spec: SearchSpec,
+        setup: Setup,
         text: Callable[[], TargetText],
         meets: Callable[[Pool], Meets],
-        languages: tuple[str, str],
-        reuses: bool,
     ):
-        self.draft, self.other_draft, self.forced = draft, other_draft, forced
-        self.forced_decoding, self.spec = forced_decoding, spec
-        self.renderings = Renderings(forced_decoding, text, spec.eos)
-        self.writer = TermWriter(text, spec.eos)
+        self.searches, self.forced_decoding, self.setup = searches, forced_decoding, setup
+        self.renderings = Renderings(forced_decoding, text, setup.eos)
+        self.writer = TermWriter(text, setup.eos)
         self.inflect = Inflection(self.writer, self.score_versions_)
         self.insert = Insertion(forced_decoding, self.writer, self.score_versions_)
-        self.use_languages(*languages)
-        self.target_text, self.meets, self.reuses = text, meets, reuses
+        self.target_text, self.meets = text, meets
+        settings = setup.settings
+        # whether the scores of drafts are the models' own
+        self.reuses = settings.choice("softmax") == DEFAULT["softmax"] and setup.processors.is_plain
+        pair = settings.command.languages
+        self.use_languages(two_letters(pair.source or ""), two_letters(pair.target or ""))
 
     @property
     def text(self) -> TargetText:
@@ -117,7 +124,7 @@ class GlossaryPlacement:
         """Call `answer` with each sentence's hypotheses."""
         given = pool.constraints
         if given is None or not any(each.is_placed for each in given):
-            return self.forced(pool, answer)
+            return self.searches.forced(pool, answer)
         waiting: list[Sentence] = []
         left: list[int] = []
 
@@ -135,7 +142,7 @@ class GlossaryPlacement:
         def collect(number: int, found: list[Hypothesis]) -> None:
             if not given[number].is_placed or not found:
                 return answer(number, found)
-            waiting.append(self.sentence(pool, number, found, self.spec.nbest))
+            waiting.append(self.sentence(pool, number, found, self.setup.nbest))
             if len(waiting) == BATCH_SIZE:
                 answer_waiting()
 
@@ -144,12 +151,13 @@ class GlossaryPlacement:
         with self.forced_decoding.keeping(
             pool.source(i).tolist() for i in pool.sentences_to_decode() if given[i].is_placed
         ):
-            (self.draft if has_terms_alone else self.other_draft)(
+            searches = self.searches
+            (searches.draft if has_terms_alone else searches.constrained_draft)(
                 replace(pool, constraints=None if has_terms_alone else others), collect
             )
             answer_waiting()
         if left:
-            self.forced(
+            self.searches.forced(
                 replace(pool, to_decode=sorted(left)),
                 lambda number, found: answer(number, elsewhere(given[number], found)),
             )
@@ -234,7 +242,7 @@ class GlossaryPlacement:
             for sentence in sentences
             if sentence.nbest < min(SEARCHED, len(sentence.candidates))
             and any(sentence.incomplete(SEARCHED))
-            and not usable_hypotheses(pool, sentence, 1, self.meets(pool), self.spec.unk)
+            and not usable_hypotheses(pool, sentence, 1, self.meets(pool), self.setup.unk)
         ]
         if unsuited:
             for sentence in unsuited:
@@ -272,13 +280,13 @@ class GlossaryPlacement:
     def finish(self, pool: Pool, version: Version) -> None:
         """Add a scored version to those of its draft."""
         candidate, total = version.candidate, version.scores.sum()
-        rewarded = self.spec.scoring.rewarded(
+        rewarded = self.setup.scoring.rewarded(
             pool, torch.tensor([version.sentence.number], device=pool.length.device)
         ).cpu()[0]
         final = replace(
             candidate.draft,
             tokens=torch.tensor(version.tokens),
-            score=float(self.spec.scoring(total, len(version.tokens), rewarded)),
+            score=float(self.setup.scoring(total, len(version.tokens), rewarded)),
             positional_scores=version.scores,
             ending=None,
             placements=version.sentence.placements(candidate, version.rewrites),
@@ -313,7 +321,7 @@ class GlossaryPlacement:
             ends = source[: words[0]], source[words[-1] + 1 :]
             for mention in sentence.mentions:
                 term = [source[place] for place in mention.tokens]
-                open_terms.append((mention, ((*ends[0], *term, self.spec.eos), forced)))
+                open_terms.append((mention, ((*ends[0], *term, self.setup.eos), forced)))
         found = self.renderings([term for _, term in open_terms], pool.length.device, pool.bos)
         for (mention, _), phrases in zip(open_terms, found, strict=True):
             mention.renderings = phrases
@@ -440,7 +448,7 @@ class GlossaryPlacement:
                 known = candidate.scores.get(tuple(version.tokens))
                 version.scores = version.scores if known is None else known
                 is_new = version.tokens != candidate.draft.tokens.tolist()
-                if (is_new or is_answer) and self.spec.min_len < len(version.tokens) <= limit + 1:
+                if (is_new or is_answer) and self.setup.min_len < len(version.tokens) <= limit + 1:
                     out.append(version)
         return out
 
@@ -448,7 +456,7 @@ class GlossaryPlacement:
         """Return the usable hypotheses: the answer, which does not depend on how many are wanted,
         and those that score no better, best first; None where there is none."""
         count = len(sentence.candidates)
-        if not (out := usable_hypotheses(pool, sentence, count, self.meets(pool), self.spec.unk)):
+        if not (out := usable_hypotheses(pool, sentence, count, self.meets(pool), self.setup.unk)):
             return None
         best, *rest = out
         return [best, *sorted((h for h in rest if h.score <= best.score), key=lambda h: -h.score)]

@@ -40,7 +40,7 @@ from fairseq_ext.search.parallel.blocks import (
 )
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Schedule
-from fairseq_ext.search.scheduler import Request, Searcher, search_all
+from fairseq_ext.search.scheduler import Entry, Searcher, search_all
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Outputs:
 
 @dataclass(eq=False)
 class ParallelSearch(Searcher):
-    """Requests of one pool at a time.
+    """Entries of one pool at a time.
 
     Each has one hypothesis, or none if every word was forbidden.
     """
@@ -105,22 +105,22 @@ class ParallelSearch(Searcher):
         search_all(self.schedule, self, pool, 1, self.stats, answer)
 
     def clear(self) -> None:
-        """Drop all requests, also those of a call that an exception ended."""
-        self.request_of_sentence: dict[int, Request] = {}  # by pool number; live or ended
-        self.results: dict[Request, list[Hypothesis]] = {}  # of ended requests
+        """Drop all entries, also those of a call that an exception ended."""
+        self.entry_of_sentence: dict[int, Entry] = {}  # by pool number; live or ended
+        self.results: dict[Entry, list[Hypothesis]] = {}  # of ended entries
 
     @property
     def live(self) -> int:
-        return len(self.request_of_sentence)
+        return len(self.entry_of_sentence)
 
     @property
     def rows(self) -> int:
-        return len(self.request_of_sentence)
+        return len(self.entry_of_sentence)
 
-    def admit(self, requests: Sequence[Request]) -> None:
-        pool, decoder = requests[0].batch, self.reader.decoder
-        sentences = [request.sentence for request in requests]
-        if not self.request_of_sentence:
+    def admit(self, entries: Sequence[Entry]) -> None:
+        pool, decoder = entries[0].batch, self.reader.decoder
+        sentences = [entry.sentence for entry in entries]
+        if not self.entry_of_sentence:
             refuse(pool)
             self.pool, self.state, self.read = pool, Rows.start(pool, []), np.zeros(0, np.int64)
             self.method.start(pool)
@@ -134,13 +134,13 @@ class ParallelSearch(Searcher):
             Rows.join(fresh, self.state),
             np.concatenate([fresh.length, self.read]),
         )
-        self.request_of_sentence |= zip(sentences, requests, strict=True)
+        self.entry_of_sentence |= zip(sentences, entries, strict=True)
         self.last: Outputs | None = None
         # a single sentence of a pool has a compiled twin
         self.single_decoding: Iterator[Iteration | Decoded] | None = None
         self.is_alone = len(pool.sentences_to_decode()) == 1
 
-    def step(self, most: int = 1) -> list[Request]:
+    def step(self, most: int = 1) -> list[Entry]:
         if self.is_alone and (ended := self.step_alone(most)) is not None:
             return ended
         for _ in range(most):
@@ -148,7 +148,7 @@ class ParallelSearch(Searcher):
                 return ended
         return []
 
-    def step_alone(self, most: int) -> list[Request] | None:
+    def step_alone(self, most: int) -> list[Entry] | None:
         """Do the step for a single sentence in compiled code; None without the compiled library."""
         if self.single_decoding is None:
             every = self.trace is not None or most == 1
@@ -168,7 +168,7 @@ class ParallelSearch(Searcher):
         self.is_alone = False
         return None
 
-    def end_alone(self, decoded: Decoded) -> list[Request]:
+    def end_alone(self, decoded: Decoded) -> list[Entry]:
         """Finish the single sentence after the twin has decoded it."""
         self.stats.decoder_calls += decoded.calls
         self.stats.decoder_rows += decoded.calls
@@ -176,14 +176,14 @@ class ParallelSearch(Searcher):
         self.counts.count(
             decoded.calls, decoded.calls, decoded.committed, decoded.offered, decoded.accepted
         )
-        request = self.request_of_sentence[int(self.state.live[0])]
-        self.results[request] = (
+        entry = self.entry_of_sentence[int(self.state.live[0])]
+        self.results[entry] = (
             [] if decoded.all_banned else [self.hypothesis(self.state, 0, self.pool, decoded.dtype)]
         )
-        return [request]
+        return [entry]
 
-    def step_rows(self) -> list[Request]:
-        """Make one call of the decoder: every row gets at least one token. Return the requests that
+    def step_rows(self) -> list[Entry]:
+        """Make one call of the decoder: every row gets at least one token. Return the entries that
         have ended.
         """
         pool, rows, eos = self.pool, self.state, self.reader.processors.eos
@@ -231,9 +231,9 @@ class ParallelSearch(Searcher):
         # every word was forbidden
         all_banned = ((score == -np.inf) & (np.arange(w) < count[:, None])).any(1)
         done = (finished & (count == verified)) | all_banned
-        ended = [self.request_of_sentence[int(rows.live[r])] for r in done.nonzero()[0]]
-        for request, r in zip(ended, done.nonzero()[0].tolist(), strict=True):
-            self.results[request] = (
+        ended = [self.entry_of_sentence[int(rows.live[r])] for r in done.nonzero()[0]]
+        for entry, r in zip(ended, done.nonzero()[0].tolist(), strict=True):
+            self.results[entry] = (
                 [] if all_banned[r] else [self.hypothesis(rows, r, pool, best.dtype)]
             )
         self.read = read
@@ -241,21 +241,21 @@ class ParallelSearch(Searcher):
             self.keep_rows(~done)
         return ended
 
-    def take(self, request: Request) -> list[Hypothesis]:
-        del self.request_of_sentence[request.sentence]
-        return self.results.pop(request)
+    def take(self, entry: Entry) -> list[Hypothesis]:
+        del self.entry_of_sentence[entry.sentence]
+        return self.results.pop(entry)
 
-    def cancel(self, requests: Collection[Request]) -> None:
-        for request in requests:
-            del self.request_of_sentence[request.sentence]
-            self.results.pop(request, None)
-        if self.request_of_sentence and requests:  # else the next requests start with `clear`
-            self.keep_rows(np.isin(self.state.live, list(self.request_of_sentence)))
+    def cancel(self, entries: Collection[Entry]) -> None:
+        for entry in entries:
+            del self.entry_of_sentence[entry.sentence]
+            self.results.pop(entry, None)
+        if self.entry_of_sentence and entries:  # else the next entries start with `clear`
+            self.keep_rows(np.isin(self.state.live, list(self.entry_of_sentence)))
 
-    def common_prefix(self, request: Request) -> list[int]:
+    def common_prefix(self, entry: Entry) -> list[int]:
         if self.last is None:
             return []
-        r, i = (live.tolist().index(request.sentence) for live in (self.state.live, self.last.live))
+        r, i = (live.tolist().index(entry.sentence) for live in (self.state.live, self.last.live))
         end = int(self.last.length[i]) + 1
         return [
             *self.state.tokens[r, 1:end].tolist(),

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_ext.kernels.beam import CompiledBatch, SearchResult
 from fairseq_ext.search.compiled import CompiledSearch
-from fairseq_ext.search.scheduler import Request
+from fairseq_ext.search.scheduler import Entry
 
 CHANGES = ("admit", "set_aside", "join", "resume")
 
@@ -171,7 +171,7 @@ class StepCosts:
             del self.search.admit, self.search.batch.run_steps
 
     def measured_sources(self, search: CompiledSearch, admit: Callable) -> Callable:
-        def call(requests: Sequence[Request]) -> None:
+        def call(requests: Sequence[Entry]) -> None:
             admit(requests)
             for request in requests:
                 self.source[search.sentences[request]] = int(request.batch.length[request.sentence])

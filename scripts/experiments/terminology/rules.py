@@ -34,7 +34,7 @@ import sacrebleu  # noqa: E402
 from searches import command_line, model_flags, quiet, read_text, run_script  # noqa: E402
 from write_up import table  # noqa: E402
 
-from fairseq_ext.search.constraints.placement import Driver, GlossaryPlacement  # noqa: E402
+from fairseq_ext.search.constraints.placement import Driver, GlossaryPlacement, Searches  # noqa: E402
 from fairseq_ext.search.finished import Hypothesis, OnFinal  # noqa: E402
 from fairseq_ext.search.pool import Pool  # noqa: E402
 from fairseq_ext.translator import Translator  # noqa: E402
@@ -228,8 +228,8 @@ class Set:
         pairs = list(zip(*read_text(Path(text), src, tgt), strict=True))[:limit]
         init = GlossaryPlacement.__init__
 
-        def wrapped(self: GlossaryPlacement, draft: Driver, *rest: Any) -> None:
-            init(self, remembering(draft), *rest)
+        def wrapped(self: GlossaryPlacement, searches: Searches, *rest: Any) -> None:
+            init(self, searches._replace(draft=remembering(searches.draft)), *rest)
 
         GlossaryPlacement.__init__ = wrapped  # type: ignore[method-assign]
         self.translator = Translator(**flags, glossary=glossary)

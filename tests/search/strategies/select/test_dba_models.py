@@ -19,7 +19,7 @@ from statistics import mean
 import pytest
 import torch
 from fairseq.token_generation_constraints import pack_constraints
-from models import alone, batch, build, dictionary, generators, run, same
+from models import alone, batch, build, dictionary, generators, requests_of, run, same
 from required_phrases import required_phrases
 from sizes import covering, drawn
 
@@ -42,7 +42,7 @@ def random_phrases(draw: random.Random, *lengths: int) -> list[list[int]]:
 
 
 def constrained(sample: dict, constraints: list[SentenceConstraints]) -> dict:
-    return {**sample, "sentence_constraints": constraints}
+    return {**sample, "requests": requests_of(constraints)}
 
 
 def tokens(nbest: list[dict]) -> list[list[int]]:

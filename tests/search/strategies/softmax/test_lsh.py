@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from models import batch, build, dictionary, generators, run
+from models import batch, build, dictionary, generators, requests_of, run
 from required_phrases import required_phrases
 from sizes import covering, drawn
 
@@ -183,7 +183,7 @@ def test_constraints_and_prefixes_are_on_the_list(way, select, share):
         SentenceConstraints(required_phrases(((phrase,),), ("x",))),
         *[SentenceConstraints() for _ in LENGTHS[1:]],
     ]
-    found = run(ours, {**batch(LENGTHS, words=WORDS), "sentence_constraints": given})
+    found = run(ours, {**batch(LENGTHS, words=WORDS), "requests": requests_of(given)})
     assert all(met(h["tokens"].tolist(), given[0], ordered=False) == [True] for h in found[0])
     prefix = torch.tensor([[400, 401]] * len(LENGTHS))
     for nbest in run(ours, batch(LENGTHS, words=WORDS), prefix_tokens=prefix):

@@ -1,0 +1,234 @@
+"""What stands around the search, as one list (`STEPS`).
+
+A driver is a function of a pool and of a callback for each sentence that is final. The innermost is
+the search that --decoding names. Each step that the flags need is a driver around it, which calls
+the one before with other constraints or another length limit.
+
+| step | when |
+| --- | --- |
+| LengthRetry | --select dba with --stop early: the best hypothesis has reached the length limit |
+| TwoSearches | --constraint-compete search: a sentence has required phrases |
+| GlossaryPlacement | --glossary-placement align: a sentence has terms |
+| GraphWriter | --ddg-dir: always |
+
+`SentenceSteps` takes the same steps for sentences that come one by one, as those of an engine do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar
+
+from fairseq_ext.model.stock import FairseqBackend
+from fairseq_ext.plugin.search_setup import build
+from fairseq_ext.search.compiled import without_constraints
+from fairseq_ext.search.constraints.drafts import SEARCHED, elsewhere
+from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
+from fairseq_ext.search.constraints.placement import Driver, GlossaryPlacement, Searches
+from fairseq_ext.search.constraints.two_searches import TwoSearches
+from fairseq_ext.search.finished import Hypothesis
+from fairseq_ext.search.parallel.driver import ParallelSearch
+from fairseq_ext.search.phrases.segmenter import TargetText
+from fairseq_ext.search.phrases.sentence import Meets
+from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.protocols import Setup
+from fairseq_ext.search.registry import chosen
+from fairseq_ext.search.request import Request
+from fairseq_ext.search.scheduler import Entry
+from fairseq_ext.search.settings import Settings
+from fairseq_ext.search.strategies.decoding._parallel import ParallelFlags
+from fairseq_ext.search.strategies.select.dba import DBAFlags
+from fairseq_ext.search.strategies.stop.early import LengthRetry
+
+D = TypeVar("D")
+
+
+@dataclass
+class Steps:
+    """The steps of one setup, made for it.
+
+    meets: returns the function that counts the constraints that a hypothesis of a pool meets;
+    decoded: returns target symbols as text; text: returns the generator's `target_text`, None if no
+    terms are placed.
+    """
+
+    setup: Setup
+    meets: Callable[[Pool], Meets]
+    decoded: Callable[[str], str]
+    text: Callable[[], TargetText] | None
+    drivers: list[Driver] = field(default_factory=list)  # the search, then the steps around it
+
+    @property
+    def search(self) -> Driver:
+        """The search that --decoding names."""
+        return self.drivers[0]
+
+    @property
+    def driver(self) -> Driver:
+        """The outermost step."""
+        return self.drivers[-1]
+
+    def find(self, kind: type[D]) -> D | None:
+        """Return the step of a kind, None if the flags do not need it."""
+        return next((each for each in self.drivers if isinstance(each, kind)), None)
+
+
+class Step(NamedTuple):
+    """A step. applies: whether the flags need it; make: returns it around `steps.driver`."""
+
+    applies: Callable[[Steps], bool]
+    make: Callable[[Steps], Driver]
+
+
+def steps_of(steps: Steps, until: Step | None = None) -> Steps:
+    """Return the steps with their drivers. until: leave out this step and those around it."""
+    settings = steps.setup.settings
+    steps.drivers = [build(chosen(settings, "decoding"), steps.setup)]
+    for step in STEPS:
+        if step is until:
+            break
+        if step.applies(steps):
+            steps.drivers.append(step.make(steps))
+    return steps
+
+
+def is_forced(settings: Settings) -> bool:
+    """Return whether required phrases are forced into hypotheses that may end too late."""
+    return [settings.choice(point) for point in ("select", "stop", "decoding")] == [
+        "dba",
+        "early",
+        "beam",
+    ]
+
+
+def searches_twice(settings: Settings) -> bool:
+    """Return whether sentences are searched without some of their phrases, too."""
+    compete = settings.get(DBAFlags).constraint_compete
+    return settings.choice("select") == "dba" and compete == "search"
+
+
+def placement(steps: Steps) -> GlossaryPlacement:
+    """Return the placement of terms: drafts are searched with longer n-best lists, to choose
+    from."""
+    setup = steps.setup
+    drafts = replace(setup, nbest=min(setup.k, max(setup.nbest, SEARCHED)))
+    searches = Searches(
+        steps_of(replace(steps, setup=without_constraints(drafts)), STEPS[0]).search,
+        steps_of(replace(steps, setup=drafts), PLACEMENT).driver,
+        steps.driver,
+    )
+    attending = setup.decoder.attending_copy()
+    reading = FairseqBackend(setup.models, cached=False) if attending is None else attending
+    score = ForcedDecoding(
+        reading,
+        attending is not None,
+        setup.dictionary,
+        setup.settings.command.left_pad_source,
+        setup.stats,
+        setup.temperature,
+    )
+    assert steps.text is not None
+    return GlossaryPlacement(searches, score, setup, steps.text, steps.meets)
+
+
+def graph_writer(steps: Steps) -> Driver:
+    """Return the writer of graphs, which needs source tokens and belongs to parallel decoding."""
+    from fairseq_ext.search.parallel.graph import GraphWriter  # few runs need it
+
+    setup, search = steps.setup, steps.driver
+    settings, source = setup.settings, setup.source_dictionary
+    folder, method = settings.get(ParallelFlags).ddg_dir, settings.choice("decoding")
+    assert folder is not None and source is not None and isinstance(search, ParallelSearch)
+    return GraphWriter(search, folder, method, source, setup.dictionary, steps.decoded)
+
+
+PLACEMENT = Step(lambda steps: steps.text is not None, placement)
+STEPS = (
+    Step(
+        lambda steps: is_forced(steps.setup.settings),
+        lambda steps: LengthRetry(steps.search, steps.meets, steps.setup.min_len),
+    ),
+    Step(
+        lambda steps: searches_twice(steps.setup.settings),
+        lambda steps: TwoSearches(steps.search, steps.driver, steps.meets, steps.setup.nbest),
+    ),
+    PLACEMENT,
+    Step(
+        lambda steps: steps.setup.settings.get(ParallelFlags).ddg_dir is not None,
+        graph_writer,
+    ),
+)
+
+
+# ---- One sentence at a time
+
+
+@dataclass(eq=False, kw_only=True)
+class RequestEntry(Entry):
+    """A request in the search. searched: the request as the search has it, with fewer constraints
+    while a draft is searched."""
+
+    request: Request
+    searched: Request
+    requested: int  # hypotheses of its answer; its search may keep more
+    started: float = 0.0  # time.monotonic()
+    reported: int = 0  # tokens of the prefix that has been reported
+    room: int | None = None  # most tokens of a search that is repeated (LengthRetry)
+    long: list[Hypothesis] = field(default_factory=list)  # what the first one has returned
+
+    @property
+    def is_draft(self) -> bool:
+        """Whether the search leaves out terms that are placed afterwards."""
+        return self.searched is not self.request
+
+
+class SentenceSteps:
+    """The steps of a generator for sentences that are searched one by one. pool_of: returns a
+    request as a pool of its own."""
+
+    def __init__(self, generator: Any, pool_of: Callable[[Request], Pool]):
+        self.generator, self.pool_of = generator, pool_of
+        self.shorter: LengthRetry | None = generator.steps.find(LengthRetry)
+        self.placement: GlossaryPlacement | None = generator.steps.find(GlossaryPlacement)
+
+    def entry(self, number: int, request: Request, nbest: int) -> RequestEntry:
+        """Return the entry of a request that is `prepared`, with which its first search begins."""
+        k = self.generator.setup.k
+        searched, constraints = request, request.all_constraints
+        most = nbest if self.generator.bayes_risk is None else k
+        if constraints.is_placed:
+            searched = replace(request, constraints=constraints.without_terms())
+            most = min(k, max(nbest, SEARCHED))
+        return RequestEntry(number, most, most, request=request, searched=searched, requested=nbest)
+
+    def may_repeat(self, entry: RequestEntry) -> bool:
+        """Return whether a sentence may be searched again after this search."""
+        repeats = self.shorter is not None and bool(entry.request.all_constraints.required)
+        return entry.is_draft or repeats
+
+    def settle(
+        self, entry: RequestEntry, pool: Pool, sentence: int, found: list[Hypothesis]
+    ) -> list[Hypothesis] | None:
+        """Return the hypotheses of a sentence, with their outcomes, after a search has found these;
+        None if the entry is to be searched again, as it is now."""
+        if self.shorter is not None and entry.room is not None:
+            found, entry.room = self.shorter.choose(pool, sentence, entry.long, found), None
+        elif (
+            self.shorter is not None
+            and (room := self.shorter.retry_limit(pool, sentence, found)) is not None
+        ):
+            entry.room, entry.long = room, found
+            return None
+        if self.placement is not None and entry.is_draft and found:
+            pool, sentence = self.pool_of(entry.request), 0
+            placed = self.placement.sentence(pool, 0, found, entry.requested)
+            with_terms = self.placement.placed(pool, [placed])[0]
+            if with_terms is None:
+                entry.searched = entry.request
+                entry.nbest = entry.most = entry.requested
+                return None
+            found = with_terms
+        elif self.placement is not None and entry.request.all_constraints.is_placed:
+            found = elsewhere(entry.request.all_constraints, found)
+        return self.generator.answer(pool, sentence, found)

@@ -1,0 +1,53 @@
+"""One sentence on its way from an entry point to the search (`Request`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
+
+
+@dataclass(frozen=True)
+class GlossaryFile:
+    """A glossary on disk, as one version of it: another version has another digest."""
+
+    path: str
+    digest: str
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Request:
+    """One sentence to translate, and what its caller wants of it.
+
+    Each entry point makes it in one function: fairseq-interactive of a typed line, fairseq-generate
+    of a sentence of its data set, `Translator` of a line of a call, `Engine` (and so the server) of
+    a request, a corpus run of a line of a file. Queues, messages and batches have it as it is; the
+    process that searches adds the tokens and the constraints, once
+    (`Sentences.with_constraints`).
+    """
+
+    number: int = 0  # of the sentence, from 0: samples, drafts and lines of files depend on it
+    source: str = ""  # as text; "" for speech, and for a sentence of a data set
+    # its own constraints, as search/constraints/lines.py reads them: constraints, any_of, avoid,
+    # prefix, allowed
+    fields: dict[str, Any] | None = None
+    glossaries: tuple[GlossaryFile, ...] = ()
+    # source term and target term (or a|b), of this request alone
+    terms: tuple[tuple[str, str], ...] = ()
+    nbest: int | None = None  # hypotheses of its answer; None: as many as --nbest says
+    seed: int | None = None  # of its samples; None: that of the flags
+    languages: tuple[str, str] | None = None  # source and target; None: those of the flags
+    align: bool = False  # whether words of hypotheses are aligned with words of the source
+    streams: bool = False  # whether partial results are sent
+    submitted: float = 0.0  # time.monotonic()
+    # ---- of the process that searches
+    tokens: Tensor | None = None  # (L,) of the source, EOS included
+    constraints: SentenceConstraints | None = None  # with those of the flags' files
+
+    @property
+    def all_constraints(self) -> SentenceConstraints:
+        """The constraints, empty ones if it has none."""
+        return EMPTY if self.constraints is None else self.constraints
