@@ -144,7 +144,8 @@ class Echo:
         self.calls += 1
         errors = [error_entry(shard, s.number, s.id, *s.error) for s in sentences if s.error]
         lines = [
-            json.dumps({"id": s.id, "hypotheses": [] if s.error else [s.source.upper()]}) + "\n"
+            json.dumps({"id": s.id, "hypotheses": [] if s.error else [s.request.source.upper()]})
+            + "\n"
             for s in sentences
         ]
         stats = Stats(sentences=len(sentences) - len(errors), target_tokens=len(sentences))

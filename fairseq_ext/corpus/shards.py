@@ -14,6 +14,7 @@ import glob
 import json
 import os
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import astuple
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,13 +24,13 @@ from fairseq_ext.core.files import Lines
 from fairseq_ext.search.constraints.lines import (
     KEYS,
     NO_CONSTRAINTS,
-    fields_of,
     is_json,
     json_object,
     parse_json,
     parse_tabs,
+    text_constraints,
 )
-from fairseq_ext.search.request import Request
+from fairseq_ext.search.request import NO_TEXT, Request, TextConstraints
 
 CODECS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 KINDS = {".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
@@ -325,7 +326,7 @@ class ShardReader:
 
     def sentence(self, raw: Any) -> ShardLine:
         """Return the current line as a sentence; the problem of a bad line is in its `error`."""
-        source, identity, fields, error = "", None, None, None
+        source, identity, given, error = "", None, NO_TEXT, None
         is_text, where = self.shard.kind == "text", self.where()
         try:
             if raw is None:
@@ -333,15 +334,15 @@ class ShardReader:
                 error = "too long", reason
             elif is_text:
                 source = raw.rstrip(b"\r").decode("utf-8")
-                fields = self.fields({})
+                given = self.constraints({})
             else:
                 value = raw
                 if isinstance(raw, bytes):
                     text = raw.rstrip(b"\r").decode("utf-8")
                     value = json_object(text, where, (*self.names[:1], *KEYS))
                 identity = identity_of(value.get("id"))
-                source, fields = self.source_of(value), self.fields(value)
-            for text in texts_of((source, identity, fields)):
+                source, given = self.source_of(value), self.constraints(value)
+            for text in texts_of((source, identity, astuple(given))):
                 text.encode("utf-8")
         except UnicodeDecodeError as wrong:
             source = raw.decode("utf-8", "replace") if is_text else ""
@@ -353,7 +354,7 @@ class ShardReader:
         except UsageError as wrong:
             error, source = ("invalid line", str(wrong)), source if is_text else ""
         identity = self.number + 1 if identity is None else identity
-        request = Request(self.number, source, None if error else fields)
+        request = Request(self.number, source, NO_TEXT if error else given)
         return ShardLine(request, identity, error)
 
     def source_of(self, value: dict[str, Any]) -> str:
@@ -366,11 +367,11 @@ class ShardReader:
             )
         return source
 
-    def fields(self, value: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the constraint fields of an object or row together with those of the constraints
-        file; None for none."""
+    def constraints(self, value: dict[str, Any]) -> TextConstraints:
+        """Return the constraints of an object or row, and those of the constraints file."""
         own = {key: value[key] for key in KEYS if value.get(key) is not None}
-        found, lines = [fields_of(own, self.where())] if own else [], self.constraint_lines
+        found = text_constraints(own, self.where()) if own else NO_TEXT
+        lines = self.constraint_lines
         if lines is not None:
             if self.number >= len(lines):
                 raise UsageError(
@@ -378,9 +379,8 @@ class ShardReader:
                     "each sentence"
                 )
             if (line := lines[self.number]).strip(" "):
-                found.append(self.parse_constraints(line, lines.where(self.number)))
-        fields = {key: [entry for part in found for entry in part[key]] for key in KEYS}
-        return fields if any(fields.values()) else None
+                found += self.parse_constraints(line, lines.where(self.number))
+        return found
 
 
 def identity_of(value: Any) -> Any:

@@ -38,14 +38,13 @@ from fairseq_ext.engine.jobs import (
     Partial,
     Work,
     check_request,
-    fields_or_none,
     plain,
 )
 from fairseq_ext.engine.loop import Loop
 from fairseq_ext.engine.text import TextRequest
 from fairseq_ext.plugin.loading.settings import checked, text_of
 from fairseq_ext.search.constraints.from_python import ListOf, Phrases, is_empty, items
-from fairseq_ext.search.constraints.lines import fields_of
+from fairseq_ext.search.constraints.lines import text_constraints
 from fairseq_ext.search.report import Report
 from fairseq_ext.search.request import GlossaryFile, Request
 from fairseq_ext.text.formats import Format, check_text, passes
@@ -177,7 +176,7 @@ class Engine:
         request = Request(
             number,
             plain(source),
-            plain(fields_or_none(fields_of(given, "the request"))),
+            text_constraints(given, "the request"),
             tuple(glossaries),
             plain(tuple((terms or {}).items())),
             nbest,

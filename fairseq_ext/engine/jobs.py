@@ -97,8 +97,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(map(plain, value))
     return value
-
-
-def fields_or_none(fields: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the constraint fields of a request; None if they require nothing."""
-    return dict(fields) if any(fields.values()) else None

@@ -70,7 +70,7 @@ class Requirements:
         """
         sentences = self.translator.sentences
         if not sentences.constrained:
-            if request.fields or request.glossaries or request.terms:
+            if request.given or request.glossaries or request.terms:
                 raise UsageError(self.no_constraints or "this engine takes no constraints")
             return request
         glossaries = self.named(request)
@@ -128,12 +128,8 @@ class Requirements:
 
     def of_empty(self, request: Request) -> list[ConstraintReport]:
         """Return the constraints of a request whose source is empty: all unmet."""
-        fields, reason = request.fields or {}, "the source is empty"
-        phrases = [
-            *fields.get("constraints", []),
-            *("|".join(texts) for texts in fields.get("any_of", [])),
-            *fields.get("prefix", []),
-        ]
+        given, reason = request.given, "the source is empty"
+        phrases = [*given.constraints, *map("|".join, given.any_of), *given.prefix]
         return [ConstraintReport(phrase=each, met=False, reason=reason) for each in phrases]
 
     def report(self, request: Request, best: Translation) -> list[ConstraintReport]:

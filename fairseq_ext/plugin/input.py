@@ -29,7 +29,7 @@ from fairseq_ext.search.constraints.lines import from_packed, parse_tabs
 from fairseq_ext.search.constraints.required import check_phrases
 from fairseq_ext.search.phrases.sentence import Phrase, SentenceConstraints
 from fairseq_ext.search.registry import refills
-from fairseq_ext.search.request import Request
+from fairseq_ext.search.request import NO_TEXT, Request
 from fairseq_ext.search.settings import Settings
 
 
@@ -198,12 +198,12 @@ class InteractiveLines(BadSentences):
     ) -> Request:
         """Return the request of a line of the buffer with its constraints, also those that are
         typed after it (raises UsageError)."""
-        where, own, words = f"line {request.number + 1} of the input", None, None
+        where, own, given = f"line {request.number + 1} of the input", None, NO_TEXT
         if packed is not None and not self.phrases:  # a program of others has read them
             own = from_packed(packed[place], self.task.target_dictionary, request.number)
         elif packed is not None and self.phrases[place]:
-            words = parse_tabs(self.phrases[place], where)
-        request = replace(request, fields=words, tokens=tokens)
+            given = parse_tabs(self.phrases[place], where)
+        request = replace(request, given=given, tokens=tokens)
         return self.sentences.with_constraints(request, where, own)
 
     def refuse(self, error: UsageError, place: int) -> bool:

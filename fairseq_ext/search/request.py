@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
@@ -16,6 +15,33 @@ class GlossaryFile:
 
     path: str
     digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class TextConstraints:
+    """A sentence's own constraints as text, in which every entry point gives them
+    (search/constraints/lines.py reads them from a line, a JSON object, and so on)."""
+
+    constraints: tuple[str, ...] = ()  # phrases that must appear
+    any_of: tuple[tuple[str, ...], ...] = ()  # constraints that any one of several phrases meets
+    avoid: tuple[str, ...] = ()  # phrases that must not appear
+    prefix: tuple[str, ...] = ()  # the beginning of the translation; one at most
+    allowed: tuple[str, ...] = ()  # the output is one of these; none: any output
+
+    def __bool__(self) -> bool:
+        return any((self.constraints, self.any_of, self.avoid, self.prefix, self.allowed))
+
+    def __add__(self, other: TextConstraints) -> TextConstraints:
+        return TextConstraints(
+            self.constraints + other.constraints,
+            self.any_of + other.any_of,
+            self.avoid + other.avoid,
+            self.prefix + other.prefix,
+            self.allowed + other.allowed,
+        )
+
+
+NO_TEXT = TextConstraints()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -31,9 +57,7 @@ class Request:
 
     number: int = 0  # of the sentence, from 0: samples, drafts and lines of files depend on it
     source: str = ""  # as text; "" for speech, and for a sentence of a data set
-    # its own constraints, as search/constraints/lines.py reads them: constraints, any_of, avoid,
-    # prefix, allowed
-    fields: dict[str, Any] | None = None
+    given: TextConstraints = NO_TEXT  # its own constraints
     glossaries: tuple[GlossaryFile, ...] = ()
     # source term and target term (or a|b), of this request alone
     terms: tuple[tuple[str, str], ...] = ()

@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from fairseq_ext.core.errors import UsageError, cut
-from fairseq_ext.search.constraints.lines import KEYS, fields_of
+from fairseq_ext.search.constraints.lines import KEYS, text_constraints
 from fairseq_ext.search.report import Report, as_json, shown
 from fairseq_ext.search.request import GlossaryFile
 from fairseq_ext.serve.bodies import checked, read_json
@@ -106,7 +106,7 @@ class Fields(BaseModel):
     @classmethod
     def phrases(cls, value: object, info: ValidationInfo) -> object:
         if value is not None:
-            fields_of({str(info.field_name): value}, str(info.context))
+            text_constraints({str(info.field_name): value}, str(info.context))
         return value
 
     @field_validator("glossary", mode="before")

@@ -48,7 +48,9 @@ def test_only_packed_shards_need_pyarrow(tmp_path, monkeypatch):
     (tmp_path / "a").write_text("eins\n")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     shards = [Shard(str(tmp_path / name), "a") for name in ("a", packed.name, "a.parquet")]
-    assert [s.source for unit in ShardReader(shards[0]).units(9, []) for s in unit] == ["eins"]
+    assert [s.request.source for unit in ShardReader(shards[0]).units(9, []) for s in unit] == [
+        "eins"
+    ]
     assert columns_of(shards[2]) is None
     for shard in shards[1:]:
         with pytest.raises(
@@ -65,7 +67,7 @@ def test_text_is_cut_at_line_feeds_alone(tmp_path, suffix, end):
         tmp_path / f"a.txt{suffix}",
         ("\ufeff" + "\n".join([LINES[0] + "\r", *LINES[1:]]) + end).encode(),
     )
-    assert [(s.number, s.id, s.source) for s in read(path)] == [
+    assert [(s.number, s.id, s.request.source) for s in read(path)] == [
         (i, i + 1, line) for i, line in enumerate(LINES)
     ]
 
@@ -75,7 +77,7 @@ def test_blocks_may_end_anywhere(tmp_path, monkeypatch):
     for size in range(1, 12):
         monkeypatch.setattr(reading, "BLOCK", size)
         reader = ShardReader(Shard(str(tmp_path / "a"), "a"))
-        assert [s.source for unit in reader.units(2, []) for s in unit] == LINES
+        assert [s.request.source for unit in reader.units(2, []) for s in unit] == LINES
         assert reader.position == pytest.approx(reader.size, abs=1.5)
 
 
@@ -85,7 +87,7 @@ def test_several_gzip_members_are_one_file(tmp_path):
     (tmp_path / "c.gz").write_bytes(
         (tmp_path / "a.gz").read_bytes() + (tmp_path / "b.gz").read_bytes()
     )
-    assert [s.source for s in read(tmp_path / "c.gz")] == ["eins", "zwei"]
+    assert [s.request.source for s in read(tmp_path / "c.gz")] == ["eins", "zwei"]
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 100])
@@ -110,7 +112,7 @@ def test_a_bad_line_is_reported_by_its_number_and_costs_no_other(tmp_path, monke
     for block in (7, 1 << 20):
         monkeypatch.setattr(reading, "BLOCK", block)
         found = read(tmp_path / "a")
-        assert [s.source for s in found] == ["eins", "zw\ufffdei", "", "", "vier"]
+        assert [s.request.source for s in found] == ["eins", "zw\ufffdei", "", "", "vier"]
         assert [s.error and s.error[0] for s in found] == [
             None,
             "invalid UTF-8",
@@ -151,7 +153,7 @@ def test_jsonl_carries_ids_and_constraints(tmp_path):
     assert found[1][1:] == ("zwei", 2, None, None)
     assert found[2].error[0] == "invalid line"
     assert 'no string in "allowed", so no output would be allowed' in found[2].error[1]
-    assert read(tmp_path / "a.jsonl", source_field="domain")[1].source == "x"
+    assert read(tmp_path / "a.jsonl", source_field="domain")[1].request.source == "x"
 
 
 def test_parquet_has_the_same_as_columns(tmp_path):
@@ -163,19 +165,16 @@ def test_parquet_has_the_same_as_columns(tmp_path):
     }
     pyarrow.parquet.write_table(pyarrow.table(rows), tmp_path / "a.parquet", row_group_size=2)
     found = read(tmp_path / "a.parquet")
-    assert [(s.source, s.id) for s in found] == [("a", 7), ("b", 8), ("", 9)]
-    assert (
-        found[0].fields["constraints"] == ["x"]
-        and found[1].fields is None
-        and found[2].error[0] == "invalid line"
-    )
+    assert [(s.request.source, s.id) for s in found] == [("a", 7), ("b", 8), ("", 9)]
+    assert found[0].request.given.constraints == ("x",) and not found[1].request.given
+    assert found[2].error[0] == "invalid line"
 
 
 def test_a_constraints_file_goes_line_by_line(tmp_path):
     path = write_text(tmp_path / "a", ["eins", "zwei", "drei"])
     (tmp_path / "c.tsv").write_text("one\ttwo words\n\nthree\t\t\n")
     first, second, third = read_with(path, tmp_path / "c.tsv")
-    assert first.fields["constraints"] == ["one", "two words"] and second.fields is None
+    assert first.request.given.constraints == ("one", "two words") and not second.request.given
     assert third.error[0] == "invalid line" and "has an empty phrase" in third.error[1]
     (tmp_path / "c.tsv").write_text("one\n")
     with pytest.raises(UsageError, match="has 1 line and .* has 3 sentences"):

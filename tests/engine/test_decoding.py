@@ -19,6 +19,7 @@ from fairseq_ext.kernels.beam import SearchResult
 from fairseq_ext.kernels.library import library
 from fairseq_ext.search.compiled import CompiledSearch
 from fairseq_ext.search.constraints.glossary import places_terms
+from fairseq_ext.search.constraints.lines import text_constraints
 from fairseq_ext.search.interpreted import LoopSearch
 from fairseq_ext.search.report import Report, Translation
 from fairseq_ext.search.request import GlossaryFile, Request
@@ -49,15 +50,9 @@ def translator() -> Translator:
 
 
 def job(source: str, streams: bool = False, nbest: int | None = None, **fields) -> Request:
-    given = {"constraints": [], "any_of": [], "avoid": [], "prefix": []} | fields
-    return Request(
-        0,
-        source,
-        given if any(given.values()) else None,
-        nbest=nbest,
-        streams=streams,
-        submitted=time.monotonic(),
-    )
+    now = time.monotonic()
+    given = text_constraints(fields, "the request")
+    return Request(0, source, given, nbest=nbest, streams=streams, submitted=now)
 
 
 def answers(decoding: Decoding, jobs: list[Request]) -> list:
@@ -73,13 +68,14 @@ def answers(decoding: Decoding, jobs: list[Request]) -> list:
 
 def same_as_alone(translator: Translator, each: Request, answer: Report) -> None:
     """The answer has the hypotheses that the offline API finds for the sentence alone."""
-    fields = each.fields or {}
-    given = {
-        "constraints": [[*fields.get("constraints", []), *fields.get("any_of", [])]],
-        "avoid": [fields.get("avoid", [])],
-        "prefixes": [(fields.get("prefix") or [None])[0]],
+    given = each.given
+    constraints = {
+        "constraints": [[*given.constraints, *given.any_of]],
+        "avoid": [given.avoid],
+        "prefixes": [next(iter(given.prefix), None)],
     }
-    expected = translator.translate([each.source], nbest=each.nbest, **(given if fields else {}))[0]
+    more = constraints if given else {}
+    expected = translator.translate([each.source], nbest=each.nbest, **more)[0]
     assert [h.tokens for h in answer.hypotheses] == [h.tokens for h in expected]
     assert [h.text for h in answer.hypotheses] == [h.text for h in expected]
     assert [h.score for h in answer.hypotheses] == pytest.approx(
@@ -140,7 +136,7 @@ def random_job(draw: random.Random) -> Request:
         }
         fields["avoid"] = [draw.choice([word for word in WORDS if word not in taken])]
     if draw.random() < 0.2:
-        fields["prefix"] = ["My"]
+        fields["prefix"] = "My"
     return job(draw.choice(LINES), draw.random() < 0.5, draw.choice([None, 1, 3, 5]), **fields)
 
 
@@ -196,7 +192,7 @@ def test_phrases_of_live_requests_outlast_others_that_leave_and_start(translator
     """In the loop (banned phrases), one request leaves while the next one runs; then one starts in
     compiled steps, with phrases too."""
     decoding = load({**FLAGS, "stream_width": 4})
-    short = job("Ja.", prefix=["My"], constraints=["port"])
+    short = job("Ja.", prefix="My", constraints=["port"])
     long = job(
         max(LINES, key=len),
         constraints=["very not very not", "patient the patient", "employee", "port"],
@@ -245,7 +241,7 @@ def test_requests_next_to_others_get_their_own_answers_under_other_flags(flags):
         jobs += [
             job(LINES[0], constraints=["very"]),
             job(LINES[1], avoid=["very"]),
-            job(LINES[2], prefix=["My"]),
+            job(LINES[2], prefix="My"),
         ]
     for each, answer in zip(jobs, answers(decoding, jobs), strict=True):
         same_as_alone(translator, each, answer)
@@ -420,7 +416,7 @@ REPORTS: dict[str, tuple[str, dict, dict, list[tuple[str, str, str]]]] = {
     ),
     "equal phrases": (
         LINES[0],
-        {"constraints": ["the", "the"], "prefix": ["My"]},
+        {"constraints": ["the", "the"], "prefix": "My"},
         {},
         [("My", "", ""), ("the", "", ""), ("the", "", "")],
     ),
@@ -483,7 +479,7 @@ def test_a_report_has_each_phrase_once_and_where_it_stands(decoding, name):
 def test_a_place_serves_one_of_equal_terms(decoding, terms, held):
     """The text is given, so that what a search makes of these terms is of no account."""
     text = {"house": "The house has a port."}.get(held[0], "The patient has a port.")
-    requested = Request(0, PORT, None, terms=tuple(terms.items()))
+    requested = Request(0, PORT, terms=tuple(terms.items()))
     requirements = decoding.requirements
     tokens = decoding.translator.encode(requested.source)
     requested = requirements.with_constraints(replace(requested, tokens=tokens))
@@ -529,7 +525,7 @@ def test_a_glossary_is_read_once_and_again_when_it_has_changed(decoding, tmp_pat
     def with_terms(content: str) -> Request:
         path.write_text(content, encoding="utf-8")
         digest = hashlib.sha256(content.encode()).hexdigest()
-        return Request(0, PORT, None, (GlossaryFile(str(path), digest),))
+        return Request(0, PORT, glossaries=(GlossaryFile(str(path), digest),))
 
     first = with_terms("Port\thouse\n")
     (answer,) = answers(decoding, [first])

@@ -24,7 +24,7 @@ from fairseq_ext.engine.jobs import Work
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.search.checks import refused_by_engine
 from fairseq_ext.search.report import Report
-from fairseq_ext.search.request import GlossaryFile, Request
+from fairseq_ext.search.request import GlossaryFile, Request, TextConstraints
 
 FLAGS = demo_model.FLAGS | dict(beam=2)
 LINES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()[:6]
@@ -46,7 +46,7 @@ def job(source: str) -> Request:
     return Request(
         0,
         source,
-        {"constraints": ["the"], "any_of": [], "avoid": [], "prefix": []},
+        TextConstraints(("the",)),
         submitted=time.monotonic(),
     )
 

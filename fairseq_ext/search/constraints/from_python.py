@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from fairseq_ext.core.errors import UsageError, counted, cut
-from fairseq_ext.search.request import Request
+from fairseq_ext.search.request import NO_TEXT, Request, TextConstraints
 
 Entry = TypeVar("Entry", covariant=True)
 
@@ -79,15 +79,15 @@ class Call:
         Errors: UsageError, which names the line, for phrases in a wrong form.
         """
         number = self.first + place if self.numbers is None else self.numbers[place]
-        fields = self.fields(place) if self.has_constraints else None
-        return Request(number, line, fields, nbest=self.nbest, seed=self.seed)
+        text = self.text(place) if self.has_constraints else NO_TEXT
+        return Request(number, line, text, nbest=self.nbest, seed=self.seed)
 
     def where(self, place: int) -> str:
         """Return the place of a line, for messages."""
         return f"line {self.first + place + 1}"
 
-    def fields(self, place: int) -> dict[str, list[Any]]:
-        """Return the constraints of a line in the form of lines.py (errors: those of `request`)."""
+    def text(self, place: int) -> TextConstraints:
+        """Return the constraints of a line (errors: those of `request`)."""
         where = self.where(place)
         phrases = items(
             () if self.constraints is None else entry_of_line(self.constraints, place),
@@ -104,22 +104,21 @@ class Call:
         if outputs is not None and not is_of_all(outputs, "allowed"):
             outputs = outputs[place]  # type: ignore[assignment]
         prefix = None if self.prefixes is None else self.prefixes[place]
-        fields: dict[str, list[Any]] = {
-            "constraints": [],
-            "any_of": [
+        found = TextConstraints(
+            any_of=tuple(
                 texts([p] if isinstance(p, str) else p, f"a constraint of {where}") for p in phrases
-            ],
-            "avoid": texts(banned, f"avoid of {where}"),
-            "prefix": texts([] if is_empty(prefix) else [prefix], f"prefixes of {where}"),
-            "allowed": [] if outputs is None else texts(outputs, f"allowed of {where}"),
-        }
-        if outputs is not None and not fields["allowed"]:
+            ),
+            avoid=texts(banned, f"avoid of {where}"),
+            prefix=texts([] if is_empty(prefix) else [prefix], f"prefixes of {where}"),
+            allowed=() if outputs is None else texts(outputs, f"allowed of {where}"),
+        )
+        if outputs is not None and not found.allowed:
             raise UsageError(
                 f"allowed of {where} is empty, so no output would be allowed: give strings, or None"
             )
-        if [] in fields["any_of"]:
+        if () in found.any_of:
             raise UsageError(f"a constraint of {where} is an empty list: remove it")
-        return fields
+        return found
 
 
 def is_of_all(given: Any, name: str) -> bool:
@@ -182,10 +181,10 @@ def items(given: Any, what: str) -> list[Any]:
     return list(given)
 
 
-def texts(given: Any, what: str) -> list[str]:
+def texts(given: Any, what: str) -> tuple[str, ...]:
     """Return the phrases of a list (raises UsageError for an entry that is not text)."""
     found = items(given, what)
     for phrase in found:
         if not isinstance(phrase, str):
             raise UsageError(f"{what} has {cut(repr(phrase))} for a phrase: give text")
-    return found
+    return tuple(found)

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -32,7 +32,9 @@ from fairseq_ext.search.phrases.sentence import (
     unusable_reason,
     within_limits,
 )
+from fairseq_ext.search.request import TextConstraints
 
+Read = TypeVar("Read")
 KEYS = ("constraints", "any_of", "avoid", "prefix", "allowed")
 NO_CONSTRAINTS = ", an empty one for no constraints"  # how such a line is written
 DEEPEST = 100  # nested lists and objects; Python's own limit depends on the caller
@@ -54,24 +56,23 @@ def is_json(lines: Lines) -> bool:
     return False
 
 
-def parse_tabs(line: str, where: str) -> dict[str, Any]:
-    """Parse a line of phrases separated by tabs, in the form of `parse_json`."""
+def parse_tabs(line: str, where: str) -> TextConstraints:
+    """Parse a line of phrases separated by tabs."""
     phrases = [text.strip() for text in line.split("\t")]
     if not all(phrases):
         raise UsageError(f"{where} has an empty phrase: remove one of the tabs around it")
-    return {"constraints": phrases, "any_of": [], "avoid": [], "prefix": [], "allowed": []}
+    return TextConstraints(tuple(phrases))
 
 
-def parse_json(line: str, where: str) -> dict[str, Any]:
-    """Parse a JSON line: constraints, avoid and prefix as lists of phrases, any_of as a list of
-    lists; a phrase as one string."""
+def parse_json(line: str, where: str) -> TextConstraints:
+    """Parse a JSON line."""
     value = json_object(line, where)
     unknown = [key for key in value if key not in KEYS]
     if unknown:
         raise UsageError(
             f"{where} has the unknown key '{unknown[0]}': the keys are {', '.join(KEYS)}"
         )
-    return fields_of(value, where)
+    return text_constraints(value, where)
 
 
 def refuse_duplicate_keys(where: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
@@ -105,11 +106,11 @@ def json_object(line: str, where: str, keys: Sequence[str] = KEYS) -> dict[str, 
     return value
 
 
-def json_error(value: Any) -> str | None:
+def json_error(value: object) -> str | None:
     """Return why a JSON value cannot be written again, as the end of a sentence; None if it can."""
     level = [value]
     for _ in range(DEEPEST + 1):
-        following: list[Any] = []
+        following: list[object] = []
         for each in level:
             if isinstance(each, (dict, list)):
                 following += each.values() if isinstance(each, dict) else each
@@ -123,16 +124,15 @@ def json_error(value: Any) -> str | None:
     return TOO_DEEP
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Return a value as a message quotes it: in JSON, or as Python writes it."""
     return cut(json.dumps(value, default=repr))
 
 
-def fields_of(value: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return the constraint fields of an object, checked, in the form of `parse_json`; other keys
-    are ignored."""
+def text_constraints(value: dict[str, Any], where: str) -> TextConstraints:
+    """Return the constraints of an object, checked; other keys are ignored."""
 
-    def phrase(item: Any, key: str) -> str:
+    def phrase(item: object, key: str) -> str:
         words = [item] if isinstance(item, str) else item
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise UsageError(
@@ -143,31 +143,31 @@ def fields_of(value: dict[str, Any], where: str) -> dict[str, Any]:
             raise UsageError(f'{where} has an empty phrase in "{key}": remove it')
         return " ".join(word.strip() for word in words)
 
-    def listed(key: str, read: Callable[[Any, str], Any]) -> list[Any]:
+    def listed(key: str, read: Callable[[object, str], Read]) -> tuple[Read, ...]:
         items = value.get(key, [])
         if not isinstance(items, list):
             raise UsageError(f'{where} has {shown(items)} for "{key}": write a list of phrases')
-        return [read(item, key) for item in items]
+        return tuple(read(item, key) for item in items)
 
-    def alternatives(item: Any, key: str) -> list[str]:
+    def alternatives(item: object, key: str) -> tuple[str, ...]:
         if not isinstance(item, list) or not item:
             raise UsageError(
                 f'{where} has {shown(item)} for a constraint in "{key}": write a list of phrases'
             )
-        return [phrase(alternative, key) for alternative in item]
+        return tuple(phrase(alternative, key) for alternative in item)
 
     if value.get("allowed") == []:
         raise UsageError(
             f'{where} has no string in "allowed", so no output would be allowed: write one, or '
             "leave it out"
         )
-    return {
-        "constraints": listed("constraints", phrase),
-        "any_of": listed("any_of", alternatives),
-        "avoid": listed("avoid", phrase),
-        "prefix": [phrase(value["prefix"], "prefix")] if "prefix" in value else [],
-        "allowed": listed("allowed", phrase),
-    }
+    return TextConstraints(
+        listed("constraints", phrase),
+        listed("any_of", alternatives),
+        listed("avoid", phrase),
+        (phrase(value["prefix"], "prefix"),) if "prefix" in value else (),
+        listed("allowed", phrase),
+    )
 
 
 # ---- Constraints in the tensors of fairseq's commands, where a program that is not ours makes them

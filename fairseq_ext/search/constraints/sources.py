@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch import Tensor
 
@@ -37,6 +36,7 @@ from fairseq_ext.search.phrases.sentence import (
     without_conflicts,
 )
 from fairseq_ext.search.registry import STOCKS, constraint_flag
+from fairseq_ext.search.request import TextConstraints
 from fairseq_ext.search.settings import Choices, Settings
 
 
@@ -215,24 +215,23 @@ class ConstraintSource:
         """Return the constraints of a line of the file, and those of --avoid-file."""
         if not line.strip(" "):
             return self.common
-        return self.of_fields(self.parse(line, where), where)
+        return self.of_text(self.parse(line, where), where)
 
-    def of_fields(self, fields: dict[str, Any], where: str) -> SentenceConstraints:
-        """Return the constraints of a result of `parse_json`, and those of --avoid-file."""
+    def of_text(self, text: TextConstraints, where: str) -> SentenceConstraints:
+        """Return constraints that are given as text, and those of --avoid-file."""
         # a phrase that starts with <s> is a prefix as well
         bos = self.segmenter.dictionary.bos_word
-        plain = [text for text in fields["constraints"] if text.split()[0] != bos]
-        starts = [text for text in fields["constraints"] if text.split()[0] == bos] + fields[
-            "prefix"
-        ]
+        plain = [each for each in text.constraints if each.split()[0] != bos]
+        starts = [each for each in text.constraints if each.split()[0] == bos]
+        starts += text.prefix
         starts = list(
-            dict.fromkeys(" ".join(text.split()[text.split()[0] == bos :]) for text in starts)
+            dict.fromkeys(" ".join(each.split()[each.split()[0] == bos :]) for each in starts)
         )
         if len(starts) > 1:
             raise UsageError(
                 f"{where} has two target prefixes, '{starts[0]}' and '{starts[1]}': give one"
             )
-        given = [[text] for text in plain] + fields["any_of"]
+        given = [*((each,) for each in plain), *text.any_of]
         forms, lacks = (
             zip(*(self.segmenter.alternatives(texts, where) for texts in given), strict=True)
             if given
@@ -240,7 +239,7 @@ class ConstraintSource:
         )
         banned = {
             form: text
-            for phrase in fields["avoid"]
+            for phrase in text.avoid
             for form, text in self.banned_forms(phrase, where).items()
         }
         if banned:
@@ -260,8 +259,8 @@ class ConstraintSource:
                 for texts, reason, found in zip(given, lacks, forms, strict=True)
                 if not found
             ),
-            allowed=self.outputs.of_list(fields["allowed"], f"allowed of {where}")
-            if fields.get("allowed")
+            allowed=self.outputs.of_list(text.allowed, f"allowed of {where}")
+            if text.allowed
             else None,
         )
         return within_limits(found, where)
