@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +95,7 @@ class Run:
         # entries of errors.jsonl for shards that cannot be read to their end
         self.unreadable: dict[str, dict[str, Any]] = {}
         self.stats = RunStats(job.stats_file)
-        self.worker_notes: set[str] = set()  # notes that have been logged
+        self.warnings: set[str] = set()  # of workers, that have been logged
         kind = (
             None
             if job.flags.get("bpe")
@@ -238,22 +238,27 @@ class Run:
         logger.warning("%s: repair it and run the same command again", reason)
         self.unreadable[shard.name] = error_entry(shard, lines, None, "unreadable", reason)
 
-    def sign(self, loaded: dict[str, str]) -> None:
-        """Record the signature of a worker that has loaded the model, and log its note."""
+    def sign(self, loaded: dict[str, Any]) -> None:
+        """Record the signature of a worker that has loaded the model, and log its warnings."""
         known = self.manifest.signature
         self.manifest.sign(loaded["signature"])
-        note = loaded.get("note", "")
-        if note and note not in self.worker_notes:
-            self.worker_notes.add(note)
-            logger.warning(note)
+        self.log_once(loaded.get("warnings", ()))
         if not known:
             self.manifest.write()
+
+    def log_once(self, warnings: Iterable[str]) -> None:
+        """Log the warnings of a worker that no worker has had before."""
+        for each in dict.fromkeys(warnings):
+            if each not in self.warnings:
+                self.warnings.add(each)
+                logger.warning("%s", each)
 
     def save(self, unit: Unit, result: Result | None) -> None:
         """Write the result of a finished unit and count it; None: the result of a sentence that
         kills every worker is empty."""
         if result is None:
             result = died_result(unit.shard, unit.sentences[0], self.job.format == "text")
+        self.log_once(result.warnings)
         self.store.save(unit.shard, unit.start, unit.end, result)
         self.progress.add(unit, result)
         self.stats.add(result.stats, result.signature)

@@ -75,7 +75,7 @@ class RayWorkers(WorkerPool[Any]):
         size: int,
         on_unit_done: Callable[[Unit, Result | None], None],
         on_tick: Callable[[RayWorkers], None],
-        on_loaded: Callable[[dict[str, str]], None],
+        on_loaded: Callable[[dict[str, Any]], None],
     ):
         super().__init__(size, math.inf)
         self.make_actor, self.size = make_actor, size

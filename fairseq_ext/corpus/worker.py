@@ -4,6 +4,7 @@ records."""
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from fairseq_ext.search.constraints.report import ConstraintCounts, constraint_r
 from fairseq_ext.search.report import Translation, shown
 from fairseq_ext.search.request import Request
 
+logger = logging.getLogger("fairseq_ext")
 NOT_MET = "constraint not met"  # the kind of such an entry of errors.jsonl
 
 
@@ -32,6 +34,24 @@ class Result:
     seconds: float = 0.0  # wall time of the worker
     cpu_seconds: float = 0.0  # CPU time of the worker
     idle_seconds: float = 0.0  # since the worker finished the unit before
+    warnings: tuple[str, ...] = ()  # that it has logged meanwhile
+
+
+class Warnings(logging.Handler):
+    """Keeps the warnings of this process, which its user does not see, for the run to log."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.messages: dict[str, None] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not record.name.startswith(__package__):  # the run's own, where it is in this process
+            self.messages[record.getMessage()] = None
+
+    def take(self) -> tuple[str, ...]:
+        """Return the messages since the last call, each once."""
+        messages, self.messages = self.messages, {}
+        return tuple(messages)
 
 
 class CorpusWorker:
@@ -41,11 +61,13 @@ class CorpusWorker:
     def __init__(self, flags: dict[str, Any], threads: int, plain: bool):
         self.flags, self.threads, self.plain = flags, threads, plain
         self.translator: Any = None
+        self.warnings = Warnings()
         self.last_unit_end = 0.0  # time at which the last unit was finished
 
-    def load(self) -> dict[str, str]:
-        """Load the model. Return {"signature": ..., "note": a message for the user, or ""}, or
+    def load(self) -> dict[str, Any]:
+        """Load the model. Return {"signature": ..., "warnings": messages for the user}, or
         {"error": one sentence} for an error that every process would have."""
+        logger.addHandler(self.warnings)
         try:
             torch.set_num_threads(self.threads)
             self.translator = load(self.flags)
@@ -54,7 +76,7 @@ class CorpusWorker:
                 "error": explain(error)
                 or f"the model cannot be loaded: {type(error).__name__}: {error}"
             }
-        return {"signature": self.translator.signature, "note": self.translator.note}
+        return {"signature": self.translator.signature, "warnings": self.warnings.take()}
 
     def translate(self, shard: Shard, sentences: list[ShardLine]) -> Result:
         """Translate the sentences of one unit; return its result."""
@@ -75,7 +97,8 @@ class CorpusWorker:
         payload = unit.payload(self.plain)
         waited, self.last_unit_end = start - (self.last_unit_end or start), time.perf_counter()
         times = (self.last_unit_end - start, time.process_time() - processor, waited)
-        return Result(payload, unit.errors, stats, self.translator.signature, *times)
+        signature, warnings = self.translator.signature, self.warnings.take()
+        return Result(payload, unit.errors, stats, signature, *times, warnings)
 
 
 def load(flags: dict[str, Any]) -> Any:
@@ -83,8 +106,6 @@ def load(flags: dict[str, Any]) -> Any:
     from fairseq_ext.translator import Translator
 
     class UnitTranslator(Translator):
-        note = ""
-
         def build_generator(self) -> Any:
             session = self.task.session
             own = session.settings
@@ -97,9 +118,10 @@ def load(flags: dict[str, Any]) -> Any:
                 session.settings = own
                 # if another flag caused the error, it is raised again
                 generator = super().build_generator()
-                self.note = (
-                    "units are decoded batch by batch, because the streaming schedule does "
-                    f"not fit: {error}"
+                logger.warning(
+                    "units are decoded batch by batch, because the streaming schedule does not "
+                    "fit: %s",
+                    error,
                 )
                 return generator
 

@@ -46,7 +46,7 @@ def test_a_note_of_the_workers_is_reported_once(tmp_path, echo, caplog):
     )
     for _ in range(2):
         done.manifest.path.parent.mkdir(exist_ok=True)
-        done.sign({"signature": "a", "note": "units are decoded batch by batch"})
+        done.sign({"signature": "a", "warnings": ("units are decoded batch by batch",)})
     assert caplog.text.count("batch by batch") == 1
 
 

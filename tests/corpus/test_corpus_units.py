@@ -189,11 +189,11 @@ def test_a_schedule_that_does_not_fit_is_reported_and_the_model_is_loaded_once(m
     )
     flags = {**FLAGS, "path": str(DEMO / "checkpoint.pt"), "data": str(DEMO)}
     found = CorpusWorker(flags, 1, False).load()
-    assert "schedule:stream" in found["signature"] and not found["note"]
+    assert "schedule:stream" in found["signature"] and not found["warnings"]
     found = CorpusWorker({**flags, "match_source_len": True}, 1, False).load()
     assert (
         "schedule:batch" in found["signature"]
-        and "does not fit: --match-source-len" in found["note"]
+        and "does not fit: --match-source-len" in found["warnings"][0]
     )
     # what is no fault of the schedule's
     assert (
