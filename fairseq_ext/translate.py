@@ -305,7 +305,7 @@ def stamps_of_model(flags: dict[str, Any]) -> dict[str, list[int]]:
     return stamps(os.path.abspath(each) for each in files if each and os.path.isfile(each))
 
 
-def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
+def keep(arguments: list[str], flags: dict[str, object], translator: Any) -> None:
     """Save a loaded model, a `Translator`, if models of its kind can be saved."""
     from fairseq_ext.kernels.transformer import CompiledReader
     from fairseq_ext.model.transformer.decoder import TransformerBackend, is_compiled_throughout

@@ -246,7 +246,7 @@ class Translator(SearchingModel):
         beam: int | None = None,
         buffer: int = 1000,
         seed: int | None = None,
-    ) -> Iterator[Any]:
+    ) -> Iterator[object]:
         """Yield each line's n-best list, in the order of the lines, which are read as they are
         needed: at most `buffer` at a time.
 
@@ -258,7 +258,7 @@ class Translator(SearchingModel):
                 f"buffer is {cut(repr(buffer))}: give the number of lines that are translated "
                 "together, 1 or more"
             )
-        others: dict[str, Iterator[Any]] = {}
+        others: dict[str, Iterator[object]] = {}
         for name, given in (("constraints", constraints), ("prefixes", prefixes)):
             if given is not None:
                 check_list(given, name, once=True)

@@ -95,7 +95,7 @@ class OneProcess(run.Run):
             raise UsageError(loaded["error"])
         for unit in self.units(todo):
             result = worker.translate(unit.shard, unit.sentences)
-            self.sign({"signature": "one process"})
+            self.sign({"signature": "one process", "warnings": ()})
             self.save(unit, result)
             self.tick(SimpleNamespace(alive=1, size=1, start_time=time.monotonic()))
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import re
 from argparse import ArgumentParser
-from typing import Any
 
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 
@@ -109,7 +108,7 @@ def convert_mbart(source: HuggingFaceFolder) -> Folder:
 
 
 def convert_multilingual(
-    source: HuggingFaceFolder, kind: ModelFamily, style: str, more: dict[str, Any]
+    source: HuggingFaceFolder, kind: ModelFamily, style: str, more: dict[str, object]
 ) -> Folder:
     """Return the folder of a multilingual model (raises UsageError).
 

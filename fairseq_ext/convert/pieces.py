@@ -100,7 +100,7 @@ def merge_scores(
 
 
 def normalizer_of(
-    source: HuggingFaceFolder, normalizer: Any, pre_tokenizer: Any
+    source: HuggingFaceFolder, normalizer: object, pre_tokenizer: object
 ) -> tuple[bytes, bool]:
     """Return SentencePiece's equivalent of a normaliser and a pre-tokeniser: its table of
     characters, and whether extra spaces are removed (raises UsageError)."""

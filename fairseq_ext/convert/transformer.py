@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -54,7 +53,7 @@ class ModelFamily:
 class Transformer:
     """fairseq's settings of a model, with its architecture as "arch", and its weights."""
 
-    settings: dict[str, Any]
+    settings: dict[str, object]
     weights: dict[str, Tensor]
 
 
@@ -123,12 +122,12 @@ def transformer(
     return Transformer(settings, weights)
 
 
-def settings_of(source: HuggingFaceFolder, kind: ModelFamily, joined: bool) -> dict[str, Any]:
+def settings_of(source: HuggingFaceFolder, kind: ModelFamily, joined: bool) -> dict[str, object]:
     """Return fairseq's settings of the architecture."""
     config = source.config
     names = {"layers": "layers", "attention_heads": "attention_heads", "ffn_embed_dim": "ffn_dim"}
     tied = joined or config.get("tie_word_embeddings", True)
-    out: dict[str, Any] = dict(
+    out: dict[str, object] = dict(
         arch="transformer",
         dropout=0.1,
         activation_fn=activation(source, kind),

@@ -194,13 +194,13 @@ class Dispatch:
             self.suspects.clear()
             self.actions += [("answer", ticket, fresh(failure)) for ticket in left]
 
-    def on_partial(self, worker: Worker, number: int, part: Any) -> None:
+    def on_partial(self, worker: Worker, number: int, part: object) -> None:
         """Note that the certain beginning of a translation has grown."""
         ticket = worker.tickets.get(number)
         if ticket is not None and not ticket.is_cancelled:
             self.actions.append(("partial", ticket, part))
 
-    def on_answer(self, worker: Worker, number: int, answer: Any) -> None:
+    def on_answer(self, worker: Worker, number: int, answer: object) -> None:
         """Note the answer or the error of a request; None: it was cancelled."""
         ticket = worker.tickets.get(number)
         if ticket is None or answer is None and not ticket.is_cancelled:

@@ -236,7 +236,7 @@ class ForkServer:
     `fork` starts it if necessary. Pass its messages to `on_event`.
     """
 
-    def __init__(self, pool: Pool, module: str, content: Any):
+    def __init__(self, pool: Pool, module: str, content: object):
         self.content = pickle.dumps(content)
         self.pool, self.module = pool, module
         self.process: Process | None = None

@@ -11,7 +11,7 @@ import logging
 import pickle
 import time
 from abc import ABC, abstractmethod
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from fairseq_ext.core.dispatch import Dispatch, Ticket, Worker
 from fairseq_ext.core.process_pool import Event, Pool, Process
@@ -52,10 +52,10 @@ class WorkerPool(ABC, Generic[P]):
     def end(self, process: P) -> None:
         """Kill a process, and read nothing more of it."""
 
-    def answer(self, ticket: Ticket, what: Any) -> None:
+    def answer(self, ticket: Ticket, what: object) -> None:
         """Answer a request with its result or its error."""
 
-    def partial(self, ticket: Ticket, part: Any) -> None:
+    def partial(self, ticket: Ticket, part: object) -> None:
         """Pass a partial result on."""
 
     # ---- of all
@@ -132,7 +132,7 @@ class ProcessWorkers(WorkerPool[Process]):
     def end(self, process: Process) -> None:
         self.pool.remove(process)
 
-    def on_message(self, worker: Worker, message: Any, now: float) -> None:
+    def on_message(self, worker: Worker, message: object, now: float) -> None:
         """Handle a message of a worker."""
 
     def on_event(self, event: Event, now: float) -> None:

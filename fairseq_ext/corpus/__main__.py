@@ -7,7 +7,6 @@ import signal
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from dataclasses import fields
-from typing import Any
 
 from fairseq_ext.core.errors import UsageError, counted, report
 from fairseq_ext.corpus.job import CorpusJob, check_numbers
@@ -83,7 +82,7 @@ def job_of(argv: list[str] | None) -> CorpusJob:
     return CorpusJob(flags=flags, **given)
 
 
-def handle_sigterm(number: int, frame: Any) -> None:
+def handle_sigterm(number: int, frame: object) -> None:
     """Handle SIGTERM, which a cluster sends to stop a process, like Ctrl-C."""
     raise KeyboardInterrupt
 

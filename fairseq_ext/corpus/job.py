@@ -19,13 +19,13 @@ SUFFIXES = {"jsonl": ".jsonl", "text": ".txt"}
 REQUIRED = {"required": True}
 
 
-def flag(help: str, default: Any = None, **how: Any) -> Any:
+def flag(help: str, default: object = None, **how: object) -> Any:
     """Return a field that is a flag of the command. how: keywords of argparse; largest: upper limit
     and meaning of a number, whose larger values would only keep the machine busy."""
     return field(default=default, metadata={"help": help, **how})
 
 
-def count(help: str, largest: tuple[int, str], default: int | None = None, **how: Any) -> Any:
+def count(help: str, largest: tuple[int, str], default: int | None = None, **how: object) -> Any:
     """Return a flag for a whole number above zero."""
     return flag(help, default, type=positive, largest=largest, **{"metavar": "N", **how})
 
@@ -59,7 +59,7 @@ class CorpusJob:
     output: str = flag(
         "a file for each input file, manifest.json, errors.jsonl", metavar="DIR", **REQUIRED
     )
-    flags: dict[str, Any] = field(default_factory=dict)
+    flags: dict[str, object] = field(default_factory=dict)
     format: str = flag(
         "format of the output (default: jsonl; text: best hypotheses alone)",
         "jsonl",
@@ -182,7 +182,7 @@ FORMAT = {"format": "fairseq_ext corpus manifest", "version": 1}
 OUTPUT_FLAGS = ("glossary_report",)  # flags that name a file that the run writes
 
 
-def fingerprint_arguments(job: CorpusJob, shards: list[Shard]) -> dict[str, Any]:
+def fingerprint_arguments(job: CorpusJob, shards: list[Shard]) -> dict[str, object]:
     """Return everything that the output depends on, by the name of the argument: values, and
     fingerprints of the files that they name."""
     named = {"path": job.path, "data": job.data, **job.flags}
@@ -211,10 +211,10 @@ def dictionaries(data: str) -> list[os.DirEntry]:
     return sorted((e for e in found if e.name.startswith("dict.")), key=lambda e: e.name)
 
 
-def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+def differences(old: dict[str, object], new: dict[str, object]) -> list[str]:
     """Return a phrase for each argument that differs, with both values."""
 
-    def shown(value: Any) -> str:
+    def shown(value: object) -> str:
         if isinstance(value, list) and value:
             return counted(len(value), "entry", "entries")
         return (
@@ -239,10 +239,10 @@ class Manifest:
 
     def __init__(self, folder: Path):
         self.path = folder / "manifest.json"
-        self.arguments: dict[str, Any] = {}
+        self.arguments: dict[str, object] = {}
         self.signature = ""
         self.shards: dict[str, dict[str, Any]] = {}
-        self.totals: dict[str, Any] = {}
+        self.totals: dict[str, object] = {}
         if self.path.exists():
             try:
                 found = verify_digest(self.path.read_bytes())
@@ -258,7 +258,7 @@ class Manifest:
                 ) from error
 
     def reconcile(
-        self, new: dict[str, Any], shards: list[Shard], inputs: dict[str, str]
+        self, new: dict[str, object], shards: list[Shard], inputs: dict[str, str]
     ) -> list[Shard]:
         """Check that a new run may continue the folder's output, and register its shards.
 

@@ -140,12 +140,12 @@ class OutputFolder:
                     raise damaged_error(path, str(error)) from error
                 yield {**head, "start": start, "end": end, "path": path}, part
 
-    def summary(self, shard: Shard) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    def summary(self, shard: Shard) -> tuple[dict[str, Any], list[dict[str, object]]]:
         """Return the counts and the errors of the shard's parts. `stats` is for people; `counts` is
         the same with the weights of means, for further addition."""
         counts: dict[str, Any] = {"lines": 0, "translated": 0, "errors": 0, "signatures": []}
         stats = Section()
-        errors: list[dict[str, Any]] = []
+        errors: list[dict[str, object]] = []
         for head, _ in self.read_parts(shard):
             errors += head["errors"]
             counts["lines"] += head["end"] - head["start"]
@@ -163,7 +163,7 @@ class OutputFolder:
         shown = {"signature": " and ".join(counts["signatures"]), **stats.as_dict()}
         return {**counts, "stats": shown, "counts": stats.record()}, errors
 
-    def finish(self, shard: Shard, lines: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    def finish(self, shard: Shard, lines: int) -> tuple[dict[str, object], list[dict[str, object]]]:
         """Join the parts of a shard with `lines` lines. Return its manifest entry and its errors.
 
         The parts are not removed (see `drop_parts`).
@@ -199,7 +199,7 @@ class OutputFolder:
         """Return the file that holds a finished shard's errors until the run ends."""
         return self.parts / (shard.name + ".errors")
 
-    def keep_errors(self, shard: Shard, errors: list[dict[str, Any]]) -> None:
+    def keep_errors(self, shard: Shard, errors: list[dict[str, object]]) -> None:
         """Keep a finished shard's errors for `write_errors`."""
         if errors:
             path = self.errors_path(shard)
@@ -209,7 +209,7 @@ class OutputFolder:
             self.errors_path(shard).unlink(missing_ok=True)
 
     def write_errors(
-        self, shards: Iterable[Shard], unreadable: Mapping[str, dict[str, Any]]
+        self, shards: Iterable[Shard], unreadable: Mapping[str, dict[str, object]]
     ) -> Counter[str]:
         """Write errors.jsonl again, for finished and unfinished shards: shard by shard, in the
         order of their lines. Return the number of entries of each kind.
@@ -240,6 +240,6 @@ def damaged_error(path: Path, why: str) -> UsageError:
     )
 
 
-def json_lines(entries: Iterable[dict[str, Any]]) -> Iterable[bytes]:
+def json_lines(entries: Iterable[dict[str, object]]) -> Iterable[bytes]:
     """Yield entries as lines of JSON."""
     return (json.dumps(entry).encode() + b"\n" for entry in entries)

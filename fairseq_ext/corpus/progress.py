@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fairseq_ext.core.errors import counted
 from fairseq_ext.core.files import is_stream, replace
@@ -164,7 +164,7 @@ class RunStats:
         self.counts.add(part)
         self.signatures |= {*signatures} - {""}
 
-    def as_dict(self, signature: str) -> dict[str, Any]:
+    def as_dict(self, signature: str) -> dict[str, object]:
         """Return the JSON object of the file."""
         return {
             "signature": " and ".join(sorted(self.signatures)) or signature,

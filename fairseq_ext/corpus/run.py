@@ -242,7 +242,7 @@ class Run:
         """Record the signature of a worker that has loaded the model, and log its warnings."""
         known = self.manifest.signature
         self.manifest.sign(loaded["signature"])
-        self.log_once(loaded.get("warnings", ()))
+        self.log_once(loaded["warnings"])
         if not known:
             self.manifest.write()
 

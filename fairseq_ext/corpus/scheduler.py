@@ -60,7 +60,7 @@ DIED = (
 )
 
 
-class RayWorkers(WorkerPool[Any]):
+class RayWorkers(WorkerPool[object]):
     """The actors of a run, and their units.
 
     make_actor: returns a new actor. on_unit_done: called with each finished unit, and None in the
@@ -75,14 +75,14 @@ class RayWorkers(WorkerPool[Any]):
         size: int,
         on_unit_done: Callable[[Unit, Result | None], None],
         on_tick: Callable[[RayWorkers], None],
-        on_loaded: Callable[[dict[str, Any]], None],
+        on_loaded: Callable[[dict[str, object]], None],
     ):
         super().__init__(size, math.inf)
         self.make_actor, self.size = make_actor, size
         self.on_unit_done, self.on_tick, self.on_loaded = on_unit_done, on_tick, on_loaded
         # actor and unit (None: it loads the model), by Ray's reference of a call's result
-        self.calls: dict[Any, tuple[Any, Ticket | None]] = {}
-        self.answers: list[tuple[Unit, Any]] = []  # of this turn
+        self.calls: dict[object, tuple[object, Ticket | None]] = {}
+        self.answers: list[tuple[Unit, object]] = []  # of this turn
         self.numbers = itertools.count()
         self.todo: deque[Unit] = deque()  # halves of units, or the next unit
         self.start_time = 0.0  # when the first unit was given out
@@ -211,12 +211,12 @@ class RayWorkers(WorkerPool[Any]):
 
     # ---- what the pool does with an actor
 
-    def new_process(self) -> Any:
+    def new_process(self) -> object:
         actor = self.make_actor()
         self.calls[actor.load.remote()] = actor, None
         return actor
 
-    def exit_error(self, process: Any) -> Exception:
+    def exit_error(self, process: object) -> Exception:
         return UsageError(DIED)
 
     def send(self, process: Any, ticket: Ticket) -> None:
@@ -228,7 +228,7 @@ class RayWorkers(WorkerPool[Any]):
         self.calls = {call: given for call, given in self.calls.items() if given[0] is not process}
         ray.kill(process)
 
-    def answer(self, ticket: Ticket, what: Any) -> None:
+    def answer(self, ticket: Ticket, what: object) -> None:
         self.answers.append((ticket.payload, what))
 
     def close(self) -> None:
@@ -317,7 +317,7 @@ def ray_for(job: CorpusJob) -> Iterator[dict[str, float]]:
             ray.shutdown()
 
 
-def job_config() -> Any:
+def job_config() -> object:
     """Return Ray's settings of a run: workers search the working folder for modules only if this
     package lies there."""
     from ray.job_config import JobConfig
@@ -327,7 +327,7 @@ def job_config() -> Any:
     return found
 
 
-def actors_of(job: CorpusJob, resources: dict[str, float]) -> tuple[int, Callable[[], Any]]:
+def actors_of(job: CorpusJob, resources: dict[str, float]) -> tuple[int, Callable[[], object]]:
     """Return the number of workers, and a function that makes their actors: --workers, else one for
     each GPU (unless --cpu is given), else one for each --threads cores.
 
@@ -346,7 +346,7 @@ def actors_of(job: CorpusJob, resources: dict[str, float]) -> tuple[int, Callabl
     return count, partial(actor.remote, flags, job.threads, job.format == "text")
 
 
-def absolute(value: Any) -> Any:
+def absolute(value: object) -> object:
     """Return a flag's value with absolute paths of files and folders: workers may be started in
     another working folder."""
     if not isinstance(value, str):

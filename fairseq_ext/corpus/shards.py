@@ -181,7 +181,7 @@ class ShardLine(NamedTuple):
     """One line of a shard."""
 
     request: Request  # its number is the line's, from 0
-    id: Any  # the input's, else the line's number from 1
+    id: object  # the input's, else the line's number from 1
     error: tuple[str, str] | None = None  # kind, reason; None: the line can be translated
 
     @property
@@ -305,7 +305,7 @@ class ShardReader:
             if rest or too_long:
                 yield None if too_long else rest
 
-    def rows(self) -> Iterator[dict[str, Any]]:
+    def rows(self) -> Iterator[dict[str, object]]:
         """Yield the rows of a Parquet file."""
         import pyarrow.parquet
 
@@ -357,7 +357,7 @@ class ShardReader:
         request = Request(self.number, source, NO_TEXT if error else given)
         return ShardLine(request, identity, error)
 
-    def source_of(self, value: dict[str, Any]) -> str:
+    def source_of(self, value: dict[str, object]) -> str:
         """Return the source in an object or row (raises UsageError)."""
         source = next((value[name] for name in self.names if value.get(name) is not None), None)
         if not isinstance(source, str):
@@ -367,7 +367,7 @@ class ShardReader:
             )
         return source
 
-    def constraints(self, value: dict[str, Any]) -> TextConstraints:
+    def constraints(self, value: dict[str, object]) -> TextConstraints:
         """Return the constraints of an object or row, and those of the constraints file."""
         own = {key: value[key] for key in KEYS if value.get(key) is not None}
         found = text_constraints(own, self.where()) if own else NO_TEXT
@@ -383,7 +383,7 @@ class ShardReader:
         return found
 
 
-def identity_of(value: Any) -> Any:
+def identity_of(value: object) -> object:
     """Return an id as a JSON value: dates, decimals and similar values of Parquet become text; NaN,
     which marks an empty cell of a table, becomes None."""
     try:
@@ -393,7 +393,7 @@ def identity_of(value: Any) -> Any:
     return value
 
 
-def texts_of(value: Any) -> Iterator[str]:
+def texts_of(value: object) -> Iterator[str]:
     """Yield every text in a value of lists, tuples and dictionaries, keys included."""
     if isinstance(value, str):
         yield value

@@ -28,7 +28,7 @@ class Result:
     """The result of a finished unit."""
 
     payload: bytes  # output records, a line a sentence
-    errors: list[dict[str, Any]] = field(default_factory=list)  # entries of errors.jsonl
+    errors: list[dict[str, object]] = field(default_factory=list)  # entries of errors.jsonl
     stats: Stats = field(default_factory=Stats)  # of this unit alone
     signature: str = ""
     seconds: float = 0.0  # wall time of the worker
@@ -58,13 +58,13 @@ class CorpusWorker:
     """An actor. flags: of `Translator`; threads: of torch on the CPU; plain: text
     lines instead of JSONL."""
 
-    def __init__(self, flags: dict[str, Any], threads: int, plain: bool):
+    def __init__(self, flags: dict[str, object], threads: int, plain: bool):
         self.flags, self.threads, self.plain = flags, threads, plain
         self.translator: Any = None
         self.warnings = Warnings()
         self.last_unit_end = 0.0  # time at which the last unit was finished
 
-    def load(self) -> dict[str, Any]:
+    def load(self) -> dict[str, object]:
         """Load the model. Return {"signature": ..., "warnings": messages for the user}, or
         {"error": one sentence} for an error that every process would have."""
         logger.addHandler(self.warnings)
@@ -101,12 +101,12 @@ class CorpusWorker:
         return Result(payload, unit.errors, stats, signature, *times, warnings)
 
 
-def load(flags: dict[str, Any]) -> Any:
+def load(flags: dict[str, Any]) -> object:
     """Return a Translator. Without --schedule it streams if the other flags allow it."""
     from fairseq_ext.translator import Translator
 
     class UnitTranslator(Translator):
-        def build_generator(self) -> Any:
+        def build_generator(self) -> object:
             session = self.task.session
             own = session.settings
             if "schedule" in flags:
@@ -248,7 +248,7 @@ class UnitTranslation:
             raise
 
     @property
-    def errors(self) -> list[dict[str, Any]]:
+    def errors(self) -> list[dict[str, object]]:
         """The entries of errors.jsonl."""
         found = []
         for sentence in self.sentences:
@@ -269,7 +269,7 @@ class UnitTranslation:
     def record(self, sentence: ShardLine) -> str:
         """Return the sentence's line of JSONL output."""
         nbest = self.hypotheses.get(sentence.number, [])
-        record: dict[str, Any] = {"id": sentence.id, "source": sentence.request.source}
+        record: dict[str, object] = {"id": sentence.id, "source": sentence.request.source}
         record["hypotheses"] = [h.text for h in nbest]
         record["scores"] = [round(h.score, 6) for h in nbest]
         if nbest:
@@ -292,6 +292,6 @@ class UnitTranslation:
         return (" ".join(nbest[0].text.splitlines()) if nbest else "") + "\n"
 
 
-def error_entry(shard: Shard, line: int, id: Any, kind: str, reason: str) -> dict[str, Any]:
+def error_entry(shard: Shard, line: int, id: object, kind: str, reason: str) -> dict[str, object]:
     """Return an entry of errors.jsonl. line: counted from 0."""
     return {"shard": shard.name, "line": line + 1, "id": id, "kind": kind, "reason": reason}

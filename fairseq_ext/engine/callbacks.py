@@ -137,17 +137,17 @@ class Reply(Future):
         super().__init__()
         self.calls = Calls(threads)
         self.on_partial, self.cancel_request = on_partial, cancel
-        self.latest: Any = None  # partial result that on_partial has not seen
+        self.latest: object = None  # partial result that on_partial has not seen
         super().add_done_callback(lambda future: cancel() if future.cancelled() else None)
 
-    def add_done_callback(self, fn: Callable[[Future], Any]) -> None:
+    def add_done_callback(self, fn: Callable[[Future], object]) -> None:
         """Call `fn` as any future does, in another thread than the one that completes it."""
         # subtle: a future keeps its callbacks, so that one that knew it would make a circle
         # for the garbage collector
         calls = self.calls
         super().add_done_callback(lambda future: calls.add(partial(called, fn, future)))
 
-    def pass_partial(self, part: Any) -> None:
+    def pass_partial(self, part: object) -> None:
         """Call `on_partial` with a partial result; a slow one gets only the latest."""
         if self.on_partial is None:
             return
@@ -168,7 +168,7 @@ class Reply(Future):
             resolve(self, error)
             self.cancel_request()
 
-    def answer(self, what: Any) -> None:
+    def answer(self, what: object) -> None:
         """Complete the future with an answer or error, after its partial results."""
         if self.on_partial is not None:
             self.calls.add(lambda: resolve(self, what))
@@ -176,7 +176,7 @@ class Reply(Future):
             resolve(self, what)
 
 
-def called(fn: Callable[[Future], Any], future: Future) -> None:
+def called(fn: Callable[[Future], object], future: Future) -> None:
     """Call a callback of a future; an error is logged, as by other futures."""
     try:
         fn(future)
@@ -184,7 +184,7 @@ def called(fn: Callable[[Future], Any], future: Future) -> None:
         logger.exception("a callback of %r has failed", future)
 
 
-def resolve(future: Future, what: Any) -> None:
+def resolve(future: Future, what: object) -> None:
     """Give a future its answer or error, unless it was cancelled meanwhile."""
     try:
         if isinstance(what, BaseException):
@@ -195,7 +195,7 @@ def resolve(future: Future, what: Any) -> None:
         pass
 
 
-def when_done(future: Future, fn: Callable[[Future], Any]) -> None:
+def when_done(future: Future, fn: Callable[[Future], object]) -> None:
     """Call a function of ours in the thread that completes a future; it must be quick and not
     raise."""
     Future.add_done_callback(future, fn)

@@ -75,7 +75,7 @@ def is_passing(error: BaseException | None) -> bool:
     return False
 
 
-def load(flags: dict[str, Any], longest: int | None) -> Any:
+def load(flags: dict[str, object], longest: int | None) -> object:
     """Return the loaded model; None on a GPU, where each worker has to load it."""
     import torch
 
@@ -90,7 +90,7 @@ def load(flags: dict[str, Any], longest: int | None) -> Any:
     return loaded
 
 
-def try_to(load: Callable[..., Any], *arguments: Any) -> Any:
+def try_to(load: Callable[..., object], *arguments: object) -> object:
     """Return the result of `load`, or a Failure if the model cannot be loaded."""
     try:
         return load(*arguments)
@@ -101,9 +101,9 @@ def try_to(load: Callable[..., Any], *arguments: Any) -> Any:
 def serve(
     control: Channel,
     requests: list[int],
-    flags: dict[str, Any],
+    flags: dict[str, object],
     longest: int | None,
-    loaded: Any,
+    loaded: object,
 ) -> None:
     """Fork a worker for each request, until the engine ends. requests: their numbers, as far as
     they have come already."""
@@ -149,7 +149,9 @@ def close(control: Channel, workers: dict[int, int]) -> None:
         os.close(fd)
 
 
-def live(end: socket.socket, loaded: Any, flags: dict[str, Any], longest: int | None) -> NoReturn:
+def live(
+    end: socket.socket, loaded: Any, flags: dict[str, object], longest: int | None
+) -> NoReturn:
     """Serve as a worker: the main function of a forked process. loaded: the model; None: load it
     here."""
     from fairseq_ext.engine import worker

@@ -87,7 +87,7 @@ def check_request(given: Mapping[str, Any]) -> None:
         raise UsageError(f"on_partial is {cut(repr(on_partial))}: give a function")
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Return a value (text, a list, a dictionary) with all texts as str, not as a subclass of the
     caller's, which a worker may not have."""
     if isinstance(value, str):

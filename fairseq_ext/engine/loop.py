@@ -46,7 +46,7 @@ class Loop(ProcessWorkers, threading.Thread):
     work is silent.
     """
 
-    def __init__(self, content: Any, workers: int, timeout: float):
+    def __init__(self, content: object, workers: int, timeout: float):
         threading.Thread.__init__(self, name="fairseq_ext engine", daemon=True)
         ProcessWorkers.__init__(self, workers, timeout)
         self.process_id = os.getpid()
@@ -117,7 +117,7 @@ class Loop(ProcessWorkers, threading.Thread):
         if self.process_id == os.getpid():
             self.post("close", math.inf)
 
-    def post(self, kind: str, value: Any) -> None:
+    def post(self, kind: str, value: object) -> None:
         """Put a message into the inbox."""
         with self.lock:
             self.inbox.append((kind, value))
@@ -127,7 +127,7 @@ class Loop(ProcessWorkers, threading.Thread):
         else:
             self.pool.wake()
 
-    def count_done(self, future: Any) -> None:
+    def count_done(self, future: object) -> None:
         """Count down the pending requests: the future of one is done."""
         if self.process_id == os.getpid():  # else a thread that is not here may have the lock
             with self.lock:
@@ -245,12 +245,12 @@ class Loop(ProcessWorkers, threading.Thread):
     def cancel(self, process: Process, ticket: Ticket) -> None:
         self.pool.send(process, pickle.dumps(("cancel", ticket.number)))
 
-    def answer(self, ticket: Ticket, what: Any) -> None:
+    def answer(self, ticket: Ticket, what: object) -> None:
         """Note an answer, which is given at the end of the turn."""
         self.pace.count()
         self.answers.append((ticket.reply, what))
 
-    def partial(self, ticket: Ticket, part: Any) -> None:
+    def partial(self, ticket: Ticket, part: object) -> None:
         ticket.reply.pass_partial(part)
 
     def kill(self, worker: Worker, process: Process, now: float) -> None:

@@ -16,7 +16,6 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
 from weakref import WeakMethod
 
 from fairseq_ext.core.errors import cut
@@ -53,7 +52,7 @@ class TextRequest:
         submit: Callable[..., Future[Report]],
         text: str,
         passes: Sequence[Pass],
-        request: dict[str, Any],
+        request: dict[str, object],
         on_partial: Callable[[Partial], None] | None = None,
         on_text: Callable[[str], object] | None = None,
         threads: Threads = THREADS,
@@ -162,7 +161,7 @@ class TextRequest:
         else:
             when_done(future, partial(self.add_call, self.on_answer, slot))
 
-    def add_call(self, method: Callable[..., None], slot: Slot, what: Any) -> None:
+    def add_call(self, method: Callable[..., None], slot: Slot, what: object) -> None:
         """Call a method in another thread, after the calls before it; its error becomes that of the
         text."""
 
@@ -269,7 +268,7 @@ class ThroughEngine:
             yield part
         self.running.result()
 
-    def submitted(self, source: str, **request: Any) -> Future[Report]:
+    def submitted(self, source: str, **request: object) -> Future[Report]:
         """Return a segment's future; its end sets `moved`."""
         future = self.submit(source, **request)
         self.characters += len(source)

@@ -40,7 +40,7 @@ IDLE_MS = 1000  # without a request: then too
 INTAKE = 0.1
 
 
-def load(flags: dict[str, Any], longest: int | None = None) -> Decoding:
+def load(flags: dict[str, object], longest: int | None = None) -> Decoding:
     """Return a model with its search, by the flags of `Translator` (raises UsageError). longest:
     largest number of source tokens.
 

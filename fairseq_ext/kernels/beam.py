@@ -179,7 +179,7 @@ class CompiledSentence:
         struct.goal, struct.infeasible = banks.total[number], banks.infeasible[number]
         struct.slots = banks.slots[number]
 
-    def restrict_(self, automata: Any = None, start: int = 0, keepalive: Any = None) -> None:
+    def restrict_(self, automata: object = None, start: int = 0, keepalive: object = None) -> None:
         """Keep to the allowed outputs whose automaton has this start; automata: their struct, whose
         arrays keepalive has; None: to none. Call it after `start_`."""
         self.automata = automata, keepalive  # the structure points to them

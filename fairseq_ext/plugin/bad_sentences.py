@@ -35,7 +35,7 @@ def decode_isolating_errors(
     pad: int,
     decode: Callable[[Batch], list],
     error: SentenceError | None = None,
-) -> list[Any]:
+) -> list[object]:
     """Return the hypotheses of each of a batch's n sentences, or its own SentenceError.
 
     error: that of the whole batch, if it was decoded before. Errors: every other error of `decode`.
@@ -52,7 +52,7 @@ class RaisesWhenPrinted(list):
 
     fairseq-interactive calls `len` when it prints the sentence, after all lines before it."""
 
-    def __init__(self, hypotheses: list[dict[str, Any]], raise_error: Callable[[], NoReturn]):
+    def __init__(self, hypotheses: list[dict[str, object]], raise_error: Callable[[], NoReturn]):
         super().__init__(hypotheses)
         self.raise_error = raise_error
 
@@ -92,7 +92,7 @@ class BadSentences:
             is_loaded("fairseq_cli.generate") and self.task.session.settings.command.subset == split
         )
 
-    def filter(self, indices: Any, dataset: Any, max_positions: Any) -> Any:
+    def filter(self, indices: object, dataset: Any, max_positions: object) -> object:
         """Return the sentences of a data set that the model takes; note errors of the others."""
         kept, ignored = dataset.filter_indices_by_size(indices, max_positions)
         limit = max_positions[0] if isinstance(max_positions, (tuple, list)) else max_positions
@@ -235,7 +235,7 @@ class BadSentences:
         sample["id"] = sample["id"][:place]
         return found[:place]
 
-    def empty_hypotheses(self) -> list[dict[str, Any]]:
+    def empty_hypotheses(self) -> list[dict[str, object]]:
         """Return the n-best list of a sentence that is not translated."""
         return [dictionary_of(no_hypothesis(self.task.target_dictionary.eos()))]
 

@@ -74,7 +74,7 @@ class Generators:
         self.current = first
         self.cache = {self.default_size: first}
 
-    def use(self, beam: int | None, nbest: int | None) -> tuple[Any, int]:
+    def use(self, beam: int | None, nbest: int | None) -> tuple[object, int]:
         """Return the generator of a call's beam, and the length of its n-best lists, which may be
         shorter than the generator's. A stop strategy may drop hypotheses for which a shorter list
         has no place.
@@ -105,7 +105,7 @@ class Generators:
             generator.model.set_decoder_beam_size(generator.beam_size)
         return generator, length
 
-    def rebuild(self, beam: int, nbest: int) -> Any:
+    def rebuild(self, beam: int, nbest: int) -> object:
         """Return a generator of another beam, or with other flags than before, with the same
         statistics and decoder."""
         generation = copy.deepcopy(self.generation)
@@ -114,7 +114,7 @@ class Generators:
             self.models, generation, extra_gen_cls_kwargs={"share": self.current}
         )
 
-    def constrain(self) -> Any:
+    def constrain(self) -> object:
         """Return the generator in use, which searches with constraints from now on, whatever the
         flags are (raises UsageError)."""
         if self.task.session.sentences.constrained:
@@ -148,7 +148,7 @@ class PoolMaker:
     generator: Any
     pool: Pool | None = None
 
-    def generate(self, models: list, sample: dict[str, Any], **more: Any) -> list[list]:
+    def generate(self, models: list, sample: dict[str, object], **more: object) -> list[list]:
         self.pool = self.generator.pool(sample, **more)
         return [[] for _ in self.pool.max_len]
 
@@ -195,7 +195,7 @@ def tokens_of(request: Request) -> Tensor:
     return request.tokens
 
 
-def add_requests_(batch: dict[str, Any], requests: Sequence[Request]) -> None:
+def add_requests_(batch: dict[str, object], requests: Sequence[Request]) -> None:
     """Add the requests of its sentences to one of fairseq's batches."""
     batch["requests"] = list(requests)
     batch["id"] = torch.tensor([each.number for each in requests])
@@ -209,7 +209,7 @@ def add_requests_(batch: dict[str, Any], requests: Sequence[Request]) -> None:
 MAX_TOKENS = 12_000  # tokens of a batch without --max-tokens, as in fairseq-generate
 
 
-def check_task(task: Any) -> None:
+def check_task(task: object) -> None:
     """Refuse a task whose sentence pairs have more than the two texts (raises UsageError)."""
     theirs = (kind for kind in type(task).__mro__ if not kind.__module__.startswith("fairseq_ext."))
     if (
@@ -225,7 +225,7 @@ def check_task(task: Any) -> None:
 
 def score_pairs(
     task: Any, models: list, sources: list[Tensor], targets: list[Tensor], sizes: Any, cuda: bool
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Return fairseq's dictionary of each pair: tokens (L,) and positional_scores (L,), EOS
     included, and score, their mean.
 
@@ -246,7 +246,7 @@ def score_pairs(
     )
     max_tokens = sizes.max_tokens or (None if sizes.batch_size else MAX_TOKENS)
     scorer = SequenceScorer(task.target_dictionary)
-    out: list[dict[str, Any]] = [{} for _ in sources]
+    out: list[dict[str, object]] = [{} for _ in sources]
     for index in pairs.batch_by_size(
         pairs.ordered_indices(), max_tokens=max_tokens, max_sentences=sizes.batch_size
     ):
@@ -274,7 +274,7 @@ class SearchingModel(LoadedModel):
     lock: CallLock  # held while a call uses task, generator or models
     aligns: bool  # whether translations get alignments
 
-    def build_generator(self) -> Any:
+    def build_generator(self) -> object:
         """Build the generator of the flags (raises UsageError)."""
         return self.task.build_generator(self.models, self.cfg.generation)
 

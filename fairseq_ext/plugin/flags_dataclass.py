@@ -7,7 +7,6 @@ from copy import copy
 from dataclasses import Field, dataclass, field, make_dataclass
 from types import NoneType, UnionType
 from typing import (  # noqa: UP035
-    Any,
     List,
     Literal,
     Optional,
@@ -38,7 +37,7 @@ STOCK_FLAG_NAMES.update(
 )
 
 
-Declaration = tuple[str, Any, Field]  # name, type in fairseq's form, and the rest
+Declaration = tuple[str, object, Field]  # name, type in fairseq's form, and the rest
 
 
 def fairseq_type(kind: object) -> object:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from fairseq import search as stock_search
@@ -169,7 +168,7 @@ class BeamSearchGenerator(SequenceGenerator):
     @torch.no_grad()
     def _generate(
         self, sample, prefix_tokens=None, constraints=None, bos_token=None
-    ) -> list[list[dict[str, Any]]]:
+    ) -> list[list[dict[str, object]]]:
         """Return each sentence's hypotheses, best first, as fairseq's commands read them; fairseq's
         `generate` calls this method. Arguments: those of `PoolBuilder`."""
         start = time.perf_counter()
@@ -199,7 +198,7 @@ class BeamSearchGenerator(SequenceGenerator):
         self.pools.constrain_(pool, sample, constraints, self.target_text)
         return pool
 
-    def search_pool(self, pool: Pool) -> list[list[dict[str, Any]]]:
+    def search_pool(self, pool: Pool) -> list[list[dict[str, object]]]:
         """Return every sentence's hypotheses as fairseq's commands read them; those of an earlier
         run come from the results file."""
         device, ids = pool.length.device, pool.ids.tolist()

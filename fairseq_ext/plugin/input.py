@@ -36,7 +36,7 @@ from fairseq_ext.search.settings import Settings
 class InteractiveLines(BadSentences):
     """The lines of an interactive session."""
 
-    def __init__(self, task: Any, sentences: Sentences):
+    def __init__(self, task: object, sentences: Sentences):
         super().__init__(task, sentences)
         self.max_source_tokens: int | None = None  # limit of the models
         # errors of lines of the current buffer, by their places
@@ -134,7 +134,7 @@ class InteractiveLines(BadSentences):
         src_lengths: list,
         constraints: Tensor | None,
         build: Callable[[list, list], Any],
-    ) -> Any:
+    ) -> object:
         """Return the data set of a buffer's lines, by the stock task's `build`.
 
         constraints: fairseq's, which it prints; in their place it gets those of the lines.
@@ -157,12 +157,12 @@ class InteractiveLines(BadSentences):
             dataset.collater = partial(with_constraints, dataset.collater, constraints[:n])
         return dataset
 
-    def numbered(self, dataset: Any, batches: Any) -> Any:
+    def numbered(self, dataset: object, batches: object) -> object:
         """Return fairseq's batches of a data set, those of a buffer with the numbers of lines."""
         is_buffer = self.is_interactive and not self.sentences.is_corpus(dataset)
         return NumberedBatches(batches, self) if is_buffer else batches
 
-    def drop_cached_batches(self, dataset: Any) -> None:
+    def drop_cached_batches(self, dataset: object) -> None:
         """Drop the batches of a buffer's lines, which fairseq would keep to the end."""
         if not self.sentences.is_corpus(dataset):
             self.task.dataset_to_epoch_iter.pop(dataset, None)
@@ -275,7 +275,7 @@ class NumberedBatches:
     batches: Any  # fairseq's EpochBatchIterator
     lines: InteractiveLines
 
-    def next_epoch_itr(self, shuffle: bool = True) -> Iterator[dict[str, Any]]:
+    def next_epoch_itr(self, shuffle: bool = True) -> Iterator[dict[str, object]]:
         for batch in self.batches.next_epoch_itr(shuffle=shuffle):
             first = self.lines.buffer_start
             self.lines.batch_numbers = [first + place for place in batch["id"].tolist()]
@@ -286,9 +286,9 @@ class NumberedBatches:
 class SingleBatchIterator:
     """An iterator of one batch, in place of fairseq's EpochBatchIterator."""
 
-    batch: dict[str, Any]
+    batch: dict[str, object]
 
-    def next_epoch_itr(self, shuffle: bool = True) -> list[dict[str, Any]]:
+    def next_epoch_itr(self, shuffle: bool = True) -> list[dict[str, object]]:
         return [self.batch]
 
 
@@ -307,12 +307,12 @@ class Batches:
     def make(
         self,
         build: Callable[..., Any],
-        dataset: Any,
+        dataset: object,
         max_tokens: int | None,
         max_sentences: int | None,
-        *args: Any,
+        *args: object,
         **kwargs: Any,
-    ) -> Any:
+    ) -> object:
         """Return fairseq's batches, by the stock task's `build`. A stream takes its sentences from
         batches of many thousand, and encodes a few at a time. Arguments: those of
         FairseqTask.get_batch_iterator."""
@@ -368,7 +368,7 @@ class Batches:
         return [found[each.number] for each in requests]
 
     def batch_of_line(
-        self, dataset: Any, max_tokens: int | None, max_positions: Any = None, **others: Any
+        self, dataset: Any, max_tokens: int | None, max_positions: Any = None, **others: object
     ) -> SingleBatchIterator | None:
         """Return the only batch of a data set of one line, as fairseq's batch iterator makes it, in
         a twentieth of the time.

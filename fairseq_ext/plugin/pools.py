@@ -36,7 +36,7 @@ def source_of(sample: dict[str, Any]) -> Tensor:
     return sample["net_input"]["src_tokens"]
 
 
-def dictionary_of(hypothesis: Hypothesis) -> dict[str, Any]:
+def dictionary_of(hypothesis: Hypothesis) -> dict[str, object]:
     """Return a hypothesis as fairseq's commands read it, and its `Outcome`, which they do not."""
     nothing, h = torch.empty(0), hypothesis
     return {

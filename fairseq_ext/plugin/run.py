@@ -71,17 +71,17 @@ class Session:
         """The settings as given, without fairseq's of a generator."""
         return read_settings(self.task.flags())
 
-    def translates(self, dataset: Any) -> bool:
+    def translates(self, dataset: object) -> bool:
         """Return whether it is the data set that fairseq-generate translates."""
         return self.lines.is_generate and self.sentences.is_corpus(dataset)
 
     def generator(
         self,
         models: list,
-        args: Any,
-        extra: dict[str, Any],
-        build: Callable[[type, dict[str, Any]], Any],
-    ) -> Any:
+        args: object,
+        extra: dict[str, object],
+        build: Callable[[type, dict[str, object]], Any],
+    ) -> object:
         """Build a generator of ours, by `build` (class, arguments), and use it from now on. args:
         fairseq's GenerationConfig; extra: more arguments for the class, by name.
 
@@ -129,7 +129,7 @@ class Session:
         return generator
 
     def decode(
-        self, generator: Any, models: list, batch: Batch, stock_step: Callable[..., list]
+        self, generator: object, models: list, batch: Batch, stock_step: Callable[..., list]
     ) -> list:
         """Return the hypotheses of each sentence of a batch, best first. A sentence that fails does
         not affect the others (bad_sentences.py).
@@ -169,7 +169,7 @@ class Session:
     def call_stock(
         self,
         stock_step: Callable[..., list],
-        generator: Any,
+        generator: object,
         models: list,
         sample: dict,
         prefix_tokens: Tensor | None,
@@ -317,7 +317,7 @@ def run_key(generator: BeamSearchGenerator, models: list) -> dict[str, str]:
     return found
 
 
-def without_paths(signature: str, values: Iterable[Any]) -> str:
+def without_paths(signature: str, values: Iterable[object]) -> str:
     """Return the signature without names of files, whose contents are compared instead."""
     for path in sorted(
         {value for value in values if isinstance(value, str) and os.path.exists(value)},
@@ -328,7 +328,7 @@ def without_paths(signature: str, values: Iterable[Any]) -> str:
     return signature
 
 
-def flag_value(name: str, value: Any) -> str:
+def flag_value(name: str, value: object) -> str:
     """Return a flag's value in one line; "" if it is off."""
     if value is None or value is False:
         return ""

@@ -77,8 +77,8 @@ class Sentences:
         self.lines_read = 0  # of an interactive session
         # errors of sentences of the current batch, by their places
         self.batch_errors: dict[int, UsageError] = {}
-        self.tokenizer: Any = None
-        self.bpe: Any = None
+        self.tokenizer: object = None
+        self.bpe: object = None
 
     @property
     def source_dictionary(self) -> Any:
@@ -147,7 +147,7 @@ class Sentences:
             words.__contains__ if kind is not None and self.undoes_bpe else None,
         )
 
-    def is_corpus(self, dataset: Any) -> bool:
+    def is_corpus(self, dataset: object) -> bool:
         """Return whether it is a loaded data set, and not an interactive session's buffer."""
         return any(dataset is known for known in self.task.datasets.values())
 
@@ -342,7 +342,7 @@ class Sentences:
             logger.warning("the constraints file has %s, and the input %s", lines, read)
 
 
-def segmentation(build: Callable[[Any], Any], args: Any) -> Any:
+def segmentation(build: Callable[[object], object], args: Any) -> object:
     """Return the segmentation that `build`, the stock task's, makes of --bpe.
 
     Errors: UsageError for a file that is damaged.

@@ -9,7 +9,6 @@ import resource
 from argparse import Namespace
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -227,7 +226,7 @@ class SpeechToText(SpeechToTextTask):
         return super().setup_task(args, **kwargs)
 
     def get_interactive_tokens_and_lengths(
-        self, lines: list[str], encode_fn: Any
+        self, lines: list[str], encode_fn: object
     ) -> tuple[list[str], list[int]]:
         for line in lines:
             # after a colon: place and size in an archive

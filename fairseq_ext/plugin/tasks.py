@@ -19,7 +19,6 @@ import inspect
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
 
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.tasks import (
@@ -113,7 +112,7 @@ class GeneratorBuilderMixin:
 
     # the generator class during `build_ours`, for `GeneratorClassHook`
     generator_class: type | None = None
-    generator_arguments: dict[str, Any]
+    generator_arguments: dict[str, object]
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
@@ -137,7 +136,9 @@ class GeneratorBuilderMixin:
             **{name: value for name, value in given.items() if name in taken and value is not None},
         )
 
-    def build_ours(self, models, args, kind: type, extra: dict[str, Any], prefix_allowed_tokens_fn):
+    def build_ours(
+        self, models, args, kind: type, extra: dict[str, object], prefix_allowed_tokens_fn
+    ):
         """Return a generator of our class, built by the stock task's build_generator, with its
         settings.
 
@@ -159,7 +160,7 @@ class GeneratorClassHook(FairseqTask):
     # CAPABILITIES (search/registry.py) that the task's batches lack
     lacks: frozenset[str] = frozenset()
     generator_class: type | None = None
-    generator_arguments: dict[str, Any]
+    generator_arguments: dict[str, object]
 
     def build_generator(
         self,
@@ -199,7 +200,7 @@ def register_twin(stock: type[FairseqTask], name: str | None, extended: type, fl
     dataclass = TASK_DATACLASS_REGISTRY.get(name)
     legacy = issubclass(stock, LegacyFairseqTask)
     bases = (extended, stock, LegacyGeneratorClassHook if legacy else GeneratorClassHook)
-    members: dict[str, Any] = {"registered": f"{name}_ext"}
+    members: dict[str, object] = {"registered": f"{name}_ext"}
     if dataclass is not None:
         twin = type(f"{stock.__name__}Ext", bases, members)
         return register_task(f"{name}_ext", dataclass=task_dataclass(dataclass, flags))(twin)

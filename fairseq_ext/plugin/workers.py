@@ -41,7 +41,7 @@ WORKER_STOPPED = (
 NO_PROCESS = "--cpu-workers cannot start a process ({why}): end others, or take fewer workers"
 
 
-def select_sentences(value: Any, n: int, index: list[int]) -> Any:
+def select_sentences(value: object, n: int, index: list[int]) -> Any:
     """Return the part of a sample, or of one of its values, for sentences `index` of n."""
     if isinstance(value, dict):
         return {name: select_sentences(part, n, index) for name, part in value.items()}
@@ -83,9 +83,9 @@ class Forked(ProcessWorkers):
         super().__init__(count, SILENCE)
         self.decode, self.stats = decode, stats
         self.stopped: Exception | None = None  # why the last process has ended
-        self.answers: dict[int, Any] = {}  # results of the shares of a batch, by number
+        self.answers: dict[int, object] = {}  # results of the shares of a batch, by number
 
-    def decoded(self, shares: list[Any]) -> list[Any]:
+    def decoded(self, shares: list[object]) -> list[Any]:
         """Return the result of each share of a batch, or its error. Sentences of a share that a
         process died over are decoded again once."""
         self.answers.clear()
@@ -148,7 +148,7 @@ class Forked(ProcessWorkers):
     def on_message(self, worker: Worker, message: Any, now: float) -> None:
         self.dispatch.on_answer(worker, *message)
 
-    def answer(self, ticket: Ticket, what: Any) -> None:
+    def answer(self, ticket: Ticket, what: object) -> None:
         self.answers[ticket.number] = self.stopped if isinstance(what, WorkerDied) else what
 
 

@@ -370,9 +370,9 @@ def supports_phrases(setup: Setup) -> bool:
     )
 
 
-def fields_of(setup: Setup) -> dict[str, Any]:
+def fields_of(setup: Setup) -> dict[str, object]:
     """Return the fields of the rules that strategies set."""
-    fields: dict[str, Any] = {
+    fields: dict[str, object] = {
         "selection": Selection.TOP,
         "children": 2 * setup.k,
         "threshold": math.inf,

@@ -10,7 +10,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -177,7 +177,9 @@ class RowRule(ABC):
         """Return the tokens that it may allow for each of the N sentences."""
 
     @abstractmethod
-    def compiled(self, pool: Pool, sentence: int, bounded: bool) -> tuple[Any, int, Any] | None:
+    def compiled(
+        self, pool: Pool, sentence: int, bounded: bool
+    ) -> tuple[object, int, object] | None:
         """Return the rule of a sentence as the compiled search reads it: the struct of its
         automata, the start of its own and what has the struct's arrays; None: it has none.
         bounded: whether the search needs `most_left`."""

@@ -131,7 +131,7 @@ def shown(value: DataclassInstance) -> dict[str, object]:
 # ---- A report as JSON
 
 
-def as_json(value: Any) -> Any:
+def as_json(value: object) -> Any:
     """Return a dataclass as an object, without fields at their defaults; tensors are lists."""
     if isinstance(value, Tensor):
         return value.tolist()
@@ -148,14 +148,14 @@ def as_json(value: Any) -> Any:
 
 
 @functools.cache
-def types_of(kind: type) -> tuple[dict[str, Any], set[str]]:
+def types_of(kind: type) -> tuple[dict[str, object], set[str]]:
     """Return the types of the fields of a dataclass, and which of them have no default."""
     hints = get_type_hints(kind)
     own = {each.name: each.default is MISSING for each in fields(kind)}  # type: ignore[arg-type]
     return {name: hints[name] for name in own}, {name for name, needed in own.items() if needed}
 
 
-def from_json(kind: Any, value: Any, name: str = "line") -> Any:
+def from_json(kind: object, value: object, name: str = "line") -> Any:
     """Return the value of a type that `as_json` was given. name: of the value, for messages.
 
     Errors: ValueError for another type; the text can follow "because".

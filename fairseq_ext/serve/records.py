@@ -139,7 +139,7 @@ class Text:
 
     source: str
     format: str = "text"
-    fields: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, object] = field(default_factory=dict)
     splits: bool = True
     inline: Collection[str] | None = None
 
@@ -190,7 +190,7 @@ def read_record(value: Any, where: str, glossary: Callable[[str], GlossaryFile])
         return f'{where} has {cut(json.dumps(value[name]))} for "{name}": write {WAYS[name]}'
 
     given = checked(Fields, value, sentence, where)
-    fields: dict[str, Any] = {"nbest": given.nbest}
+    fields: dict[str, object] = {"nbest": given.nbest}
     fields |= given.model_dump(include={*KEYS}, exclude_none=True)
     if isinstance(given.glossary, dict):
         fields["terms"] = given.glossary

@@ -85,7 +85,7 @@ def read_wmt25(files: Files) -> TestSet:
     return found, source_lang
 
 
-def missing(what: str, name: str, record: dict[str, Any]) -> UsageError:
+def missing(what: str, name: str, record: dict[str, object]) -> UsageError:
     """Return the error of a file or line without the terms that --terms names."""
     return UsageError(f"{what} '{name}': --terms names one of {', '.join(map(repr, record))}")
 
@@ -166,7 +166,7 @@ def read_hypotheses(path: str, target_lang: str) -> list[str]:
     return [texts[numbers.index(number)] for number in range(len(texts))]
 
 
-def translation(record: dict[str, Any], target_lang: str, where: str) -> str:
+def translation(record: dict[str, object], target_lang: str, where: str) -> str:
     """Return the translation in a line of results, of corpus output or of a submission; a sentence
     that could not be translated is empty."""
     hypotheses = record.get("hypotheses")
@@ -183,7 +183,7 @@ def translation(record: dict[str, Any], target_lang: str, where: str) -> str:
 # ---- Lines, fields and terms
 
 
-def objects(path: str, flag: str) -> Iterator[tuple[dict[str, Any], str]]:
+def objects(path: str, flag: str) -> Iterator[tuple[dict[str, object], str]]:
     """Yield each line of a JSONL file as its object and its name in messages (raises UsageError for
     a line that is not a JSON object)."""
     lines = Lines(path, flag)

@@ -57,7 +57,7 @@ def translation_metrics() -> dict[str, BLEU | CHRF]:
     }
 
 
-def score(test_set: EvaluationSet, hypotheses: Sequence[str]) -> dict[str, Any]:
+def score(test_set: EvaluationSet, hypotheses: Sequence[str]) -> dict[str, object]:
     """Return every score by its name. BLEU and chrF2++ are percentages, the others shares; None for
     a score with nothing to count.
 

@@ -108,17 +108,17 @@ class Faulty:
     def words(self, tokens):
         return self.demo.task.source_dictionary.string(tokens)
 
-    def encode(self, line):
-        if self.at == "encode" and line in self.lines:
+    def prepared(self, request, where):
+        if self.at == "encode" and request.source in self.lines:
             raise self.error
-        return self.demo.encode(line)
+        return self.demo.prepared(request, where)
 
-    def search(self, tokens, *given, **named):
-        fails = self.lines is None or any(self.words(line) in self.bad for line in tokens)
+    def search(self, requests):
+        fails = self.lines is None or any(self.words(r.tokens) in self.bad for r in requests)
         fails = fails and self.at != "encode"
         if fails and self.at == "search":
             raise self.error
-        found = self.demo.search(tokens, *given, **named)
+        found = self.demo.search(requests)
         if fails:
             raise self.error
         return found
@@ -201,3 +201,24 @@ def test_a_schedule_that_does_not_fit_is_reported_and_the_model_is_loaded_once(m
         in CorpusWorker({**flags, "stop": "optimal", "unkpen": "-1"}, 1, False).load()["error"]
     )
     assert len(loads) == 3
+
+
+def test_warnings_of_a_worker_reach_the_run_once(tmp_path, monkeypatch, capfd):
+    """Ray shows nothing of what a worker prints."""
+    terms = ["hospital\tKrankenhaus", "house\tHaus", "doctor\tArzt", "day\tTag", "man\tMann"]
+    glossary, path = write_text(tmp_path / "terms.tsv", terms), tmp_path / "a.txt"
+    write_text(path, ["Das Haus, der Arzt, ein Tag, der Mann, das Krankenhaus."] * 201)
+    given = [
+        "translate",
+        "--data",
+        str(DEMO),
+        "--path",
+        str(DEMO / "checkpoint.pt"),
+        "--input",
+        str(path),
+        "--cpu",
+    ]
+    more = [f"--{name.replace('_', '-')}={value}" for name, value in FLAGS.items() if name != "cpu"]
+    with one_process(monkeypatch, None):
+        main([*given, *more, "--output", str(tmp_path / "out"), "--glossary", str(glossary)])
+    assert capfd.readouterr().err.count("name its columns in a header, or swap them") == 1

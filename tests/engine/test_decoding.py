@@ -185,7 +185,7 @@ def test_what_comes_to_its_length_limit_is_searched_again_as_offline(monkeypatch
     ]
     for each, answer in zip(jobs, answers(decoding, jobs), strict=True):
         same_as_alone(translator, each, answer)
-    assert again and again.count(decoding.shorter) * 2 == len(again)  # as often there as here
+    assert again and again.count(decoding.steps.shorter) * 2 == len(again)  # as often there as here
 
 
 def test_phrases_of_live_requests_outlast_others_that_leave_and_start(translator):

@@ -29,7 +29,7 @@ import types
 import warnings
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 startup = sys.modules["fairseq_ext.plugin.compat.startup"]
 own = startup.load("core.command_line")
@@ -41,7 +41,7 @@ checkpoints, configuration, named_tasks = (
 
 class Patch(NamedTuple):
     what: str  # the changed function or module
-    change: Callable[..., Any]  # makes the change; returns False if none is needed
+    change: Callable[..., object]  # makes the change; returns False if none is needed
     modules: tuple[
         str, ...
     ]  # of fairseq, each of which `change` gets; without any it is called once

@@ -121,7 +121,7 @@ def holder_of(state: Mapping) -> Any:
     return None if groups is None else groups.get("model")
 
 
-def plain(settings: Any) -> dict[str, Any]:
+def plain(settings: object) -> dict[str, object]:
     """Return a group of settings as a dictionary, in whichever form it is saved; {} for none."""
     if isinstance(settings, Namespace):
         return dict(vars(settings))

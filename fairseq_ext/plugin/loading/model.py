@@ -181,7 +181,7 @@ def find_model(folder: str, given: Keywords, any_pair: bool = False) -> dict[str
     return whole
 
 
-def shared_files(folder: str, settings: Keywords, known: Keywords) -> dict[str, Any]:
+def shared_files(folder: str, settings: Keywords, known: Keywords) -> dict[str, object]:
     """Return the flags of files of the folder that all languages of M2M-100's task share: their
     dictionary, unless there is one for each language, and the list of languages, if the checkpoint
     was trained with one. known: flags that are given or found."""
@@ -222,7 +222,7 @@ def task_of(settings: Keywords) -> str:
     return name if name in TASK_REGISTRY else "translation_ext"
 
 
-def language_flags(settings: Keywords, task: str) -> dict[str, Any]:
+def language_flags(settings: Keywords, task: str) -> dict[str, object]:
     """Return the flags of a multilingual task, as in the checkpoint's training."""
     found = {name: settings.get(name) for name in LANGUAGES.get(task, ())}
     return {
@@ -325,7 +325,7 @@ class LoadedModel:
             line, self.task.target_dictionary, self.task.session.sentences.segmenter.bpe
         )
 
-    def tokens(self, line: str, dictionary: Dictionary, bpe: Any) -> Tensor:
+    def tokens(self, line: str, dictionary: Dictionary, bpe: object) -> Tensor:
         """Return tokens of a line of text, EOS included; EOS alone for a line of spaces."""
         # like the dictionary's encode_line, which fills a tensor token by token
         return torch.tensor([*map(dictionary.index, self.pieces(line, bpe)), dictionary.eos()])

@@ -118,10 +118,10 @@ def text_of(name: str, value: object, others: str = "") -> str:
     raise UsageError(f"{name} is {cut(repr(value))}: give text or a path{others}")
 
 
-def checked(flags: Keywords) -> dict[str, Any]:
+def checked(flags: Keywords) -> dict[str, object]:
     """Return keyword flags with plain values: text (paths become text), numbers, True, False, None,
     or lists of text and numbers (raises UsageError for others)."""
-    out: dict[str, Any] = {}
+    out: dict[str, object] = {}
     for name, value in flags.items():
         values = value if isinstance(value, (list, tuple)) else [value]
         plain = [
@@ -152,7 +152,7 @@ def as_arguments(flags: Keywords) -> list[str]:
     return out
 
 
-def as_keywords(words: list[str]) -> dict[str, Any]:
+def as_keywords(words: list[str]) -> dict[str, object]:
     """Return command-line arguments as keyword flags: ["--beam", "5", "--cpu"] is {"beam": "5",
     "cpu": True}.
 

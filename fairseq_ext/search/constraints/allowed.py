@@ -13,7 +13,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import Lines, fingerprint_of_dictionary
@@ -30,7 +30,7 @@ from fairseq_ext.search.settings import Settings
 
 logger = logging.getLogger("fairseq_ext")
 CACHE_SIZE = 256  # sets of lines and requests in memory
-NEEDS: dict[str, Any] = {
+NEEDS: dict[str, object] = {
     "gives": OUTPUTS,
     "needs": ("search loop", "rows of a beam"),
     "denies": ("free ends",),

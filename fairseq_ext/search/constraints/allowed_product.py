@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -307,7 +306,9 @@ class AllowedRule(RowRule):
     def required_ids(self, pool: Pool) -> list[Collection[int]]:
         return [() if c.allowed is None else c.allowed.tokens for c in pool.constraints or ()]
 
-    def compiled(self, pool: Pool, sentence: int, bounded: bool) -> tuple[Any, int, Any] | None:
+    def compiled(
+        self, pool: Pool, sentence: int, bounded: bool
+    ) -> tuple[object, int, object] | None:
         table, starts = self.tables(pool)
         start = int(starts[sentence])
         return None if start < 0 else (table.struct(bounded), start, table)

@@ -159,7 +159,7 @@ def plain(text: str, segmenter: Segmenter) -> str:
 # ---- From characters to tokens
 
 
-Step = Callable[[Any, str], Any]  # (state, character) -> the next state, None for none
+Step = Callable[[Any, str], object]  # (state, character) -> the next state, None for none
 
 
 def mapped(
@@ -266,7 +266,7 @@ def automaton_of_regex(pattern: str, segmenter: Segmenter, where: str) -> TokenA
         ) from None
     by_symbol, moves = found.alphabet, found.map
 
-    def step(state: Any, sign: str) -> Any:
+    def step(state: object, sign: str) -> object:
         return moves.get(state, {}).get(by_symbol[sign])
 
     notes = {"segmentation": "any", "regex": pattern}
@@ -292,7 +292,7 @@ def automaton_of_json(text: str, segmenter: Segmenter, where: str) -> TokenAutom
         over = given.get("over", "words")
         unknown = given.keys() - {"start", "final", "arcs", "over"}
         known = over in ("words", "characters") and not unknown
-        by_state: dict[Any, list[tuple[str, Any]]] = {}
+        by_state: dict[object, list[tuple[str, object]]] = {}
         for source, label, target in arcs:
             label = normal(label) if over == "words" else label
             known &= isinstance(label, str) and bool(label)
@@ -306,7 +306,7 @@ def automaton_of_json(text: str, segmenter: Segmenter, where: str) -> TokenAutom
 
     # places: before the words of an arc (with the space that joins them to the words before), or
     # inside, as (what is left of them, the state behind them)
-    def opened(state: Any, begins: bool) -> list[tuple[str, Any]]:
+    def opened(state: object, begins: bool) -> list[tuple[str, object]]:
         lead = "" if begins else joiner
         return [(lead + label, target) for label, target in by_state.get(state, ())]
 

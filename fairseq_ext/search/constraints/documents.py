@@ -117,7 +117,7 @@ class BatchesByLevel:
 
     dataset: Any
     batches: Sequence[Sequence[int]]
-    levels: Callable[[Any], list[int]]
+    levels: Callable[[object], list[int]]
 
     def next_epoch_itr(self, shuffle: bool = True) -> BatchesByLevel:
         return self
@@ -125,7 +125,7 @@ class BatchesByLevel:
     def __len__(self) -> int:
         return len(self.batches)
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[dict[str, object]]:
         level = self.levels(self.dataset)
         for each in range(max(level, default=0) + 1):
             for batch in self.batches:

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ class Start(NamedTuple):
     """Where the reading of a pair begins: after the first tokens of a row of a group, or of a
     target whose tokens have these positions of a LineReader."""
 
-    group: Any  # the decoder's
+    group: object  # the decoder's
     row: int
     sentence: int  # of the row in the group
     length: int = 0  # tokens
@@ -48,7 +48,7 @@ class Start(NamedTuple):
 class Sources:
     """Encoded sources."""
 
-    group: Any  # the decoder's, a row each, longest first
+    group: object  # the decoder's, a row each, longest first
     lengths: list[int]  # EOS included
     row: list[int]  # of each source
     device: torch.device

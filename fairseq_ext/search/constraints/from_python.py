@@ -131,12 +131,12 @@ def is_of_all(given: Any, name: str) -> bool:
     )
 
 
-def entry_of_line(given: Any, place: int) -> Any:
+def entry_of_line(given: Any, place: int) -> object:
     """Return a line's entry of a list; None counts as no phrases."""
     return () if given[place] is None else given[place]
 
 
-def is_empty(prefix: Any) -> bool:
+def is_empty(prefix: object) -> bool:
     """Return whether it is no prefix: None, or a text without characters."""
     return prefix is None or (isinstance(prefix, str) and not prefix)
 
@@ -150,7 +150,7 @@ def is_iterable(given: Any) -> bool:
     return True
 
 
-def check_list(given: Any, name: str, unordered: bool = False, once: bool = False) -> None:
+def check_list(given: object, name: str, unordered: bool = False, once: bool = False) -> None:
     """Refuse an argument that is not a list (raises UsageError).
 
     unordered: a set is allowed; once: so is an object that can be read only once.
@@ -181,7 +181,7 @@ def items(given: Any, what: str) -> list[Any]:
     return list(given)
 
 
-def texts(given: Any, what: str) -> tuple[str, ...]:
+def texts(given: object, what: str) -> tuple[str, ...]:
     """Return the phrases of a list (raises UsageError for an entry that is not text)."""
     found = items(given, what)
     for phrase in found:

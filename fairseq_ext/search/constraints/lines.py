@@ -75,11 +75,11 @@ def parse_json(line: str, where: str) -> TextConstraints:
     return text_constraints(value, where)
 
 
-def refuse_duplicate_keys(where: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
+def refuse_duplicate_keys(where: str) -> Callable[[list[tuple[str, object]]], dict[str, object]]:
     """Return an `object_pairs_hook` that raises UsageError for a key given twice; where: for the
     message."""
 
-    def object_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def object_of_pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
         found = dict(pairs)
         if len(found) < len(pairs):
             raise UsageError(f"{where} has a key twice: join their values")
@@ -88,7 +88,7 @@ def refuse_duplicate_keys(where: str) -> Callable[[list[tuple[str, Any]]], dict[
     return object_of_pairs
 
 
-def json_object(line: str, where: str, keys: Sequence[str] = KEYS) -> dict[str, Any]:
+def json_object(line: str, where: str, keys: Sequence[str] = KEYS) -> dict[str, object]:
     """Return the object of a JSON line (raises UsageError for anything else, and for a key given
     twice)."""
     try:

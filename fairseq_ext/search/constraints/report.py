@@ -13,7 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import IO, Any
+from typing import IO
 from unicodedata import normalize
 
 from fairseq_ext.core.errors import UsageError, counted, report
@@ -273,7 +273,7 @@ class GlossaryReport:
         """Write a sentence's line. placements: of each term; empty where terms are not placed."""
         source, translation = normalize("NFKC", source), normal(normalize("NFKC", translation))
         spans = word_spans(source, words_of(source, self.segmented))
-        out: list[dict[str, Any]] = []
+        out: list[dict[str, object]] = []
         placed = list(itertools.zip_longest(terms, placements))
         present = [each for each in placed if each[1] is None or each[1].placed_by != "left"]
         used = forms_used(

@@ -51,7 +51,7 @@ Arc = tuple[int, int]  # how often the patterns are met, and the next state
 class Pattern:
     """A sequence of characters or tokens to be recognised."""
 
-    units: Sequence[Any]
+    units: Sequence[object]
     at_start: bool = False  # only at the start of a translation
     forms: tuple[Phrase, ...] = ()  # the segmentations that a search proposes
 
@@ -208,9 +208,9 @@ class PatternReader:
             self.blanks, self.unseen = self.index.by_text.get(" ", ()), boundaries.unseen
         self.whole_words = whole
         self.first_units = {pattern.units[0] for pattern in patterns}
-        self.children: list[dict[Any, int]] = [{}, {}]  # of each node, by the next unit
+        self.children: list[dict[object, int]] = [{}, {}]  # of each node, by the next unit
         self.patterns_of_node: list[list[int]] = [[], []]  # patterns that pass each node
-        self.last: list[Any] = [None, None]
+        self.last: list[object] = [None, None]
         self.continuations_cache: dict[int, set[int]] = {}  # cache of `tokens_after_node`
         # nodes at which a pattern is complete; whether the next token decides if it counts
         self.ends: dict[int, bool] = {}
@@ -226,11 +226,11 @@ class PatternReader:
                 self.patterns_of_node[node].append(p)
             self.ends[node] = whole and self.is_letter(pattern.units[-1])
 
-    def units(self, token: int) -> Sequence[Any]:
+    def units(self, token: int) -> Sequence[object]:
         """Return a token as units."""
         return (token,) if self.index is None else self.index.texts[token]
 
-    def is_letter(self, unit: Any) -> bool:
+    def is_letter(self, unit: object) -> bool:
         """Return whether a unit is part of a word; where tokens are the units, none is."""
         return self.index is not None and is_letter(unit)
 
@@ -281,7 +281,7 @@ class PatternReader:
         return hits, items, context
 
     def advance_single_pattern(
-        self, items: Items, units: Sequence[Any], token: int
+        self, items: Items, units: Sequence[object], token: int
     ) -> tuple[int, Items, int] | None:
         """Do the same in the usual case: one pattern continues, or starts after the space of a
         token, and no other may start; else return None."""
@@ -301,7 +301,7 @@ class PatternReader:
         return None
 
     def advance_to_end(
-        self, node: int, at: int, units: Sequence[Any], token: int
+        self, node: int, at: int, units: Sequence[object], token: int
     ) -> tuple[int, Items, int] | None:
         """Return the result for a token whose last units these are, if they continue from a node
         and complete no pattern before the last; else None."""
@@ -317,7 +317,7 @@ class PatternReader:
             self.context_after(token),
         )
 
-    def advance_unit(self, items: Items, context: int, unit: Any) -> tuple[int, Items, int]:
+    def advance_unit(self, items: Items, context: int, unit: object) -> tuple[int, Items, int]:
         """Do the same for one unit."""
         blank = unit == " "
         if blank and context in (START, LED):

@@ -76,7 +76,7 @@ class PhraseTable:
         state = self.start[sentence]
         return state, torch.zeros_like(state)
 
-    def struct(self) -> Any:
+    def struct(self) -> object:
         """Return the table as the compiled search reads it; it must live as long."""
         automata, longs = self.automata, (self.value, self.proposed)
         of_sentences = self.need, self.size, self.total

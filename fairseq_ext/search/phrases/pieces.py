@@ -232,7 +232,7 @@ def word_tensors(boundaries: Boundaries | None, device: torch.device) -> tuple[T
 
 
 def find_boundaries(
-    dictionary: Dictionary, bpe: Any, mode: str | None, left_out: Collection[int] = ()
+    dictionary: Dictionary, bpe: object, mode: str | None, left_out: Collection[int] = ()
 ) -> Boundaries | None:
     """Return the boundaries of a dictionary's tokens; None if mode is none, or if the segmentation
     is not known (which the log says if a mode was given). mode: word, prefix, none, or None for
@@ -262,7 +262,7 @@ def find_boundaries(
     return Boundaries(Pieces(texts), mode != "prefix", kind, tuple(sorted(unseen)))
 
 
-def kind_of(dictionary: Dictionary, bpe: Any) -> str | None:
+def kind_of(dictionary: Dictionary, bpe: object) -> str | None:
     """Return the segmentation, by the encoder; without one by the marks of the dictionary's
     symbols."""
     if bpe is not None:
@@ -280,7 +280,7 @@ MARKS: dict[str, Callable[[str], bool]] = {
 }
 
 
-def separator_of(bpe: Any) -> str:
+def separator_of(bpe: object) -> str:
     """Return the end of a piece of subword-nmt that the next one continues (`--bpe-separator`)."""
     return getattr(bpe, "bpe_symbol", SEPARATOR).strip() or SEPARATOR
 

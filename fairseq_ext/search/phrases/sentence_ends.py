@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import regex
 import torch
@@ -65,7 +64,7 @@ class EndTokens:
         )
 
 
-def end_tokens(dictionary: Dictionary, bpe: Any) -> EndTokens:
+def end_tokens(dictionary: Dictionary, bpe: object) -> EndTokens:
     """Return the roles of a dictionary's symbols at the end of a sentence; bpe: the command's
     encoder, None if there is none."""
     kind = kind_of(dictionary, bpe)
@@ -76,7 +75,7 @@ def end_tokens(dictionary: Dictionary, bpe: Any) -> EndTokens:
     return EndTokens(*(torch.tensor(column) for column in zip(*rows, strict=True)))
 
 
-def parts_of(symbol: str, kind: str | None, bpe: Any) -> tuple[str, bool, bool]:
+def parts_of(symbol: str, kind: str | None, bpe: object) -> tuple[str, bool, bool]:
     """Return a symbol's text, whether a space is before it, and whether the next one is attached to
     it."""
     if kind == "gpt2" and not symbol.isdigit():
@@ -111,7 +110,7 @@ class EndsOfSources:
     source: the sources' dictionary, None if it is not known.
     """
 
-    def __init__(self, target: Dictionary, source: Dictionary | None, bpe: Any):
+    def __init__(self, target: Dictionary, source: Dictionary | None, bpe: object):
         self.target = end_tokens(target, bpe)
         self.source = None if source is None else end_tokens(source, bpe)
 

@@ -78,7 +78,7 @@ class AutomatonTable:
         found = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return torch.from_numpy(found.astype(dtype, copy=False)).to(self.device)
 
-    def arcs_struct(self) -> Any:
+    def arcs_struct(self) -> object:
         """Return first, token and target as the compiled search reads them."""
         dense = address(self.token, torch.int32), address(self.target, torch.int32)
         return new("Arcs", address(self.first, torch.int64), *dense)[0]
@@ -98,9 +98,9 @@ class TokenAutomaton(Automaton):
     """An automaton of allowed outputs. notes: anything JSON, kept in its file."""
 
     shortest: np.ndarray  # (M,) the fewest tokens that lead to a final state, 0 for a final one
-    notes: dict[str, Any] = field(default_factory=dict)
+    notes: dict[str, object] = field(default_factory=dict)
     path: str | None = None  # of its file, None without one
-    temporary_file: Any = None  # a temporary file, for other processes
+    temporary_file: object = None  # a temporary file, for other processes
 
     def __repr__(self) -> str:  # part of the checksums of results files
         return f"TokenAutomaton({self.digest})"
@@ -221,7 +221,7 @@ def trimmed(
     token: np.ndarray,
     target: np.ndarray,
     final: np.ndarray,
-    notes: Mapping[str, Any] | None = None,
+    notes: Mapping[str, object] | None = None,
 ) -> TokenAutomaton | None:
     """Return the automaton of arcs (E,) and states final (M,) without states that reach no final
     one; None if the start is one of those. A state has one arc for a token; all are reachable."""
@@ -248,7 +248,7 @@ def trimmed(
     return of_arrays((first, token, target, shortest[stays]), notes)
 
 
-def of_arrays(arrays: tuple[np.ndarray, ...], notes: Mapping[str, Any] | None) -> TokenAutomaton:
+def of_arrays(arrays: tuple[np.ndarray, ...], notes: Mapping[str, object] | None) -> TokenAutomaton:
     """Return the automaton of first, token, target and shortest."""
     first, token, target, shortest = (each.astype(np.int32) for each in arrays)
     return TokenAutomaton(first, token, target, shortest, dict(notes or {}))
@@ -265,7 +265,7 @@ def minimal(
     flat: np.ndarray,
     length: np.ndarray,
     vocabulary: int,
-    notes: Mapping[str, Any] | None = None,
+    notes: Mapping[str, object] | None = None,
     seed: int = 1,
 ) -> TokenAutomaton:
     """Return the smallest automaton that allows N sequences, the tokens flat (sum of length,) of
@@ -356,7 +356,7 @@ class AllowedTable(AutomatonTable):
         """(M,) int32 the most tokens to a final state."""
         return self.joined([each.longest for each in self.automata])
 
-    def struct(self, bounded: bool) -> Any:
+    def struct(self, bounded: bool) -> object:
         """Return the table as the compiled search reads it. bounded: with `longest`."""
         longest = self.longest if bounded else None
         return new(

@@ -20,7 +20,6 @@ Neutral setting: b = 0, or no constraints.
 """
 
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,7 +56,7 @@ class Bonus(DBA):
 
     def chosen(
         self, beam: Beam, log_probs: LogProbs, table: Tables, phrases: PhraseTable, *_: Tensor
-    ) -> tuple[Any, ...]:
+    ) -> tuple[object, ...]:
         """Return row, token, bank and raised score (S, 2k) of each sentence's best, their state and
         count (S, 2k, G), and None."""
         # (S, width, G)

@@ -231,7 +231,7 @@ class LSH(ShortlistSoftmax):
             )
 
 
-def kernels_for(weight: Tensor) -> Any:
+def kernels_for(weight: Tensor) -> object:
     """Return the CUDA kernels if they can run, else torch's functions; on a GPU the log says why.
     On a CPU the compiled library does the same in one call."""
     if not weight.is_cuda:
