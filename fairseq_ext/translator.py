@@ -22,8 +22,7 @@ from fairseq_ext.plugin.calls import (
     width_and_length,
 )
 from fairseq_ext.plugin.loading.model import configuration, find_model
-from fairseq_ext.plugin.loading.settings import as_arguments, checked, text_of
-from fairseq_ext.plugin.options import languages_of
+from fairseq_ext.plugin.loading.settings import as_arguments, checked, languages_of, text_of
 from fairseq_ext.plugin.stock import refuse_flags
 from fairseq_ext.plugin.workers import CallLock, without_autocast
 from fairseq_ext.search.constraints.from_python import (

@@ -16,7 +16,7 @@ from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleE
 
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.language_codes import two_letters
-from fairseq_ext.plugin.options import languages_of
+from fairseq_ext.plugin.loading.settings import languages_of
 from fairseq_ext.search.constraints.placement import GlossaryPlacement
 
 Pair = tuple[str, str]  # source and target language

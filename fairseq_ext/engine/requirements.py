@@ -18,7 +18,7 @@ from fairseq_ext.core.files import sha256
 from fairseq_ext.core.glossary import Languages
 from fairseq_ext.core.words import starts_of, words_of
 from fairseq_ext.plugin.calls import tokens_of
-from fairseq_ext.plugin.options import languages_of
+from fairseq_ext.plugin.loading.settings import languages_of
 from fairseq_ext.search.constraints.glossary import (
     Glossary,
     glossary_options,

@@ -21,8 +21,7 @@ from fairseq_ext.engine.decoding import Decoding
 from fairseq_ext.engine.jobs import Description
 from fairseq_ext.engine.requirements import OfRequests
 from fairseq_ext.kernels.library import give_back_memory
-from fairseq_ext.plugin.loading.settings import source_limit
-from fairseq_ext.plugin.options import languages_of
+from fairseq_ext.plugin.loading.settings import languages_of, source_limit
 from fairseq_ext.search.checks import refused_by_engine
 from fairseq_ext.search.request import Request
 from fairseq_ext.search.settings import Settings

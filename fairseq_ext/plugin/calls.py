@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,6 +22,7 @@ from fairseq_ext.core.errors import SentenceError, UsageError, cut
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.plugin.bad_sentences import decode_isolating_errors
 from fairseq_ext.plugin.flags_dataclass import RunFlags
+from fairseq_ext.plugin.input import SingleBatchIterator
 from fairseq_ext.plugin.loading.model import LoadedModel
 from fairseq_ext.plugin.pools import hypothesis_of
 from fairseq_ext.plugin.workers import CallLock, select_batch
@@ -362,6 +363,21 @@ class SearchingModel(LoadedModel):
                 if bar is not None:
                     bar.update(len(out) - out.count(None) - bar.n)
         return out
+
+    def batches(self, tokens: list[Tensor]) -> Iterator[dict[str, Any]]:
+        """Yield fairseq's batches of encoded lines, each (L,)."""
+        dataset = self.task.build_dataset_for_inference(tokens, [t.numel() for t in tokens])
+        epochs = self.task.get_batch_iterator(
+            dataset=dataset,
+            max_tokens=self.max_tokens,
+            max_sentences=self.max_sentences,
+            max_positions=self.max_positions,
+        )
+        if isinstance(epochs, SingleBatchIterator):
+            return iter(epochs.next_epoch_itr())
+        # torch's loader draws a seed as it starts: keep the caller's random state
+        with torch.random.fork_rng(devices=[]):
+            return epochs.next_epoch_itr(shuffle=False)
 
     def empty_translation(self, request: Request) -> Translation:
         """Return the translation of an empty line, which is not searched."""

@@ -19,9 +19,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from fairseq_ext.core import __version__
 from fairseq_ext.core.files import SHOWN, refuse_shared, sha256
-from fairseq_ext.core.glossary import Languages
 from fairseq_ext.plugin.loading.settings import (
     checkpoint_of,
+    languages_of,
     max_tokens_limit,
     of_some_tasks,
     segments_text,
@@ -87,12 +87,6 @@ def values_of(
 def read_settings(namespace: DictConfig | Namespace) -> Settings:
     """Return our flags and the settings of the command, from those of a task."""
     return Settings(values_of(all_fields().values(), namespace), command_settings(namespace))
-
-
-def languages_of(settings: DictConfig | Namespace) -> Languages:
-    """Return the languages of a task's settings, which an engine changes from request to request;
-    None for a task without them."""
-    return Languages(*(of_some_tasks(settings, f"{side}_lang") for side in ("source", "target")))
 
 
 def command_settings(settings: DictConfig | Namespace) -> CommandSettings:

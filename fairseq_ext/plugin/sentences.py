@@ -25,8 +25,8 @@ from fairseq_ext.plugin.loading.data_folder import (
     print_alternatives_of,
     warn_segmented_output,
 )
-from fairseq_ext.plugin.loading.settings import of_some_tasks
-from fairseq_ext.plugin.options import is_constrained, languages_of
+from fairseq_ext.plugin.loading.settings import languages_of, of_some_tasks
+from fairseq_ext.plugin.options import is_constrained
 from fairseq_ext.plugin.stock import SentencepiecePair
 from fairseq_ext.search.constraints.allowed import AllowedFlags, AllowedOutputs
 from fairseq_ext.search.constraints.banned import AvoidFlags

@@ -15,7 +15,7 @@ from fairseq.data.multilingual.multilingual_data_manager import TGT_DICT_NAME
 from fairseq.tasks import FairseqTask
 
 from fairseq_ext.core.errors import UsageError, cut
-from fairseq_ext.plugin.options import languages_of
+from fairseq_ext.plugin.loading.settings import languages_of
 from fairseq_ext.search.phrases.pieces import MARKS, SEPARATOR, SHARE, kind_of
 from fairseq_ext.search.phrases.sentence import Phrase
 from fairseq_ext.search.settings import CommandSettings

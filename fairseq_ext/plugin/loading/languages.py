@@ -23,7 +23,7 @@ from fairseq_ext.plugin.loading.settings import of_some_tasks, saved_settings, s
 DICTIONARY = re.compile(r"dict\.(.+)\.txt")
 
 
-def languages_of(folder: str) -> list[str]:
+def languages_in(folder: str) -> list[str]:
     """Return the languages of the dictionaries (dict.XX.txt) in a folder."""
     return sorted(found[1] for name in os.listdir(folder) if (found := DICTIONARY.fullmatch(name)))
 
@@ -42,7 +42,7 @@ def language_pair(
     given = [name for name in (source, target) if name]
     if len(given) == 2:
         return source, target  # type: ignore[return-value]
-    pair, known = tuple(infer_language_pair(folder)), languages_of(folder)
+    pair, known = tuple(infer_language_pair(folder)), languages_in(folder)
     # fairseq reports a missing dictionary
     if set(given) <= set(pair) and set(pair) & set(known):
         return orient_pair(pair, source, target)

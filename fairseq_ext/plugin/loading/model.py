@@ -7,7 +7,6 @@ import importlib.util
 import logging
 import os
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,8 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from fairseq_ext.core.errors import LONE_SURROGATE, SentenceError, UsageError, cut
-from fairseq_ext.plugin.input import SingleBatchIterator
 from fairseq_ext.plugin.loading.data_folder import segmentation_flags
-from fairseq_ext.plugin.loading.languages import language_pair, languages_of
+from fairseq_ext.plugin.loading.languages import language_pair, languages_in
 from fairseq_ext.plugin.loading.settings import (
     Keywords,
     as_keywords,
@@ -189,7 +187,7 @@ def shared_files(folder: str, settings: Keywords, known: Keywords) -> dict[str, 
         return {}
     saved = {name: os.path.basename(settings.get(name) or "") for name in SHARED}
     out = {}
-    if not languages_of(folder) and not any(
+    if not languages_in(folder) and not any(
         known.get(name) for name in ("fixed_dictionary", "source_dict", "target_dict")
     ):
         out["fixed_dictionary"] = file_of(folder, saved["fixed_dictionary"], "dict.txt")
@@ -370,18 +368,3 @@ class LoadedModel:
         """Return --max-tokens if a sentence has to fit into a batch."""
         streams = self.task.session.settings.choice("schedule") == "stream"
         return None if streams else self.max_tokens
-
-    def batches(self, tokens: list[Tensor]) -> Iterator[dict[str, Any]]:
-        """Yield fairseq's batches of encoded lines, each (L,)."""
-        dataset = self.task.build_dataset_for_inference(tokens, [t.numel() for t in tokens])
-        epochs = self.task.get_batch_iterator(
-            dataset=dataset,
-            max_tokens=self.max_tokens,
-            max_sentences=self.max_sentences,
-            max_positions=self.max_positions,
-        )
-        if isinstance(epochs, SingleBatchIterator):
-            return iter(epochs.next_epoch_itr())
-        # torch's loader draws a seed as it starts: keep the caller's random state
-        with torch.random.fork_rng(devices=[]):
-            return epochs.next_epoch_itr(shuffle=False)

@@ -18,6 +18,7 @@ from fairseq.utils import resolve_max_positions, split_paths
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_ext.core.errors import SentenceError, UsageError, cut
+from fairseq_ext.core.glossary import Languages
 from fairseq_ext.plugin.compat import checkpoints
 from fairseq_ext.plugin.loading.checkpoint import plain
 
@@ -224,3 +225,9 @@ def too_long(
                 f"{where} has {tokens} tokens and {who} takes {most}: shorten or split it"
             )
     return None
+
+
+def languages_of(settings: DictConfig | Namespace) -> Languages:
+    """Return the languages of a task's settings, which an engine changes from request to request;
+    None for a task without them."""
+    return Languages(*(of_some_tasks(settings, f"{side}_lang") for side in ("source", "target")))
