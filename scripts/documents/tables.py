@@ -138,27 +138,52 @@ def flag_files() -> str:
 IMAGE = re.compile(r"(!\[[^\]]*\]\()(?!\w+:)([^)]+\))")
 
 
-def results(path: str, *but: str) -> str:
+SIGNATURES = re.compile(r"<details>.*?</details>\n*", re.DOTALL)
+
+
+def results(path: str, *of: str) -> str:
     """Return a results file as the script that measured it wrote it, below the title of the page's
     section; its pictures, and those next to it, are linked from docs/results.
 
-    but: "without TITLE; TITLE", the beginnings of titles: their sections are left out."""
+    of: "only TITLE; TITLE" or "without TITLE; TITLE", the beginnings of titles: these sections
+    alone, or all others. The file has what is left out, and its signatures."""
     file = ROOT / path
     folder = f"../../{file.parent.relative_to(ROOT).as_posix()}"
     text = IMAGE.sub(lambda m: f"{m[1]}{folder}/{m[2]}", file.read_text().strip())
-    for title in " ".join(but[1:]).split("; ") if but else ():
-        # up to the next heading of its level, or of one above
-        section = rf"^(#+) {re.escape(title)}.*\n(?:(?!#+ ).*\n|\1#+ .*\n)*"
-        text, found = re.subn(section, "", text + "\n", flags=re.MULTILINE)
-        if not found:
-            raise KeyError(f"{title} of {path}")
-        text = text.strip()
+    short = SIGNATURES.sub("", text)
+    if of:
+        short = part_of(short, " ".join(of[1:]).split("; "), of[0] == "only")
+    if short != text:
+        more = "More of it is" if of else "The signatures are"
+        short += f"\n\n{more} in [{file.name}]({folder}/{file.name})."
+    text = short
     if "experiments" in file.parts:  # a page of a paper has a section for each results file
         levels = [len(level) for level in re.findall("^(#+) ", text, flags=re.MULTILINE)]
         lower = "#" * (3 - min(levels, default=3))
         text = re.sub("^(?=#+ )", lower, text, flags=re.MULTILINE)
     pictures = [p.name for p in sorted(file.parent.glob("*.svg")) if f"/{p.name})" not in text]
     return "\n\n".join([text, *(f"![{Path(name).stem}]({folder}/{name})" for name in pictures)])
+
+
+def part_of(text: str, titles: list[str], only: bool) -> str:
+    """Return the sections of a text whose titles begin so, and what comes before the first one, or
+    all other sections. Errors: KeyError for a title that no section has."""
+    kept, seen = [], set[str]()
+    level, has_headings = 0, False  # level: of the named section that a line is in, 0 for none
+    for line in text.splitlines():
+        if heading := re.match("#+", line):
+            title = line.lstrip("# ")
+            named = next((each for each in titles if title.startswith(each)), None)
+            if named is not None:
+                seen.add(named)
+            if level == 0 or len(heading[0]) <= level:
+                level = len(heading[0]) if named is not None else 0
+        has_headings = has_headings or heading is not None
+        if (level > 0) == only or not has_headings:
+            kept.append(line)
+    if missing := set(titles) - seen:
+        raise KeyError(f"no section {missing}")
+    return "\n".join(kept).strip()
 
 
 def table_of(path: str, *title: str) -> str:
