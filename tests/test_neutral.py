@@ -27,6 +27,7 @@ from models import (
     language_model,
     plain_beam_search,
     refused,
+    requests_of,
     run,
     same,
     same_as_plain,
@@ -412,7 +413,7 @@ def test_a_set_of_all_outputs_changes_nothing(setting, beam):
     pair = generators([build("transformer", seed=1)], setting, beam=beam, nbest=beam, max_len_b=20)
     sample = batch(MIXED)
     given = [SentenceConstraints(allowed=loop)] * len(MIXED)
-    same(run(pair.stock, sample), run(pair.ours, {**sample, "sentence_constraints": given}))
+    same(run(pair.stock, sample), run(pair.ours, {**sample, "requests": requests_of(given)}))
 
 
 class OfAllWords(Select):

@@ -31,6 +31,7 @@ from models import (
     near_ties,
     piece,
     refused,
+    requests_of,
     run,
     same,
     separated,
@@ -167,7 +168,7 @@ def drawn_constraints(
 
 
 def constrained(sample: dict, constraints: list[SentenceConstraints] | None) -> dict:
-    return sample if constraints is None else {**sample, "sentence_constraints": constraints}
+    return sample if constraints is None else {**sample, "requests": requests_of(constraints)}
 
 
 @functools.cache

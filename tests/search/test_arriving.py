@@ -5,7 +5,16 @@ import random
 
 import pytest
 import torch
-from models import MASKED_IN_FLOAT32, batch, build, dictionary, generators, run, same
+from models import (
+    MASKED_IN_FLOAT32,
+    batch,
+    build,
+    dictionary,
+    generators,
+    requests_of,
+    run,
+    same,
+)
 from required_phrases import required_phrases
 from sizes import drawn
 
@@ -14,7 +23,7 @@ from fairseq_ext.plugin.pools import dictionary_of
 from fairseq_ext.search.compiled import CompiledSearch
 from fairseq_ext.search.interpreted import LoopSearch, OpenPool
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
-from fairseq_ext.search.scheduler import Request, common_prefix
+from fairseq_ext.search.scheduler import Entry, common_prefix
 from fairseq_ext.search.strategies.stop.early import LengthRetry
 
 WORD, LAST = dictionary().nspecial, len(dictionary()) - 1
@@ -156,7 +165,9 @@ def interleaved(
                 "src_lengths": inputs["src_lengths"][numbers],
             },
         }
-        return out if given is None else out | {"sentence_constraints": [given[i] for i in numbers]}
+        return (
+            out if given is None else out | {"requests": requests_of([given[i] for i in numbers])}
+        )
 
     ours, places = made(1), draw.choice([1, 2, 4, 6])
     search = (
@@ -172,9 +183,7 @@ def interleaved(
             numbers = sorted(waiting.pop() for _ in range(min(len(waiting), draw.randint(1, room))))
             pool = ours.pool(some(numbers))
             requests = [
-                Request(
-                    n, 1 if is_compiled else draw.randint(1, ours.setup.k), pool=pool, sentence=i
-                )
+                Entry(n, 1 if is_compiled else draw.randint(1, ours.setup.k), pool=pool, sentence=i)
                 for i, n in enumerate(numbers)
             ]
             search.admit(requests)
@@ -211,7 +220,7 @@ def test_certificates_are_those_of_the_sentence():
     ours = generators([build("transformer", 2)], {"stop": "optimal"}, **stock).ours
     pool, gaps = ours.pool(batch([5, 4, 3], 2)), []
     search = LoopSearch(ours.setup, OpenPool(3, 1, pool.length.device))
-    search.admit([Request(i, 1, pool=pool, sentence=i) for i in range(3)])
+    search.admit([Entry(i, 1, pool=pool, sentence=i) for i in range(3)])
     while search.live:
         gaps += [search.take(request)[0].ending.gap for request in search.step()]
     run(ours, batch([5, 4, 3], 2))

@@ -12,7 +12,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from models import batch, build, dictionary, generators, run, same, with_ties
+from models import batch, build, dictionary, generators, requests_of, run, same, with_ties
 from required_phrases import required_phrases
 from search.phrases.test_segmentations import BOUNDARIES_12, SEARCHED, required
 from search.phrases.test_segmentations import CASES as LETTER_CASES
@@ -209,7 +209,7 @@ def test_random_searches_give_the_loops_bits(has_phrases, tmp_path, monkeypatch)
         lengths = [draw.randint(1, 12) for _ in range(draw.choice([1, 1, 2, 4, 6]))]
         sample, mode = batch(lengths, case, words), draw.choice([*BOUNDARIES_12])
         if has_phrases:
-            sample["sentence_constraints"] = [phrases(draw, 4) for _ in lengths]
+            sample["requests"] = requests_of([phrases(draw, 4) for _ in lengths])
         if in_text:
             given = [
                 [
@@ -218,14 +218,14 @@ def test_random_searches_give_the_loops_bits(has_phrases, tmp_path, monkeypatch)
                 ]
                 for _ in lengths
             ]
-            sample["sentence_constraints"] = [
-                SentenceConstraints(tuple(each.required[0] for each in parts)) for parts in given
-            ]
+            sample["requests"] = requests_of(
+                [SentenceConstraints(tuple(each.required[0] for each in parts)) for parts in given]
+            )
         # an output that fits between the limits
         may_have = not has_phrases and stock["min_len"] <= 1 and stock["max_len_b"] > 5
         has_set = may_have and "softmax" not in strategy and draw.random() < 0.3
         if has_set:
-            sample["sentence_constraints"] = [allowed(draw, words) for _ in lengths]
+            sample["requests"] = requests_of([allowed(draw, words) for _ in lengths])
         wanted = None
         if "schedule" not in strategy and draw.random() < 0.2:
             wanted = draw.sample(range(len(lengths)), draw.randint(0, len(lengths)))
@@ -262,7 +262,7 @@ def test_a_batch_without_phrases_does_not_go_through_the_loop(monkeypatch):
     for compete in ("rows", "off", "search"):
         flags = {"select": "dba", "constraint_compete": compete}
         pair = generators([model("transformer", 2)], flags, beam=5, max_len_b=12)
-        given = {**batch([8, 5, 3]), "sentence_constraints": [EMPTY] * 3}
+        given = {**batch([8, 5, 3]), "requests": requests_of([EMPTY] * 3)}
         same(run(pair.stock, batch([8, 5, 3])), run(pair.ours, given), 1e-4)
 
 
@@ -296,7 +296,7 @@ LOOPED: list[tuple[dict, dict, SentenceConstraints | None]] = [
 def test_other_searches_go_through_the_loop(strategy, stock, constraints):
     ours = generators([model("transformer", 1)], strategy, beam=3, max_len_b=8, **stock).ours
     sample = batch([5, 3])
-    assert not both(ours, {**sample, "sentence_constraints": constraints and [constraints] * 2})
+    assert not both(ours, {**sample, "requests": requests_of(constraints and [constraints] * 2)})
 
 
 def test_ensembles_go_through_the_loop():
@@ -368,7 +368,7 @@ def test_the_answer_of_two_searches_is_the_better_one(way):
                 given[i] = SentenceConstraints(required_phrases([((draw.choice(words),),)]))
 
         def found(ours, constraints, sample=sample):
-            return run(ours, {**sample, "sentence_constraints": constraints})
+            return run(ours, {**sample, "requests": requests_of(constraints)})
 
         better, rows = found(two, given), found(one, given)
         fewer = [found(one, [without_phrases(each, place) for each in given]) for place in (0, 1)]

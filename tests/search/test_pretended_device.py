@@ -11,7 +11,17 @@ from pathlib import Path
 import pytest
 import torch
 from forked import interactive_forked
-from models import batch, build, generators, on_device, run, same, separated, with_files
+from models import (
+    batch,
+    build,
+    generators,
+    on_device,
+    requests_of,
+    run,
+    same,
+    separated,
+    with_files,
+)
 from pretended_device import RECORDING, counting
 from required_phrases import required_phrases
 from search.counted_steps import WAYS, counted, use_kernels
@@ -34,10 +44,12 @@ def on_both(flags: dict, device: torch.device, **generation) -> list:
     """n-best lists of the CPU and of the device."""
     sample, found = batch(LENGTHS), []
     if STRATEGIES["select"][flags.get("select", "topk")].constrained:
-        sample["sentence_constraints"] = [
-            SentenceConstraints(required_phrases([(phrase,) for phrase in phrases]))
-            for phrases in ([(9, 10)], [], [(8,), (11, 8)], [(12,)], [])
-        ]
+        sample["requests"] = requests_of(
+            [
+                SentenceConstraints(required_phrases([(phrase,) for phrase in phrases]))
+                for phrases in ([(9, 10)], [], [(8,), (11, 8)], [(12,)], [])
+            ]
+        )
     for there in ("cpu", device):
         generator = generators(
             [build("transformer", seed=2).to(there)],

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from models import DEVICE, batch, build, dictionary, forced, generators, run
+from models import DEVICE, batch, build, dictionary, forced, generators, requests_of, run
 from required_phrases import required_phrases
 from search.test_compiled import both
 from sizes import part_of
@@ -171,7 +171,7 @@ def check(seed: int) -> None:
     with patch.object(generator, "search_spec", wide):
         strategy = {"stop": "optimal"} if proves else {}
         ours = generators([model], strategy, words=case.words, **generation).ours
-    given = {**sample, "sentence_constraints": [case.constraints]}
+    given = {**sample, "requests": requests_of([case.constraints])}
     if not expected:
         with pytest.raises(UsageError) as refused:
             run(ours, given)
@@ -207,7 +207,7 @@ def test_a_narrow_beam_has_no_row_that_cannot_end_in_time():
         ours = generators([model], words=case.words, **generation).ours
         constraints = replace(EMPTY, allowed=case.constraints.allowed)
         sample = batch([1 + seed % 5], seed, words=case.words)
-        given = {**sample, "sentence_constraints": [constraints]}
+        given = {**sample, "requests": requests_of([constraints])}
         assert both(ours, given, counted=())
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from forked import command
-from models import batch, build, dictionary, generators, run, same
+from models import batch, build, dictionary, generators, requests_of, run, same
 from parallel_decoding import LENGTHS, blocks, counts, drafts
 from required_phrases import required_phrases
 from sizes import part_of
@@ -150,7 +150,7 @@ def test_constraints_of_a_call_are_refused():
     ours = generators([build("transformer")], {"decoding": "window"}, beam=1).ours
     given = [SentenceConstraints(required_phrases((((5,),),), ("w1",)))]
     with pytest.raises(UsageError, match="--decoding"):
-        run(ours, {**batch([3]), "sentence_constraints": given})
+        run(ours, {**batch([3]), "requests": requests_of(given)})
 
 
 # ---- Parallel decoding through the commands:  draft files, statistics, one-sentence errors

@@ -344,7 +344,7 @@ def test_a_typed_phrase_gets_the_same_help():
     source = ConstraintSource(None, None, None, Segmenter(dictionary), dictionary)
     where = "line 5 of the input"
     with pytest.raises(UsageError) as error:
-        source.of_fields(parse_tabs("green veinss", where), where)
+        source.of_text(parse_tabs("green veinss", where), where)
     said = (
         "in line 5 of the input, the phrase 'green veinss' contains the piece 'veinss', which the "
         "target dictionary lacks"
