@@ -196,7 +196,7 @@ class UnitTranslation:
         request, number, where = sentence.request, sentence.number, self.where(sentence)
         if sentence.error:
             return self.refuse(number, *sentence.error)
-        if request.given and constrained is not None:
+        if request.own_constraints and constrained is not None:
             return self.refuse(number, "constraint", f"{where} has constraints, and {constrained}")
         try:
             self.requests[number] = self.translator.prepared(request, where)
@@ -209,7 +209,7 @@ class UnitTranslation:
         """Switch the translator to constraints if a sentence has some. Return the error if the
         flags do not allow it, else None."""
         try:
-            if any(sentence.request.given for sentence in self.sentences):
+            if any(sentence.request.own_constraints for sentence in self.sentences):
                 self.translator.use_constraints()
         except UsageError as error:
             return error

@@ -70,7 +70,7 @@ class Requirements:
         """
         sentences = self.translator.sentences
         if not sentences.constrained:
-            if request.given or request.glossaries or request.terms:
+            if request.own_constraints or request.glossaries or request.terms:
                 raise UsageError(self.no_constraints or "this engine takes no constraints")
             return request
         glossaries = self.named(request)
@@ -128,7 +128,7 @@ class Requirements:
 
     def of_empty(self, request: Request) -> list[ConstraintReport]:
         """Return the constraints of a request whose source is empty: all unmet."""
-        given, reason = request.given, "the source is empty"
+        given, reason = request.own_constraints, "the source is empty"
         phrases = [*given.constraints, *map("|".join, given.any_of), *given.prefix]
         return [ConstraintReport(phrase=each, met=False, reason=reason) for each in phrases]
 

@@ -203,7 +203,7 @@ class InteractiveLines(BadSentences):
             own = from_packed(packed[place], self.task.target_dictionary, request.number)
         elif packed is not None and self.phrases[place]:
             given = parse_tabs(self.phrases[place], where)
-        request = replace(request, given=given, tokens=tokens)
+        request = replace(request, own_constraints=given, tokens=tokens)
         return self.sentences.with_constraints(request, where, own)
 
     def refuse(self, error: UsageError, place: int) -> bool:

@@ -180,7 +180,8 @@ class Sentences:
         """
         source = self.constraint_source()
         if own is None:
-            own = source.of_text(request.given, where) if request.given else EMPTY
+            given = request.own_constraints
+            own = source.of_text(given, where) if given else EMPTY
         unknown: tuple[str, ...] = ()
         tokens = torch.tensor([]) if request.tokens is None else request.tokens  # speech has none
         if request.source:

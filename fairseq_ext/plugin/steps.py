@@ -1,6 +1,6 @@
 """What stands around the search, as one list (`STEPS`).
 
-A driver is a function of a pool and of a callback for each sentence that is final. The innermost is
+A driver is a function of a pool and of a callback for each sentence that is final. The first one is
 the search that --decoding names. Each step that the flags need is a driver around it, which calls
 the one before with other constraints or another length limit.
 

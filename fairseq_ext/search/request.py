@@ -57,7 +57,7 @@ class Request:
 
     number: int = 0  # of the sentence, from 0: samples, drafts and lines of files depend on it
     source: str = ""  # as text; "" for speech, and for a sentence of a data set
-    given: TextConstraints = NO_TEXT  # its own constraints
+    own_constraints: TextConstraints = NO_TEXT
     glossaries: tuple[GlossaryFile, ...] = ()
     # source term and target term (or a|b), of this request alone
     terms: tuple[tuple[str, str], ...] = ()

@@ -19,6 +19,7 @@ from fairseq_ext.corpus.shards import (
     columns_of,
     shards_of,
 )
+from fairseq_ext.search.request import TextConstraints
 
 
 @pytest.fixture
@@ -139,18 +140,13 @@ def test_jsonl_carries_ids_and_constraints(tmp_path):
     ]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
     found = read(tmp_path / "a.jsonl")
-    assert found[0][1:4] == (
-        "eins",
-        "a7",
-        {
-            "constraints": ["two words", "one"],
-            "any_of": [["x", "y"]],
-            "avoid": ["w"],
-            "prefix": ["p"],
-            "allowed": ["p q", "p r"],
-        },
+    request = found[0].request
+    assert (request.number, request.source, found[0].id) == (0, "eins", "a7")
+    assert request.own_constraints == TextConstraints(
+        ("two words", "one"), (("x", "y"),), ("w",), ("p",), ("p q", "p r")
     )
-    assert found[1][1:] == ("zwei", 2, None, None)
+    assert (found[1].request.source, *found[1][1:]) == ("zwei", 2, None)
+    assert not found[1].request.own_constraints
     assert found[2].error[0] == "invalid line"
     assert 'no string in "allowed", so no output would be allowed' in found[2].error[1]
     assert read(tmp_path / "a.jsonl", source_field="domain")[1].request.source == "x"
@@ -166,7 +162,8 @@ def test_parquet_has_the_same_as_columns(tmp_path):
     pyarrow.parquet.write_table(pyarrow.table(rows), tmp_path / "a.parquet", row_group_size=2)
     found = read(tmp_path / "a.parquet")
     assert [(s.request.source, s.id) for s in found] == [("a", 7), ("b", 8), ("", 9)]
-    assert found[0].request.given.constraints == ("x",) and not found[1].request.given
+    assert found[0].request.own_constraints.constraints == ("x",)
+    assert not found[1].request.own_constraints
     assert found[2].error[0] == "invalid line"
 
 
@@ -174,7 +171,8 @@ def test_a_constraints_file_goes_line_by_line(tmp_path):
     path = write_text(tmp_path / "a", ["eins", "zwei", "drei"])
     (tmp_path / "c.tsv").write_text("one\ttwo words\n\nthree\t\t\n")
     first, second, third = read_with(path, tmp_path / "c.tsv")
-    assert first.request.given.constraints == ("one", "two words") and not second.request.given
+    assert first.request.own_constraints.constraints == ("one", "two words")
+    assert not second.request.own_constraints
     assert third.error[0] == "invalid line" and "has an empty phrase" in third.error[1]
     (tmp_path / "c.tsv").write_text("one\n")
     with pytest.raises(UsageError, match="has 1 line and .* has 3 sentences"):

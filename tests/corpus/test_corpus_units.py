@@ -203,7 +203,7 @@ def test_a_schedule_that_does_not_fit_is_reported_and_the_model_is_loaded_once(m
     assert len(loads) == 3
 
 
-def test_warnings_of_a_worker_reach_the_run_once(tmp_path, monkeypatch, capfd):
+def test_warnings_of_a_worker_reach_the_run_once(tmp_path, monkeypatch, caplog):
     """Ray shows nothing of what a worker prints."""
     terms = ["hospital\tKrankenhaus", "house\tHaus", "doctor\tArzt", "day\tTag", "man\tMann"]
     glossary, path = write_text(tmp_path / "terms.tsv", terms), tmp_path / "a.txt"
@@ -221,4 +221,5 @@ def test_warnings_of_a_worker_reach_the_run_once(tmp_path, monkeypatch, capfd):
     more = [f"--{name.replace('_', '-')}={value}" for name, value in FLAGS.items() if name != "cpu"]
     with one_process(monkeypatch, None):
         main([*given, *more, "--output", str(tmp_path / "out"), "--glossary", str(glossary)])
-    assert capfd.readouterr().err.count("name its columns in a header, or swap them") == 1
+    said = [each.getMessage() for each in caplog.records if each.name == "fairseq_ext.corpus"]
+    assert ["name its columns in a header, or swap them" in each for each in said] == [True]

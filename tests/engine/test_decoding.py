@@ -68,7 +68,7 @@ def answers(decoding: Decoding, jobs: list[Request]) -> list:
 
 def same_as_alone(translator: Translator, each: Request, answer: Report) -> None:
     """The answer has the hypotheses that the offline API finds for the sentence alone."""
-    given = each.given
+    given = each.own_constraints
     constraints = {
         "constraints": [[*given.constraints, *given.any_of]],
         "avoid": [given.avoid],

@@ -165,9 +165,9 @@ def interleaved(
                 "src_lengths": inputs["src_lengths"][numbers],
             },
         }
-        return (
-            out if given is None else out | {"requests": requests_of([given[i] for i in numbers])}
-        )
+        if given is not None:
+            out["requests"] = requests_of([given[i] for i in numbers])
+        return out
 
     ours, places = made(1), draw.choice([1, 2, 4, 6])
     search = (
