@@ -314,11 +314,7 @@ def test_certified_answers_equal_those_of_a_search_that_never_stops_early(select
                 sample,
             )
         ]
-        for stop in (
-            {"patience": 1000},
-            {"stop": "optimal"},
-            {"stop": "optimal", "prune_bound": True},
-        )
+        for stop in STOPS
     )
     assert all(other == full for other in others)
 

@@ -1,6 +1,5 @@
 """What the model knows decides whether a term may be left, never the letters of the file."""
 
-import re
 from types import SimpleNamespace
 
 import pytest
@@ -46,16 +45,6 @@ def translated(tmp_path):
         return [each[0] for each in Translator(**FLAGS, **flags).translate(lines, None, phrases)]
 
     return run
-
-
-def test_a_glossary_in_title_case_through_the_command(tmp_path):
-    """Words of running text that the model does not know, in a file of labels."""
-    glossary = tmp_path / "terms.tsv"
-    titles = {source.title(): target.title() for source, target in UNKNOWN.items()}
-    glossary.write_text("".join(f"{a}\t{b}\n" for a, b in titles.items()), encoding="utf-8")
-    done = interactive_forked("\n".join(LINES) + "\n", MODEL, *OURS, "--glossary", glossary)
-    text = " ".join(re.findall(r"^D-\d+\t\S+\t(.*)$", done.stdout, re.MULTILINE)).lower()
-    assert [target for target in UNKNOWN.values() if target not in text] == []
 
 
 @pytest.mark.parametrize("beam", [1, 5])

@@ -19,7 +19,7 @@ from statistics import mean
 import pytest
 import torch
 from fairseq.token_generation_constraints import pack_constraints
-from models import alone, batch, build, dictionary, generators, requests_of, run, same
+from models import batch, build, dictionary, generators, requests_of, run, same
 from required_phrases import required_phrases
 from sizes import covering, drawn
 
@@ -56,28 +56,6 @@ def ours(k: int, seed: int = 1, select: str = "dba", architecture: str = "transf
 
 
 # ---- what holds on models
-
-
-@covering(1)
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("architecture", ["transformer", "lstm", "fconv", "bart"])
-def test_mixed_batches(architecture, seed):
-    """All constraints met in all hypotheses; sentences without any equal stock; a sentence alone
-    equals itself in the batch."""
-    draw = random.Random(seed)
-    sample = batch(LENGTHS, seed)
-    lengths = [[], [1], [2, 1], [], [3], [1, 1, 1], [], [4, 2]]
-    constraints = [wanted(*random_phrases(draw, *n)) for n in lengths]
-    pair = generators([build(architecture, seed)], {"select": "dba"}, beam=5, max_len_b=10)
-    got, stock = run(pair.ours, constrained(sample, constraints)), run(pair.stock, sample)
-    tolerance = 1e-5 if architecture in ("lstm", "fconv") else 1e-9
-    for i, (nbest, c) in enumerate(zip(got, constraints, strict=True)):
-        assert all(all(met(row, c, False)) for row in tokens(nbest))
-        if not c.any_of:
-            same(stock[i : i + 1], [nbest], tolerance)
-        same([nbest], run(pair.ours, constrained(alone(sample, i), [c])), tolerance)
-    record = pair.ours.stats.as_dict()["constraints"]
-    assert record == {"given": 2 * 9, "met": 2 * 9, "unmet": []}
 
 
 def test_a_constraint_that_the_banned_phrases_leave_no_room_for_is_reported():
