@@ -95,9 +95,10 @@ class Child:
         for name in ("fairseq", "fairseq_ext"):  # tests before may have silenced the parent's
             logging.getLogger(name).setLevel(logging.NOTSET)
         atexit._clear()  # those of the parent
-        # ends the processes that read batches, as in every Python
-        atexit.register(multiprocessing.util._exit_function)
         startup.own_this_process()
+        # ends the processes that read batches, as in every Python, before what a command's start
+        # has registered: torch imports it later
+        atexit.register(multiprocessing.util._exit_function)
         exit.restore_keyboard_interrupt()
         status = 1
         try:

@@ -122,6 +122,14 @@ def restore_keyboard_interrupt() -> None:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def interrupted_at_end(*signal_and_frame: object) -> None:
+    """Handle Ctrl-C while a command ends: it ends all the same, with this status. A second one ends
+    the process at once."""
+    global end_status
+    end_status = INTERRUPTED
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def watch_output() -> None:
     """Let write errors of a command's output end it with the status above, also in log lines and at
     the very end.
@@ -185,6 +193,11 @@ class ProcessEnd:
             return
         global end_status
         status = 0
+        if (
+            command_line.own_command
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        ):
+            signal.signal(signal.SIGINT, interrupted_at_end)
         while self.functions:
             try:
                 status = max(status, self.functions.pop()())

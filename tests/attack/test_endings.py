@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from multiprocessing import util
 from pathlib import Path
 
 import pytest
@@ -222,6 +223,25 @@ def test_ctrl_c_ends_generate_quietly(commands, moment):
     assert (
         done.status in (0, 130) and "Traceback" not in done.stderr and "error: " not in done.stderr
     )
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_while_a_finished_command_ends_is_quiet(commands, tmp_path, times):
+    """The moment is when Python ends the process that reads batches."""
+    main, argv, _ = commands["generate"]
+
+    def run() -> int:
+        def interrupt() -> None:
+            for _ in range(times):
+                signal.raise_signal(signal.SIGINT)
+
+        util.Finalize(None, interrupt, exitpriority=1)
+        return main()
+
+    done = Child(run, [*argv, "--stats-file", str(tmp_path / "stats.json")]).wait()
+    assert done.status == (130 if times == 1 else -signal.SIGINT)
+    assert "Traceback" not in done.stderr and (tmp_path / "stats.json").exists()
+    assert times == 2 or done.stdout.count("H-") == 11
 
 
 def test_ctrl_c_ends_the_corpus_command_quietly(tmp_path):

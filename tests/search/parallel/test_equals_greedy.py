@@ -9,7 +9,7 @@ import models
 import numpy as np
 import pytest
 import torch
-from models import batch, build, generators, run, same, with_ties
+from models import WORDS, batch, build, generators, run, same, with_ties
 from parallel_decoding import EOS, LENGTHS, METHODS, PAD, blocks, counts, drafts
 from sizes import covering, drawn, part_of
 from test_neutral import GRID, MASKED_IN_FLOAT32
@@ -281,10 +281,11 @@ def test_the_compiled_row_makes_the_calls_of_the_definition(method, dtype, tmp_p
             flags["parallel_margin"] = chance.choice([0.05, 0.5])
         # BART normalises its embeddings
         name = chance.choice(["transformer", "transformer-pre-norm", "bart"])
-        model, found = build(name, seed, dtype, eos=0.5), []
-        samples = [batch([chance.choice(LENGTHS)], seed + i) for i in range(3)]
+        words = 150 if seed % 2 else WORDS  # more than the compiled row looks at in one go
+        model, found = build(name, seed, dtype, words=words, eos=0.5), []
+        samples = [batch([chance.choice(LENGTHS)], seed + i, words=words) for i in range(3)]
         for twin in (True, False):
-            ours, calls = generators([model], flags, **generation).ours, []
+            ours, calls = generators([model], flags, words=words, **generation).ours, []
             ours.driver.trace = calls.append
             with monkeypatch.context() as patch:
                 if not twin:

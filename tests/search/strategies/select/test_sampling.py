@@ -120,6 +120,7 @@ def test_numbers_spread_evenly_draw_each_word_as_often_as_it_is_likely(V, compil
 
 
 @needs_library
+@pytest.mark.parametrize("V", [9, 300])
 @pytest.mark.parametrize(
     ("cut", "words"),
     [
@@ -129,9 +130,9 @@ def test_numbers_spread_evenly_draw_each_word_as_often_as_it_is_likely(V, compil
         (SamplingCut(min_log_prob=-2.0), [0, 0, 1, 1, 2, 2, 3, 3]),
     ],
 )
-def test_draws_at_the_edges_of_equal_words(cut, words):
+def test_draws_at_the_edges_of_equal_words(cut, words, V):
     """Four words of the chance that -2 has; a draw at the edge of two gets the second."""
-    value, u = torch.full((1, 9), -2.0), torch.arange(8, dtype=torch.float64) / 8
+    value, u = torch.full((1, V), -2.0), torch.arange(8, dtype=torch.float64) / 8
     value[0, 4:] = -torch.inf
     if cut.top_p < 1:
         cut = SamplingCut(top_p=float(2 * weights(value)[0, 0]) / 2.0**50)
