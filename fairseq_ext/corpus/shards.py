@@ -158,8 +158,8 @@ def keys_of(shard: Shard) -> list[str] | None:
 # - Text: a sentence a line. Only a line feed ends a line, as in fairseq's own reading of a corpus;
 #   a byte order mark and carriage returns are dropped.
 # - JSONL (.jsonl, .json, .ndjson): an object a line, `{"source": "...", "id": ..., "constraints":
-#   [...], "any_of": [...], "avoid": [...], "prefix": "..."}`; only the source is required, and
-#   the last four are as in a JSONL constraints file.
+#   [...], "any_of": [...], "avoid": [...], "prefix": "...", "allowed": [...]}`; only the source is
+#   required, and the last five are as in a JSONL constraints file.
 # - Parquet (.parquet): the same names as columns; read batch by batch.
 # - Compression by suffix: .gz .zst .bz2 .lz4.
 #

@@ -4,11 +4,12 @@
 | --- | --- |
 | engine.py | what users call: requests and futures |
 | loop.py | the I/O thread, which owns queue, workers and pipes (core/worker_pool.py) |
-| tickets.py, callbacks.py | errors of requests, and where the functions run that users pass in |
+| tickets.py | a full queue, and the rate of answers |
+| callbacks.py | where the functions run that users pass in |
 | fork_server.py, worker.py | the processes: the one that loads the model, and those it forks |
 | decoding.py | requests through one search |
 | languages.py | the languages of requests to a model with many |
 | requirements.py | a request's phrases and glossaries, and where they stand in its translation |
-| jobs.py | requests and answers as they travel |
+| jobs.py | the messages of workers, and the checks of a request (search/request.py) |
 | text.py, joined.py | a text as many requests, and its answer |
 """

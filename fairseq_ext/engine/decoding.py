@@ -77,8 +77,8 @@ class Decoding:
         self.clear()
 
     def add(self, number: int, request: Request) -> None:
-        """Check a request and let it wait for its start, or answer it with its error. number: of
-        the request in the engine."""
+        """Check a request and let it wait for its start, or answer it with its error. number: the
+        engine's, by which it is answered; `request.number` is the sentence's in its text."""
         try:
             check_seed(request.seed, self.translator.generator.settings)
             with self.languages.selected(request.languages):

@@ -43,6 +43,7 @@ class Rank:
     length: int = 0
 
     def hypothesis(self) -> Translation:
+        """Return the hypothesis of the text, without the outcomes of its segments."""
         score = self.total / max(1, self.length)
         return Translation("".join(self.texts), self.tokens, score, self.scores)
 

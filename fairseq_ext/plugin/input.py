@@ -198,6 +198,7 @@ class InteractiveLines(BadSentences):
     ) -> Request:
         """Return the request of a line of the buffer with its constraints, also those that are
         typed after it (raises UsageError)."""
+        # packed: fairseq has cut phrases off its lines; our own reading has kept them as typed
         where, own, given = f"line {request.number + 1} of the input", None, NO_TEXT
         if packed is not None and not self.phrases:  # a program of others has read them
             own = from_packed(packed[place], self.task.target_dictionary, request.number)

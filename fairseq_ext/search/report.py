@@ -1,7 +1,8 @@
 """The report of a sentence: its hypotheses, how they meet its constraints, and its certificate.
 
-`--results-file`, `--glossary-report`, the Python API, the answers of engine and server and the
-output of a corpus are views of it. What is new in it is declared here, and set where it is found.
+`Outcome` (of a hypothesis) and `Placed` (of a term, in phrases/sentence.py) are the same for
+`--results-file`, `--glossary-report`, the Python API, engine, server and corpus, which show each
+field that is declared there. `Report` is what an engine answers.
 """
 
 from __future__ import annotations

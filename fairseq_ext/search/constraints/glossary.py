@@ -114,7 +114,7 @@ class GlossaryFlags:
             "file": True,
             "written": True,
             "same_results": True,
-            "engine": "writes a line a sentence to a file: each answer has the same report",
+            "engine": "writes a line a sentence to a file: each answer says the same of its terms",
             "corpus": "writes a file of its own, and workers share none",
             "implemented": "search/constraints/report.py",
         },

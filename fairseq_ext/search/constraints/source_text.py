@@ -27,7 +27,7 @@ class SourceText:
     source.
 
     Argument `unknown` of methods: the pieces of the line that the dictionary lacks, in their order
-    (Sentences.unknown_pieces).
+    (`unknown_pieces`).
     """
 
     def __init__(self, dictionary: Dictionary, segmenter: Segmenter):

@@ -72,7 +72,8 @@ def is_ordered(settings: Settings) -> bool:
 # ---- Constraints from files, as target tokens of each sentence
 #
 # Formats
-# - `--constraints-file`: lines.py.
+# - `--constraints-file`: lines.py. A corpus run has one for each shard and reads it itself
+#   (corpus/shards.py).
 # - `--avoid-file`: a phrase a line, for every sentence; blank lines are skipped.
 # - `--glossary`: glossary.py.
 # A sentence's constraints are ordered as written: `constraints`, `any_of`, then glossary terms in
