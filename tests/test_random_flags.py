@@ -159,8 +159,7 @@ def drawn_constraints(
     texts = [tuple(map(str, each)) for each in (any_of, banned, prefix)]
     found = SentenceConstraints(
         required_phrases(tuple(any_of), texts[0], tuple(cased)),
-        banned=banned,
-        banned_text=texts[1],
+        banned=dict(zip(banned, texts[1], strict=True)),
         prefix=prefix,
         prefix_text=str(prefix),
     )

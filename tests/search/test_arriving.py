@@ -55,8 +55,7 @@ def constraints(draw: random.Random, most: int, without: float, only: bool) -> S
     prefix = () if any(set(p) & set(prefix) for p in avoid) else prefix
     return SentenceConstraints(
         required_phrases(any_of, map(str, any_of)),
-        banned=avoid,
-        banned_text=tuple(map(str, avoid)),
+        banned={each: str(each) for each in avoid},
         prefix=prefix,
         prefix_text=str(prefix),
     )

@@ -288,7 +288,7 @@ LOOPED: list[tuple[dict, dict, SentenceConstraints | None]] = [
             {"softmax": "screened"},
         )
     ),
-    (DBA, {}, SentenceConstraints(ONE.required, banned=((WORD + 1,),), banned_text=("b",))),
+    (DBA, {}, SentenceConstraints(ONE.required, banned={(WORD + 1,): "b"})),
 ]
 
 

@@ -224,7 +224,7 @@ class Products:
         assert given.allowed is not None
         demands = Demands(
             () if self.soft else given.required,
-            given.banned,
+            tuple(given.banned),
             pool.forced(i),
             self.unseen,
             0 if self.least <= 1 else self.least,

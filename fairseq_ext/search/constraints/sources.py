@@ -133,9 +133,7 @@ class ConstraintSource:
                 lambda line, where: banned.update(self.banned_forms(line, where))
             )
         self.allowed = allowed
-        self.common = (
-            SentenceConstraints((), tuple(banned), tuple(banned.values())) if banned else EMPTY
-        )
+        self.common = SentenceConstraints((), banned) if banned else EMPTY
         self.glossary = Glossary(glossary, self.segmenter) if glossary else None
         self.named = bool(constraints_file or avoid_file or glossary or allowed)
         # whether a sentence's constraints contain the places of its source terms
@@ -243,16 +241,13 @@ class ConstraintSource:
             for phrase in text.avoid
             for form, text in self.banned_forms(phrase, where).items()
         }
-        if banned:
-            banned = dict(zip(self.common.banned, self.common.banned_text, strict=True)) | banned
         found = SentenceConstraints(
             required=tuple(
                 Constraint("|".join(texts), found, self.cased(texts, self.matching.required))
                 for texts, found in zip(given, forms, strict=True)
                 if found
             ),
-            banned=tuple(banned) or self.common.banned,
-            banned_text=tuple(banned.values()) or self.common.banned_text,
+            banned={**self.common.banned, **banned} if banned else self.common.banned,
             prefix=self.segmenter.phrases(starts[0], where, leads=[""])[0] if starts else (),
             prefix_text=starts[0] if starts else "",
             unmet=tuple(

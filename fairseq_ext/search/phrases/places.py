@@ -370,11 +370,10 @@ def banned_in_texts(
     def look(constraints: SentenceConstraints) -> Callable[[Phrase], str | None]:
         def banned_in(phrase: Phrase) -> str | None:
             text = text_of(phrase)
-            texts = zip(constraints.banned, constraints.banned_text, strict=True)
             return next(
                 (
                     said
-                    for other, said in texts
+                    for other, said in constraints.banned.items()
                     if find_phrase(text_of(other), text, 0, boundaries.whole_words, case)[1] >= 0
                 ),
                 None,

@@ -6,9 +6,9 @@ search/constraints/ makes them; the searches read them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Protocol
 
 from torch import Tensor
@@ -199,8 +199,8 @@ class SentenceConstraints:
     """
 
     required: tuple[Constraint, ...] = ()  # order and duplicates are the user's
-    banned: tuple[Phrase, ...] = ()  # must not appear; often one object for all sentences
-    banned_text: tuple[str, ...] = ()
+    # phrases that must not appear, each with its text; often one object for all sentences
+    banned: Mapping[Phrase, str] = field(default_factory=dict)
     prefix: Phrase = ()  # beginning of the translation, without <s>
     unmet: tuple[tuple[str, str], ...] = ()  # constraints that were dropped: text, reason
     prefix_text: str = ""
@@ -284,15 +284,12 @@ def merge(
             f"a sentence has two target prefixes, '{a.prefix_text}' and '{b.prefix_text}': give one"
         )
     prefix = (a.prefix, a.prefix_text) if a.prefix else (b.prefix, b.prefix_text)
-    banned = (
-        dict(zip(a.banned + b.banned, a.banned_text + b.banned_text, strict=True))
-        if a.banned and b.banned and a.banned is not b.banned
-        else None
-    )
+    banned = a.banned or b.banned
+    if b.banned and banned is not b.banned:
+        banned = {**banned, **b.banned}
     both = SentenceConstraints(
         a.required + b.required,
-        a.banned or b.banned if banned is None else tuple(banned),
-        a.banned_text or b.banned_text if banned is None else tuple(banned.values()),
+        banned,
         prefix[0],
         a.unmet + b.unmet,
         prefix[1],
@@ -323,18 +320,11 @@ def size(required: Sequence[Constraint]) -> int:
     return sum(len(phrase) for each in required for phrase in each.phrases)
 
 
-@lru_cache(maxsize=4)
-def banned_index(
-    banned: tuple[Phrase, ...], text: tuple[str, ...]
-) -> tuple[dict[Phrase, str], list[int]]:
-    """Return the text of each banned phrase, and the lengths that occur."""
-    return dict(zip(banned, text, strict=True)), sorted({len(p) for p in banned})
-
-
 def banned_in_tokens(constraints: SentenceConstraints) -> Callable[[Phrase], str | None]:
     """Return a function from a phrase to the text of a banned phrase that its tokens contain, None
     for none."""
-    text_of, lengths = banned_index(constraints.banned, constraints.banned_text)
+    text_of = constraints.banned
+    lengths = sorted(set(map(len, text_of)))
 
     def banned_in(phrase: Phrase) -> str | None:
         parts = (phrase[i : i + n] for n in lengths for i in range(len(phrase) - n + 1))

@@ -100,8 +100,7 @@ def drawn_case(seed: int) -> Case:
         prefix = of[: chance.randint(1, len(of))]
     constraints = SentenceConstraints(
         required_phrases(tuple((phrase,) for phrase in required), tuple(map(str, required))),
-        banned=tuple(banned),
-        banned_text=tuple(map(str, banned)),
+        banned={each: str(each) for each in banned},
         prefix=prefix,
         prefix_text=str(prefix) if prefix else "",
         allowed=automaton(outputs, first + words),

@@ -140,7 +140,7 @@ def test_json_line_with_everything(read):
     ).sentence(0, [])
     assert found.any_of == (((4, 5),), ((6,), (7, 8)))
     assert found.text == ("a b", "c|d e")
-    assert found.banned == ((9,), (10, 11)) and found.banned_text == ("f", "g h")
+    assert found.banned == {(9,): "f", (10, 11): "g h"}
     assert found.prefix == (11, 4) and found.prefix_text == "h a"
 
 
@@ -181,8 +181,8 @@ def test_each_sentence_gets_its_line(read):
 
 def test_the_avoid_file_applies_to_every_sentence(read):
     source = read('{}\n{"avoid": ["a"]}\n', banned="b c\n\n d\nd\n")
-    assert source.sentence(0, []).banned == ((5, 6), (7,))
-    assert source.sentence(0, []).banned_text == ("b c", "d")
+    assert tuple(source.sentence(0, []).banned) == ((5, 6), (7,))
+    assert list(source.sentence(0, []).banned.values()) == ["b c", "d"]
     assert set(source.sentence(1, []).banned) == {(5, 6), (7,), (4,)}
 
 
@@ -466,7 +466,7 @@ def test_both_forms_are_alternatives_and_both_are_banned(encoders, read):
     forms = Segmenter(dictionary, None, bpe).phrases("red", "here")
     found = read("red", banned="house\n", **options).sentence(0, [])
     assert found.any_of == (forms,) and found.text == ("red",)
-    assert found.banned_text == ("house", "house")
+    assert list(found.banned.values()) == ["house", "house"]
     assert read("red house", banned="house\n", **options).sentence(0, []).unmet[0][0] == "red house"
     # a prefix stands at the start only
     assert read('{"prefix": "red"}', **options).sentence(0, []).prefix == forms[0]

@@ -173,9 +173,7 @@ def test_a_field_that_starts_with_s_is_a_prefix(width):
 
 
 def test_merging_with_nothing_changes_nothing():
-    some = constraints(
-        [((1, 2), (3,))], banned=((4,),), banned_text=("x",), prefix=(5,), prefix_text="p"
-    )
+    some = constraints([((1, 2), (3,))], banned={(4,): "x"}, prefix=(5,), prefix_text="p")
     assert merge(some, EMPTY) == merge(EMPTY, some) == some
 
 
@@ -184,7 +182,7 @@ def test_merging_keeps_order_and_duplicates():
 
 
 def test_what_the_other_side_bans_becomes_unmet():
-    banning = SentenceConstraints(banned=((2, 3),), banned_text=("bad words",))
+    banning = SentenceConstraints(banned={(2, 3): "bad words"})
     both = merge(
         banning,
         SentenceConstraints(
@@ -200,16 +198,14 @@ def test_what_the_other_side_bans_becomes_unmet():
 
 
 def test_only_the_conflicting_alternative_is_dropped():
-    both = merge(
-        SentenceConstraints(banned=((2,),), banned_text=("x",)), constraints([((1, 2), (3,))])
-    )
+    both = merge(SentenceConstraints(banned={(2,): "x"}), constraints([((1, 2), (3,))]))
     assert both.any_of == (((3,),),) and both.unmet == ()
 
 
 @given(st.lists(phrases, min_size=1, max_size=3, unique=True), constraint_lists)
 def test_nothing_kept_contains_a_banned_phrase(banned, any_of):
     both = merge(
-        SentenceConstraints(banned=tuple(banned), banned_text=tuple(map(str, banned))),
+        SentenceConstraints(banned={each: str(each) for each in banned}),
         constraints(any_of),
     )
     clean = [[p for p in c if not any(places(p, [a]) for a in banned)] for c in any_of]

@@ -282,7 +282,7 @@ def test_a_large_beam_finds_every_sequence_whose_text_has_the_phrase(phrase, cas
 )
 def test_a_large_beam_finds_every_sequence_without_a_banned_phrase(phrases, case, mode, select):
     """Up to the last token before the limit, behind which no word can go on."""
-    banned = SentenceConstraints(banned=tuple(map(usual, phrases)), banned_text=tuple(phrases))
+    banned = SentenceConstraints(banned={usual(each): each for each in phrases})
     got = decode(banned, 1500, 3, mode, select, banned_in_any_case=case == "any")
     assert got == pytest.approx(
         {s: score(s) for s in sequences(3) if not violates(read(s), phrases, mode, case, True)}
@@ -299,8 +299,7 @@ def test_required_phrases_without_a_banned_one_that_they_share_words_with(seed, 
     parts = [required(text, case) for text, case in zip(texts, cases, strict=True)]
     wanted = SentenceConstraints(
         parts[0].required + parts[1].required,
-        banned=(usual("ab ab"),),
-        banned_text=("ab ab",),
+        banned={usual("ab ab"): "ab ab"},
     )
     found = decode(
         wanted,

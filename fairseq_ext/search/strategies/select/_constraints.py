@@ -96,7 +96,8 @@ def tables(pool: Pool, compiler: Compiler, eos: int, min_len: int) -> Tables:
     given = pool.constraints or [EMPTY] * len(pool)
     required = [each.required for each in given]
     phrases = build_table(required, pool.ordered, device, compiler)
-    of_each = [c.banned for c in given]
+    lists = {id(c.banned): tuple(c.banned) for c in given}  # often one object for all
+    of_each = [lists[id(c.banned)] for c in given]
     banned = build_banned(of_each, device, compiler) if any(of_each) else None
     max_len = torch.tensor(pool.max_len, device=device)
     prefixes = [pool.forced(i) for i in range(len(pool))]

@@ -54,8 +54,7 @@ def wanted(
     any_of = tuple(tuple(map(phrase, c.split("|"))) for c in constraints)
     return SentenceConstraints(
         required_phrases(any_of, constraints),
-        banned=tuple(map(phrase, banned)),
-        banned_text=banned,
+        banned={phrase(each): each for each in banned},
         prefix=phrase(prefix),
         prefix_text=prefix,
     )

@@ -123,7 +123,7 @@ def test_a_translation_does_not_depend_on_the_phrases_next_to_it(select):
 # ---- Rows behind a banned word that only its end completes:  few of them, and none that the mod
 
 
-A = SentenceConstraints(banned=(usual("a"),), banned_text=("a",))
+A = SentenceConstraints(banned={usual("a"): "a"})
 
 
 END = {"$": 1.0}
@@ -149,9 +149,7 @@ def found(tables, constraints, k: int, max_len: int, select=DBA, nbest: int = 1,
 def test_bad_continuations_do_not_drive_out_other_words(k):
     """The three likeliest words are banned, and the model would rather write "b" than go
     on with one of them."""
-    banned = SentenceConstraints(
-        banned=tuple(map(usual, ["a", "A", "ab"])), banned_text=("a", "A", "ab")
-    )
+    banned = SentenceConstraints(banned={usual(each): each for each in ("a", "A", "ab")})
     goes_on = {"$": 0.999, "d": 0.001}
     arcs = {"": {"c": 0.5, "e": 0.3, "a": 0.1, "b": 0.06, "f": 0.04}, "b": END, "f": END}
     after = {word: goes_on for word in "cea"} | {f"{word} d": END for word in "cea"}
@@ -197,7 +195,6 @@ def test_a_required_word_that_begins_with_a_banned_one_is_met(k):
     wanted = SentenceConstraints(
         part.required,
         banned=A.banned,
-        banned_text=A.banned_text,
     )
     for seed in range(5):
         (each,) = found([random_table(seed, possible=6)], [wanted], k, 6)
