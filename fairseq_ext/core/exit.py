@@ -62,6 +62,11 @@ def exit_process(status: int) -> NoReturn:
         status = report_output_error(problem)
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.flush()
+    # subtle: a thread that reads batches ahead may have started a process meanwhile, which waits
+    # for ever if its first look at its parent comes too late, and holds a pipe of the output open
+    for process in getattr(sys.modules.get("multiprocessing"), "active_children", list)():
+        if process._parent_pid == os.getpid():  # a forked process lists those of its parent
+            process.kill()
     os._exit(status)
 
 

@@ -3,10 +3,13 @@
 Quietly, with the status of a shell.
 """
 
+import atexit
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import time
 from multiprocessing import util
 from pathlib import Path
 
@@ -242,6 +245,27 @@ def test_ctrl_c_while_a_finished_command_ends_is_quiet(commands, tmp_path, times
     assert done.status == (130 if times == 1 else -signal.SIGINT)
     assert "Traceback" not in done.stderr and (tmp_path / "stats.json").exists()
     assert times == 2 or done.stdout.count("H-") == 11
+
+
+def test_a_process_that_is_started_while_a_command_ends_does_not_outlive_it(commands, tmp_path):
+    """As by the thread that reads batches ahead, after Python has ended those it knew."""
+    main, argv, _ = commands["generate"]
+
+    def run() -> int:
+        def start() -> None:
+            late = multiprocessing.get_context("fork").Process(target=time.sleep, args=[60])
+            late.start()
+            (tmp_path / "pid").write_text(str(late.pid))
+
+        atexit.unregister(util._exit_function)  # before: it would end, or wait for, what is late
+        atexit.register(start)
+        return main()
+
+    Child(run, argv).wait()
+    pid, seconds = int((tmp_path / "pid").read_text()), time.monotonic()
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < seconds + 20:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{pid}").exists()
 
 
 def test_ctrl_c_ends_the_corpus_command_quietly(tmp_path):
