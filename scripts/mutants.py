@@ -173,6 +173,8 @@ def main() -> int:
     parse.add_argument("--limit", type=int, default=1200, help="seconds of each run of tests")
     parse.add_argument("--seed", default="1")
     args = parse.parse_args()
+    if args.repeat and not args.repeat.exists():
+        parse.error(f"--repeat {args.repeat}: no such file")
     files = [path for path in (args.repeat, args.out) if path and path.exists()]
     records = {path: map(json.loads, path.read_text("utf-8").splitlines()) for path in files}
     before, done = ({key(r): r for r in records.get(p, ())} for p in (args.repeat, args.out))

@@ -18,6 +18,7 @@ from test_translator import SETTINGS
 
 import fairseq_ext
 from fairseq_ext import Translator, UsageError
+from fairseq_ext.search.constraints.from_python import Call
 
 
 def make(tiny, **flags) -> Translator:
@@ -175,6 +176,11 @@ def test_iterating_takes_constraints_line_by_line(tiny, tmp_path, translator):
         for nbest, phrases in zip(found, wanted, strict=True)
         for phrase in phrases
     )
+    # a piece of a long sentence has the line of its sentence
+    i = max(i for i, phrases in enumerate(wanted) if phrases)
+    piece = Call(nbest=1, numbers=[(1 << 32) + i])
+    ((best,),) = files.translate_part([lines[i]], piece, "raise", None)
+    assert set(wanted[i]) <= set(best.text.split())
 
 
 # ---- scores of given translations

@@ -88,12 +88,8 @@ def check_request(given: Mapping[str, Any]) -> None:
 
 
 def plain(value: object) -> Any:
-    """Return a value (text, a list, a dictionary) with all texts as str, not as a subclass of the
-    caller's, which a worker may not have."""
+    """Return a text, or a tuple of them, with all texts as str, not as a subclass of the caller's,
+    which a worker may not have."""
     if isinstance(value, str):
         return str.__str__(value)
-    if isinstance(value, dict):
-        return {plain(name): plain(each) for name, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(plain, value))
-    return value
+    return tuple(map(plain, value)) if isinstance(value, tuple) else value

@@ -362,6 +362,7 @@ class SearchingModel(LoadedModel):
                     )
                 if bar is not None:
                     bar.update(len(out) - out.count(None) - bar.n)
+            self.sentences.requests = {}
         return out
 
     def batches(self, tokens: list[Tensor]) -> Iterator[dict[str, Any]]:

@@ -29,7 +29,7 @@ from fairseq_ext.plugin.options import search_spec, signature, signature_version
 from fairseq_ext.plugin.pools import PoolBuilder, dictionary_of
 from fairseq_ext.plugin.results import Progress, Result, ResultsFile, checksum
 from fairseq_ext.plugin.search_setup import may_read_models, with_strategies
-from fairseq_ext.plugin.steps import Steps, steps_of
+from fairseq_ext.plugin.steps import Parts, steps_of
 from fairseq_ext.search.constraints.glossary import places_terms
 from fairseq_ext.search.constraints.report import (
     SentenceGoal,
@@ -111,7 +111,7 @@ class BeamSearchGenerator(SequenceGenerator):
             )
         )
         text = self.current_target_text if places_terms(settings) else None
-        self.steps = steps_of(Steps(self.setup, self.meets, self.detokenize, text))
+        self.steps = steps_of(Parts(self.setup, self.meets, self.detokenize, text))
         self.driver = self.steps.driver
         self.pools = PoolBuilder(self.setup)
         self.results: ResultsFile | None = None  # for results as sentences finish

@@ -204,7 +204,9 @@ class InteractiveLines(BadSentences):
             own = from_packed(packed[place], self.task.target_dictionary, request.number)
         elif packed is not None and self.phrases[place]:
             given = parse_tabs(self.phrases[place], where)
-        request = replace(request, own_constraints=given, tokens=tokens)
+        # typed speech is the path of a file
+        known = tokens if isinstance(tokens, Tensor) else None
+        request = replace(request, own_constraints=given, tokens=known)
         return self.sentences.with_constraints(request, where, own)
 
     def refuse(self, error: UsageError, place: int) -> bool:

@@ -55,6 +55,7 @@ from fairseq_ext.search.settings import Settings
 
 logger = logging.getLogger("fairseq_ext")
 Batch = tuple[dict, Tensor | None, Tensor | None]  # sample, prefix tokens, constraints
+LINE_BITS = (1 << 32) - 1
 
 
 class Sentences:
@@ -187,7 +188,9 @@ class Sentences:
         if request.source:
             encoders = (self.tokenizer, self.bpe)
             unknown = unknown_pieces(request.source, tokens, self.source_dictionary, encoders)
-        found = source.sentence(request.number, tokens, own, glossaries, unknown)
+        # a piece of a long sentence has its number in the lower half (text/segments.py)
+        number = request.number & LINE_BITS
+        found = source.sentence(number, tokens, own, glossaries, unknown)
         return replace(request, constraints=found)
 
     @property

@@ -44,9 +44,27 @@ from fairseq_ext.search.strategies.stop.early import LengthRetry
 D = TypeVar("D")
 
 
+class Steps(list[Driver]):
+    """The search that --decoding names, then the steps around it."""
+
+    @property
+    def search(self) -> Driver:
+        """The search."""
+        return self[0]
+
+    @property
+    def driver(self) -> Driver:
+        """The last step, which calls those before it."""
+        return self[-1]
+
+    def find(self, kind: type[D]) -> D | None:
+        """Return the step of a kind, None if the flags do not need it."""
+        return next((each for each in self if isinstance(each, kind)), None)
+
+
 @dataclass
-class Steps:
-    """The steps of one setup, made for it.
+class Parts:
+    """What steps are made of.
 
     meets: returns the function that counts the constraints that a hypothesis of a pool meets;
     decoded: returns target symbols as text; text: returns the generator's `target_text`, None if no
@@ -57,39 +75,23 @@ class Steps:
     meets: Callable[[Pool], Meets]
     decoded: Callable[[str], str]
     text: Callable[[], TargetText] | None
-    drivers: list[Driver] = field(default_factory=list)  # the search, then the steps around it
-
-    @property
-    def search(self) -> Driver:
-        """The search that --decoding names."""
-        return self.drivers[0]
-
-    @property
-    def driver(self) -> Driver:
-        """The outermost step."""
-        return self.drivers[-1]
-
-    def find(self, kind: type[D]) -> D | None:
-        """Return the step of a kind, None if the flags do not need it."""
-        return next((each for each in self.drivers if isinstance(each, kind)), None)
 
 
 class Step(NamedTuple):
-    """A step. applies: whether the flags need it; make: returns it around `steps.driver`."""
+    """A step. applies: whether the flags need it; make: returns it, made of the steps so far."""
 
-    applies: Callable[[Steps], bool]
-    make: Callable[[Steps], Driver]
+    applies: Callable[[Parts], bool]
+    make: Callable[[Steps, Parts], Driver]
 
 
-def steps_of(steps: Steps, until: Step | None = None) -> Steps:
-    """Return the steps with their drivers. until: leave out this step and those around it."""
-    settings = steps.setup.settings
-    steps.drivers = [build(chosen(settings, "decoding"), steps.setup)]
+def steps_of(parts: Parts, until: Step | None = None) -> Steps:
+    """Return the steps. until: leave out this one and those around it."""
+    steps = Steps([build(chosen(parts.setup.settings, "decoding"), parts.setup)])
     for step in STEPS:
         if step is until:
             break
-        if step.applies(steps):
-            steps.drivers.append(step.make(steps))
+        if step.applies(parts):
+            steps.append(step.make(steps, parts))
     return steps
 
 
@@ -108,14 +110,14 @@ def searches_twice(settings: Settings) -> bool:
     return settings.choice("select") == "dba" and compete == "search"
 
 
-def placement(steps: Steps) -> GlossaryPlacement:
+def placement(steps: Steps, parts: Parts) -> GlossaryPlacement:
     """Return the placement of terms: drafts are searched with longer n-best lists, to choose
     from."""
-    setup = steps.setup
+    setup = parts.setup
     drafts = replace(setup, nbest=min(setup.k, max(setup.nbest, SEARCHED)))
     searches = Searches(
-        steps_of(replace(steps, setup=without_constraints(drafts)), STEPS[0]).search,
-        steps_of(replace(steps, setup=drafts), PLACEMENT).driver,
+        steps_of(replace(parts, setup=without_constraints(drafts)), STEPS[0]).search,
+        steps_of(replace(parts, setup=drafts), PLACEMENT).driver,
         steps.driver,
     )
     attending = setup.decoder.attending_copy()
@@ -128,34 +130,36 @@ def placement(steps: Steps) -> GlossaryPlacement:
         setup.stats,
         setup.temperature,
     )
-    assert steps.text is not None
-    return GlossaryPlacement(searches, score, setup, steps.text, steps.meets)
+    assert parts.text is not None
+    return GlossaryPlacement(searches, score, setup, parts.text, parts.meets)
 
 
-def graph_writer(steps: Steps) -> Driver:
+def graph_writer(steps: Steps, parts: Parts) -> Driver:
     """Return the writer of graphs, which needs source tokens and belongs to parallel decoding."""
     from fairseq_ext.search.parallel.graph import GraphWriter  # few runs need it
 
-    setup, search = steps.setup, steps.driver
+    setup, search = parts.setup, steps.driver
     settings, source = setup.settings, setup.source_dictionary
     folder, method = settings.get(ParallelFlags).ddg_dir, settings.choice("decoding")
     assert folder is not None and source is not None and isinstance(search, ParallelSearch)
-    return GraphWriter(search, folder, method, source, setup.dictionary, steps.decoded)
+    return GraphWriter(search, folder, method, source, setup.dictionary, parts.decoded)
 
 
-PLACEMENT = Step(lambda steps: steps.text is not None, placement)
+PLACEMENT = Step(lambda parts: parts.text is not None, placement)
 STEPS = (
     Step(
-        lambda steps: is_forced(steps.setup.settings),
-        lambda steps: LengthRetry(steps.search, steps.meets, steps.setup.min_len),
+        lambda parts: is_forced(parts.setup.settings),
+        lambda steps, parts: LengthRetry(steps.search, parts.meets, parts.setup.min_len),
     ),
     Step(
-        lambda steps: searches_twice(steps.setup.settings),
-        lambda steps: TwoSearches(steps.search, steps.driver, steps.meets, steps.setup.nbest),
+        lambda parts: searches_twice(parts.setup.settings),
+        lambda steps, parts: TwoSearches(
+            steps.search, steps.driver, parts.meets, parts.setup.nbest
+        ),
     ),
     PLACEMENT,
     Step(
-        lambda steps: steps.setup.settings.get(ParallelFlags).ddg_dir is not None,
+        lambda parts: parts.setup.settings.get(ParallelFlags).ddg_dir is not None,
         graph_writer,
     ),
 )

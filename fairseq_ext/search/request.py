@@ -48,11 +48,11 @@ NO_TEXT = TextConstraints()
 class Request:
     """One sentence to translate, and what its caller wants of it.
 
-    Each entry point makes it in one function: fairseq-interactive of a typed line, fairseq-generate
-    of a sentence of its data set, `Translator` of a line of a call, `Engine` (and so the server) of
-    a request, a corpus run of a line of a file. Queues, messages and batches have it as it is; the
-    process that searches adds the tokens and the constraints, once
-    (`Sentences.with_constraints`).
+    Each entry point makes it in one function: `Translator` of a line of a call, `Engine` (and so
+    the server) of a request, a corpus run of a line of a file; with constraints,
+    fairseq-interactive of a typed line and fairseq-generate of a sentence of its data set. Queues,
+    messages and batches have it as it is. The process that searches adds the tokens, and
+    `Sentences.with_constraints` the constraints.
     """
 
     number: int = 0  # of the sentence, from 0: samples, drafts and lines of files depend on it

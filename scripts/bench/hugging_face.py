@@ -39,6 +39,7 @@ from text import command_line, run_script
 from fairseq_ext import Translator
 from fairseq_ext.convert.__main__ import convert
 from fairseq_ext.kernels import library as kernels
+from fairseq_ext.search.request import Request
 
 SHAPES: dict[str, dict[str, Any]] = {
     "opus-mt": dict(vocab_size=58_101, d_model=512, layers=6, heads=8, ffn=2048),
@@ -152,8 +153,11 @@ def ours(folder: Path, kind: Kind, tokens: int, int8: bool = False) -> Run:
             made.clear()
             made[beam] = Translator.from_folder(folder, beam=beam, **how)
         found = made[beam]
-        encoded = ([found.encode(line) for line in group] for group in groups(requested))
-        return [" ".join(e[0].tokens) for group in encoded for e in found.search(group, None, 1)]
+        encoded = (
+            [Request(tokens=found.encode(line), nbest=1) for line in group]
+            for group in groups(requested)
+        )
+        return [" ".join(each[0].tokens) for group in encoded for each in found.search(group)]
 
     return run
 

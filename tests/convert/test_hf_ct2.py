@@ -15,6 +15,8 @@ ctranslate2 = pytest.importorskip("ctranslate2", reason="the oracle is not insta
 
 from hf_models import KINDS, Made, lines, make  # noqa: E402
 
+from fairseq_ext.search.request import Request  # noqa: E402
+
 # of a translation
 FIRST = {
     "M2M-100": "__en__",
@@ -72,7 +74,7 @@ def test_ctranslate2_reads_what_is_converted_and_finds_our_words(kind, tmp_path)
         theirs = rival.translate_batch([words], [prefix], **greedy)[0].hypotheses[0]
         # of which it is the word before the first
         theirs = theirs if kind == "mBART-25" else theirs[len(prefix) :]
-        found = ours.search([ours.encode(line)], None, 1)[0][0].tokens
+        found = ours.search([Request(tokens=ours.encode(line), nbest=1)])[0][0].tokens
         assert found[: MOST - 2] == theirs[: MOST - 2], line
         seen.update(theirs)
     assert len(seen) > 3

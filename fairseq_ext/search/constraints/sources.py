@@ -237,9 +237,9 @@ class ConstraintSource:
             else ((), ())
         )
         banned = {
-            form: text
+            form: said
             for phrase in text.avoid
-            for form, text in self.banned_forms(phrase, where).items()
+            for form, said in self.banned_forms(phrase, where).items()
         }
         found = SentenceConstraints(
             required=tuple(
