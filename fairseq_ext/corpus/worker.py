@@ -38,15 +38,21 @@ class Result:
 
 
 class Warnings(logging.Handler):
-    """Keeps the warnings of this process, which its user does not see, for the run to log."""
+    """Keeps the warnings of its context, which the user of a worker does not see, for the run to
+    log."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.messages: dict[str, None] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not record.name.startswith(__package__):  # the run's own, where it is in this process
-            self.messages[record.getMessage()] = None
+        self.messages[record.getMessage()] = None
+
+    def __enter__(self) -> None:
+        logger.addHandler(self)
+
+    def __exit__(self, *error: object) -> None:
+        logger.removeHandler(self)
 
     def take(self) -> tuple[str, ...]:
         """Return the messages since the last call, each once."""
@@ -67,10 +73,10 @@ class CorpusWorker:
     def load(self) -> dict[str, object]:
         """Load the model. Return {"signature": ..., "warnings": messages for the user}, or
         {"error": one sentence} for an error that every process would have."""
-        logger.addHandler(self.warnings)
         try:
             torch.set_num_threads(self.threads)
-            self.translator = load(self.flags)
+            with self.warnings:
+                self.translator = load(self.flags)
         except (Exception, SystemExit) as error:
             return {
                 "error": explain(error)
@@ -83,7 +89,8 @@ class CorpusWorker:
         start, processor = time.perf_counter(), time.process_time()
         before = self.translator.stats.copy()
         unit = UnitTranslation(self.translator, shard, sentences)
-        unit.decode()
+        with self.warnings:
+            unit.decode()
         stats = self.translator.stats.since(before)
         # it may differ between units with and without own constraints; the result has it
         stats.signature = ""

@@ -269,7 +269,7 @@ def test_lines_of_jsonl(tmp_path, lines):
     else:
         assert [sentence.number for sentence in found] == list(range(len(lines)))
         assert all(
-            isinstance(sentence.source, str)
+            isinstance(sentence.request.source, str)
             and (sentence.error is None or "\n" not in sentence.error[1])
             for sentence in found
         )
