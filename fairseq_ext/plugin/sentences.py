@@ -174,8 +174,8 @@ class Sentences:
         glossaries: Sequence[Glossary] = (),
     ) -> Request:
         """Return a request, which has its tokens, with its constraints, those of the flags' files
-        included. where: its place, for messages; own: its own constraints, where they are not in
-        its fields; glossaries: its own.
+        included. where: its place, for messages; own: its own constraints, where they are not
+        given as text; glossaries: its own.
 
         Errors: UsageError for constraints that cannot be used.
         """
