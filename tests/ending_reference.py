@@ -77,10 +77,11 @@ class Rule:
 
 
 def reward(r: float, ratio: float = RATIO, offset: float = 0.0) -> Rule:
+    """offset: of the wanted length, which is not below 0."""
     return Rule(
         Scoring(False, 1, r, ratio, offset),
-        lambda s, n, l: s + r * min(l, n),
-        lambda s, i, top, l: s + r * min(l, top),
+        lambda s, n, l: s + r * min(max(0.0, l + offset), n),
+        lambda s, i, top, l: s + r * min(max(0.0, l + offset), top),
     )
 
 
@@ -103,6 +104,7 @@ def normalised(p: float) -> Rule:
 RULES = {f"reward {r}": reward(r) for r in (0.0, 0.3, 1.2, 3.0)} | {
     f"unbounded {r}": unbounded(r) for r in (0.4, 1.5)
 }
+RULES |= {f"offset {offset}": reward(0.9, RATIO, offset) for offset in (-2.5, 1.5)}
 RULES |= {f"lenpen {p}": normalised(p) for p in (0.5, 1.0, 2.0, 0.0, -0.5)}
 
 

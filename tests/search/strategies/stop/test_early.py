@@ -10,15 +10,13 @@ from models import build, task
 from required_phrases import required_phrases
 from search.strategies.select.test_dba import all_met, decode, outputs, wanted
 from sizes import covering
-from table_model import EOS, called_through, lattice, random_table, search, stop_plug
+from table_model import EOS, called_through, lattice, random_table, stop_plug
 
-from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.search.constraints.report import met
 from fairseq_ext.search.finished import Hypothesis, Scoring
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.strategies.select.topk import TopK
 from fairseq_ext.search.strategies.stop.early import LengthRetry
 
 GIVEN = [wanted("ab", "c"), wanted("dd"), wanted("a"), wanted(), wanted("ba", "cd", "a")]
@@ -33,7 +31,8 @@ class ByHand:
     """Decides as the plug does and again in plain Python, sentence by sentence, and compares."""
 
     def __init__(self, k: int, nbest: int):
-        self.plug, self.k, self.nbest = stop_plug("early", k, Scoring(True, 1.0)), k, nbest
+        self.stats, self.k, self.nbest = Stats(), k, nbest
+        self.plug = stop_plug("early", k, Scoring(True, 1.0), self.stats)
         self.dropped = self.late = 0  # hypotheses; sentences that only their length ended
         # score and length, in the order in which they finished
         self.done: dict[int, list[tuple[float, int]]] = {}
@@ -122,6 +121,7 @@ def test_every_step_is_as_the_rule_says(k, nbest):
             for nbest, c in zip(found.lists, GIVEN, strict=True)
         )
         dropped += by_hand.dropped
+        assert by_hand.stats.as_dict()["dropped_rows"] == by_hand.dropped
     assert dropped > 0
 
 
@@ -162,31 +162,6 @@ def test_a_costly_word_does_not_pay_for_words_behind_it():
     assert outputs(found)[0][0] == ("b", round((-9 + math.log(0.8)) / 2, 9))
 
 
-def test_sentences_without_constraints_end_as_under_count():
-    for seed in range(8):
-        tables = [random_table(seed + 50 * i) for i in range(len(GIVEN))]
-        early = decode(tables, GIVEN, 4, 12, nbest=1, stop=stop_plug("early", 4))
-        plain = search(tables, 4, stop_plug("count", 4), 12, nbest=1, select=TopK(4))
-        assert (
-            outputs(early)[3] == outputs(plain)[3]
-            and early.step[3] == plain.step[3]
-            and early.rows[3] == plain.rows[3]
-        )
-
-
-def test_dropped_hypotheses_are_counted():
-    stats = Stats()
-    decode(
-        [random_table(1)],
-        [wanted("ab", "c")],
-        6,
-        12,
-        nbest=1,
-        stop=stop_plug("early", 6, stats=stats),
-    )
-    assert stats.as_dict()["dropped_rows"] > 0
-
-
 # ---- the flag
 
 
@@ -211,16 +186,6 @@ def test_constraints_choose_it_where_the_command_names_no_stop_and_no_patience(
     )
     [stop] = [part for part in built.stats.signature.split("|") if part.startswith("stop:")]
     assert stop == f"stop:{expected}"
-
-
-@pytest.mark.parametrize("patience", [1, 2])
-def test_a_patience_is_of_another_rule(patience):
-    with pytest.raises(
-        UsageError, match="--patience belongs to --stop count, which is not switched on"
-    ):
-        task("translation_ext", stop="early", patience=patience).build_generator(
-            [build("transformer")], GenerationConfig()
-        )
 
 
 # ---- A sentence whose constrained search ran to its length limit is searched again with less ro
@@ -273,15 +238,19 @@ def test_a_sentence_at_its_limit_gets_room_for_its_source_and_its_words():
     assert answers == {0: [5, 8, 9, EOS], 1: [7, 5, EOS]}
     # 20 source tokens, and the shorter form
     assert (again.to_decode, again.max_len[0], again.limit()[0]) == ([0], 21, 21)
-
-
-def test_what_then_lacks_a_word_is_not_taken():
-    answers, pools = searched(hypothesis(5, 6))
+    answers, pools = searched(hypothesis(5, 6))  # what then lacks a word is not taken
     assert len(pools) == 2 and answers[0] == RAMBLES.tokens.tolist()
 
 
-def test_other_sentences_are_searched_once():
-    assert len(searched(hypothesis(7), length=LIMIT)[1]) == 1  # as long as that anyway
-    assert len(searched(hypothesis(7), min_len=22)[1]) == 1  # and 21 would be too few
-    assert len(searched(hypothesis(7), constraints=EMPTY)[1]) == 1  # no one requests a word
-    assert len(searched(hypothesis(7), first=hypothesis(*[5] * 100, 7))[1]) == 1  # ended by itself
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"length": LIMIT},  # as long as that anyway
+        {"min_len": 22},  # and 21 would be too few
+        {"constraints": EMPTY},  # no one requests a word
+        {"first": hypothesis(*[5] * 100, 7)},  # ended by itself
+    ],
+    ids=list,
+)
+def test_other_sentences_are_searched_once(more):
+    assert len(searched(hypothesis(7), **more)[1]) == 1
