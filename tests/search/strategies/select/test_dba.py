@@ -1,5 +1,5 @@
-"""Dynamic beam allocation on small tables: brute force over all sequences, and what every
-hypothesis must keep.
+"""Dynamic beam allocation, and the baselines with fixed slots, on small tables: brute force over
+all sequences, and what every hypothesis must keep.
 
 Phrases are written as letters: "ab" is the phrase of a and b, "ab|c" a constraint that
 either phrase meets.
@@ -15,6 +15,14 @@ import pytest
 import torch
 from required_phrases import required_phrases
 from search.phrases.test_phrases import Plain
+from search.phrases.test_segmentations import (
+    BOUNDARIES_12,
+    occurrences,
+    read,
+    required,
+    usual,
+    violates,
+)
 from sizes import drawn
 from table_model import (
     EOS,
@@ -37,7 +45,9 @@ from fairseq_ext.search.constraints.report import (
 )
 from fairseq_ext.search.finished import Scoring
 from fairseq_ext.search.phrases.sentence import SentenceConstraints, met
+from fairseq_ext.search.strategies.select.cbs import ConstrainedBeam
 from fairseq_ext.search.strategies.select.dba import DBA
+from fairseq_ext.search.strategies.select.gbs import GridBeam
 from fairseq_ext.search.strategies.select.topk import TopK
 from fairseq_ext.search.strategies.stop.optimal import OptimalEnding
 
@@ -155,38 +165,25 @@ CASES = {
 }
 
 
-@drawn(17)
-@pytest.mark.parametrize("seed", range(3))
+SELECTS = {"dba": DBA, "gbs": GridBeam, "cbs": ConstrainedBeam}
+# also with rows for the best candidates whatever their bank, and for each word
+LARGE = SELECTS | {n: partial(DBA, competing=n, more=n % 2) for n in (1, 2)}
+
+
+@drawn(24)
+@pytest.mark.parametrize("select", LARGE)
 @pytest.mark.parametrize("case", CASES)
-def test_a_large_beam_finds_all_that_satisfy_best_first(case, seed):
-    """Also with rows for the best candidates whatever their bank, and for each word."""
-    select = partial(DBA, competing=seed, more=seed % 2)
+def test_a_large_beam_finds_all_that_satisfy_best_first(case, select):
     constraints, ordered = wanted(*CASES[case][0]), CASES[case][1]
+    seed = [*LARGE].index(select)
     table = random_table(seed, possible=3)
     expected = satisfying(table, constraints, 4, ordered, 3, deadline=True)
-    (got,) = outputs(decode([table], [constraints], 300, 4, ordered, select=select))
+    (got,) = outputs(decode([table], [constraints], 300, 4, ordered, LARGE[select]))
     assert dict(got) == pytest.approx(expected) and [s for _, s in got] == sorted(
         expected.values(), reverse=True
     )
     if list(CASES).index(case) < 8:  # nothing overlaps: the deadline takes away nothing
         assert expected == satisfying(table, constraints, 4, ordered, 3, deadline=False)
-
-
-@drawn(10)
-@pytest.mark.parametrize("competing, more", [(0, 0), (1, 0), (1, 2)])
-@pytest.mark.parametrize("case", CASES)
-def test_optimal_ending_finds_the_best_of_all_that_satisfy(case, competing, more):
-    """A beam of all sequences, with rows for the best candidates whatever their bank."""
-    constraints, ordered = wanted(*CASES[case][0]), CASES[case][1]
-    tables = [random_table(seed, possible=3) for seed in range(4)]
-    select = partial(DBA, competing=competing, more=more)
-    found = decode(
-        tables, [constraints] * 4, 300, 4, ordered, select, nbest=1, stop=stop_plug("optimal", 300)
-    )
-    for table, got in zip(tables, outputs(found), strict=True):
-        expected = satisfying(table, constraints, 4, ordered, 3, deadline=True)
-        assert got[0][1] == pytest.approx(max(expected.values()))
-        assert got[0][1] == pytest.approx(expected[got[0][0]])
 
 
 # ---- what holds for every search
@@ -226,52 +223,36 @@ def test_optimal_ending_gives_the_n_best_list_of_the_whole_run(seed, scoring, pa
     assert all(a <= b for a, b in zip(found[0].step, found[1].step, strict=True))
 
 
-@drawn(10)
+@drawn(18)
 @pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("select", SELECTS)
 @pytest.mark.parametrize("seed", range(25))
-def test_random_batches(seed, ordered):
+def test_random_batches(seed, select, ordered):
     """Every hypothesis meets all constraints, also where they fill the sentence to its last token;
-    sentences without any equal plain beam search; the order of sentences does not matter, and that
-    of constraints only if requested."""
+    sentences without any equal plain beam search; a sentence does not depend on those next to it,
+    and on the order of its constraints only if requested."""
     draw = random.Random(seed)
-    size, k = draw.randint(2, 6), draw.randint(1, 8)
+    size, k, more = draw.randint(2, 6), draw.randint(1, 8), {"select": SELECTS[select]}
     tables = [random_table(100 * seed + i, ending=draw.choice([0, 0.3, 1])) for i in range(size)]
     limits = [draw.randint(1, 9) for _ in range(size)]
     constraints = [
-        random_constraints(draw, limit) if draw.random() < 0.8 else wanted() for limit in limits
+        random_constraints(draw, min(limit, 5 if select == "cbs" else 9))
+        if draw.random() < 0.8
+        else wanted()
+        for limit in limits
     ]
-    found = decode(tables, constraints, k, limits, ordered)
+    found = decode(tables, constraints, k, limits, ordered, **more)
     for nbest, c in zip(found.lists, constraints, strict=True):
         assert nbest and all(all_met(h, c, ordered) for h in nbest)
     plain = outputs(search(tables, k, stop_plug("count", k), limits, select=TopK(k)))
     got = outputs(found)
-    for theirs, ours, c in zip(plain, got, constraints, strict=True):
-        assert c.any_of or ours == theirs
-    backwards = outputs(decode(tables[::-1], constraints[::-1], k, limits[::-1], ordered))[::-1]
-    assert backwards == got
-    if not ordered:
+    for i, c in enumerate(constraints):
+        assert c.any_of or got[i] == plain[i]
+        alone = decode(tables[i : i + 1], [c], k, limits[i : i + 1], ordered, **more)
+        assert outputs(alone) == [got[i]]
+    if not ordered and select == "dba":
         shuffled = [wanted(*draw.sample(c.text, len(c.text))) for c in constraints]
         assert outputs(decode(tables, shuffled, k, limits)) == got
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_a_sentence_that_cannot_meet_its_constraints_gives_a_partial_one_and_the_rest_goes_on(seed):
-    tables = [random_table(seed * 10 + i) for i in range(3)]
-    others = [wanted("ab"), wanted()]
-    got = decode(tables, [others[0], wanted("abc", "dd"), others[1]], 5, [8, 3, 8])
-    alone = [outputs(decode([tables[i]], [c], 5))[0] for i, c in ((0, others[0]), (2, others[1]))]
-    assert [outputs(got)[0], outputs(got)[2]] == alone
-    assert got.lists[1] and all(len(h.tokens) == 4 and h.tokens[-1] == EOS for h in got.lists[1])
-    assert any(any(met(h.tokens.tolist(), wanted("abc", "dd"), False)) for h in got.lists[1])
-
-
-def test_a_prefix_comes_first_and_counts_for_the_constraints():
-    tables = [random_table(i) for i in range(3)]
-    constraints = [wanted("cc", "d", prefix="dcb"), wanted("d", prefix="ab"), wanted("b")]
-    found = outputs(decode(tables, constraints, 6, [8, 3, 8]))
-    assert all(text.startswith("dcb") and "cc" in text for text, _ in found[0])
-    assert {text for text, _ in found[1]} == {"abd"}
-    assert all("b" in text for text, _ in found[2])
 
 
 @pytest.mark.parametrize(
@@ -365,3 +346,109 @@ def test_improbable_hypotheses_that_end_do_not_stop_the_search_before_the_one_th
     ]
     best = [outputs(each)[0][0] for each in found]
     assert best[0][0] == "b" and best[1] == ("aaab", round(3 * math.log(0.999) / 5, 9))
+
+
+def test_grid_beam_has_b_rows_for_each_of_its_banks():
+    """Four words that are all possible: from the third step on, each of the three banks is full."""
+    found = decode(
+        [random_table(1, possible=8, ending=0)], [wanted("a", "b")], 2, 12, select=GridBeam
+    )
+    assert max(found.rows) <= 12 * 6 and found.rows[0] >= 6 * (found.step[0] - 3)
+
+
+# ---- rows behind a banned word that only its end completes: few of them, and none that the
+#      model does not want
+
+
+A = SentenceConstraints(banned={usual("a"): "a"})
+END = {"$": 1.0}
+SPLIT = (*usual("a"), FIRST_WORD + 1)  # "ab" as " a b"
+
+
+def banned_search(tables, constraints, k: int, max_len: int, select=DBA, nbest: int = 1, **more):
+    pool = {
+        "constraints": constraints,
+        "boundaries": BOUNDARIES_12["word"],
+        "banned_in_any_case": False,
+        **more,
+    }
+    lists = search(
+        tables, k, stop_plug("count", k), max_len, nbest=nbest, select=select(k, EOS, 12), **pool
+    ).lists
+    return [[tuple(h.tokens.tolist()[:-1]) for h in each] for each in lists]
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_bad_continuations_do_not_drive_out_other_words(k):
+    """The three likeliest words are banned, and the model would rather write "b" than go
+    on with one of them."""
+    banned = SentenceConstraints(banned={usual(each): each for each in ("a", "A", "ab")})
+    goes_on = {"$": 0.999, "d": 0.001}
+    arcs = {"": {"c": 0.5, "e": 0.3, "a": 0.1, "b": 0.06, "f": 0.04}, "b": END, "f": END}
+    after = {word: goes_on for word in "cea"} | {f"{word} d": END for word in "cea"}
+    assert read(banned_search([lattice(arcs | after)], [banned], k, 4)[0][0]) == "b"
+
+
+@pytest.mark.parametrize(
+    "k, p, through", [(1, 0.2, False), (4, 0.2, True), (8, 0.2, True), (4, 0.05, False)]
+)
+def test_a_banned_word_is_continued_where_the_model_would_and_there_is_room(k, p, through):
+    """ "ab" as " a b" is the likeliest allowed text in every line: the model gives "b" behind
+    " a" the probability p."""
+    any_word = {word: 1 / 7 for word in "abcdef$"}
+    arcs = {
+        "": {"c": 0.9, "b": 0.05, "f": 0.05},
+        "c": {"$": 1 - p, "b": p},
+        "c b": END,
+        "b": any_word,
+        "f": any_word,
+    }
+    assert (banned_search([lattice(arcs)], [A], k, 4)[0][0] == SPLIT) == through
+
+
+@pytest.mark.parametrize("k", range(1, 10))
+def test_a_quarter_of_the_rows_may_be_pending(k):
+    seen = [0]
+
+    class Counting(DBA):
+        def __call__(self, beam, log_probs, pool):
+            pending = self.tables(pool).banned.automata.pending[beam.aux["banned"]]
+            pending &= beam.last_score() > -torch.inf  # others are placeholders
+            for s in range(len(beam.live)):
+                seen.append(int(pending[beam.sentence_of_row() == s].sum()))
+            return super().__call__(beam, log_probs, pool)
+
+    banned_search([random_table(seed, possible=6) for seed in range(12)], [A] * 12, k, 6, Counting)
+    assert max(seen) == k // 4
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_a_required_word_that_begins_with_a_banned_one_is_met(k):
+    part = required("aa", "exact")
+    wanted = SentenceConstraints(
+        part.required,
+        banned=A.banned,
+    )
+    for seed in range(5):
+        (each,) = banned_search([random_table(seed, possible=6)], [wanted], k, 6)
+        assert each
+        for best in each:
+            assert occurrences(read(best), "aa", "word", "exact") and not violates(
+                read(best), ["a"], "word", "exact", True
+            )
+
+
+def test_a_prefix_may_go_through_a_banned_word():
+    for seed in range(5):
+        ((best,),) = banned_search(
+            [random_table(seed, possible=6)], [A], 1, 6, prefix=torch.tensor([SPLIT])
+        )
+        assert best[:2] == SPLIT
+
+
+def test_a_required_word_ends_though_the_model_would_rather_continue_it():
+    """Behind " a" the three likeliest pieces go on with the word; the best text that has the word
+    "a" is "a.", the other ". a"."""
+    arcs = {"": {"f": 0.9, "e": 0.0999, "c": 1e-4}, "f": {"f": 0.6, "e": 0.2, "a": 0.2, "c": 1e-7}}
+    arcs["c"] = {"b": 0.45, "d": 0.3, "h": 0.2, "f": 0.05}
+    assert read(banned_search([lattice(arcs)], [required("a", "exact")], 2, 4)[0][0]) == "a."

@@ -2,12 +2,10 @@
 
 import copy
 import ctypes
-import importlib.util
 import math
 import random
+import runpy
 import subprocess
-import sys
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +16,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from models import build, dictionary, generators
 from search.phrases.test_phrases import Plain
-from search.strategies.select.test_dba import VOCABULARY, random_constraints, wanted
+from search.strategies.select.test_dba import VOCABULARY, outputs, random_constraints, wanted
 from sizes import drawn, examples
 from table_model import EOS, random_table, search, stop_plug, words
 
@@ -27,36 +25,55 @@ from fairseq_ext.search.candidates import (
     allocate,
     bank_sizes,
     deal,
-    first_of_equals,
     order_by_banks,
 )
 from fairseq_ext.search.strategies.prune import PruneFinished
 from fairseq_ext.search.strategies.select.dba import DBA
-from fairseq_ext.search.strategies.select.gbs import GridBeam
 from fairseq_ext.search.strategies.select.topk import TopK
 from fairseq_ext.search.strategies.stop.ranked import Ranked
 
 
-@pytest.mark.parametrize(
-    "C, k, candidates, slots",
-    [
-        (0, 5, [5], [5]),
-        (1, 5, [5, 0], [5, 0]),
-        (1, 5, [5, 1], [4, 1]),
-        (1, 5, [10, 10], [2, 3]),
-        (1, 5, [1, 10], [1, 4]),
-        (2, 5, [5, 0, 0], [5, 0, 0]),
-        (2, 10, [5, 0, 7], [5, 0, 5]),
-        (2, 10, [5, 1, 7], [5, 1, 4]),
-        (3, 2, [1, 0, 1, 1], [0, 0, 1, 1]),
-        (3, 2, [1, 0, 1, 0], [1, 0, 1, 0]),
-        (3, 2, [4, 2, 2, 3], [0, 0, 0, 2]),
-        (2, 10, [1, 20, 1], [1, 8, 1]),
-        (4, 5, [4, 4, 0, 0, 0], [1, 4, 0, 0, 0]),  # Figure 3 of the paper: banks 2-4 are empty
-    ],
-)
-def test_known_allocations(C, k, candidates, slots):
-    assert allocate(k, torch.tensor([candidates]), torch.tensor([C]))[0].tolist() == slots
+def paper_slots(k: int, have: list[int]) -> list[int]:
+    """Section 3.2: equal banks, the rest to the topmost; what a bank cannot fill goes outwards."""
+    banks = len(have)
+    slots = [k // banks] * banks
+    slots[-1] += k - sum(slots)
+    for bank in reversed(range(banks)):
+        for distance in range(1, banks):
+            for other in (bank - distance, bank + distance):
+                while (
+                    0 <= other < banks and slots[bank] > have[bank] and slots[other] < have[other]
+                ):
+                    slots[bank] -= 1
+                    slots[other] += 1
+        slots[bank] = min(slots[bank], have[bank])
+    return slots
+
+
+def dealt_slots(k: int, have: list[int]) -> list[int]:
+    """Dealt in turn from the highest bank down."""
+    dealt = [0] * len(have)
+    while sum(dealt) < min(k, sum(have)):
+        for bank in reversed(range(len(have))):
+            if dealt[bank] < have[bank] and sum(dealt) < k:
+                dealt[bank] += 1
+    return dealt
+
+
+def test_figure_3_of_the_paper():
+    """Banks 2 to 4 are empty."""
+    assert paper_slots(5, [4, 4, 0, 0, 0]) == [1, 4, 0, 0, 0]
+
+
+@settings(max_examples=examples(600), deadline=None)
+@given(st.integers(1, 20), st.lists(st.lists(st.integers(0, 15), min_size=1), min_size=1))
+def test_slots_of_a_batch_are_those_of_each_sentence_by_hand(k, rows):
+    width = max(map(len, rows))
+    candidates = torch.tensor([row + [0] * (width - len(row)) for row in rows])
+    slots = allocate(k, candidates, torch.tensor([len(row) - 1 for row in rows]))
+    for have, paper, even in zip(rows, slots.tolist(), deal(k, candidates).tolist(), strict=True):
+        rest = [0] * (width - len(have))
+        assert paper == paper_slots(k, have) + rest and even == dealt_slots(k, have) + rest
 
 
 COMPILED = """
@@ -77,55 +94,11 @@ def test_the_compiled_ones_give_the_same_slots(tmp_path):
     call, chance = ctypes.CDLL(str(library)).slots, random.Random(1)
     for _ in range(500):
         have = [chance.choice([0, 1, 2, 5, 20]) for _ in range(chance.randint(1, 6))]
-        k, top, array = chance.randint(1, 20), torch.tensor([len(have) - 1]), ctypes.c_int64 * 6
-        given = torch.tensor([have])
-        for even, expected in ((False, allocate(k, given, top)), (True, deal(k, given))):
+        k, array = chance.randint(1, 20), ctypes.c_int64 * 6
+        for even, by_hand in ((False, paper_slots), (True, dealt_slots)):
             out = array()
             call(even, ctypes.c_int64(k), ctypes.c_int64(len(have)), array(*have), out)
-            assert list(out)[: len(have)] == expected[0].tolist(), (even, k, have)
-
-
-@settings(max_examples=examples(300), deadline=None)
-@given(
-    st.integers(1, 20),
-    st.lists(st.lists(st.integers(0, 15), min_size=6, max_size=6), min_size=1, max_size=4),
-    st.data(),
-)
-def test_the_beam_is_filled_as_far_as_there_are_candidates(k, rows, data):
-    """Also: no bank gets more slots than it can fill, and sentences of one batch do
-    not touch each other."""
-    top = [data.draw(st.integers(0, 5)) for _ in rows]
-    candidates = torch.tensor(
-        [[n if b <= t else 0 for b, n in enumerate(row)] for row, t in zip(rows, top, strict=True)]
-    )
-    slots = allocate(k, candidates, torch.tensor(top))
-    assert slots.sum(1).tolist() == candidates.sum(1).clamp(max=k).tolist()
-    assert (slots <= candidates).all() and (slots >= 0).all()
-    for i, t in enumerate(top):
-        assert torch.equal(
-            allocate(k, candidates[i : i + 1, : t + 1], torch.tensor([t]))[0], slots[i, : t + 1]
-        )
-
-
-# ---- even
-
-
-BANKS = st.lists(st.integers(0, 15), min_size=1, max_size=8)
-
-
-@settings(max_examples=examples(300), deadline=None)
-@given(st.integers(1, 20), st.lists(BANKS, min_size=1, max_size=4))
-def test_even_slots_are_dealt_in_turn_from_the_highest_bank_down(k, rows):
-    """Against dealing by hand, a batch at a time."""
-    width = max(map(len, rows))
-    candidates = torch.tensor([row + [0] * (width - len(row)) for row in rows])
-    for row, slots in zip(candidates.tolist(), deal(k, candidates).tolist(), strict=True):
-        dealt = [0] * width
-        while sum(dealt) < min(k, sum(row)):
-            for bank in reversed(range(width)):
-                if dealt[bank] < row[bank] and sum(dealt) < k:
-                    dealt[bank] += 1
-        assert slots == dealt
+            assert list(out)[: len(have)] == by_hand(k, have), (even, k, have)
 
 
 class State(SimpleNamespace):
@@ -208,62 +181,14 @@ def test_each_bank_admits_its_best(k, candidates):
     assert order[0, : len(ranked)].tolist() == first + rest and admitted.item() == len(first)
 
 
-def test_a_continuation_that_comes_twice_counts_once():
-    assert first_of_equals(torch.tensor([[7, 3, 7, 3, 1]])).tolist() == [
-        [True, True, False, False, True]
-    ]
-
-
-def test_a_beam_with_fewer_slots_than_banks_deals_them_out_from_the_highest_bank_down():
-    """fairseq's stripes: the best of each bank, highest bank first, then the
-    second best of each."""
-    bank = torch.tensor([[0, 0, 1, 3, 1, 3]])
-    score = torch.tensor([[-0.1, -0.2, -2.0, -9.0, -3.0, -8.0]])
-    order, _ = order_by_banks(torch.zeros(1, 4, dtype=torch.long), bank, score, torch.tensor([3]))
-    assert order[0].tolist() == [5, 2, 0, 3, 4, 1]
-
-
-# ---- The search of Post and Vilar 2018 (--dba-allocation paper --stop ranked) against Algorithm
+# ---- the search of Post and Vilar 2018 (--dba-allocation paper --stop ranked) against its
+#      algorithm
 
 
 MAX_LEN = 9
 
 
-EXPERIMENT = Path(__file__).resolve().parents[4] / "scripts" / "experiments" / "dba" / "paper.py"
-
-
-def experiment():
-    """scripts/experiments/dba/paper.py, as a module."""
-    spec = importlib.util.spec_from_file_location("dba_paper", EXPERIMENT)
-    assert spec is not None and spec.loader is not None
-    # where runs.py finds searches.py
-    sys.path.append(str(EXPERIMENT.parents[1] / "optimal_ending"))
-    try:
-        made = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(made)
-    finally:
-        sys.path.remove(str(EXPERIMENT.parents[1] / "optimal_ending"))
-    return made
-
-
-PAPER = experiment()
-
-
-def paper_slots(k: int, have: list[int]) -> list[int]:
-    """Section 3.2: equal banks, the rest to the topmost; what a bank cannot fill goes outwards."""
-    banks = len(have)
-    slots = [k // banks] * banks
-    slots[-1] += k - sum(slots)
-    for bank in reversed(range(banks)):
-        for distance in range(1, banks):
-            for other in (bank - distance, bank + distance):
-                while (
-                    0 <= other < banks and slots[bank] > have[bank] and slots[other] < have[other]
-                ):
-                    slots[bank] -= 1
-                    slots[other] += 1
-        slots[bank] = min(slots[bank], have[bank])
-    return slots
+EXPERIMENTS = Path(__file__).resolve().parents[4] / "scripts" / "experiments"
 
 
 class Hypothesis:
@@ -328,22 +253,13 @@ def paper_search(
     return {words(h.tokens[:-1]).replace(" ", ""): round(h.score, 9) for h in beam if h.ended()}
 
 
-def ours(tables, constraints, k: int, worst: float, select) -> list[dict[str, float]]:
+def ours(tables, constraints, k: int, worst: float = math.inf, **more) -> list[dict[str, float]]:
+    """The same by our search."""
     prune = [] if worst == math.inf else [PruneFinished(worst)]
-    found = search(
-        tables,
-        k,
-        Ranked(k, EOS, worst),
-        MAX_LEN,
-        nbest=1000,
-        select=select(k, EOS, VOCABULARY),
-        prune=prune,
-        constraints=constraints,
-    )
-    return [
-        {words(h.tokens).replace(" ", ""): round(h.score, 9) for h in nbest}
-        for nbest in found.lists
-    ]
+    more = {"stop": Ranked(k, EOS, worst), "nbest": 1000, "prune": prune} | more
+    select = DBA(k, EOS, VOCABULARY, even=False)
+    found = search(tables, k, max_len=MAX_LEN, select=select, constraints=constraints, **more)
+    return [dict(nbest) for nbest in outputs(found)]
 
 
 @drawn(6)
@@ -355,7 +271,7 @@ def test_the_papers_search_is_as_its_algorithm_says(seed, worst):
     k = draw.randint(1, 7)
     tables = [random_table(100 * seed + i, ending=draw.choice([0.1, 0.5])) for i in range(5)]
     constraints = [random_constraints(draw, MAX_LEN - 1, "abc") for _ in tables[:-1]] + [wanted()]
-    got = ours(tables, constraints, k, worst, partial(DBA, even=False))
+    got = ours(tables, constraints, k, worst)
     for table, c, mine in zip(tables, constraints, got, strict=True):
         if c.any_of:
             expected = paper_search(table, c, k, worst, paper_slots)
@@ -366,39 +282,17 @@ def test_the_papers_search_is_as_its_algorithm_says(seed, worst):
             plain = search(
                 [table], k, stop_plug("ranked", k), MAX_LEN, nbest=1000, select=TopK(k)
             ).lists[0]
-            if worst == math.inf:
-                assert list(mine.values()) == [round(h.score, 9) for h in plain]
+            assert worst < math.inf or list(mine.values()) == [round(h.score, 9) for h in plain]
 
 
 @drawn(3)
 @pytest.mark.parametrize("seed", range(20))
-def test_the_experiments_early_stopping_ends_at_the_first_complete_hypothesis(seed):
+def test_the_experiments_early_stopping_ends_at_the_first_complete_hypothesis(seed, monkeypatch):
     """Section 6.4, scripts/experiments/dba/paper.py."""
     draw = random.Random(seed)
     k, c = draw.randint(1, 7), random_constraints(draw, MAX_LEN - 1, "abc")
     table = random_table(seed, ending=0.4)
-    select = partial(DBA, even=False)(k, EOS, VOCABULARY)
-    stop = PAPER.FirstComplete(EOS)
-    nbest = search([table], k, stop, MAX_LEN, nbest=9, select=select, constraints=[c]).lists[0]
+    monkeypatch.syspath_prepend(EXPERIMENTS / "optimal_ending")  # where runs.py finds searches.py
+    stop = runpy.run_path(str(EXPERIMENTS / "dba" / "paper.py"))["FirstComplete"](EOS)
     expected = paper_search(table, c, k, math.inf, paper_slots, first=True)
-    assert {words(h.tokens).replace(" ", ""): round(h.score, 9) for h in nbest} == expected
-
-
-@drawn(3)
-@pytest.mark.parametrize("seed", range(12))
-def test_grid_beam_search_stops_with_a_full_highest_bank_that_has_ended(seed):
-    """Every answer meets all constraints, and at most b are on the beam."""
-    draw = random.Random(seed)
-    b, c = draw.randint(1, 4), random_constraints(draw, 4, "abc")
-    table = random_table(seed, ending=0.4)
-    (got,) = ours([table], [c], b, math.inf, GridBeam)
-    assert got and len(got) <= b
-
-
-@pytest.mark.parametrize("k", [1, 3, 5])
-def test_more_banks_than_slots_begin_in_the_highest_bank(k):
-    """C >= k: only candidates of the topmost banks that have any are kept."""
-    assert paper_slots(k, [9, 9, *[0] * k])[1] == k
-    constraints = wanted(*"abcdab"[:6])
-    (got,) = ours([random_table(3)], [constraints], k, math.inf, partial(DBA, even=False))
-    assert got
+    assert ours([table], [c], k, stop=stop, nbest=9) == [expected]

@@ -76,19 +76,21 @@ def test_a_constraint_that_the_banned_phrases_leave_no_room_for_is_reported():
 
 @covering(1)
 @pytest.mark.parametrize("limit", [1, 2, 3, 4])
+@pytest.mark.parametrize("order", ["ordered", "unordered"])
 @pytest.mark.parametrize("select", ["dba", "gbs", "cbs"])
-def test_no_limit_is_too_tight(select, limit):
+def test_no_limit_is_too_tight(select, order, limit):
     """Stock fails at max_len; here every sentence has an answer that ends in EOS."""
     draw = random.Random(limit)
     constraints = [
         wanted(*random_phrases(draw, *n))
         for n in ([1], [2], [1, 1], [3], [], [2, 2], [4], [1, 1, 1])
     ]
-    got = run(ours(3, select=select, max_len_b=limit), constrained(batch(LENGTHS), constraints))
+    generator = ours(3, select=select, max_len_b=limit, constraints=order)
+    got = run(generator, constrained(batch(LENGTHS), constraints))
     for nbest, c in zip(got, constraints, strict=True):
         assert nbest and all(row[-1] == EOS and len(row) <= limit + 1 for row in tokens(nbest))
         if sum(len(p[0]) for p in c.any_of) <= limit:
-            assert all(all(met(row, c, False)) for row in tokens(nbest))
+            assert all(all(met(row, c, order == "ordered")) for row in tokens(nbest))
 
 
 # ---- fairseq's own search
