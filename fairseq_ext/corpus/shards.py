@@ -369,8 +369,7 @@ class ShardReader:
 
     def constraints(self, value: dict[str, object]) -> TextConstraints:
         """Return the constraints of an object or row, and those of the constraints file."""
-        own = {key: value[key] for key in KEYS if value.get(key) is not None}
-        found = text_constraints(own, self.where()) if own else NO_TEXT
+        found = text_constraints(value, self.where())
         lines = self.constraint_lines
         if lines is not None:
             if self.number >= len(lines):

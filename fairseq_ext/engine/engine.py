@@ -27,6 +27,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -37,14 +38,12 @@ from fairseq_ext.engine.jobs import (
     Description,
     Partial,
     Work,
-    check_request,
-    plain,
+    request_of,
 )
 from fairseq_ext.engine.loop import Loop
 from fairseq_ext.engine.text import TextRequest
 from fairseq_ext.plugin.loading.settings import checked, text_of
-from fairseq_ext.search.constraints.from_python import ListOf, Phrases, is_empty, items
-from fairseq_ext.search.constraints.lines import text_constraints
+from fairseq_ext.search.constraints.from_python import ListOf, Phrases
 from fairseq_ext.search.report import Report
 from fairseq_ext.search.request import GlossaryFile, Request
 from fairseq_ext.text.formats import Format, check_text, passes
@@ -157,35 +156,30 @@ class Engine:
         Errors: Busy if the queue is full, Closed, UsageError for phrases in a wrong form; errors
         that need the model are the future's.
         """
-        self.check_process()
-        if not isinstance(source, str):
-            raise UsageError(
-                f"the source is {type(source).__name__}, and a sentence is a text: give a str"
-            )
-        given = {
-            "constraints": items(constraints, "constraints"),
-            "any_of": [items(each, "an entry of any_of") for each in items(any_of, "any_of")],
-            "avoid": items(avoid, "avoid"),
-        } | ({} if is_empty(prefix) else {"prefix": prefix})
-        if allowed is not None:
-            given["allowed"] = items(allowed, "allowed")
-        check_request(
-            dict(glossaries=glossaries, terms=terms, languages=languages, on_partial=on_partial)
-            | dict(nbest=nbest, align=align, seed=seed, number=number)
-        )
-        request = Request(
-            number,
-            plain(source),
-            text_constraints(given, "the request"),
-            tuple(glossaries),
-            plain(tuple((terms or {}).items())),
+        request = request_of(
+            source,
+            constraints,
+            any_of,
+            avoid,
+            prefix,
+            glossaries,
+            terms,
             nbest,
-            seed,
-            None if languages is None else (plain(languages[0]), plain(languages[1])),
+            on_partial,
             align,
-            on_partial is not None,
-            time.monotonic(),
+            languages,
+            seed,
+            number,
+            allowed,
         )
+        return self.send(request, on_partial)
+
+    def send(
+        self, request: Request, on_partial: Callable[[Partial], None] | None = None
+    ) -> Future[Report]:
+        """Return a future of a request's answer, as `submit` does. Errors: Busy, Closed."""
+        self.check_process()
+        request = replace(request, streams=on_partial is not None, submitted=time.monotonic())
         return self.loop.submit(request, on_partial, self.max_queue)
 
     def submit_text(
@@ -200,11 +194,11 @@ class Engine:
         `Translator.translate_text`. request: arguments of `submit`, for each sentence. Errors:
         those of both."""
         check_text(text)
-        check_request({**request, "on_partial": on_partial})
-        model, languages = self.wait(), request.get("languages")
+        sentence = request_of(text, on_partial=on_partial, **request)
+        model, languages = self.wait(), sentence.languages
         source = model.source if languages is None else languages[0]
         ways = passes(format, splitter(source), protect, model.leads)
-        return TextRequest(self.submit, text, ways, request, on_partial).future
+        return TextRequest(self.send, sentence, ways, on_partial).future
 
     def stream(self, source: str, **request: Any) -> Iterator[Partial | Report]:
         """Yield the certain beginning of a translation each time that it has grown, and the answer

@@ -1,14 +1,22 @@
-"""The messages of an engine's worker processes, and the checks of its requests."""
+"""The messages of an engine's worker processes, and its requests."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fairseq_ext.core.errors import UsageError, cut
-from fairseq_ext.search.constraints.from_python import check_list, check_texts
-from fairseq_ext.search.request import GlossaryFile
+from fairseq_ext.search.constraints.from_python import (
+    ListOf,
+    Phrases,
+    check_list,
+    check_texts,
+    is_empty,
+    items,
+)
+from fairseq_ext.search.constraints.lines import text_constraints
+from fairseq_ext.search.request import GlossaryFile, Request
 
 
 @dataclass(frozen=True)
@@ -59,32 +67,68 @@ class Work:
             setattr(self, name, getattr(self, name) + value)
 
 
-def check_request(given: Mapping[str, Any]) -> None:
-    """Refuse arguments of `Engine.submit` that are of another type (raises UsageError)."""
-    for name, least in (("nbest", None), ("number", 0), ("seed", None)):
-        value = given.get(name, least)
+def request_of(
+    source: str,
+    constraints: Phrases = (),
+    any_of: ListOf[ListOf[str]] = (),
+    avoid: ListOf[str] = (),
+    prefix: str | None = None,
+    glossaries: ListOf[GlossaryFile] = (),
+    terms: Mapping[str, str] | None = None,
+    nbest: int | None = None,
+    on_partial: Callable[[Partial], None] | None = None,
+    align: bool = False,
+    languages: tuple[str, str] | None = None,
+    seed: int | None = None,
+    number: int = 0,
+    allowed: ListOf[str] | None = None,
+) -> Request:
+    """Return the request of the arguments of `Engine.submit` (raises UsageError for those that are
+    of another type)."""
+    if not isinstance(source, str):
+        raise UsageError(
+            f"the source is {type(source).__name__}, and a sentence is a text: give a str"
+        )
+    for name, value in (("nbest", nbest), ("number", number), ("seed", seed)):
         if type(value) is not int and (name == "number" or value is not None):
             raise UsageError(f"{name} is {cut(repr(value))}: give a whole number")
-    if not 0 <= given.get("number", 0) < 1 << 63:
-        raise UsageError(f"number is {cut(repr(given['number']))}: count sentences from 0")
-    if type(given.get("align", False)) is not bool:
-        raise UsageError(f"align is {cut(repr(given['align']))}: give True or False")
-    check_list(glossaries := given.get("glossaries", ()), "glossaries")
+    if not 0 <= number < 1 << 63:
+        raise UsageError(f"number is {cut(repr(number))}: count sentences from 0")
+    if type(align) is not bool:
+        raise UsageError(f"align is {cut(repr(align))}: give True or False")
+    check_list(glossaries, "glossaries")
     for each in glossaries:
         if not isinstance(each, GlossaryFile):
             raise UsageError(f"glossaries has {cut(repr(each))}: give each as a GlossaryFile")
-    if (terms := given.get("terms")) is not None:
+    if terms is not None:
         if not isinstance(terms, Mapping):
             raise UsageError(f"terms is {cut(repr(terms))}: give a dictionary of terms")
         check_texts([*terms.keys(), *terms.values()], "terms")
-    if (languages := given.get("languages")) is not None:
+    if languages is not None:
         check_list(languages, "languages")
         check_texts(languages, "languages")
         if len(languages) != 2 or not all(each.isprintable() for each in languages):
             raise UsageError(f"languages is {cut(repr(languages))}: give source and target")
-    on_partial = given.get("on_partial")
     if on_partial is not None and not callable(on_partial):
         raise UsageError(f"on_partial is {cut(repr(on_partial))}: give a function")
+    given = {
+        "constraints": items(constraints, "constraints"),
+        "any_of": [items(each, "an entry of any_of") for each in items(any_of, "any_of")],
+        "avoid": items(avoid, "avoid"),
+        "prefix": None if is_empty(prefix) else prefix,
+        "allowed": None if allowed is None else items(allowed, "allowed"),
+    }
+    return Request(
+        number,
+        plain(source),
+        text_constraints(given, "the request"),
+        tuple(glossaries),
+        plain(tuple((terms or {}).items())),
+        nbest,
+        seed,
+        None if languages is None else (plain(languages[0]), plain(languages[1])),
+        align,
+    )
 
 
 def plain(value: object) -> Any:

@@ -24,6 +24,7 @@ from fairseq_ext.engine.jobs import Partial
 from fairseq_ext.engine.joined import Joined, Slot
 from fairseq_ext.engine.tickets import Busy, Closed
 from fairseq_ext.search.report import Report
+from fairseq_ext.search.request import Request
 from fairseq_ext.text.formats import Pass
 from fairseq_ext.text.in_lines import pieces
 from fairseq_ext.text.marks import ended
@@ -41,18 +42,17 @@ class TextRequest:
     """A text in an engine; `future` has its answer, whose `untranslated` are the segments
     that stay as they are.
 
-    submit: of an engine; passes: of the text's format; request: keywords of `submit` for every
-    segment; on_text: gets the translation in parts, and the answer then has none. A text none
-    of whose segments can be translated has the error of the first. threads: where answers are
+    submit: `send` of an engine; request: the text, and what is wanted of every segment; passes: of
+    the text's format; on_text: gets the translation in parts, and the answer then has none. A text
+    none of whose segments can be translated has the error of the first. threads: where answers are
     joined. Errors: those of `submit`, for the first segments.
     """
 
     def __init__(
         self,
         submit: Callable[..., Future[Report]],
-        text: str,
+        request: Request,
         passes: Sequence[Pass],
-        request: dict[str, object],
         on_partial: Callable[[Partial], None] | None = None,
         on_text: Callable[[str], object] | None = None,
         threads: Threads = THREADS,
@@ -76,7 +76,7 @@ class TextRequest:
         when_done(self.future, lambda _: call() if (call := stop()) is not None else None)
         with self.calls.exclusive():
             try:
-                self.start(text)
+                self.start(request.source)
             except BaseException:
                 self.stop()
                 raise
@@ -146,12 +146,13 @@ class TextRequest:
     def run(self, slot: Slot) -> None:
         """Submit a segment (raises the errors of `submit`)."""
         assert isinstance(slot.item, Segment)
-        request = self.request | {"number": slot.item.number}
+        request = replace(self.request, number=slot.item.number, source=slot.item.plain)
+        on_partial = None
         if slot.item.marks:
-            request["align"] = True
+            request = replace(request, align=True)
         elif self.on_partial is not None:
-            request["on_partial"] = partial(self.add_call, self.partly, slot)
-        future = self.submit(slot.item.plain, **request)
+            on_partial = partial(self.add_call, self.partly, slot)
+        future = self.submit(request, on_partial)
         with self.lock:
             is_over = self.is_over
             if not is_over:
@@ -242,14 +243,20 @@ class TextRequest:
 
 
 class ThroughEngine:
-    """A translator of texts by an engine's `submit`, until another thread calls `stop`.
+    """A translator of texts by an engine's `send`, until another thread calls `stop`.
 
-    of_format: returns the passes of a format; moved: time of the last answer, by time.monotonic();
-    characters, total: that have been submitted, and of the whole file, where it is known.
+    request: what is wanted of every sentence; of_format: returns the passes of a format; moved:
+    time of the last answer, by time.monotonic(); characters, total: that have been submitted, and
+    of the whole file, where it is known.
     """
 
-    def __init__(self, submit: Callable[..., Future[Report]], of_format: Callable[..., list[Pass]]):
-        self.submit = submit
+    def __init__(
+        self,
+        submit: Callable[..., Future[Report]],
+        request: Request,
+        of_format: Callable[..., list[Pass]],
+    ):
+        self.submit, self.request = submit, request
         self.of_format = partial(of_format, numbers=itertools.count())
         self.moved = time.monotonic()
         self.characters = self.total = 0
@@ -258,8 +265,9 @@ class ThroughEngine:
 
     def __call__(self, text: str, format: str) -> Iterator[str]:
         parts: SimpleQueue[str | None] = SimpleQueue()
+        request = replace(self.request, source=text)
         self.running = TextRequest(
-            self.submitted, text, self.of_format(format), {}, on_text=parts.put
+            self.submitted, request, self.of_format(format), on_text=parts.put
         ).future
         self.running.add_done_callback(lambda _: parts.put(None))
         if self.stopped:
@@ -268,10 +276,12 @@ class ThroughEngine:
             yield part
         self.running.result()
 
-    def submitted(self, source: str, **request: object) -> Future[Report]:
+    def submitted(
+        self, request: Request, on_partial: Callable[[Partial], None] | None
+    ) -> Future[Report]:
         """Return a segment's future; its end sets `moved`."""
-        future = self.submit(source, **request)
-        self.characters += len(source)
+        future = self.submit(request, on_partial)
+        self.characters += len(request.source)
         when_done(future, lambda _: setattr(self, "moved", time.monotonic()))
         return future
 

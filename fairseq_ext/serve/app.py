@@ -30,6 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.glossary import READERS, Entry, Languages, LineErrors, read, written
 from fairseq_ext.search.report import Report
+from fairseq_ext.search.request import Request as Sentence
 from fairseq_ext.serve import Settings, records
 from fairseq_ext.serve.bodies import (
     checked,
@@ -282,7 +283,7 @@ class Server(Service):
         # subtle: in its folder, which workers on other machines see as well; one of them knows
         # what the model can write
         async with contextmanager_in_threadpool(kept.written(name, body)) as file:
-            probe = Text("", fields={"glossaries": [file]})
+            probe = Text(Sentence(glossaries=(file,)))
             (answer,) = await self.answered(request, [probe], pair)
             if isinstance(answer, UsageError):
                 raise UsageError(with_name(str(answer), file.path, f"glossary '{name}'"))

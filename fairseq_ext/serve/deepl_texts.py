@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fairseq_ext.search.request import GlossaryFile
+from fairseq_ext.search.request import GlossaryFile, Request
 from fairseq_ext.serve.deepl_requests import TextRequest
 from fairseq_ext.serve.records import Text
 from fairseq_ext.text.xml_tokens import Xml
@@ -41,8 +41,8 @@ class Tagged:
             text = f"<{ROOT}>{text}</{ROOT}>" if is_wrapped else text
             if not what.outline_detection or what.splitting_tags or what.non_splitting_tags:
                 inline = inline_names(text, what)
-        splits, fields = what.split_sentences != "0", {"glossaries": files}
-        whole = Text(text, what.tag_handling or "text", fields, splits, inline)
+        request, splits = Request(source=text, glossaries=tuple(files)), what.split_sentences != "0"
+        whole = Text(request, what.tag_handling or "text", splits, inline)
         return cls(whole, mark, is_wrapped)
 
     def read(self, translation: str) -> str:

@@ -22,6 +22,7 @@ from fairseq_ext.core.errors import UsageError
 from fairseq_ext.engine.text import ThroughEngine
 from fairseq_ext.engine.tickets import Busy
 from fairseq_ext.search.request import GlossaryFile
+from fairseq_ext.search.request import Request as Sentence
 from fairseq_ext.serve import Settings
 from fairseq_ext.serve.models import Pair
 from fairseq_ext.serve.service import Service, ended
@@ -213,7 +214,9 @@ class Documents:
         async with service.using(request, pair) as model:
             document.status, document.since = "translating", time.monotonic()
             document.engine = engine = ThroughEngine(
-                partial(model.submit, glossaries=glossaries), partial(service.passes, model=model)
+                model.submit,
+                Sentence(glossaries=tuple(glossaries)),
+                partial(service.passes, model=model),
             )
             job = asyncio.ensure_future(
                 asyncio.to_thread(

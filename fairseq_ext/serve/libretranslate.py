@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.language_codes import name_of, two_letters
+from fairseq_ext.search.request import Request as Sentence
 from fairseq_ext.serve.bodies import (
     Form,
     apart,
@@ -226,7 +227,7 @@ class LibreTranslate:
                 nbest = (
                     1 if what.format == "html" else min(1 + alternatives, model.description.beam)
                 )
-            texts = [Text(text, what.format, {"nbest": nbest}) for text in what.texts]
+            texts = [Text(Sentence(source=text, nbest=nbest), what.format) for text in what.texts]
             answers = await service.answered(request, texts, (source, target))
             for i, answer in enumerate(answers):
                 if isinstance(answer, UsageError):

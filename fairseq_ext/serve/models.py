@@ -35,9 +35,10 @@ from fastapi.concurrency import run_in_threadpool
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.engine.callbacks import THREADS, Reply, resolve, when_done
 from fairseq_ext.engine.engine import Engine
-from fairseq_ext.engine.jobs import Description, Work
+from fairseq_ext.engine.jobs import Description, Partial, Work
 from fairseq_ext.engine.tickets import Busy
 from fairseq_ext.search.report import Report
+from fairseq_ext.search.request import NO_TEXT, Request
 from fairseq_ext.serve.model_folder import Flags, ModelFolder, Pair
 
 logger = logging.getLogger("fairseq_ext")
@@ -49,12 +50,13 @@ SOON = {"Retry-After": "2"}
 Waits = Callable[[], Awaitable[None]]
 Release = Callable[[], object]
 Submit = Callable[..., Future[Report]]
+OnPartial = Callable[[Partial], None] | None
 
 
 @dataclass(frozen=True)
 class Model:
-    """The translator of one pair. submit: that of Engine; hold: keeps it loaded until the function
-    that it returns is called."""
+    """The translator of one pair. submit: `send` of Engine; hold: keeps it loaded until the
+    function that it returns is called."""
 
     submit: Submit
     description: Description
@@ -114,7 +116,11 @@ class Models:
         """
         engine = self.engines[ONLY_MODEL]
         assert engine.description is not None
-        submit = partial(engine.submit, languages=pair) if self.served.several else engine.submit
+        several = self.served.several
+
+        def submit(request: Request, *more: OnPartial) -> Future[Report]:
+            return engine.send(replace(request, languages=pair) if several else request, *more)
+
         yield Model(submit, replace(engine.description, source=pair[0], target=pair[1]))
 
     @property
@@ -228,10 +234,10 @@ class ModelsOfFolder(Models):
                     503, f"the model {'-'.join(pair)} cannot be loaded: {error}"
                 ) from None
 
-            def submit(source: str, **request: Any) -> Future[Report]:
+            def submit(request: Request, *more: OnPartial) -> Future[Report]:
                 ended = self.hold(pair)
                 try:
-                    future = engine.submit(source, **request)
+                    future = engine.send(request, *more)
                 except BaseException:
                     ended()
                     raise
@@ -330,23 +336,15 @@ def pivoted(
     seed to both. hold: of the second, which must not be dropped while the first is at work. Errors:
     UsageError for a glossary, whose source terms the second does not see."""
 
-    def submit(
-        source: str,
-        align: bool = False,
-        terms: object = None,
-        glossaries: object = (),
-        seed: int | None = None,
-        number: int = 0,
-        **request: object,
-    ) -> Future[Report]:
-        if terms or glossaries:
+    def submit(request: Request, *more: OnPartial) -> Future[Report]:
+        if request.terms or request.glossaries:
             raise UsageError(
                 "a pair that goes through a third language has no glossaries: leave it out, "
                 "or require phrases"
             )
         release = hold()
         try:
-            running = [first(source, align=align, nbest=1, seed=seed, number=number)]
+            running = [first(replace(request, own_constraints=NO_TEXT, nbest=1))]
         except BaseException:
             release()
             raise
@@ -363,15 +361,8 @@ def pivoted(
             if out.done() or done.cancelled():
                 return
             try:
-                running.append(
-                    second(
-                        done.result().text,
-                        align=align,
-                        seed=seed,
-                        number=number + SECOND,
-                        **request,
-                    )
-                )
+                number, text = request.number + SECOND, done.result().text
+                running.append(second(replace(request, number=number, source=text), *more))
             except Busy:
                 Timer(RETRY, half, [done]).start()
             except BaseException as error:

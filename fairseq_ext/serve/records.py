@@ -10,22 +10,23 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    SkipValidation,
     ValidationInfo,
     field_validator,
 )
 
 from fairseq_ext.core.errors import UsageError, cut
-from fairseq_ext.search.constraints.lines import KEYS, text_constraints
+from fairseq_ext.search.constraints.lines import text_constraints
 from fairseq_ext.search.report import Report, as_json, shown
-from fairseq_ext.search.request import GlossaryFile
+from fairseq_ext.search.request import GlossaryFile, Request
 from fairseq_ext.serve.bodies import checked, read_json
 from fairseq_ext.text.formats import FORMATS, passes
 from fairseq_ext.text.several_sentences import warning
@@ -57,6 +58,8 @@ WAYS = {
     "format": f"one of {', '.join(FORMATS)}",
     "glossary": "a name, a list of names, or an object of terms",
 }
+T = TypeVar("T")
+Unread = Annotated[T, SkipValidation]  # as it came: `text_constraints` reads it
 Phrase = str | list[str]  # or its words
 Names = Annotated[list[str], Field(fail_fast=True)]
 
@@ -69,11 +72,13 @@ class Fields(BaseModel):
 
     source: str = Field(description="the text to translate, sentence by sentence")
     id: object = Field(None, description="comes back with the answer")
-    constraints: list[Phrase] | None = Field(None, description="phrases that must appear")
-    any_of: list[list[Phrase]] | None = Field(None, description="of each list one must appear")
-    avoid: list[Phrase] | None = Field(None, description="phrases that must not appear")
-    prefix: Phrase | None = Field(None, description="what the translation starts with")
-    allowed: list[Phrase] | None = Field(
+    constraints: Unread[list[Phrase] | None] = Field(None, description="phrases that must appear")
+    any_of: Unread[list[list[Phrase]] | None] = Field(
+        None, description="of each list one must appear"
+    )
+    avoid: Unread[list[Phrase] | None] = Field(None, description="phrases that must not appear")
+    prefix: Unread[Phrase | None] = Field(None, description="what the translation starts with")
+    allowed: Unread[list[Phrase] | None] = Field(
         None, description="strings, of which the translation is one"
     )
     glossary: str | Names | dict[str, str] | None = Field(
@@ -102,13 +107,6 @@ class Fields(BaseModel):
         json_schema_extra={"minimum": 0},
     )
 
-    @field_validator(*KEYS, mode="before")
-    @classmethod
-    def phrases(cls, value: object, info: ValidationInfo) -> object:
-        if value is not None:
-            text_constraints({str(info.field_name): value}, str(info.context))
-        return value
-
     @field_validator("glossary", mode="before")
     @classmethod
     def terms(cls, value: object, info: ValidationInfo) -> object:
@@ -134,12 +132,12 @@ SCHEMA = Fields.model_json_schema()
 class Text:
     """A text to translate.
 
-    fields: keywords of `Engine.submit` for its sentences; splits, inline: as for `Service.passes`.
+    request: the text, and what is wanted of its sentences; splits, inline: as for
+    `Service.passes`.
     """
 
-    source: str
+    request: Request
     format: str = "text"
-    fields: Mapping[str, object] = field(default_factory=dict)
     splits: bool = True
     inline: Collection[str] | None = None
 
@@ -147,7 +145,8 @@ class Text:
     def is_one_sentence(self) -> bool:
         """Whether phrases are required: the source is then one sentence, as no field says in which
         sentence of a text they must stand."""
-        return any(self.fields.get(name) for name in ("constraints", "any_of", "prefix"))
+        own = self.request.own_constraints
+        return bool(own.constraints or own.any_of or own.prefix)
 
 
 @dataclass(frozen=True)
@@ -190,18 +189,18 @@ def read_record(value: Any, where: str, glossary: Callable[[str], GlossaryFile])
         return f'{where} has {cut(json.dumps(value[name]))} for "{name}": write {WAYS[name]}'
 
     given = checked(Fields, value, sentence, where)
-    fields: dict[str, object] = {"nbest": given.nbest}
-    fields |= given.model_dump(include={*KEYS}, exclude_none=True)
-    if isinstance(given.glossary, dict):
-        fields["terms"] = given.glossary
-    elif given.glossary is not None:
-        names = [given.glossary] if isinstance(given.glossary, str) else given.glossary
-        fields["glossaries"] = [glossary(name) for name in names]
-    if given.seed is not None:
-        fields["seed"] = given.seed
-    if given.alignment:
-        fields["align"] = True
-    text = Text(given.source, given.format or "text", fields)
+    named = given.glossary or ()
+    names = () if isinstance(named, dict) else [named] if isinstance(named, str) else named
+    request = Request(
+        source=given.source,
+        own_constraints=text_constraints(value, where),
+        glossaries=tuple(map(glossary, names)),
+        terms=tuple(named.items()) if isinstance(named, dict) else (),
+        nbest=given.nbest,
+        seed=given.seed,
+        align=bool(given.alignment),
+    )
+    text = Text(request, given.format or "text")
     if text.format != "text":
         if text.is_one_sentence:
             raise UsageError(
@@ -228,7 +227,7 @@ def answer_json(record: Record, answer: Report) -> dict[str, object]:
     proof = None if gap is None else {"proved": gap == 0, "gap": gap if gap < math.inf else None}
     warnings = list(answer.warnings)
     if record.text.is_one_sentence:
-        warnings += filter(None, [warning(record.text.source, "the source")])
+        warnings += filter(None, [warning(record.text.request.source, "the source")])
     out = {} if record.id is None else {"id": record.id}
     out |= {
         "text": answer.text,
@@ -242,7 +241,7 @@ def answer_json(record: Record, answer: Report) -> dict[str, object]:
     if answer.untranslated:
         pairs = answer.untranslated
         out["untranslated"] = [{"source": source, "reason": reason} for source, reason in pairs]
-    if record.text.fields.get("align"):
+    if record.text.request.align:
         out["alignment"] = answer.hypotheses[0].words
     out["seconds"] = {"queue": round(answer.queued, 6), "decoder": round(answer.decoded, 6)}
     return out

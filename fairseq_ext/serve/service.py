@@ -145,16 +145,15 @@ class Service:
         self, model: Model, text: Text, on_partial: Callable[[Partial], None] | None = None
     ) -> Future[Report]:
         """Return a future of the translation of a text, sentence by sentence; of one sentence if it
-        must have phrases. Errors: those of `Engine.submit`."""
+        must have phrases. Errors: those of `Engine.send`."""
         if text.is_one_sentence:
-            return model.submit(text.source, on_partial=on_partial, **text.fields)
+            return model.submit(text.request, on_partial)
         future = TextRequest(
             model.submit,
-            text.source,
+            text.request,
             self.passes(text.format, model, splits=text.splits, inline=text.inline),
-            {**text.fields},
             on_partial,
-            threads=LoopThread() if len(text.source) < LONG else THREADS,
+            threads=LoopThread() if len(text.request.source) < LONG else THREADS,
         ).future
         release = model.hold()  # between two of its sentences, too
         when_done(future, lambda _: release())
@@ -187,7 +186,7 @@ class Service:
         """Return the future of `submit`. A thread reads the beginning of a long text, so that other
         requests are served. Errors: HTTPException 504 at the deadline."""
         submit = partial(self.submit, model, text, on_partial)
-        is_short = len(text.source) < LONG or text.is_one_sentence
+        is_short = len(text.request.source) < LONG or text.is_one_sentence
         return submit() if is_short else await self.read_in_time(submit)
 
     async def read_in_time(self, read: Callable[..., T], *args: object) -> T:

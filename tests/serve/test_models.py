@@ -16,6 +16,7 @@ from serving import libre, metric, started, until, v1  # noqa: F401  (a fixture)
 
 from fairseq_ext import Translator
 from fairseq_ext.search.report import Translation
+from fairseq_ext.search.request import Request
 from fairseq_ext.serve import Settings, model_folder, models
 from fairseq_ext.serve.__main__ import main
 from fairseq_ext.serve.records import Text
@@ -238,7 +239,7 @@ class Pretended:
         self.submitted: list[Future] = []
         made.append(self)
 
-    def submit(self, source, **request):
+    def send(self, request, on_partial=None):
         assert not self.is_closed
         self.submitted.append(Future())
         return self.submitted[-1]
@@ -274,7 +275,7 @@ def pretended(folder, monkeypatch):
 async def use(found, pair: str, text: str = "", waits=stays):
     """Use the model of a pair; the future of a text, if there is one, else the description."""
     async with found.using(tuple(pair), waits) as model:
-        return model.submit(text) if text else model.description
+        return model.submit(Request(source=text)) if text else model.description
 
 
 @in_a_loop
@@ -398,16 +399,18 @@ async def test_a_text_keeps_its_model_between_two_of_its_sentences(pretended):
 
     async def submitted() -> Future:
         async with pretended.using(("x", "y"), stays) as model:
-            submit = made[0].submit
+            send = made[0].send
 
-            def narrow(source, **request):
+            def narrow(request, on_partial):
                 counts.append(len(pretended.users))
                 if any(not each.done() for each in made[0].submitted):
                     raise models.Busy(1, 1.0)
-                return submit(source, **request)
+                return send(request)
 
-            made[0].submit = narrow
-            return Service(pretended, Settings()).submit(model, Text("Eins.\nZwei."))
+            made[0].send = narrow
+            return Service(pretended, Settings()).submit(
+                model, Text(Request(source="Eins.\nZwei."))
+            )
 
     waiting = asyncio.ensure_future(submitted())
     await asyncio.sleep(0.01)

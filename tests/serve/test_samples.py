@@ -113,14 +113,15 @@ def texts_of(docx: Path | io.BytesIO) -> list[str]:
 def test_both_models_of_a_pair_draw_by_the_seed():
     requested = []
 
-    def submit(source, **request):
+    def submit(request):
         future = Future()
-        future.set_result(Report([Translation(source + "'", [], 0.0, [])]))
-        requested.append((source, request.get("seed"), request.get("number")))
+        future.set_result(Report([Translation(request.source + "'", [], 0.0, [])]))
+        requested.append((request.source, request.seed, request.number))
         return future
 
     both = pivoted(submit, submit)
-    assert both("a", seed=7, number=2).result().text == "a''" and both("b").result().text == "b''"
+    assert both(Request(2, "a", seed=7)).result().text == "a''"
+    assert both(Request(source="b")).result().text == "b''"
     assert [(source, seed) for source, seed, _ in requested] == [
         ("a", 7),
         ("a'", 7),

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from fairseq_ext.engine.jobs import Description
+from fairseq_ext.search.request import Request
 from fairseq_ext.serve import Settings
 from fairseq_ext.serve.models import Model, Models
 from fairseq_ext.serve.records import Text
@@ -31,7 +32,7 @@ class ConnectionLost:
 def test_a_client_that_hangs_up_cancels_its_requests_and_leaves_nothing_in_the_log(caplog):
     futures: list[Future] = []
 
-    def submit(source: str, **request) -> Future:
+    def submit(request, on_partial) -> Future:
         futures.append(Future())
         return futures[-1]
 
@@ -46,7 +47,7 @@ def test_a_client_that_hangs_up_cancels_its_requests_and_leaves_nothing_in_the_l
             return self
 
     async def wait() -> None:
-        texts = [Text("Ja."), Text("Nein.")]
+        texts = [Text(Request(source=each)) for each in ("Ja.", "Nein.")]
         with pytest.raises(Disconnected):
             service = Service(One(), Settings())
             await service.answered(ConnectionLost(futures), texts, ("de", "en"))

@@ -13,6 +13,7 @@ from serving import FLAGS
 from fairseq_ext import Translator, UsageError
 from fairseq_ext.engine.text import MAX_RUNNING, MAX_SLOTS, TextRequest
 from fairseq_ext.search.report import Report, Translation
+from fairseq_ext.search.request import Request
 from fairseq_ext.text.formats import passes
 from fairseq_ext.text.splitter import plain_ends
 
@@ -99,7 +100,7 @@ def test_a_text_leaves_nothing_for_the_garbage_collector(engine):
     """It seldom runs in a server, so that circles would keep large requests."""
     gc.disable()
     try:
-        request = TextRequest(engine.submit, TEXT, passes("text", plain_ends), {})
+        request = TextRequest(engine.send, Request(source=TEXT), passes("text", plain_ends))
         future, kept = request.future, weakref.ref(request)
         del request
         assert future.result(60).text
@@ -143,8 +144,8 @@ def test_a_long_text_is_read_and_reported_as_it_goes():
     are not, and what is reported is let go."""
     requested, reported, read = [], [], 0
 
-    def submit(source, **request):
-        requested.append((source, Future()))
+    def submit(request, on_partial):
+        requested.append((request.source, Future()))
         return requested[-1][1]
 
     def items(text):
@@ -160,7 +161,7 @@ def test_a_long_text_is_read_and_reported_as_it_goes():
             time.sleep(0)
 
     text = "".join(f"Satz {chr(97 + i % 26)} {i}.\n" for i in range(2000))
-    request = TextRequest(submit, text, [items], {}, on_text=reported.append)
+    request = TextRequest(submit, Request(source=text), [items], on_text=reported.append)
     assert len(requested) == MAX_RUNNING and read < 3 * MAX_RUNNING and not reported
     for number in range(1, 1500):  # all but the first: it takes its time
         if number < len(requested):

@@ -13,6 +13,7 @@ from office_files import docx
 from fairseq_ext.engine.jobs import Description
 from fairseq_ext.engine.text import TextRequest
 from fairseq_ext.search.report import Report, Translation
+from fairseq_ext.search.request import Request
 from fairseq_ext.serve import Settings
 from fairseq_ext.serve.models import Model, Models
 from fairseq_ext.serve.records import Text
@@ -66,13 +67,13 @@ def test_a_second_pass_ends_with_its_request():
             ended.set()
         yield text
 
-    def submit(source: str, **request) -> Future[Report]:
-        future = Future[Report]()
+    def submit(request: Request, on_partial) -> Future[Report]:
+        future, source = Future[Report](), request.source
         future.set_result(Report([Translation(source, [source], -1.0, [-1.0])]))
         return future
 
     first = passes("text", plain_ends)[0]
-    request = TextRequest(submit, "Ein Hund.", [first, endless], {})
+    request = TextRequest(submit, Request(source="Ein Hund."), [first, endless])
     assert begun.wait(20) and not ended.is_set()
     request.future.cancel()
     assert ended.wait(20)
@@ -82,7 +83,7 @@ def test_the_deadline_holds_while_a_request_is_read():
     model = Model(pytest.fail, Description("", "de", "en", 1, 1, 1, None, ""))
     service = Service(Models(), Settings(deadline=0.0))
     with pytest.raises(HTTPException) as error:
-        asyncio.run(service.submitted(model, Text(long("html"), "html")))
+        asyncio.run(service.submitted(model, Text(Request(source=long("html")), "html")))
     assert error.value.status_code == 504 and "took more than 0 seconds" in error.value.detail
 
 

@@ -130,7 +130,8 @@ def shown(value: object) -> str:
 
 
 def text_constraints(value: dict[str, Any], where: str) -> TextConstraints:
-    """Return the constraints of an object, checked; other keys are ignored."""
+    """Return the constraints of an object, checked; null counts as none, and other
+    keys are ignored."""
 
     def phrase(item: object, key: str) -> str:
         words = [item] if isinstance(item, str) else item
@@ -144,7 +145,7 @@ def text_constraints(value: dict[str, Any], where: str) -> TextConstraints:
         return " ".join(word.strip() for word in words)
 
     def listed(key: str, read: Callable[[object, str], Read]) -> tuple[Read, ...]:
-        items = value.get(key, [])
+        items = [] if value.get(key) is None else value[key]
         if not isinstance(items, list):
             raise UsageError(f'{where} has {shown(items)} for "{key}": write a list of phrases')
         return tuple(read(item, key) for item in items)
@@ -165,7 +166,7 @@ def text_constraints(value: dict[str, Any], where: str) -> TextConstraints:
         listed("constraints", phrase),
         listed("any_of", alternatives),
         listed("avoid", phrase),
-        (phrase(value["prefix"], "prefix"),) if "prefix" in value else (),
+        (phrase(value["prefix"], "prefix"),) if value.get("prefix") is not None else (),
         listed("allowed", phrase),
     )
 
