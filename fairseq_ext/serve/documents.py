@@ -29,6 +29,7 @@ from fairseq_ext.serve.service import Service, ended
 from fairseq_ext.text.archives import Report
 from fairseq_ext.text.files import beginning, translate
 from fairseq_ext.text.formats import passes
+from fairseq_ext.text.office import TooMany
 from fairseq_ext.text.splitter import plain_ends
 from fairseq_ext.text.stopping import until
 
@@ -38,10 +39,20 @@ READ = 2000  # characters by which the language of a text is detected
 MOST, AT_ONCE = 100, 2
 
 
+@contextlib.contextmanager
+def counted(settings: Settings) -> Iterator[None]:
+    """Read a file in this context (raises HTTPException 413 for too many segments)."""
+    try:
+        yield
+    except TooMany:
+        said = f"the file has more than {settings.max_segments} sentences: divide it"
+        raise HTTPException(413, said) from None
+
+
 def stoppable(engine: ThroughEngine, settings: Settings, given: Path, target: Path) -> Report:
     """Translate a file whose segments are counted before; its reading ends where the engine is
-    stopped. Errors: those of `translate`, HTTPException 413 for too many segments."""
-    segments = 0
+    stopped. Errors: those of `translate` and of `counted`."""
+    segments, most = 0, settings.max_segments
 
     def count(text: str, format: str) -> Iterator[str]:
         nonlocal segments
@@ -49,14 +60,14 @@ def stoppable(engine: ThroughEngine, settings: Settings, given: Path, target: Pa
             if not isinstance(item, str):
                 segments += 1
                 engine.total += len(item.plain)
-            if segments > settings.max_segments:
-                said = f"the file has more than {settings.max_segments} sentences: divide it"
-                raise HTTPException(413, said)
+            if segments > most:
+                raise TooMany
         yield text
 
-    with until(lambda: engine.stopped):
+    limits = settings.max_unpacked, most
+    with until(lambda: engine.stopped), counted(settings):
         for through in (count, engine):
-            report = translate(str(given), str(target), through, given.name, settings.max_unpacked)
+            report = translate(str(given), str(target), through, given.name, *limits)
             engine.moved = time.monotonic()
     return report
 
@@ -145,11 +156,14 @@ class Documents:
             raise
 
     async def beginning(self, document: Document) -> str:
-        """Return the first sentences, by which its language is detected."""
-        limit = self.service.settings.max_unpacked
-        return await self.service.read_in_time(
-            beginning, str(document.input), READ, document.name, limit
-        )
+        """Return the first sentences, by which its language is detected. Errors: those of
+        `read_in_time` and of `counted`."""
+        settings = self.service.settings
+        limits = settings.max_unpacked, settings.max_segments
+        with counted(settings):
+            return await self.service.read_in_time(
+                beginning, str(document.input), READ, document.name, *limits
+            )
 
     def get(self, identifier: str, key: str, owner: str) -> Document:
         """Return a document; raise HTTPException 404 if the owner has none of this identifier and

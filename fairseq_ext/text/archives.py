@@ -72,11 +72,14 @@ def translate_archive(
     translate_text: TranslateText,
     name: str,
     limit: int = MAX_UNPACKED,
+    most: int | None = None,
 ) -> Report:
     """Write an archive whose parts with text are translated.
 
-    name: of the file, for messages; limit: bytes to which these parts may unpack together.
-    Errors: UsageError for a file that is none, is encrypted or damaged, or unpacks to more.
+    name: of the file, for messages; limit: bytes to which these parts may unpack together; most:
+    paragraphs with letters that a part may have, None for no limit.
+    Errors: UsageError for a file that is none, is encrypted or damaged, or unpacks to more;
+    TooMany.
     """
     report = Report()
     try:
@@ -102,7 +105,7 @@ def translate_archive(
                     content = made = unpacked(old, info, limit, name)
                 limit -= len(content)
                 try:
-                    made = translated(content, format, part, translate_text, report)
+                    made = translated(content, format, part, translate_text, report, most)
                 except UsageError as error:
                     report.parts.append((part, str(error)))
             if made != content:
@@ -173,12 +176,13 @@ def translated(
     name: str,
     translate_text: TranslateText,
     report: Report,
+    most: int | None,
 ) -> bytes:
-    """Return a part whose text is translated (raises UsageError)."""
+    """Return a part whose text is translated (raises UsageError, TooMany)."""
     if format != OFFICE:
         text, encoding = decoded(content, format, name)
         return encoding.bom + b"".join(map(encoding.encode, translate_text(text, format)))
-    part = Part(content)
+    part = Part(content, most)
     report.kinds += part.untranslated
     text = part.text()
     made = "".join(translate_text(text, format))

@@ -49,12 +49,14 @@ def translate(
     translate_text: TranslateText,
     name: str | None = None,
     max_unpacked: int = MAX_UNPACKED,
+    max_paragraphs: int | None = None,
 ) -> Report:
     """Translate a file. Return a report of its parts that are not translated.
 
     name: of the source, for messages (default: its path); max_unpacked: bytes to which the text of
-    an archive may unpack. Errors: UsageError for one that cannot be read, and for one that is not
-    what its ending says; OSError for a target that cannot be written.
+    an archive may unpack; max_paragraphs: paragraphs with letters that a part of an office file may
+    have (default: no limit). Errors: UsageError for one that cannot be read, and for one that is
+    not what its ending says; TooMany; OSError for a target that cannot be written.
     """
     ending, name = Path(source).suffix.lower(), name or source
     if ending not in ENDINGS:
@@ -68,7 +70,9 @@ def translate(
         ) from None
     with atomic_write(target) as out:
         if ending in PARTS:
-            return translate_archive(source, out, ending, translate_text, name, max_unpacked)
+            return translate_archive(
+                source, out, ending, translate_text, name, max_unpacked, max_paragraphs
+            )
         format = TEXTS[ending]
         text, encoding = decoded(content, format, name)
         if format == "po":
@@ -91,11 +95,15 @@ def catalogue(text: str, encoding: Encoding, out: IO[bytes], translate_text: Tra
 
 
 def beginning(
-    source: str, most: int, name: str | None = None, max_unpacked: int = MAX_UNPACKED
+    source: str,
+    most: int,
+    name: str | None = None,
+    max_unpacked: int = MAX_UNPACKED,
+    max_paragraphs: int | None = None,
 ) -> str:
     """Return the first `most` characters of a file's sentences, without what is between them.
 
-    name, max_unpacked, errors: see `translate`.
+    name, max_unpacked, max_paragraphs, errors: see `translate`.
     """
     found: list[str] = []
 
@@ -110,7 +118,8 @@ def beginning(
         yield text
 
     with tempfile.TemporaryDirectory() as folder, suppress(Enough):
-        translate(source, str(Path(folder) / Path(source).name), translate_text, name, max_unpacked)
+        target, limits = Path(folder) / Path(source).name, (max_unpacked, max_paragraphs)
+        translate(source, str(target), translate_text, name, *limits)
     return "\n".join(found)[:most]
 
 

@@ -12,6 +12,7 @@ import copy
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from io import BytesIO
 from itertools import groupby
 
 import regex
@@ -19,6 +20,7 @@ from lxml import etree
 from lxml.etree import _Element as Element
 
 from fairseq_ext.core.errors import UsageError, cut
+from fairseq_ext.text.atoms import LETTER
 from fairseq_ext.text.reading import escape
 from fairseq_ext.text.stopping import checked
 
@@ -79,19 +81,24 @@ NO_MATTER = names(W, "lang noProof rPrChange") | names(
 NOT_XML = regex.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
+class TooMany(Exception):
+    """A part has more paragraphs than are allowed."""
+
+
 class Part:
     """A part of an archive that holds paragraphs.
 
-    Errors: UsageError where it is not well-formed.
+    most: paragraphs with letters that it may have, None for no limit. Errors: UsageError where it
+    is not well-formed; TooMany, before the rest of it takes memory.
     """
 
-    def __init__(self, content: bytes):
+    def __init__(self, content: bytes, most: int | None = None):
         self.is_strict = bool(STRICT.search(content))
         if self.is_strict and USUAL.search(content):
             raise UsageError("it is of the standard's strict form and of the other one")
         content = STRICT.sub(rb"http://schemas.openxmlformats.org/\1/2006/\2", content)
         try:
-            root = etree.fromstring(content, etree.XMLParser(resolve_entities=False))
+            root = tree_of(content, most)
         except etree.XMLSyntaxError as error:
             raise UsageError(f"it is not well-formed ({cut(str(error.msg))})") from None
         self.tree = root.getroottree()
@@ -131,6 +138,23 @@ class Part:
         )
         strict = rb"http://purl.oclc.org/ooxml/\1/\2"
         return USUAL.sub(strict, made) if self.is_strict else made
+
+
+def tree_of(content: bytes, most: int | None) -> Element:
+    """Return the root of a part. Errors: etree.XMLSyntaxError; TooMany, at the first paragraph
+    with letters beyond `most`."""
+    tags = [*PARAGRAPHS, *TEXTS, O_TEXT + "span"]
+    events = etree.iterparse(BytesIO(content), tag=tags, resolve_entities=False)
+    count, has_letters = 0, False
+    for _, element in checked(events):
+        own = (element.text, *(child.tail for child in element))
+        if not has_letters and any(LETTER.search(text) for text in own if text):
+            has_letters = next(element.iterancestors(*UNREAD), None) is None
+        if element.tag in PARAGRAPHS:
+            count, has_letters = count + has_letters, False
+            if most is not None and count > most:
+                raise TooMany
+    return events.root
 
 
 class Paragraph:

@@ -8,9 +8,10 @@ import time
 
 import pytest
 from serving import ended, upload
+from text.office_files import docx
 
 from fairseq_ext.serve import documents
-from fairseq_ext.text import files
+from fairseq_ext.text import files, office
 from fairseq_ext.text.stopping import checked
 
 TEXT = b"Guten Tag, Frau Nowak.\n"
@@ -52,6 +53,24 @@ def test_a_file_has_so_many_sentences(serving):
             assert status["status"] == ("error" if is_refused else "done")
     said = "the file has more than 9 sentences: divide it"
     assert answer.json() == {"error": said} and status["message"] == said
+
+
+@pytest.mark.parametrize("source", ["de", "auto"])
+def test_no_paragraph_of_a_file_with_too_many_is_read(serving, monkeypatch, source):
+    """Some kilobytes unpack to millions of them, and what is read of each is a hundred times as
+    large."""
+    read, known = [], office.Paragraph
+    monkeypatch.setattr(office, "Paragraph", lambda element: read.append(element) or known(element))
+    with serving(max_segments=9) as client:
+        answer, made = both(
+            client, "a.docx", docx(*["<w:r><w:t>a</w:t></w:r>"] * 10), (source, "en")
+        )
+        assert answer.status_code == 413 and not read
+        if source == "auto":
+            assert made.json() == {"message": answer.json()["error"]}
+        else:
+            assert ended(client, made.json())["message"] == answer.json()["error"]
+        assert upload(client, "a.docx", docx("<w:r><w:t>a</w:t></w:r>")).is_success and read
 
 
 @pytest.mark.parametrize("source", ["de", "auto"])

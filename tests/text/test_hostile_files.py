@@ -7,15 +7,17 @@ import time
 import zipfile
 
 import pytest
-from office_files import PARAGRAPHS, W, archive, docx
+from office_files import BOX, PARAGRAPHS, W, archive, docx, odt, pptx
 from sizes import drawn
 from through import capitals, done, marked, through
 
 from fairseq_ext import UsageError
 from fairseq_ext.text.__main__ import main
+from fairseq_ext.text.archives import PARTS
 from fairseq_ext.text.files import translate
 from fairseq_ext.text.formats import passes
-from fairseq_ext.text.splitter import splitter
+from fairseq_ext.text.office import Part, TooMany
+from fairseq_ext.text.splitter import plain_ends, splitter
 
 
 def refused(tmp_path, name: str, content: bytes, **settings) -> str:
@@ -33,6 +35,20 @@ def test_archives_unpack_to_as_much_as_is_allowed(tmp_path):
     assert len(small) < 20_000
     said = "the text of my a.docx unpacks to more than is allowed: raise --max-unpacked, or divide"
     assert refused(tmp_path, "a.docx", small, max_unpacked=200_000).startswith(said)
+
+
+@pytest.mark.parametrize("file", [docx(*PARAGRAPHS.values(), BOX), odt(), pptx()])
+def test_a_limit_counts_no_more_paragraphs_than_have_sentences(file):
+    with zipfile.ZipFile(io.BytesIO(file)) as old:
+        parts = {name: old.read(name) for name in old.namelist()}
+    for name, content in parts.items():
+        if any(re.fullmatch(known, name) for kinds in PARTS.values() for known, _ in kinds):
+            paragraphs = [f"<p>{text}</p>" for _, text in Part(content).paragraphs]
+            read = passes("paragraphs", plain_ends)[-1]
+            count = sum(any(not isinstance(item, str) for item in read(p)) for p in paragraphs)
+            Part(content, count)
+            with pytest.raises(TooMany):
+                Part(content, count // 2)
 
 
 def test_parts_without_text_are_copied_as_they_are_packed(tmp_path):
