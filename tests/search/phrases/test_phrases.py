@@ -1,10 +1,13 @@
-"""The phrase automata of search/phrases/phrase_table.py against the plainest reading of what they
-say: look at all suffixes after every token."""
+"""The automata of phrases against the plainest reading of what they say, and the smallest automaton
+of allowed outputs: its language, its size, its lengths, its file."""
 
 import itertools
+import pickle
+import random
 import re
 import unicodedata
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,13 +15,23 @@ from hypothesis import strategies as st
 from required_phrases import required_phrases
 from sizes import examples
 
-from fairseq_ext.search.phrases.phrase_table import build_table
+from fairseq_ext.search.constraints.banned import build_banned
+from fairseq_ext.search.log_probs import LogProbs
+from fairseq_ext.search.phrases import token_automaton
+from fairseq_ext.search.phrases.phrase_table import Compiler, build_table
 from fairseq_ext.search.phrases.pieces import is_letter
 from fairseq_ext.search.phrases.places import (
     PhraseToFind,
     Text,
     find_phrase,
     match_phrases_in_order,
+)
+from fairseq_ext.search.phrases.sentence import SentenceConstraints
+from fairseq_ext.search.phrases.sentence import met as report
+from fairseq_ext.search.phrases.token_automaton import (
+    TokenAutomaton,
+    minimal,
+    opened,
 )
 
 Alternatives = tuple[tuple[int, ...], ...]  # one constraint, met by any one of its phrases
@@ -131,23 +144,20 @@ def one(*phrases) -> list[Alternatives]:
     ],
 )
 def test_overlaps_and_broken_matches(constraints, tokens, met):
+    """As the search reads them, and as a report does."""
     row = Automata(constraints)
     for token in tokens:
         row.read(token)
     assert (row.count >= row.table.need).flatten().tolist() == met
+    given = SentenceConstraints(required_phrases(constraints))
+    assert report(tokens, given, ordered=False) == met
 
 
 # ---- brute force on random strings over tiny alphabets
 
 letters = st.integers(1, 3)
-
-
 phrase = st.lists(letters, min_size=1, max_size=4).map(tuple)
-
-
 constraint = st.lists(phrase, min_size=1, max_size=3).map(tuple)
-
-
 constraints_ = st.one_of(
     st.lists(phrase.map(lambda p: (p,)), min_size=0, max_size=4),  # plain, copies likely
     st.lists(constraint, min_size=0, max_size=3),
@@ -186,27 +196,7 @@ def test_some_wanted_token_always_brings_a_row_closer(constraints, tokens, order
         row.read(max(banks, key=banks.__getitem__))
 
 
-@settings(max_examples=examples(60), deadline=None)
-@given(
-    st.lists(constraints_, min_size=1, max_size=4),
-    st.lists(st.lists(letters, min_size=6, max_size=6), min_size=3, max_size=3),
-)
-def test_sentences_and_rows_do_not_touch_each_other(batch, rows):
-    """A table of several sentences, three rows each, equals one row at a time."""
-    table = build_table([required_phrases(each) for each in batch], False, torch.device("cpu"))
-    place, count = (x[:, None].expand(-1, 3, -1) for x in table.begin(torch.arange(len(batch))))
-    for token in zip(*rows, strict=True):
-        place, count = table.advance(place, count, torch.tensor([token] * len(batch)))
-    banks = table.bank(place, count).tolist()
-    for constraints, got in zip(batch, banks, strict=True):
-        for tokens, bank in zip(rows, got, strict=True):
-            alone = Automata(constraints)
-            for token in tokens:
-                alone.read(token)
-            assert alone.bank() == bank
-
-
-# ---- Places of phrases that must come in order, by trying every choice of places; the others ar
+# ---- places of phrases in a text
 
 
 @pytest.mark.parametrize(
@@ -255,3 +245,124 @@ def test_phrases_in_order_have_places_as_far_as_they_come(words, phrases):
     assert all(one[1] <= other[0] for one, other in itertools.pairwise(spans))
     for place, each in zip(found, phrases, strict=True):
         assert place is None or text[slice(*place[1])] == sorted(each)[place[0]] in each
+
+
+# ---- the smallest automaton of a list of token sequences
+
+
+def language(automaton: TokenAutomaton, state: int) -> frozenset[tuple[int, ...]]:
+    """All that may follow in a state."""
+    found = {()} if automaton.final[state] else set()
+    for arc in range(automaton.first[state], automaton.first[state + 1]):
+        below = language(automaton, int(automaton.target[arc]))
+        found |= {(int(automaton.token[arc]), *rest) for rest in below}
+    return frozenset(found)
+
+
+def drawn_list(seed: int) -> tuple[list[tuple[int, ...]], int]:
+    chance = random.Random(seed)
+    vocabulary = chance.choice([1, 2, 3, 6, 70_000])
+    tokens = [chance.randrange(vocabulary) for _ in range(6)]
+    found = [
+        tuple(chance.choice(tokens) for _ in range(chance.randint(1, 5)))
+        for _ in range(chance.randint(1, 60))
+    ]
+    return found, vocabulary
+
+
+def made(sequences, vocabulary: int) -> TokenAutomaton:
+    flat = np.array([token for each in sequences for token in each])
+    return minimal(flat, np.array(list(map(len, sequences))), vocabulary)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_it_allows_the_list_alone_and_no_two_states_are_equal(part):
+    for seed in range(part * 50, part * 50 + 50):
+        sequences, vocabulary = drawn_list(seed)
+        automaton = made(sequences, vocabulary)
+        assert language(automaton, 0) == set(sequences)
+        languages = [language(automaton, state) for state in range(len(automaton))]
+        assert len(set(languages)) == len(languages)
+        assert automaton.shortest.tolist() == [min(map(len, each)) for each in languages]
+        assert automaton.longest.tolist() == [max(map(len, each)) for each in languages]
+        assert all(automaton.accepts(each) for each in sequences)
+
+
+def test_equal_hashes_of_different_states_are_noticed(monkeypatch):
+    """The first seed gives every node the same hash."""
+    mixed, calls = token_automaton.mixed, []
+
+    def poor(value: np.ndarray) -> np.ndarray:
+        calls.append(1)
+        return np.zeros_like(value) if len(calls) < 4 else mixed(value)
+
+    monkeypatch.setattr(token_automaton, "mixed", poor)
+    sequences = [(1, 2, 3), (1, 3), (2, 2), (3,)]
+    assert language(made(sequences, 5), 0) == set(sequences)
+
+
+def test_a_file_and_another_process_have_the_same_automaton(tmp_path, monkeypatch):
+    automaton = made(*drawn_list(3))
+    automaton.write(str(tmp_path / "a"))
+    again = opened(str(tmp_path / "a"))
+    monkeypatch.setattr(token_automaton, "LARGE", 0)
+    for each in (again, pickle.loads(pickle.dumps(automaton)), pickle.loads(pickle.dumps(again))):
+        assert each.digest == automaton.digest and language(each, 0) == language(automaton, 0)
+
+
+# ---- the automaton of banned phrases against brute force
+
+V = 6
+CPU = torch.device("cpu")
+
+
+def banned_now(table, state: torch.Tensor) -> list[set[int]]:
+    """Tokens that `ban_` makes impossible in rows of these states."""
+    log_probs = LogProbs(torch.zeros(state.numel(), V))
+    table.ban_(log_probs, state)
+    return [set((row == -torch.inf).nonzero()[:, 0].tolist()) for row in log_probs.dense()]
+
+
+def completing_tokens(phrases, tokens) -> set[int]:
+    """By definition: tokens behind which some banned phrase stands."""
+    return {t for t in range(V) if any(tuple([*tokens, t][-len(p) :]) == p for p in phrases)}
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(
+    st.lists(st.lists(phrase, max_size=5), min_size=1, max_size=3), st.lists(letters, max_size=14)
+)
+def test_banned_is_what_would_finish_a_phrase(sentences, wished):
+    table = build_banned(sentences, CPU)
+    for s, phrases in enumerate(sentences):
+        state, tokens = table.start[s : s + 1], []
+        for token in wished:
+            banned = banned_now(table, state)[0]
+            assert banned == completing_tokens(phrases, tokens)
+            if token in banned:
+                continue  # the search cannot take it
+            tokens.append(token)
+            state = table.advance(state, torch.tensor([token]))
+        assert not any(
+            tuple(tokens[i : i + len(p)]) == p for p in phrases for i in range(len(tokens))
+        )
+
+
+def test_a_shortlist_is_banned_by_word_not_by_column():
+    table = build_banned([[(4,), (2,)]], CPU)
+    log_probs = LogProbs(torch.zeros(1, 3), torch.tensor([1, 4, 5]), V)  # 2 is not on it
+    table.ban_(log_probs, table.start)
+    assert log_probs.dense()[0, [1, 4, 5]].tolist() == [0.0, -torch.inf, 0.0]
+
+
+def test_a_table_that_has_all_lists_is_used_again():
+    first, second = [(1, 2), (3,)], [(2, 3)]
+    compiler = Compiler()
+    table = build_banned([first, second, []], CPU, compiler)
+    again = build_banned([[], [(3,), (1, 2)], first], CPU, compiler)
+    assert again.automata is table.automata and again.start.tolist() == [
+        table.start[i] for i in (2, 0, 0)
+    ]
+    assert table.start[0] == again.start[1] and banned_now(again, again.start) == [set(), {3}, {3}]
+    other = build_banned([first, [(1,)]], CPU, compiler)
+    assert other.automata is not table.automata and banned_now(other, other.start) == [{3}, {1}]

@@ -10,21 +10,23 @@ import random
 import re
 from functools import partial
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from fairseq.data import Dictionary
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from required_phrases import required_phrases
 from sizes import covering, examples
-from table_model import EOS, FIRST_WORD, random_table, search, stop_plug
+from table_model import BOS, EOS, FIRST_WORD, random_table, search, stop_plug
 
 from fairseq_ext.search.constraints import allowed_product
 from fairseq_ext.search.constraints.banned import build_banned
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases.phrase_table import Compiler, build_table
-from fairseq_ext.search.phrases.pieces import Boundaries, Pieces
+from fairseq_ext.search.phrases.pieces import Boundaries, Pieces, find_boundaries
 from fairseq_ext.search.phrases.places import InText
 from fairseq_ext.search.phrases.sentence import Cased, SentenceConstraints
 from fairseq_ext.search.phrases.token_automaton import minimal
@@ -34,7 +36,7 @@ from fairseq_ext.search.strategies.select.gbs import GridBeam
 PIECES = [" ab", "b", " a", "a", " A", ".", " ", "b.a"]
 V = FIRST_WORD + len(PIECES)
 BOUNDARIES = {
-    mode: Boundaries(Pieces([""] * FIRST_WORD + PIECES), mode == "word", "sentencepiece")
+    mode: Boundaries(Pieces([""] * FIRST_WORD + PIECES), mode == "word", "sentencepiece", (BOS,))
     for mode in ("word", "prefix")
 }
 CPU = torch.device("cpu")
@@ -45,7 +47,13 @@ TEXTS = ["ab", "a", "a b", "ab ab", "b", "a.", ".", "ba"]
 
 def read(tokens) -> str:
     """A sequence as a reader sees it."""
-    return re.sub(" +", " ", "".join(PIECES[t - FIRST_WORD] for t in tokens)).strip()
+    return spaced(tokens).strip()
+
+
+def spaced(tokens) -> str:
+    """The same, with a space at the end: what stands before it is over."""
+    pieces = "".join(PIECES[t - FIRST_WORD] for t in tokens if t != BOS)
+    return re.sub(" +", " ", pieces).lstrip()
 
 
 def usual(text: str) -> tuple[int, ...]:
@@ -65,54 +73,78 @@ def pattern(text: str, mode: str) -> str:
     return before + re.escape(text) + behind
 
 
-def occurrences(text: str, phrase: str, mode: str, case: str) -> int:
-    """How often a text has a phrase, without overlaps."""
-    capital = phrase[0].upper() + phrase[1:]
-    if case == "initial" and capital != phrase and re.match(pattern(capital, mode), text):
-        # behind the capital at the start, what it covers is taken
-        return 1 + len(re.compile(pattern(phrase, mode)).findall(text, len(phrase)))
-    return len(re.findall(pattern(phrase, mode), text, re.IGNORECASE if case == "any" else 0))
+def places(text: str, phrase: str, mode: str, case: str) -> list[tuple[int, int]]:
+    """Where a text has a phrase."""
+    flags = re.IGNORECASE if case == "any" else 0
+    found = re.finditer(f"(?={pattern(phrase, mode)})", text, flags)
+    starts = {match.start() for match in found}
+    if case == "initial" and re.match(pattern(phrase[0].upper() + phrase[1:], mode), text):
+        starts.add(0)
+    return [(start, start + len(phrase)) for start in sorted(starts)]
 
 
-def required(phrase: str, case: str, times: int = 1, **more) -> SentenceConstraints:
-    spellings = {
-        "initial": [phrase[0].upper() + phrase[1:]],
-        "any": [phrase[0].upper() + phrase[1:], phrase.upper()],
-        "exact": [],
-    }[case]
-    forms = tuple(usual(text) for text in spellings if set(text) <= set("abA .") and text != phrase)
-    return SentenceConstraints(
-        required_phrases(
-            ((usual(phrase),),) * times, (phrase,) * times, (Cased(case, forms),) * times
-        ),
-        **more,
-    )
+def met_by_hand(text: str, constraints, mode: str, ordered: bool = False) -> list[bool]:
+    """Which of (alternatives, case) are met, taking places from the left: disjoint ones for equal
+    constraints, one after another where they are ordered."""
+    reached: dict = {}
+    out = []
+    for each in constraints:
+        key = None if ordered else each
+        ends = [
+            end
+            for phrase in each[0].split("|")
+            for start, end in places(text, phrase, mode, each[1])
+            if start >= reached.get(key, 0)
+        ]
+        reached[key] = min(ends, default=99)
+        out.append(bool(ends))
+    return out
 
 
-tokens_ = st.lists(st.integers(FIRST_WORD, V - 1), max_size=6)
+def required(alternatives: str, case: str = "exact") -> SentenceConstraints:
+    """A constraint, which any of the phrases between bars meets."""
+    phrases = alternatives.split("|")
+    spelt = [p[0].upper() + p[1:] for p in phrases if case != "exact"]
+    spelt += [p.upper() for p in phrases if case == "any"]
+    forms = tuple(usual(each) for each in spelt if {*each} <= {*"abA ."} and each not in phrases)
+    any_of = (tuple(map(usual, phrases)),)
+    return SentenceConstraints(required_phrases(any_of, (alternatives,), (Cased(case, forms),)))
 
 
-@settings(max_examples=examples(600), deadline=None)
-@given(
-    st.sampled_from(TEXTS),
+def together(constraints) -> SentenceConstraints:
+    return SentenceConstraints(sum((required(*each).required for each in constraints), ()))
+
+
+tokens_ = st.lists(st.sampled_from([BOS, *range(FIRST_WORD, V)]), max_size=6)
+constraint = st.tuples(
+    st.sets(st.sampled_from(TEXTS), min_size=1, max_size=2).map(sorted).map("|".join),
     st.sampled_from(CASES),
+)
+
+
+@settings(max_examples=examples(900), deadline=None)
+@given(
+    st.lists(constraint, min_size=1, max_size=3),
+    st.booleans(),
     st.sampled_from(MODES),
-    st.integers(1, 2),
     tokens_,
 )
-def test_a_required_phrase_is_met_when_its_text_is_there(phrase, case, mode, times, tokens):
-    """After every token as if the text ended there: the search's state, the report,
-    and the text agree."""
-    wanted = required(phrase, case, times)
-    table = build_table([wanted.required], False, CPU, Compiler(BOUNDARIES[mode]))
+def test_required_phrases_are_met_when_their_text_is_there(constraints, ordered, mode, tokens):
+    """After every token as if the text ended there: the search's state, the report, and the text
+    agree. BOS is in no text."""
+    wanted = together(constraints)
+    table = build_table([wanted.required], ordered, CPU, Compiler(BOUNDARIES[mode]))
     place, count = (x[None] for x in table.begin(torch.tensor([0])))
     report = InText(read, mode == "word")
+    # "b.a" holds two words, and moves a search on by one place of equal or ordered phrases
+    if ordered or len({*constraints}) < len(constraints):
+        tokens = [token for token in tokens if token != V - 1]
     for n, token in enumerate(tokens):
         place, count = table.advance(place, count, torch.tensor([[token]]))
-        found = occurrences(read(tokens[: n + 1]), phrase, mode, case)
-        assert int(table.meet_pending(place, count, None)[1][0, 0, 0]) == min(found, times)
-        assert (int(table.bank(place, count)) == int(table.total)) == (found >= times)
-        assert report(tokens[: n + 1], wanted, False) == [i < found for i in range(times)]
+        by_hand = met_by_hand(read(tokens[: n + 1]), constraints, mode, ordered)
+        assert int(table.meet_pending(place, count, None)[1].sum()) == sum(by_hand)
+        assert (int(table.bank(place, count)) == int(table.total)) == all(by_hand)
+        assert report(tokens[: n + 1], wanted, ordered) == by_hand
 
 
 @settings(max_examples=examples(300), deadline=None)
@@ -169,7 +201,7 @@ def test_allowed_outputs_that_meet_all_are_those_whose_texts_do(
     )
     found = allowed_product.product(allowed, demands, BOUNDARIES[mode], V)
     expected = [
-        occurrences(read(row), phrase, mode, case) > 0
+        bool(places(read(row), phrase, mode, case))
         and not violates(read(row), [avoided], mode, case, ended=True)
         for row in rows
     ]
@@ -178,7 +210,7 @@ def test_allowed_outputs_that_meet_all_are_those_whose_texts_do(
 
 @settings(max_examples=examples(400), deadline=None)
 @given(
-    st.lists(st.sampled_from(TEXTS), min_size=1, max_size=3, unique=True),
+    st.lists(st.sampled_from(TEXTS), min_size=1, unique=True),
     st.sampled_from(["exact", "any"]),
     st.sampled_from(MODES),
     tokens_,
@@ -207,12 +239,6 @@ def test_a_token_is_banned_exactly_when_the_text_would_have_a_banned_phrase(
         state = table.advance(state, torch.tensor([token]))
 
 
-def spaced(tokens) -> str:
-    """As `read`, with a space at the end: what stands before it is over."""
-    text = re.sub(" +", " ", "".join(PIECES[t - FIRST_WORD] for t in tokens))
-    return text.lstrip(" ")
-
-
 # ---- searches
 
 SEARCHED = 6  # pieces of the searches: all but the space and "b.a"
@@ -229,8 +255,10 @@ def decode(constraints, k: int, max_len: int, mode: str, select=DBA, seed: int =
 
 
 BOUNDARIES_12 = {
-    m: Boundaries(Pieces([""] * FIRST_WORD + PIECES[:SEARCHED] + ["q", "r"]), m == "word", "spm")
-    for m in MODES
+    mode: Boundaries(
+        Pieces([""] * FIRST_WORD + PIECES[:SEARCHED] + ["q", "r"]), mode == "word", "spm", (BOS,)
+    )
+    for mode in MODES
 }
 
 
@@ -257,7 +285,7 @@ def test_a_large_beam_finds_every_sequence_whose_text_has_the_phrase(phrase, cas
     are among what is found."""
     wanted = required(phrase, case)
     got = decode(wanted, 1500, 3, mode)
-    expected = {s: score(s) for s in sequences(3) if occurrences(read(s), phrase, mode, case)}
+    expected = {s: score(s) for s in sequences(3) if places(read(s), phrase, mode, case)}
     table = build_table([wanted.required], False, CPU, Compiler(BOUNDARIES_12[mode]))
 
     def in_time(sequence) -> bool:
@@ -315,5 +343,72 @@ def test_required_phrases_without_a_banned_one_that_they_share_words_with(seed, 
         text = read(sequence)
         assert not violates(text, ["ab ab"], mode, "any", True)
         assert all(
-            occurrences(text, phrase, mode, case) for phrase, case in zip(texts, cases, strict=True)
+            places(text, phrase, mode, case) for phrase, case in zip(texts, cases, strict=True)
         )
+
+
+# ---- what is known of each segmentation
+
+
+def dictionary(*symbols: str) -> Dictionary:
+    out = Dictionary()
+    for symbol in symbols:
+        out.add_symbol(symbol)
+    return out
+
+
+@pytest.mark.parametrize(
+    "symbols",
+    [["▁the", "re", "▁", ",", "▁(", "'s", "t", "▁中", "文"], ["the", "re@@", ",", "-@@", "5"]],
+)
+def test_marks_say_where_words_begin(symbols):
+    found = find_boundaries(dictionary(*symbols), None, None)
+    assert found is not None and found.whole_words
+    first = Dictionary().nspecial
+    expected = {
+        "▁the": (False, True),
+        "re": (True, True),
+        "▁": (False, False),
+        ",": (False, False),
+        "▁(": (False, False),
+        "'s": (False, True),
+        "t": (True, True),
+        "▁中": (False, False),
+        "文": (False, False),
+        "the": (True, False),
+        "re@@": (True, True),
+        "-@@": (False, False),
+        "5": (True, False),
+    }
+    for i, symbol in enumerate(symbols):
+        assert (
+            bool(found.continues_word[first + i]),
+            bool(found.may_be_continued[first + i]),
+        ) == expected[symbol], symbol
+    assert (
+        not found.continues_word[Dictionary().eos()]
+        and not found.may_be_continued[Dictionary().bos()]
+    )
+
+
+def test_byte_pieces_are_read_through_their_encoder():
+    texts = {"11": " the", "12": "re", "13": ",", "14": " ("}
+    bpe = type("GPT2BPE", (), {"decode": staticmethod(texts.__getitem__)})()
+    found = find_boundaries(dictionary(*texts), bpe, "prefix")
+    assert found is not None and not found.whole_words and found.kind == "gpt2"
+    first = Dictionary().nspecial
+    assert found.continues_word[first:].tolist() == [
+        False,
+        True,
+        False,
+        False,
+    ] and found.may_be_continued[first:].tolist() == [True, True, False, False]
+
+
+def test_what_is_not_known_is_said(caplog):
+    plain = dictionary("the", "cat")
+    assert find_boundaries(plain, None, "none") is None and not caplog.records
+    assert (
+        find_boundaries(plain, None, "word") is None and "segmentation is not known" in caplog.text
+    )
+    assert find_boundaries(plain, SimpleNamespace(), None) is None

@@ -5,9 +5,8 @@ import random
 
 import pytest
 import torch
-from search.phrases.test_boundaries import boundaries, met_by_hand, required
-from search.phrases.test_boundaries import tokens_of as pieces_of
 from search.phrases.test_phrases import Plain
+from search.phrases.test_segmentations import BOUNDARIES_12, SEARCHED, places, read, required, usual
 from search.strategies.select.test_dba import VOCABULARY, phrase, random_constraints, wanted
 from table_model import EOS, FIRST_WORD, random_table, search, stop_plug, words
 
@@ -95,14 +94,14 @@ def test_equals_an_oracle_that_reads_each_hypothesis(seed, ordered):
 @pytest.mark.parametrize("seed", range(8))
 def test_pieces_that_continue_the_word_lose_the_bonus_again(seed, mode):
     """What a hypothesis has for its words: its score less its log-probability."""
-    draw, table = random.Random(f"{seed} {mode}"), random_table(seed, possible=4)
-    constraints = [[draw.choice(["A", "Ab", "AB", "Ba"])]]
-    (nbest,) = found([table], [required(constraints)], 5, 2.0, 5, boundaries=boundaries(mode))
+    draw, table = random.Random(f"{seed} {mode}"), random_table(seed, possible=SEARCHED)
+    word = draw.choice(["a", "ab", "aa", "ab ab"])
+    (nbest,) = found([table], [required(word)], 5, 2.0, 5, boundaries=BOUNDARIES_12[mode])
     for h in nbest:
         tokens = h.tokens.tolist()
         log_prob = sum(table(tuple(tokens[:i]))[token] for i, token in enumerate(tokens))
-        is_met = met_by_hand(constraints, tokens[:-1], mode, False)[0]
-        assert h.score - log_prob == pytest.approx(2.0 * len(pieces_of(constraints[0][0])) * is_met)
+        is_met = bool(places(read(tokens[:-1]), word, mode, "exact"))
+        assert h.score - log_prob == pytest.approx(2.0 * len(usual(word)) * is_met)
 
 
 def test_banned_phrases_stay_banned_and_a_large_bonus_meets_what_is_allowed():

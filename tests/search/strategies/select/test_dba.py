@@ -17,7 +17,7 @@ from required_phrases import required_phrases
 from search.phrases.test_phrases import Plain
 from search.phrases.test_segmentations import (
     BOUNDARIES_12,
-    occurrences,
+    places,
     read,
     required,
     usual,
@@ -433,7 +433,7 @@ def test_a_required_word_that_begins_with_a_banned_one_is_met(k):
         (each,) = banned_search([random_table(seed, possible=6)], [wanted], k, 6)
         assert each
         for best in each:
-            assert occurrences(read(best), "aa", "word", "exact") and not violates(
+            assert places(read(best), "aa", "word", "exact") and not violates(
                 read(best), ["a"], "word", "exact", True
             )
 
