@@ -21,8 +21,9 @@ pytestmark = [
     pytest.mark.skipif(building.compiler() is None, reason="there is no C++ compiler"),
     pytest.mark.timeout(3000),
 ]
-RANDOM = [  # of beam, transformer and parallel
+RANDOM = [  # of beam, transformer, parallel and lists of words
     "kernels/test_kernels.py",
+    "kernels/test_lsh_kernels.py::test_log_probabilities_over_a_list_equal_double_precision",
     "kernels/test_ngrams.py",
     "search/test_compiled.py",
     "search/test_nan.py",

@@ -206,6 +206,19 @@ def test_what_is_not_possible_is_the_first_row_and_column():
 # ---- layers
 
 
+@needs_library
+@pytest.mark.parametrize("far", [0.0, 1000.0])
+@pytest.mark.parametrize("d", [3, 48, 130])
+def test_layer_norms_equal_torchs(d, far):
+    x, norm = numbers(9, d) + far, torch.nn.LayerNorm(d, eps=1e-3)
+    with torch.no_grad():
+        norm.weight.copy_(numbers(d, seed=1))
+        norm.bias.copy_(numbers(d, seed=2))
+    found = step.CompiledNorm(weights.Norm(norm))(x)
+    expected = norm.double()(x.double()).detach()
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-3 if far else 1e-5)
+
+
 @covering(1)
 @needs_library
 @pytest.mark.parametrize("h", [16, 32, 48, 64, 128])
