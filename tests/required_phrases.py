@@ -13,3 +13,8 @@ def required_phrases(
     any_of = list(any_of)
     each = zip(any_of, list(text) or repeat(""), list(cased) or repeat(EXACT), strict=False)
     return tuple(Constraint(written, tuple(phrases), case) for phrases, written, case in each)
+
+
+def prefix_of(phrase: Phrase, text: str = "") -> tuple[Constraint, ...]:
+    """A sentence's prefix; none for an empty phrase."""
+    return (Constraint(text or str(phrase), (phrase,)),) if phrase else ()

@@ -38,7 +38,7 @@ from models import (
     settings,
     with_files,
 )
-from required_phrases import required_phrases
+from required_phrases import prefix_of, required_phrases
 from sizes import covering, drawn
 
 from fairseq_ext import UsageError
@@ -160,8 +160,7 @@ def drawn_constraints(
     found = SentenceConstraints(
         required_phrases(tuple(any_of), texts[0], tuple(cased)),
         banned=dict(zip(banned, texts[1], strict=True)),
-        prefix=prefix,
-        prefix_text=str(prefix),
+        prefix=prefix_of(prefix),
     )
     return without_conflicts(found, banned_in_tokens)
 
@@ -350,7 +349,7 @@ def keeps_to(
     nothing that is banned."""
     read = tuple if mode == "none" else reader
     text, reached = read(tokens), {}
-    if tokens[: len(given.prefix)] != given.prefix or any(
+    if tokens[: len(given.beginning)] != given.beginning or any(
         spans(text, read(phrase), mode, any_case) for phrase in given.banned
     ):
         return False
@@ -378,12 +377,12 @@ def in_time(tokens: Phrase, given: SentenceConstraints, ordered: bool, boundarie
     phrases one after another, in the pieces in which they are given."""
     table = build_table([given.required], ordered, torch.device("cpu"), Compiler(boundaries))
     place, count = (x[None] for x in table.begin(torch.tensor([0])))
-    if int(table.total - table.bank_after([given.prefix])) + len(given.prefix) > LIMIT:
+    if int(table.total - table.bank_after([given.beginning])) + len(given.beginning) > LIMIT:
         return False
     for n, token in enumerate(tokens):
         place, count = table.advance(place, count, torch.tensor([[token]]))
         if int(table.total) - int(table.bank(place, count)) > LIMIT - n - 1 and n >= len(
-            given.prefix
+            given.beginning
         ):
             return False
     return True

@@ -142,7 +142,7 @@ class Requirements:
         words = source.source_text.words(tokens_of(request), wanted.unknown) if wanted.terms else []
         places = [None if place is None else place[1] for place in self.places(wanted, best)]
         if wanted.prefix:
-            prefix = self.translator.generator.target_text.text(wanted.prefix).strip()
+            prefix = self.translator.generator.target_text.text(wanted.beginning).strip()
             places.insert(0, (0, len(prefix)) if best.text.startswith(prefix) else None)
         reports = constraint_reports(wanted, best, [place is not None for place in places])
         out = [

@@ -128,7 +128,7 @@ class PoolBuilder:
             )
         pool.lead = None if pool.prefix is None else [len(pool.forced(i)) for i in range(len(pool))]
         if any(c.prefix for c in given):
-            pool.extend_prefix_([c.prefix for c in given])
+            pool.extend_prefix_([c.beginning for c in given])
             pool.min_len_after_own_prefix = True
         if any(c.allowed is not None for c in given):
             self.products(text).use_(pool)

@@ -42,6 +42,8 @@ from fairseq_ext.search.strategies.select.dba import DBAFlags
 from fairseq_ext.search.strategies.stop.early import LengthRetry
 
 D = TypeVar("D")
+Found = list[Hypothesis]
+Result = tuple[Pool, int, Found]  # of a search: the pool, the sentence in it, its hypotheses
 
 
 class Steps(list[Driver]):
@@ -194,7 +196,7 @@ class SentenceSteps:
     def __init__(self, generator: Any, pool_of: Callable[[Request], Pool]):
         self.generator, self.pool_of = generator, pool_of
         self.shorter: LengthRetry | None = generator.steps.find(LengthRetry)
-        self.placement: GlossaryPlacement | None = generator.steps.find(GlossaryPlacement)
+        self.after = {LengthRetry: self.shortened, GlossaryPlacement: self.with_terms}
 
     def entry(self, number: int, request: Request, nbest: int) -> RequestEntry:
         """Return the entry of a request that is `prepared`, with which its first search begins."""
@@ -216,23 +218,35 @@ class SentenceSteps:
     ) -> list[Hypothesis] | None:
         """Return the hypotheses of a sentence, with their outcomes, after a search has found these;
         None if the entry is to be searched again, as it is now."""
-        if self.shorter is not None and entry.room is not None:
-            found, entry.room = self.shorter.choose(pool, sentence, entry.long, found), None
-        elif (
-            self.shorter is not None
-            and (room := self.shorter.retry_limit(pool, sentence, found)) is not None
-        ):
-            entry.room, entry.long = room, found
+        result: Result | None = pool, sentence, found
+        for step in self.generator.steps:
+            if (after := self.after.get(type(step))) is not None:
+                if (result := after(step, entry, *result)) is None:
+                    return None
+        return self.generator.answer(*result)
+
+    def shortened(
+        self, step: LengthRetry, entry: RequestEntry, pool: Pool, sentence: int, found: Found
+    ) -> Result | None:
+        """Return what LengthRetry leaves of a search, which may be its second one."""
+        if entry.room is not None:
+            entry.room = None
+            return pool, sentence, step.choose(pool, sentence, entry.long, found)
+        entry.room, entry.long = step.retry_limit(pool, sentence, found), found
+        return (pool, sentence, found) if entry.room is None else None
+
+    def with_terms(
+        self, step: GlossaryPlacement, entry: RequestEntry, pool: Pool, sentence: int, found: Found
+    ) -> Result | None:
+        """Return what GlossaryPlacement leaves of a search: drafts get their terms."""
+        constraints = entry.request.all_constraints
+        if entry.is_draft and found:
+            pool = self.pool_of(entry.request)
+            drafts = step.sentence(pool, 0, found, entry.requested)
+            placed = step.placed(pool, [drafts])[0]
+            if placed is not None:
+                return pool, 0, placed
+            entry.searched = entry.request
+            entry.nbest = entry.most = entry.requested
             return None
-        if self.placement is not None and entry.is_draft and found:
-            pool, sentence = self.pool_of(entry.request), 0
-            placed = self.placement.sentence(pool, 0, found, entry.requested)
-            with_terms = self.placement.placed(pool, [placed])[0]
-            if with_terms is None:
-                entry.searched = entry.request
-                entry.nbest = entry.most = entry.requested
-                return None
-            found = with_terms
-        elif self.placement is not None and entry.request.all_constraints.is_placed:
-            found = elsewhere(entry.request.all_constraints, found)
-        return self.generator.answer(pool, sentence, found)
+        return pool, sentence, elsewhere(constraints, found) if constraints.is_placed else found

@@ -15,7 +15,7 @@ from models import (
     run,
     same,
 )
-from required_phrases import required_phrases
+from required_phrases import prefix_of, required_phrases
 from sizes import drawn
 
 from fairseq_ext.kernels.library import library
@@ -56,8 +56,7 @@ def constraints(draw: random.Random, most: int, without: float, only: bool) -> S
     return SentenceConstraints(
         required_phrases(any_of, map(str, any_of)),
         banned={each: str(each) for each in avoid},
-        prefix=prefix,
-        prefix_text=str(prefix),
+        prefix=prefix_of(prefix),
     )
 
 

@@ -170,7 +170,7 @@ def test_what_is_added_to_tags_is_taken_out_again(text, names, kind):
     """A translation that changes nothing returns the text, and the marked text is well-formed."""
     fields = {"text": text, "target_lang": "EN", "ignore_tags": [*names], "tag_handling": kind}
     tagged = Tagged.from_text(text, read(TextRequest, fields))
-    marked = tagged.text.source
+    marked = tagged.text.request.source
     assert tagged.read(marked) == text
     if kind == "xml":
         root = etree.fromstring(marked.replace("x:c", "c"))

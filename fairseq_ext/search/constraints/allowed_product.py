@@ -259,7 +259,7 @@ class Products:
         def fails(**named) -> bool:
             return self.product(allowed, replace(bare, **named), boundaries) is None
 
-        text = given.prefix_text
+        text = given.prefix[0].text if given.prefix else ""
         if fails(forced=demands.forced):
             return (
                 f"no allowed output starts with the prefix{f' {text!r}' * bool(text)}: allow one, "

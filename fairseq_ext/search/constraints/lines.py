@@ -190,7 +190,7 @@ def from_packed(row: Tensor, dictionary: Dictionary, number: int) -> SentenceCon
         if wrong := unusable_reason(phrase, pieces, dictionary):
             raise UsageError(f"in {where}, the phrase '{text}' {wrong}")
         if is_prefix:
-            found = merge(found, SentenceConstraints(prefix=phrase, prefix_text=text))
+            found = merge(found, SentenceConstraints(prefix=(Constraint(text, (phrase,)),)))
         else:
             found = replace(found, required=(*found.required, Constraint(text, (phrase,))))
     return within_limits(found, where)

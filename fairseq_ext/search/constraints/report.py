@@ -88,7 +88,7 @@ def report_constraints(
     constraints, lead = goal.constraints, goal.lead
     if not (constraints.required or constraints.prefix):
         return [replace(h, unmet=constraints.unmet) for h in found] if constraints.unmet else found
-    texts = constraints.text + ((constraints.prefix_text,) if constraints.prefix else ())
+    texts = [each.text for each in (*constraints.required, *constraints.prefix)]
     reason = LEFT_OUT if soft else unmet_reason(constraints, goal.limit - lead)
     unmet: list[tuple[tuple[str, str], ...]] = []
     complete = []
@@ -154,7 +154,7 @@ def constraint_reports(
     has_place: of the prefix and each phrase. Of equal phrases those without a place are unmet
     first, then the last ones.
     """
-    texts = [*[constraints.prefix_text] * bool(constraints.prefix), *constraints.text]
+    texts = [each.text for each in (*constraints.prefix, *constraints.required)]
     left = Counter(map(tuple, best.unmet)) - Counter(constraints.unmet)
     reasons: dict[int, str] = {}
     for i in sorted(range(len(texts)), key=lambda i: (*has_place[i : i + 1], -i)):
@@ -171,8 +171,8 @@ def report_skipped_sentence(
     """Add the constraints of a sentence that is not searched to the statistics. Return them, each
     with the reason.
     """
-    prefix = (constraints.prefix_text,) if constraints.prefix else ()
-    lacks = [*constraints.unmet, *((text, reason) for text in (*constraints.text, *prefix))]
+    given = (*constraints.required, *constraints.prefix)
+    lacks = [*constraints.unmet, *((each.text, reason) for each in given)]
     if lacks:
         count_constraints(number, constraints, Outcome(unmet=lacks), stats, placed=False)
     return lacks
@@ -180,7 +180,7 @@ def report_skipped_sentence(
 
 def unmet_reason(constraints: SentenceConstraints, limit: int) -> str:
     """Return the reason why a sentence's constraints cannot all be met."""
-    prefix = constraints.prefix
+    prefix = constraints.beginning
     left = [
         alternatives
         for alternatives, done in zip(

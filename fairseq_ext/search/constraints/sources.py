@@ -248,8 +248,10 @@ class ConstraintSource:
                 if found
             ),
             banned={**self.common.banned, **banned} if banned else self.common.banned,
-            prefix=self.segmenter.phrases(starts[0], where, leads=[""])[0] if starts else (),
-            prefix_text=starts[0] if starts else "",
+            prefix=tuple(
+                Constraint(each, self.segmenter.phrases(each, where, leads=[""])[:1])
+                for each in starts
+            ),
             unmet=tuple(
                 ("|".join(texts), reason)
                 for texts, reason, found in zip(given, lacks, forms, strict=True)

@@ -201,9 +201,9 @@ class SentenceConstraints:
     required: tuple[Constraint, ...] = ()  # order and duplicates are the user's
     # phrases that must not appear, each with its text; often one object for all sentences
     banned: Mapping[Phrase, str] = field(default_factory=dict)
-    prefix: Phrase = ()  # beginning of the translation, without <s>
+    # beginning of the translation, without <s>: one at most, of one phrase
+    prefix: tuple[Constraint, ...] = ()
     unmet: tuple[tuple[str, str], ...] = ()  # constraints that were dropped: text, reason
-    prefix_text: str = ""
     dropped: tuple[SourceTerm, ...] = ()  # terms of a glossary that were dropped
     unknown: tuple[str, ...] = ()  # pieces of the source that its dictionary lacks
     # the tokens of each word of the source, by their places; none where terms are not placed
@@ -219,6 +219,11 @@ class SentenceConstraints:
     def text(self) -> tuple[str, ...]:
         """How the user wrote each required constraint."""
         return tuple(each.text for each in self.required)
+
+    @property
+    def beginning(self) -> Phrase:
+        """The phrase of the prefix, () for none."""
+        return self.prefix[0].phrases[0] if self.prefix else ()
 
     @cached_property
     def terms(self) -> tuple[SourceTerm, ...]:
@@ -279,20 +284,19 @@ def merge(
     consistent: removes excluded ones; None: by tokens (`without_conflicts`).
     Errors: UsageError for two different prefixes, or for more constraints than the limits allow.
     """
-    if a.prefix and b.prefix and a.prefix != b.prefix:
+    if a.prefix and b.prefix and a.beginning != b.beginning:
         raise UsageError(
-            f"a sentence has two target prefixes, '{a.prefix_text}' and '{b.prefix_text}': give one"
+            f"a sentence has two target prefixes, '{a.prefix[0].text}' and '{b.prefix[0].text}': "
+            "give one"
         )
-    prefix = (a.prefix, a.prefix_text) if a.prefix else (b.prefix, b.prefix_text)
     banned = a.banned or b.banned
     if b.banned and banned is not b.banned:
         banned = {**banned, **b.banned}
     both = SentenceConstraints(
         a.required + b.required,
         banned,
-        prefix[0],
+        a.prefix or b.prefix,
         a.unmet + b.unmet,
-        prefix[1],
         a.dropped + b.dropped,
         allowed=b.allowed or a.allowed,
     )
@@ -357,18 +361,16 @@ def without_conflicts(
             why = f"conflicts with the banned phrase '{banned_in(each.phrases[0])}'"
             unmet.append((each.text, why))
             dropped += [replace(each, phrases=())] if isinstance(each, SourceTerm) else []
-    prefix, prefix_text = constraints.prefix, constraints.prefix_text
-    clash = banned_in(prefix)
-    if clash is not None:
-        unmet.append((prefix_text, f"conflicts with the banned phrase '{clash}'"))
-        prefix, prefix_text = (), ""
+    prefix = constraints.prefix
+    if (clash := banned_in(constraints.beginning)) is not None:
+        unmet.append((prefix[0].text, f"conflicts with the banned phrase '{clash}'"))
+        prefix = ()
     return replace(
         constraints,
         required=tuple(required),
         unmet=tuple(unmet),
         dropped=tuple(dropped),
         prefix=prefix,
-        prefix_text=prefix_text,
     )
 
 
@@ -423,9 +425,6 @@ def met_with_prefix(
 ) -> list[bool]:
     """Return which constraints these tokens meet; the last entry is for the prefix after `lead`
     tokens, if there is one, which counts as one constraint."""
-    starts = (
-        [tuple(tokens[lead : lead + len(constraints.prefix)]) == constraints.prefix]
-        if constraints.prefix
-        else []
-    )
+    prefix = constraints.beginning
+    starts = [tuple(tokens[lead : lead + len(prefix)]) == prefix] if prefix else []
     return meets(tokens, constraints, ordered) + starts

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from models import DEVICE, batch, build, dictionary, forced, generators, requests_of, run
-from required_phrases import required_phrases
+from required_phrases import prefix_of, required_phrases
 from search.test_compiled import both
 from sizes import part_of
 
@@ -53,7 +53,7 @@ class Case:
             for each in self.outputs
             if all(met(each, self.constraints, ordered=False))
             and not any(has(each, banned) for banned in self.constraints.banned)
-            and each[: len(self.constraints.prefix)] == self.constraints.prefix
+            and each[: len(self.constraints.beginning)] == self.constraints.beginning
             and self.min_len <= len(each) <= self.max_len
         ]
 
@@ -101,8 +101,7 @@ def drawn_case(seed: int) -> Case:
     constraints = SentenceConstraints(
         required_phrases(tuple((phrase,) for phrase in required), tuple(map(str, required))),
         banned={each: str(each) for each in banned},
-        prefix=prefix,
-        prefix_text=str(prefix) if prefix else "",
+        prefix=prefix_of(prefix),
         allowed=automaton(outputs, first + words),
     )
     min_len = chance.choice([1, 1, 1, 2, 3])

@@ -24,6 +24,7 @@ from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, Sentencepi
 from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE, SubwordNMTBPEConfig
 from hypothesis import given
 from hypothesis import strategies as st
+from required_phrases import prefix_of
 from subword_nmt.learn_bpe import learn_bpe
 
 from fairseq_ext.core.errors import UsageError
@@ -141,7 +142,7 @@ def test_json_line_with_everything(read):
     assert found.any_of == (((4, 5),), ((6,), (7, 8)))
     assert found.text == ("a b", "c|d e")
     assert found.banned == {(9,): "f", (10, 11): "g h"}
-    assert found.prefix == (11, 4) and found.prefix_text == "h a"
+    assert found.prefix == prefix_of((11, 4), "h a")
 
 
 @pytest.mark.parametrize(
@@ -155,7 +156,7 @@ def test_json_line_with_everything(read):
 )
 def test_a_phrase_that_starts_with_s_is_a_prefix(read, line):
     found = read(line).sentence(0, [])
-    assert found.prefix == (4, 5) and found.any_of == ()
+    assert found.beginning == (4, 5) and found.any_of == ()
 
 
 @pytest.mark.parametrize(
@@ -469,7 +470,7 @@ def test_both_forms_are_alternatives_and_both_are_banned(encoders, read):
     assert list(found.banned.values()) == ["house", "house"]
     assert read("red house", banned="house\n", **options).sentence(0, []).unmet[0][0] == "red house"
     # a prefix stands at the start only
-    assert read('{"prefix": "red"}', **options).sentence(0, []).prefix == forms[0]
+    assert read('{"prefix": "red"}', **options).sentence(0, []).beginning == forms[0]
 
 
 @pytest.mark.parametrize(

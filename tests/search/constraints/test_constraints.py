@@ -7,7 +7,7 @@ from fairseq.data import Dictionary
 from fairseq.token_generation_constraints import pack_constraints, unpack_constraints
 from hypothesis import given
 from hypothesis import strategies as st
-from required_phrases import required_phrases
+from required_phrases import prefix_of, required_phrases
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.plugin.input import pack
@@ -165,7 +165,7 @@ def test_a_field_that_starts_with_s_is_a_prefix(width):
     dictionary = letters()
     found = from_packed(packed_fields(["a b", "<s> c d", "e"], dictionary, width), dictionary, 0)
     assert found.any_of == (((4, 5),), ((8,),))
-    assert (found.prefix, found.prefix_text) == ((6, 7), "c d")
+    assert found.prefix == prefix_of((6, 7), "c d")
     assert found.text == ("a b", "e")
 
 
@@ -173,7 +173,7 @@ def test_a_field_that_starts_with_s_is_a_prefix(width):
 
 
 def test_merging_with_nothing_changes_nothing():
-    some = constraints([((1, 2), (3,))], banned={(4,): "x"}, prefix=(5,), prefix_text="p")
+    some = constraints([((1, 2), (3,))], banned={(4,): "x"}, prefix=prefix_of((5,), "p"))
     assert merge(some, EMPTY) == merge(EMPTY, some) == some
 
 
@@ -187,8 +187,7 @@ def test_what_the_other_side_bans_becomes_unmet():
         banning,
         SentenceConstraints(
             required_phrases((((1, 2, 3),), ((2,),)), ("one bad words", "fine")),
-            prefix=(2, 3),
-            prefix_text="bad words",
+            prefix=prefix_of((2, 3), "bad words"),
         ),
     )
     assert both.any_of == (((2,),),) and both.text == ("fine",)
@@ -215,6 +214,6 @@ def test_nothing_kept_contains_a_banned_phrase(banned, any_of):
 
 def test_two_prefixes_are_refused_and_too_many_constraints():
     with pytest.raises(UsageError, match="two target prefixes"):
-        merge(SentenceConstraints(prefix=(1,)), SentenceConstraints(prefix=(2,)))
+        merge(*(SentenceConstraints(prefix=prefix_of((token,))) for token in (1, 2)))
     with pytest.raises(UsageError, match="has 66 phrases"):
         merge(plain(*[[1]] * 33), plain(*[[2]] * 33))

@@ -13,7 +13,7 @@ from itertools import product
 
 import pytest
 import torch
-from required_phrases import required_phrases
+from required_phrases import prefix_of, required_phrases
 from search.phrases.test_phrases import Plain
 from search.phrases.test_segmentations import (
     BOUNDARIES_12,
@@ -65,8 +65,7 @@ def wanted(
     return SentenceConstraints(
         required_phrases(any_of, constraints),
         banned={phrase(each): each for each in banned},
-        prefix=phrase(prefix),
-        prefix_text=prefix,
+        prefix=prefix_of(phrase(prefix), prefix),
     )
 
 
@@ -85,9 +84,9 @@ def decode(
     stop = more.pop("stop", None) or stop_plug("early", k)
     more |= {"constraints": constraints, "ordered": ordered}
     if any(c.prefix for c in constraints):
-        width = max(len(c.prefix) for c in constraints)
+        width = max(len(c.beginning) for c in constraints)
         more["prefix"] = torch.tensor(
-            [[*c.prefix, *[PAD] * (width - len(c.prefix))] for c in constraints]
+            [[*c.beginning, *[PAD] * (width - len(c.beginning))] for c in constraints]
         )
     return search(tables, k, stop, max_len, select=select(k, EOS, VOCABULARY), **more)
 
