@@ -114,15 +114,14 @@ def load(flags: dict[str, Any]) -> object:
 
     class UnitTranslator(Translator):
         def build_generator(self) -> object:
-            session = self.task.session
-            own = session.settings
             if "schedule" in flags:
                 return super().build_generator()
-            session.settings = own.changed(schedule="stream")
+            settings = self.task.flags()
+            own, settings.schedule = settings.schedule, "stream"
             try:
                 return super().build_generator()
             except UsageError as error:
-                session.settings = own
+                settings.schedule = own
                 # if another flag caused the error, it is raised again
                 generator = super().build_generator()
                 logger.warning(

@@ -113,8 +113,7 @@ class InteractiveLines(BadSentences):
 
     def begin(self) -> None:
         """Begin a session (raises UsageError for flags that are for data sets only)."""
-        session = self.task.session
-        settings = session.chosen or session.settings
+        settings = self.task.session.settings
         check_phrases(settings, False)
         self.is_interactive = True
         if settings.generation.print_alignment == "soft":

@@ -10,7 +10,7 @@ import math
 import os
 import weakref
 from collections.abc import Callable, Iterable
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -41,7 +41,6 @@ from fairseq_ext.search.constraints.required import ConstraintFlags, check_phras
 from fairseq_ext.search.mbr import CandidateFlags
 from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.registry import STRATEGIES, Part, declared, gives_constraints
-from fairseq_ext.search.settings import Settings
 
 if TYPE_CHECKING:
     from fairseq_ext.core.stats import Stats
@@ -61,15 +60,10 @@ class Session:
         self.lines = InteractiveLines(task, self.sentences)
         self.batches = Batches(task, self.lines)
         self.command: Command | None = None
-        # those of the current generator, with what constraints choose
-        self.chosen: Settings | None = None
+        # as given; then those of the last generator, with fairseq's and what constraints choose
+        self.settings = read_settings(task.flags())
         if setting(task.flags(), "generation", "constraints") or gives_constraints(self.settings):
             print_alternatives_of(task)  # before a command takes its dictionaries
-
-    @cached_property
-    def settings(self) -> Settings:
-        """The settings as given, without fairseq's of a generator."""
-        return read_settings(self.task.flags())
 
     def translates(self, dataset: object) -> bool:
         """Return whether it is the data set that fairseq-generate translates."""
@@ -90,7 +84,7 @@ class Session:
         task, sentences = self.task, self.sentences
         calls = GivenByCalls(sentences.phrases_of_calls, sentences.glossaries_of_calls)
         part = Part(f"--task {task.registered}", denies=task.lacks)
-        settings = chosen_settings(self.settings, args, calls, part)
+        settings = chosen_settings(read_settings(task.flags()), args, calls, part)
         alignment = settings.generation.print_alignment
         if self.lines.is_generate:
             check_phrases(settings, True)
@@ -103,7 +97,7 @@ class Session:
             gc.collect()  # garbage of the checkpoint's reading refers to all of its weights
             give_back_memory()
         generator = build(kind, dict(settings=settings, source=task.source_dictionary) | extra)
-        self.chosen = settings
+        self.settings = settings
         self.lines.max_source_tokens = (
             None if settings.command.skips_invalid else longest_source(task, models)
         )

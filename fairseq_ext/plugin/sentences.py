@@ -110,7 +110,7 @@ class Sentences:
         if isinstance(bpe, SentencepiecePair):
             bpe.word = self.language_word
         # lines are checked (input.py), phrases are not; calls may add phrases to any run
-        if bpe is not None and (self.constrained or self.task.session.chosen is None):
+        if bpe is not None and (self.constrained or self.task.session.command is None):
             bpe.encode = functools.partial(encode_valid, bpe.encode)
 
     @functools.cached_property
@@ -202,7 +202,7 @@ class Sentences:
         """Return the source of the constraints of the command's files, which are read in the first
         call; the command's tokenizer and bpe segment their text."""
         if self.source is None:
-            settings: Settings = self.task.session.chosen
+            settings: Settings = self.task.session.settings
             flags, avoid = settings.get(ConstraintFlags), settings.get(AvoidFlags)
             case, glossary = flags.constraint_case, None
             if path := settings.get(GlossaryFlags).glossary:

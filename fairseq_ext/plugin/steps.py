@@ -42,8 +42,8 @@ from fairseq_ext.search.strategies.select.dba import DBAFlags
 from fairseq_ext.search.strategies.stop.early import LengthRetry
 
 D = TypeVar("D")
-Found = list[Hypothesis]
-Result = tuple[Pool, int, Found]  # of a search: the pool, the sentence in it, its hypotheses
+Hypotheses = list[Hypothesis]
+Result = tuple[Pool, int, Hypotheses]  # of a search: the pool, the sentence in it, its hypotheses
 
 
 class Steps(list[Driver]):
@@ -196,7 +196,10 @@ class SentenceSteps:
     def __init__(self, generator: Any, pool_of: Callable[[Request], Pool]):
         self.generator, self.pool_of = generator, pool_of
         self.shorter: LengthRetry | None = generator.steps.find(LengthRetry)
-        self.after = {LengthRetry: self.shortened, GlossaryPlacement: self.with_terms}
+        self.leaves: dict[type, Callable[..., Result | None]] = {
+            LengthRetry: self.shortened,
+            GlossaryPlacement: self.with_terms,
+        }
 
     def entry(self, number: int, request: Request, nbest: int) -> RequestEntry:
         """Return the entry of a request that is `prepared`, with which its first search begins."""
@@ -218,15 +221,16 @@ class SentenceSteps:
     ) -> list[Hypothesis] | None:
         """Return the hypotheses of a sentence, with their outcomes, after a search has found these;
         None if the entry is to be searched again, as it is now."""
-        result: Result | None = pool, sentence, found
+        result = pool, sentence, found
         for step in self.generator.steps:
-            if (after := self.after.get(type(step))) is not None:
-                if (result := after(step, entry, *result)) is None:
+            if (leaves := self.leaves.get(type(step))) is not None:
+                if (left := leaves(step, entry, *result)) is None:
                     return None
+                result = left
         return self.generator.answer(*result)
 
     def shortened(
-        self, step: LengthRetry, entry: RequestEntry, pool: Pool, sentence: int, found: Found
+        self, step: LengthRetry, entry: RequestEntry, pool: Pool, sentence: int, found: Hypotheses
     ) -> Result | None:
         """Return what LengthRetry leaves of a search, which may be its second one."""
         if entry.room is not None:
@@ -236,7 +240,12 @@ class SentenceSteps:
         return (pool, sentence, found) if entry.room is None else None
 
     def with_terms(
-        self, step: GlossaryPlacement, entry: RequestEntry, pool: Pool, sentence: int, found: Found
+        self,
+        step: GlossaryPlacement,
+        entry: RequestEntry,
+        pool: Pool,
+        sentence: int,
+        found: Hypotheses,
     ) -> Result | None:
         """Return what GlossaryPlacement leaves of a search: drafts get their terms."""
         constraints = entry.request.all_constraints

@@ -72,7 +72,7 @@ class Both:
         )
         # as in a command with --constraints, none of whose lines names a phrase
         session = loaded.task.session
-        session.chosen = replace(session.chosen, has_typed=True)
+        session.settings = replace(session.settings, has_typed=True)
         return loaded
 
     def compare(self, ours: Loaded, count: int, equal: bool) -> None:
