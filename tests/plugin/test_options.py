@@ -1,36 +1,34 @@
 """Flags: each once, with fairseq's own behaviour as default; wrong combinations refused; the
-signature says what differs."""
+signature says what differs; plain dataclasses of flags mean what fairseq's kind of them means."""
+
+from __future__ import annotations
 
 import re
 from argparse import ArgumentParser
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, make_dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Optional
+from typing import List, Literal, Optional  # noqa: UP035
 
 import pytest
 import torch
-from fairseq.dataclass import FairseqDataclass
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.dataclass.configs import GenerationConfig
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from models import batch, build, generators, run, task
+from omegaconf import OmegaConf
 
 from fairseq_ext import UsageError
 from fairseq_ext.plugin import options
+from fairseq_ext.plugin.flags_dataclass import fairseq_fields, flags_dataclass
 from fairseq_ext.plugin.options import read_settings
 from fairseq_ext.plugin.tasks import Flags
 from fairseq_ext.search import checks, registry
 from fairseq_ext.search.registry import CAPABILITIES, POINTS, PRUNERS, STRATEGIES
 from fairseq_ext.search.settings import Generation, Settings
 
-NEUTRAL = {
-    "select": "topk",
-    "stop": "count",
-    "schedule": "batch",
-    "softmax": "full",
-    "decoding": "beam",
-}
+NEUTRAL = dict(select="topk", stop="count", schedule="batch", softmax="full", decoding="beam")
 
 
 @dataclass
@@ -118,62 +116,47 @@ def test_every_flag_of_ours_says_its_default():
         )
 
 
-def test_chosen_names_what_is_switched_on(made_up):
-    assert [
-        s.name
-        for s in registry.non_default_strategies(Settings({"stop": "patient", "trim_below": 0.1}))
-    ] == ["patient", "trim"]
-
-
 @pytest.mark.parametrize(
-    "ours, stock, sentence",
+    ("given", "sentence"),
     [
+        ({}, None),
+        ({"stop": "patient"}, None),
+        ({"stop": "patient", "patient_steps": 5}, None),
+        ({"trim_below": 0.5}, None),
+        ({"match_source_len": True}, None),  # stock's searches alone
+        ({"diversity_rate": 0.5}, None),
         (
-            {"stop": "patient"},
-            {"match_source_len": True},
+            {"stop": "patient", "match_source_len": True},
             "--match-source-len replaces beam search, so --stop patient cannot work with it",
         ),
         (
-            {"trim_below": 0.1},
-            {"diversity_rate": 0.5},
+            {"trim_below": 0.1, "diversity_rate": 0.5},
             "--diversity-rate replaces beam search, so --prune-trim cannot",
         ),
         (
             {"patient_steps": 5},
-            {},
             "--patient-steps belongs to --stop patient, which is not switched on: add it or leave",
         ),
-        ({"stop": "patient"}, {"beam": 1}, "--stop patient needs --beam 2 or more"),
+        ({"stop": "patient", "beam": 1}, "--stop patient needs --beam 2 or more"),
         (
             {"stop": "patient", "patient_steps": 0},
-            {},
             "--patient-steps (number of steps) must be 1 to 50, not 0",
         ),
         (
             {"trim_list": ""},
-            {},
             "--trim-list is given without a name: name a file, or leave it out",
         ),
     ],
     ids=str,
 )
-def test_what_cannot_work_is_refused_in_a_sentence(made_up, ours, stock, sentence):
+def test_what_works_is_let_through_and_what_cannot_is_refused_in_a_sentence(
+    made_up, given, sentence
+):
+    if sentence is None:
+        checks.validate(Settings(given))
+        return
     with pytest.raises(UsageError, match=re.escape(sentence)):
-        checks.validate(Settings({**ours, **stock}))
-
-
-@pytest.mark.parametrize(
-    "ours",
-    [{}, {"stop": "patient"}, {"stop": "patient", "patient_steps": 5}, {"trim_below": 0.5}],
-    ids=str,
-)
-def test_what_works_is_let_through(made_up, ours):
-    checks.validate(Settings(ours))
-
-
-@pytest.mark.parametrize("stock", [{"match_source_len": True}, {"diversity_rate": 0.5}], ids=str)
-def test_stock_searches_alone_are_let_through(stock):
-    checks.validate(Settings(stock))
+        checks.validate(Settings(given))
 
 
 def test_signature_says_every_plug_point_and_what_differs(made_up):
@@ -183,6 +166,8 @@ def test_signature_says_every_plug_point_and_what_differs(made_up):
         "backend:fairseq"
     )
     changed = Settings({"stop": "patient", "patient_steps": 5, "trim_below": 0.1})
+    names = [each.name for each in registry.non_default_strategies(changed)]
+    assert names == ["patient", "trim"]
     reported = options.signature(changed, "fairseq")
     assert "|stop:patient,patient_steps=5|" in reported and "|prune:trim_below=0.1|" in reported
 
@@ -307,12 +292,139 @@ def test_every_capability_is_needed_and_denied():
         {c for s in everything for c in kind(s)} for kind in (lambda s: s.needs, lambda s: s.denies)
     )
     # denied by models, by constraints and by tasks (plugin/stock.py), not by a flag
-    by_models = {
-        "one model",
-        "output layer",
-        "no constraints",
-        "source sentence",
-        "source tokens",
-        "divisible batches",
-    }
+    by_models = {"one model", "output layer", "no constraints", "source sentence"}
+    by_models |= {"source tokens", "divisible batches"}
     assert needed - by_models == denied - by_models == set(CAPABILITIES) - by_models
+
+
+# ---- Plain dataclasses of flags, which plugin/flags_dataclass.py makes fairseq's kind of
+
+
+@dataclass
+class Common:
+    """Under the future import, as this whole file is."""
+
+    shape: Literal["flat", "deep"] = field(
+        default="flat", metadata={"help": "the shape (default: flat)"}
+    )
+    loud: bool = field(default=False, metadata={"help": "loud or not (default: off)"})
+
+
+@dataclass
+class Special(Common):
+    limit: float | None = field(
+        default=None, metadata={"help": "a limit (default: none)", "range": (0, 1, "share")}
+    )
+    mode: Optional[Literal["one", "two"]] = None  # noqa: UP045
+    sizes: list[int] = field(default_factory=lambda: [1, 2])
+    names: list[str] | None = None
+
+
+@dataclass
+class SpecialOfFairseq(FairseqDataclass):
+    """The same in fairseq's own words."""
+
+    shape: ChoiceEnum(["flat", "deep"]) = field(  # type: ignore[valid-type]
+        default="flat", metadata={"help": "the shape (default: flat)"}
+    )
+    loud: bool = field(default=False, metadata={"help": "loud or not (default: off)"})
+    limit: Optional[float] = field(  # noqa: UP045
+        default=None, metadata={"help": "a limit (default: none)", "range": (0, 1, "share")}
+    )
+    mode: Optional[ChoiceEnum(["one", "two"])] = None  # type: ignore[valid-type]  # noqa: UP045
+    sizes: List[int] = field(default_factory=lambda: [1, 2])  # noqa: UP006
+    names: Optional[List[str]] = None  # noqa: UP006, UP045
+
+
+TYPES = {  # what fairseq reads there, as the annotations above are postponed
+    "shape": ChoiceEnum(["flat", "deep"]),
+    "loud": bool,
+    "limit": Optional[float],  # noqa: UP045
+    "mode": Optional[ChoiceEnum(["one", "two"])],  # noqa: UP045
+    "sizes": List[int],  # noqa: UP006
+    "names": Optional[List[str]],  # noqa: UP006, UP045
+}
+
+
+def fairseq_dataclass(kind: type) -> type:
+    """fairseq's kind of a dataclass of flags, as `flags_dataclass` makes it of all of them."""
+    return make_dataclass(kind.__name__, fairseq_fields(kind).values(), bases=(FairseqDataclass,))
+
+
+def parser_of(kind: type) -> ArgumentParser:
+    parser = ArgumentParser(prog="command", add_help=False)
+    gen_parser_from_dataclass(parser, kind())
+    return parser
+
+
+def actions_of(kind: type) -> list[tuple]:
+    """Everything that a command takes in."""
+    names = "option_strings dest default choices help nargs".split()
+    return [
+        (type(a), *(getattr(a, name) for name in names), getattr(a.type, "__name__", None))
+        for a in parser_of(kind)._actions
+    ]
+
+
+def test_plain_flags_are_read_as_fairseqs_own_are():
+    ours, own = fairseq_dataclass(Special), fairseq_dataclass(SpecialOfFairseq)
+    for kind in (ours, own):
+        assert [each.name for each in fields(kind)] == ["_name", *TYPES]
+        assert [str(each.type) for each in fields(kind)[1:]] == [*map(str, TYPES.values())]
+    assert actions_of(ours) == actions_of(own)
+    assert parser_of(ours).format_help() == parser_of(own).format_help()
+    assert [each.metadata for each in fields(ours)[1:]] == [
+        each.metadata for each in fields(Special)
+    ]
+
+
+def test_plain_flags_are_configured_as_fairseqs_own_are():
+    kinds = fairseq_dataclass(Special), fairseq_dataclass(SpecialOfFairseq)
+    ours, own = map(OmegaConf.structured, kinds)
+    assert OmegaConf.to_yaml(ours) == OmegaConf.to_yaml(own)
+    for each in (ours, own):
+        each.shape, each.limit, each.sizes = "deep", 1, [3]
+        with pytest.raises(Exception, match="Invalid value 'round'"):
+            each.shape = "round"
+    assert str(ours.shape) == str(own.shape) == "deep" and ours.limit == own.limit == 1.0
+
+
+@dataclass
+class Both(Common, FairseqDataclass):
+    """Plain flags below fairseq's kind."""
+
+    more: int = 1
+
+
+def test_plain_flags_below_fairseqs_kind_are_read_too():
+    given = parser_of(fairseq_dataclass(Both)).parse_args("--shape deep --more 3".split())
+    assert vars(given) == {"shape": "deep", "loud": False, "more": 3}
+
+
+@dataclass
+class TwoKinds:
+    size: int | str = 1
+
+
+@dataclass
+class Numbers:
+    size: Literal[1, 2] = 1
+
+
+@dataclass
+class NotThere:
+    size: Absent = 1  # type: ignore[name-defined]  # noqa: F821
+
+
+@pytest.mark.parametrize("kind", [TwoKinds, Numbers, NotThere], ids=lambda kind: kind.__name__)
+def test_a_type_that_fairseq_has_no_form_for_is_reported(kind):
+    reported = f"test_options.py: fairseq cannot read a type of {kind.__name__} .*: use int, float"
+    with pytest.raises(UsageError, match=reported):
+        fairseq_dataclass(kind)
+
+
+def test_the_flags_of_this_package_are_plain():
+    kinds = {s.flags for s in registry.all_strategies()}
+    inside = [kind for kind in kinds if kind.__module__.startswith("fairseq_ext.")]
+    assert inside and not [kind for kind in inside if issubclass(kind, FairseqDataclass)]
+    assert issubclass(flags_dataclass(), FairseqDataclass)

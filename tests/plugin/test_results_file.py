@@ -1,44 +1,48 @@
-"""--results-file and --resume: what was done is never done again, and the output is that
-of an undisturbed run."""
+"""--results-file and --resume: what was done is never done again, and the output is that of an
+undisturbed run of the same search; and --stats-file, which is whole or as it was."""
 
 import contextlib
 import json
 import os
 import re
 import resource
+import shutil
 import signal
 import time
 
+import conftest
 import pytest
 import torch
 from demo_model import MODEL, OURS
 from forked import Child, command, in_fork, interactive_forked, interactive_main
 from models import build, generators
 from sizes import drawn, part_of
+from test_cli import generate as tiny_generate
+from test_cli import sentence
 
 from fairseq_ext import UsageError
-from fairseq_ext.plugin.results import Result, ResultsFile, checksum
+from fairseq_ext.core.stats import Stats
+from fairseq_ext.plugin import results as of_results
+from fairseq_ext.plugin.results import Result, ResultsFile, StatsFile, checksum
 from fairseq_ext.plugin.run import run_key
 from fairseq_ext.search.finished import Hypothesis
 
-FLAGS = [
-    "--user-dir",
-    "fairseq_ext",
-    "--task",
-    "translation_ext",
-    "--beam",
-    3,
-    "--nbest",
-    2,
-    "--cpu",
-    "--no-progress-bar",
-]
-STREAM = ["--schedule", "stream", "--stream-width", 3]
+EXT = "--user-dir fairseq_ext --task translation_ext --cpu --no-progress-bar".split()
+FLAGS = [*EXT, "--beam", 3, "--nbest", 2]
+STREAM = "--schedule stream --stream-width 3".split()
 
 
-def generate(tiny, *flags, **keywords):
-    arguments = [tiny / "data", "--path", tiny / "model.pt", "--gen-subset", "test", *FLAGS, *flags]
-    return command("fairseq-generate", *arguments, **keywords)
+def generate(tiny, *flags, data=None, **keywords):
+    where = [data or tiny / "data", "--path", tiny / "model.pt", "--gen-subset", "test"]
+    return command("fairseq-generate", *where, *FLAGS, *flags, **keywords)
+
+
+def refused(tiny, path, *flags, data=None) -> str:
+    """What --resume says of another search, or of a file that it cannot read."""
+    before = path.read_bytes()
+    done = generate(tiny, "--results-file", path, "--resume", *flags, data=data, check=False)
+    assert done.returncode != 0 and "H-" not in done.stdout and path.read_bytes() == before
+    return done.stderr
 
 
 def opened(path, resume=False, made_from=None) -> ResultsFile:
@@ -83,10 +87,8 @@ def test_a_run_cut_short_anywhere_ends_with_the_same_output(tiny, tmp_path, flag
     }
     assert {r["id"]: r["text"] for r in records(path)[1:]} == best
     content = path.read_bytes()
-    # within a line, after one
-    for cut in (len(content) // 2, content.index(b"\n", len(content) // 3) + 1)[
-        : 2 if flags else 1
-    ]:
+    within, after = len(content) // 2, content.index(b"\n", len(content) // 3) + 1
+    for cut in (within, after)[: 2 if flags else 1]:
         path.write_bytes(content[:cut])
         again = generate(tiny, *flags, "--results-file", path, "--resume", "--stats-file", stats)
         assert agree(expected, results(again.stdout))
@@ -99,44 +101,28 @@ def test_a_run_goes_on_with_another_schedule(tiny, tmp_path):
     path = tmp_path / "results.jsonl"
     expected = results(generate(tiny, *STREAM, "--results-file", path).stdout)
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:6]))
-    for flags in (
-        ["--schedule", "stream", "--stream-rows", "7"],
-        ["--schedule", "batch", "--batch-size", "2"],
-    ):
-        assert agree(
-            expected, results(generate(tiny, *flags, "--results-file", path, "--resume").stdout)
-        )
+    for flags in ("--schedule stream --stream-rows 7", "--schedule batch --batch-size 2"):
+        again = generate(tiny, *flags.split(), "--results-file", path, "--resume")
+        assert agree(expected, results(again.stdout))
     assert sorted(r["id"] for r in records(path)[1:]) == list(range(11))
 
 
 def test_killed_and_resumed_gives_the_same_file(tiny, tmp_path):
     lines = (tiny / "test.de").read_text() * 60
     path = tmp_path / "results.jsonl"
-    arguments = [
-        "fairseq-interactive",
-        str(tiny / "data"),
-        "--path",
-        str(tiny / "model.pt"),
-        *map(str, FLAGS + STREAM),
-        "--buffer-size",
-        "200",
-        "--results-file",
-        str(path),
-    ]
-    (tmp_path / "lines").write_text(lines)
+    where = ["fairseq-interactive", tiny / "data", "--path", tiny / "model.pt"]
+    arguments = [*where, *FLAGS, *STREAM, "--buffer-size", 200, "--results-file", path]
     kills, most = 0, len(part_of(3, 1))
+
+    def size() -> int:
+        return path.stat().st_size if path.exists() else 0
+
     for _ in range(30):
-        resume = ["--resume"] if path.exists() else []
-        with open(tmp_path / "lines") as stdin, open(tmp_path / "out", "w") as out:
-            run = Child(
-                interactive_main, [*arguments, *resume], stdin=stdin.fileno(), stdout=out.fileno()
-            )
-            before = path.stat().st_size if path.exists() else 0
-            while (
-                run.is_alive()
-                and kills < most
-                and (path.stat().st_size if path.exists() else 0) < before + 20_000
-            ):
+        argv = [*map(str, arguments), *["--resume"] * path.exists()]
+        with open(tmp_path / "out", "w") as out:
+            run = Child(interactive_main, argv, stdin=lines.encode(), stdout=out.fileno())
+            before = size()
+            while run.is_alive() and kills < most and size() < before + 20_000:
                 time.sleep(0.01)
             if run.is_alive() and kills < most:
                 os.kill(run.pid, signal.SIGKILL)
@@ -191,9 +177,6 @@ def test_files_that_cannot_be_continued_are_refused(tmp_path):
     again.close()
     with pytest.raises(UsageError, match="is a directory"):
         opened(tmp_path, True)
-    path.write_text("no json\n{}\n")
-    with pytest.raises(UsageError, match="line 1, is not a line of a results file"):
-        opened(path, True)
     with pytest.raises(UsageError, match="cannot be written"):
         opened(tmp_path / "nowhere" / "x")
 
@@ -258,28 +241,16 @@ def test_what_a_results_file_cannot_hold_is_refused(stock, tmp_path):
 def test_what_results_depend_on_is_in_the_key():
     """The same search again has the same key, with another schedule as well; another beam, length
     penalty, pruning or model has not."""
-    model, other = build("transformer", 1), build("transformer", 2)
 
-    def key(model, flags=None, **stock):
-        return run_key(generators([model], flags or {}, **stock).ours, [model])
+    def key(flags=(), seed=1, **stock):
+        model = build("transformer", seed)
+        return run_key(generators([model], dict(flags), **{"beam": 3, **stock}).ours, [model])
 
-    same = key(model, beam=3)
-    assert (
-        same
-        == key(build("transformer", 1), beam=3)
-        == key(model, {"schedule": "stream", "stream_width": 9}, beam=3)
-    )
-    differences = [
-        ({}, {"beam": 4}),
-        ({}, {"beam": 3, "lenpen": 0.5}),
-        ({}, {"beam": 3, "nbest": 2}),
-        ({"stop": "first"}, {"beam": 3}),
-    ]
-    for flags, stock in differences:
-        assert key(model, flags, **stock) != same
-    assert {name for name, value in key(other, beam=3).items() if value != same[name]} == {
-        "the model"
-    }
+    same = key()
+    assert same == key() == key({"schedule": "stream", "stream_width": 9})
+    for other in (key(beam=4), key(lenpen=0.5), key(nbest=2), key({"stop": "first"})):
+        assert other != same
+    assert {name for name, value in key(seed=2).items() if value != same[name]} == {"the model"}
 
 
 def test_a_resumed_run_reports_the_same_as_the_first(tmp_path):
@@ -315,3 +286,117 @@ def test_a_resumed_run_reports_the_same_as_the_first(tmp_path):
     assert said and said == re.findall(r"constraints not met: .*", again.stderr)
     assert report.read_text(encoding="utf-8") == written and records(path) == kept
     assert results(again.stdout) == results(first.stdout)
+
+
+# ---- --resume goes on with the same search alone
+
+COUNTS = "".join(f"en{i} {n}\n" for i, n in enumerate(range(100, 70, -1)))
+TABLE = "".join(f"de{i} en{i} 0.5\n" for i in range(30))
+NAMED = {  # flag -> content, another content, flags next to it
+    "--avoid-file": ("en3\n", "en4\n", ""),
+    "--glossary": ("de3\ten3\n", "de3\ten4\n", ""),
+    "--constraints-file": ("\n" * 10 + "en1\n", "\n" * 10 + "en2\n", ""),
+    "--shortlist-counts": (
+        COUNTS,
+        COUNTS.replace("en1 99", "en1 9"),
+        "--softmax top --shortlist-top 10",
+    ),
+    "--shortlist-file": (
+        TABLE,
+        TABLE.replace("de1 en1", "de1 en2"),
+        "--softmax lexical --shortlist-top 10 --shortlist-words 1",
+    ),
+    "--draft-file": (
+        "en1 en2\n" * 11,
+        "en1 en3\n" * 11,
+        "--decoding jacobi --beam 1 --nbest 1",
+    ),
+}
+
+
+@drawn(1)
+@pytest.mark.parametrize("flag", NAMED)
+def test_a_file_with_another_content_is_refused_by_its_flag(tiny, tmp_path, flag):
+    content, other, next_to = NAMED[flag]
+    path, file, copy = tmp_path / "results.jsonl", tmp_path / "named", tmp_path / "copy"
+    file.write_text(content)
+    generate(tiny, "--results-file", path, *next_to.split(), flag, file)
+    before = path.read_bytes()
+    file.write_text(other)
+    said = refused(tiny, path, *next_to.split(), flag, file)
+    assert f"has results of another search, which differs in {flag} (" in said
+    copy.write_text(content)  # the name is nothing
+    generate(tiny, "--results-file", path, *next_to.split(), flag, copy, "--resume")
+    assert path.read_bytes() == before
+
+
+def test_another_beam_and_another_dictionary_are_reported(tiny, tmp_path):
+    path, data = tmp_path / "results.jsonl", tmp_path / "data"
+    generate(tiny, "--results-file", path)
+    assert "differs in --beam (3 there, 4 now): use" in refused(tiny, path, "--beam", 4)
+    shutil.copytree(tiny / "data", data)
+    words = (data / "dict.en.txt").read_text().splitlines(keepends=True)
+    # as many words, in another order
+    (data / "dict.en.txt").write_text("".join([words[1], words[0], *words[2:]]))
+    assert "differs in the target dictionary (" in refused(tiny, path, data=data)
+
+
+CHANGES = {
+    "changed": (3, lambda line: line.replace(b"en", b"eN", 1)),
+    "foreign": (2, lambda line: b'{"id": 0, "source": "x", "text": "a", "hypotheses": []}\n'),
+    "deep": (4, lambda line: b"[" * 100_000 + b"\n"),
+    "another file": (1, lambda line: b"a text of mine\n"),
+}
+
+
+@drawn(2)
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_line_that_was_changed_is_reported_by_its_number(tiny, tmp_path, change):
+    path, (line, by) = tmp_path / "results.jsonl", CHANGES[change]
+    generate(tiny, "--results-file", path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert all(json.loads(each)["sha256"] for each in lines)
+    lines[line - 1] = by(lines[line - 1])
+    path.write_bytes(b"".join(lines))
+    assert (
+        f"{path}, line {line}, is not a line of a results file, because its content is not what "
+        "was written: name another --results-file"
+    ) in refused(tiny, path)
+
+
+# ---- --stats-file
+
+
+def test_the_file_of_counts_follows_the_run(tmp_path, monkeypatch):
+    path, stats = tmp_path / "stats.json", Stats()
+    file = StatsFile(str(path), stats)
+    stats.sentences = 3
+    file.write_occasionally()
+    assert json.loads(path.read_text())["sentences"] == 0  # too soon
+    monkeypatch.setattr(of_results, "SECONDS_BETWEEN_WRITES", 0.0)
+    file.write_occasionally()
+    assert json.loads(path.read_text())["sentences"] == 3
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
+    (tmp_path / "later").mkdir()
+    file = StatsFile(str(tmp_path / "later" / "stats.json"), Stats())
+    shutil.rmtree(tmp_path / "later")
+    monkeypatch.setattr(of_results, "SECONDS_BETWEEN_WRITES", 0.0)
+    file.write_occasionally()  # there may be room at the end
+    for write in (file.write, lambda: StatsFile(str(tmp_path / "later" / "stats.json"), Stats())):
+        with pytest.raises(UsageError, match="--stats-file .* cannot be written .No such file"):
+            write()
+
+
+@pytest.mark.parametrize(("place", "status"), [("/dev/full", 1), ("/dev/stdout", 0)])
+def test_the_counts_of_a_run_are_written_once_or_it_says_so_at_its_end(tiny, place, status):
+    """/dev/full takes nothing: the translations are printed, and the status is 1."""
+    run = command if status else conftest.command  # whose output is a pipe
+    done = tiny_generate(tiny, *EXT, "--stats-file", place, run=run, check=False)
+    assert done.returncode == status and done.stdout.count("H-") == 11
+    assert done.stdout.count('"sentences": 11') == done.stdout.count('"sentences"') == 1 - status
+    assert not status or sentence(done) == (
+        "error: --stats-file /dev/full cannot be written (No space left on device): make room, "
+        "or name another file"
+    )

@@ -12,42 +12,21 @@ import pytest
 import torch
 from fairseq.data import Dictionary
 from fairseq_cli.train import cli_main as train
-from forked import (
-    forked,
-    generate,
-    generate_forked,
-    inside,
-    interactive_forked,
-    interactive_main,
-    succeeded,
-)
-from plugin.test_tasks_cli import rows, same_rows
+from forked import forked, generate, inside, interactive_forked, interactive_main, succeeded
+from plugin.test_tasks_cli import generated, no_worse, refused, rows, same_rows
 from sizes import drawn
-from task_models import ONCE, WORDS, sharpen
+from task_models import ONCE, SIZES, WORDS, sharpen
 
 from fairseq_ext import Translator, UsageError
 
 FEATURES = 8
 
 
-SIZE = [
-    f"--{side}-{what}={n}"
-    for side in ("encoder", "decoder")
-    for what, n in {"embed-dim": 16, "ffn-embed-dim": 16, "layers": 1, "attention-heads": 2}.items()
-]
-
-
 MODEL = [
-    "--arch",
-    "s2t_transformer",
-    *SIZE,
-    "--conv-channels=16",
-    "--conv-kernel-sizes=5,5",
-    "--max-source-positions=200",
-    "--max-target-positions=40",
+    *"--arch s2t_transformer --conv-channels=16 --conv-kernel-sizes=5,5".split(),
+    *"--max-source-positions=200 --max-target-positions=40".split(),
+    *(f"--{side}-{what}={n}" for side in ("encoder", "decoder") for what, n in SIZES.items()),
 ]
-
-
 TAG = "<lang:en>"
 
 
@@ -58,21 +37,20 @@ class Speech:
     root: Path
     tagged: bool  # targets start with the tag of their language
 
-    def arguments(self, task: str) -> list[Any]:
-        """Of fairseq-generate and fairseq-interactive, without a strategy."""
-        search = ["--cpu", "--max-len-b", 12, "--max-source-positions", 200]
+    def arguments(self, end: str = "") -> list[Any]:
+        """Of fairseq-generate and fairseq-interactive, without a strategy; end: of the task."""
+        model = ["--config-yaml", "config.yaml", "--path", self.root / "saved/checkpoint_last.pt"]
+        search = "--cpu --max-len-b 12 --max-source-positions 200".split()
         forced = ["--prefix-size", 1] if self.tagged else []
-        return [
-            self.root,
-            "--task",
-            task,
-            "--config-yaml",
-            "config.yaml",
-            "--path",
-            self.root / "saved" / "checkpoint_last.pt",
-            *search,
-            *forced,
-        ]
+        return [self.root, "--task", f"speech_to_text{end}", *model, *search, *forced]
+
+    @property
+    def stock(self) -> list[Any]:
+        return self.arguments()
+
+    @property
+    def ours(self) -> list[Any]:
+        return self.arguments("_ext")
 
     def files(self) -> list[str]:
         """Feature files of the test set, as fairseq-interactive reads them."""
@@ -99,38 +77,17 @@ def make(root: Path, tagged: bool) -> Speech:
         lines = ["id\taudio\tn_frames\ttgt_text\tspeaker\ttgt_lang"]
         for i in range(count):
             frames = chance.randint(9, 60)
-            np.save(
-                root / f"{split}-{i}.npy",
-                noise.standard_normal((frames, FEATURES)).astype(np.float32),
-            )
+            features = noise.standard_normal((frames, FEATURES)).astype(np.float32)
+            np.save(root / f"{split}-{i}.npy", features)
             text = " ".join(f"w{chance.randrange(WORDS)}" for _ in range(chance.randint(1, 6)))
             lines.append(f"{i}\t{root}/{split}-{i}.npy\t{frames}\t{text}\tme\ten")
         (root / f"{split}.tsv").write_text("\n".join(lines) + "\n")
     loss = ["--criterion", "label_smoothed_cross_entropy", *["--ignore-prefix-size=1"] * tagged]
-    task = [
-        "--task",
-        "speech_to_text",
-        "--config-yaml",
-        "config.yaml",
-        "--train-subset",
-        "train",
-        "--valid-subset",
-        "dev",
-    ]
+    task = "--task speech_to_text --config-yaml config.yaml".split()
+    task += "--train-subset train --valid-subset dev --save-dir".split()
+    arguments = ["fairseq-train", root, *MODEL, *loss, *ONCE, *task, root / "saved"]
     with inside(root):
-        succeeded(
-            forked(
-                train,
-                "fairseq-train",
-                root,
-                *task,
-                *MODEL,
-                *loss,
-                *ONCE,
-                "--save-dir",
-                root / "saved",
-            )
-        )
+        succeeded(forked(train, *arguments))
     sharpen(root / "saved" / "checkpoint_last.pt")
     louder(root / "saved" / "checkpoint_last.pt")
     return Speech(root, tagged)
@@ -167,160 +124,94 @@ def speech(request) -> Speech:
 @pytest.mark.parametrize("beam", [1, 5])
 def test_generate_equals_stock(speech, beam):
     search = ["--beam", beam, "--batch-size", 4]
-    stock = generate_forked(*speech.arguments("speech_to_text"), *search).stdout
+    stock = generated(speech.stock, *search)
     assert len({tuple(row[2:]) for row in rows(stock, "H")}) > 1  # the speech matters
-    same_rows(stock, generate_forked(*speech.arguments("speech_to_text_ext"), *search).stdout)
+    same_rows(stock, generated(speech.ours, *search))
 
 
 @drawn(1)
 def test_a_stream_equals_one_sentence_at_a_time(speech):
     """Its encoder's convolutions see padding, so a stream encodes each sentence as it is."""
-    stock = generate_forked(
-        *speech.arguments("speech_to_text"), "--beam", 3, "--batch-size", 1
-    ).stdout
-    stream = ["--schedule", "stream", "--stream-width", 3]
+    stock = generated(speech.stock, *"--beam 3 --batch-size 1".split())
     for backend in ("transformer", "fairseq"):
-        search = ["--beam", 3, "--decoder-backend", backend, *stream]
-        same_rows(stock, generate_forked(*speech.arguments("speech_to_text_ext"), *search).stdout)
+        search = "--beam 3 --schedule stream --stream-width 3 --decoder-backend".split()
+        same_rows(stock, generated(speech.ours, *search, backend))
 
 
 def test_a_run_that_goes_on_gives_what_one_run_gives(plain, tmp_path):
-    search = [
-        *plain.arguments("speech_to_text_ext"),
-        "--beam",
-        3,
-        "--batch-size",
-        4,
-        "--results-file",
-        tmp_path / "results.jsonl",
-    ]
-    whole = generate_forked(*search).stdout
-    lines = (tmp_path / "results.jsonl").read_text().splitlines(keepends=True)
+    path = tmp_path / "results.jsonl"
+    search = [*"--beam 3 --batch-size 4 --results-file".split(), path]
+    whole = generated(plain.ours, *search)
+    lines = path.read_text().splitlines(keepends=True)
     assert len(lines) == 7
-    (tmp_path / "results.jsonl").write_text("".join(lines[:3]))  # two sentences are done
-    same_rows(whole, generate_forked(*search, "--resume").stdout)
-    assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 7
+    path.write_text("".join(lines[:3]))  # two sentences are done
+    same_rows(whole, generated(plain.ours, *search, "--resume"))
+    assert len(path.read_text().splitlines()) == 7
 
 
 def test_interactive_equals_stock_and_meets_what_is_typed(plain):
-    search = ["--beam", 5, "--buffer-size", 6, "--batch-size", 6]
+    search = "--beam 5 --buffer-size 6 --batch-size 6".split()
     files = plain.files()
-    stock = interactive_forked(
-        "\n".join(files) + "\n", *plain.arguments("speech_to_text"), *search
-    ).stdout
-    same_rows(
-        stock,
-        interactive_forked(
-            "\n".join(files) + "\n", *plain.arguments("speech_to_text_ext"), *search
-        ).stdout,
+    text = "\n".join(files) + "\n"
+    stock, ours = (
+        interactive_forked(text, *arguments, *search).stdout
+        for arguments in (plain.stock, plain.ours)
     )
+    same_rows(stock, ours)
     typed = "".join(f"{file}\tw{20 + i} w3\n" for i, file in enumerate(files))
     search += ["--constraints", "unordered"]
-    found = rows(
-        interactive_forked(typed, *plain.arguments("speech_to_text_ext"), *search).stdout, "H"
-    )
+    found = rows(interactive_forked(typed, *plain.ours, *search).stdout, "H")
     assert len(found) == len(files)
     for number, (_, _, words) in enumerate(found):
         assert f"w{20 + number} w3" in words
 
 
 def test_constraints_hold_behind_the_language_tag(tagged, tmp_path):
-    (tmp_path / "phrases").write_text("".join(f"w{10 + i} w2\n" for i in range(6)))
-    search = [
-        "--beam",
-        5,
-        "--batch-size",
-        4,
-        "--constraints-file",
-        tmp_path / "phrases",
-        "--stats-file",
-        tmp_path / "stats.json",
-    ]
-    out = generate_forked(*tagged.arguments("speech_to_text_ext"), *search).stdout
+    phrases, stats = tmp_path / "phrases", tmp_path / "stats.json"
+    phrases.write_text("".join(f"w{10 + i} w2\n" for i in range(6)))
+    search = "--beam 5 --batch-size 4".split()
+    out = generated(tagged.ours, *search, constraints=phrases, stats=stats)
     for number, (_, _, words) in enumerate(rows(out, "H")):
         assert f"w{10 + number} w2" in words and TAG not in words
-    assert json.loads((tmp_path / "stats.json").read_text())["constraints"] == {
-        "given": 6,
-        "met": 6,
-        "unmet": [],
-    }
+    met = {"given": 6, "met": 6, "unmet": []}
+    assert json.loads(stats.read_text())["constraints"] == met
 
 
 def test_optimal_ending_finds_scores_no_worse_and_proves_them(plain, tmp_path):
-    search = [
-        "--beam",
-        3,
-        "--batch-size",
-        4,
-        "--unnormalized",
-        "--stop",
-        "optimal",
-        "--stats-file",
-        tmp_path / "stats.json",
-    ]
-    ours = rows(generate_forked(*plain.arguments("speech_to_text_ext"), *search).stdout, "H")
-    stock = rows(
-        generate_forked(
-            *plain.arguments("speech_to_text"), "--beam", 3, "--batch-size", 4, "--unnormalized"
-        ).stdout,
-        "H",
-    )
-    for theirs, found in zip(stock, ours, strict=True):
-        assert float(found[1]) >= float(theirs[1]) - 2e-4
-    certificates = json.loads((tmp_path / "stats.json").read_text())["certificates"]
-    assert certificates["proved"] >= 1 and certificates["proved"] + certificates["open"] == len(
-        ours
-    )
+    search = "--beam 3 --batch-size 4 --unnormalized".split()
+    stock = generated(plain.stock, *search)
+    assert no_worse(stock, plain.ours, search, tmp_path / "stats.json")["proved"] >= 1
 
 
 @drawn(3)
 @pytest.mark.parametrize(
     "flags, named",
     [
-        (["--softmax", "lexical", "--shortlist-file", "none"], "--softmax lexical"),
-        (["--glossary", "none"], "--glossary"),
-        (["--print-alignment", "hard"], "--print-alignment"),
-        (["--cpu-workers", 2], "--cpu-workers"),
-        (["--beam", 1, "--decoding", "window", "--schedule", "stream"], "--schedule stream"),
+        ("--softmax lexical --shortlist-file none", "--softmax lexical"),
+        ("--glossary none", "--glossary"),
+        ("--print-alignment hard", "--print-alignment"),
+        ("--cpu-workers 2", "--cpu-workers"),
+        ("--beam 1 --decoding window --schedule stream", "--schedule stream"),
     ],
-    ids=str,
 )
 def test_what_needs_words_of_the_source_is_refused(plain, flags, named):
-    done = generate(*plain.arguments("speech_to_text_ext"), *flags)
-    assert done.status == 1
-    (sentence,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert named in sentence and "leave one of the two out" in sentence
+    said = refused(generate(*plain.ours, *flags.split()))
+    assert named in said and "leave one of the two out" in said
 
 
 def test_a_line_that_names_no_file_is_one_sentence(plain):
-    done = forked(
-        interactive_main,
-        "fairseq-interactive",
-        *plain.arguments("speech_to_text_ext"),
-        stdin="nowhere.npy\n",
-    )
-    assert done.status == 1 and "'nowhere.npy' of the input is not a file" in done.stderr
+    words = ["fairseq-interactive", *plain.ours]
+    done = forked(interactive_main, *words, stdin="nowhere.npy\n")
+    assert "'nowhere.npy' of the input is not a file" in refused(done)
 
 
 def test_a_model_whose_translations_begin_with_a_tag_requests_it(tagged):
-    done = generate(*tagged.arguments("speech_to_text_ext"), "--prefix-size", 0)
-    (said,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert (
-        done.status == 1
-        and "begin with the tag of their language (prepend_tgt_lang_tag): add --prefix-size 1"
-        in said
-    )
+    said = "begin with the tag of their language (prepend_tgt_lang_tag): add --prefix-size 1"
+    assert said in refused(generate(*tagged.ours, "--prefix-size", 0))
 
 
 def test_the_python_api_says_that_it_takes_text(plain):
-    with pytest.raises(
-        UsageError, match="takes lines of text, and --task speech_to_text_ext reads speech"
-    ):
-        checkpoint = str(plain.root / "saved" / "checkpoint_last.pt")
-        Translator(
-            checkpoint,
-            str(plain.root),
-            task="speech_to_text_ext",
-            config_yaml="config.yaml",
-            cpu=True,
-        )
+    said = "takes lines of text, and --task speech_to_text_ext reads speech"
+    path, flags = str(plain.root / "saved/checkpoint_last.pt"), {"config_yaml": "config.yaml"}
+    with pytest.raises(UsageError, match=said):
+        Translator(path, str(plain.root), task="speech_to_text_ext", cpu=True, **flags)

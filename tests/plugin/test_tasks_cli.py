@@ -1,15 +1,17 @@
-"""Every task that has a twin, through the real commands: equal to stock without our flags, and
-with constraints that are met."""
+"""Every task that has a twin, those of fairseq's examples/ too once their --user-dir registers
+them, through the real commands: equal to stock without our flags, and with constraints that are
+met."""
 
 import functools
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import task_models
 from corpus_jobs import one_process, records
-from forked import generate, generate_forked, interactive_forked
+from forked import Done, generate, generate_forked, interactive_forked
 from sizes import drawn
 from task_models import Made
 
@@ -22,15 +24,14 @@ from fairseq_ext.search.report import Report
 from fairseq_ext.search.request import Request
 
 LINES = ["w1 w2 w3", "w4", "w5 w6 w7 w8 w9", "w10 w11"]
+TEXT = "".join(line + "\n" for line in LINES)
 # what no folder says
-GIVEN = ["source_lang", "target_lang", "add_data_source_prefix_tags", "max_len_b", "cpu"]
+GIVEN = "source_lang target_lang add_data_source_prefix_tags max_len_b cpu".split()
 # for what differs little from task to task
-FEW = [
-    "translation_multi_simple_epoch",
-    "translation_from_pretrained_bart",
-    "multilingual_translation",
-    "language_modeling",
-]
+FEW = (
+    "translation_multi_simple_epoch translation_from_pretrained_bart multilingual_translation "
+    "language_modeling"
+).split()
 
 
 @pytest.fixture(scope="module")
@@ -65,50 +66,66 @@ def same_rows(expected: str, got: str) -> None:
             )
 
 
+def generated(arguments: list, *flags: object, **files: object) -> str:
+    """What fairseq-generate prints; files: flags that name one."""
+    named = [word for name, path in files.items() for word in (f"--{name}-file", path)]
+    return generate_forked(*arguments, *flags, *named).stdout
+
+
+def no_worse(stock: str, arguments: list, search: list, stats: Path) -> dict:
+    """Optimal ending finds scores that are no worse than stock's; its certificates."""
+    ours = rows(generated(arguments, *search, "--stop", "optimal", stats=stats), "H")
+    theirs = rows(stock, "H")
+    assert all(float(b[1]) >= float(a[1]) - 2e-4 for a, b in zip(theirs, ours, strict=True))
+    certificates = json.loads(stats.read_text())["certificates"]
+    assert certificates["proved"] + certificates["open"] == len(ours)
+    return certificates
+
+
 @drawn(3)
 @pytest.mark.parametrize("beam", [1, 5])
 def test_generate_equals_stock(made, beam):
-    stock = generate_forked(*made.stock, "--beam", beam).stdout
-    same_rows(stock, generate_forked(*made.ours, "--beam", beam).stdout)
+    same_rows(generated(made.stock, "--beam", beam), generated(made.ours, "--beam", beam))
 
 
 @drawn(1)
 def test_a_stream_equals_the_batch(made):
-    stock = generate_forked(*made.stock, "--beam", 3).stdout
-    same_rows(
-        stock,
-        generate_forked(
-            *made.ours, "--beam", 3, "--schedule", "stream", "--stream-width", 3
-        ).stdout,
-    )
+    stream = "--beam 3 --schedule stream --stream-width 3".split()
+    same_rows(generated(made.stock, "--beam", 3), generated(made.ours, *stream))
 
 
 @drawn(1)
-def test_parallel_decoding_equals_greedy(one_of_few):
-    stock = generate_forked(*one_of_few.stock, "--beam", 1).stdout
-    same_rows(stock, generate_forked(*one_of_few.ours, "--beam", 1, "--decoding", "window").stdout)
+@pytest.mark.parametrize("flags", ["--beam 1 --decoding window", "--beam 3 --cpu-workers 2"])
+def test_parallel_decoding_and_workers_equal_stock(one_of_few, flags):
+    stock = generated(one_of_few.stock, *flags.split()[:2])
+    same_rows(stock, generated(one_of_few.ours, *flags.split()))
 
 
 @drawn(1)
 def test_optimal_ending_finds_scores_no_worse(one_of_few, tmp_path):
-    search = ["--beam", 3, "--unnormalized"]
-    stock = rows(generate_forked(*one_of_few.stock, *search).stdout, "H")
-    ours = generate_forked(
-        *one_of_few.ours, *search, "--stop", "optimal", "--stats-file", tmp_path / "stats.json"
-    ).stdout
-    assert all(
-        float(b[1]) >= float(a[1]) - 2e-4 for a, b in zip(stock, rows(ours, "H"), strict=True)
-    )
-    certificates = json.loads((tmp_path / "stats.json").read_text())["certificates"]
-    assert certificates["proved"] + certificates["open"] == len(stock)
+    search = "--beam 3 --unnormalized".split()
+    stock = generated(one_of_few.stock, *search)
+    no_worse(stock, one_of_few.ours, search, tmp_path / "stats.json")
+
+
+@drawn(1)
+@pytest.mark.parametrize("name", task_models.EXAMPLES)
+def test_the_twin_of_an_example_equals_stock_and_meets_constraints(name, tmp_path):
+    made = task_models.make(name, tmp_path)
+    same_rows(generated(made.stock, "--beam", 5), generated(made.ours, "--beam", 5))
+    flags = "--buffer-size 4 --constraints".split()
+    out = interactive_forked("w1 w2 w3\tw20\nw4\tw21\n", *made.ours, *flags).stdout
+    assert [f"w{20 + i}" in words.split() for i, (_, _, words) in enumerate(rows(out, "H"))] == [
+        True,
+        True,
+    ]
 
 
 @drawn(1)
 def test_interactive_equals_stock_and_meets_what_is_typed(made):
-    search = ["--beam", 5, "--buffer-size", 4]
-    text = "".join(line + "\n" for line in LINES)
-    stock = interactive_forked(text, *made.stock, *search).stdout
-    same_rows(stock, interactive_forked(text, *made.ours, *search).stdout)
+    search = "--beam 5 --buffer-size 4".split()
+    stock = interactive_forked(TEXT, *made.stock, *search).stdout
+    same_rows(stock, interactive_forked(TEXT, *made.ours, *search).stdout)
     typed = "".join(f"{line}\tw{20 + i}\n" for i, line in enumerate(LINES))
     out = interactive_forked(typed, *made.ours, *search, "--constraints", "unordered").stdout
     found = rows(out, "H")
@@ -123,26 +140,16 @@ def test_a_prefix_stands_behind_what_the_task_forces(made, tmp_path):
     then what else must be there."""
     lines = [{"prefix": "w7", "constraints": [f"w{20 + i % 10}"]} for i in range(made.sentences)]
     (tmp_path / "wanted.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    search = [
-        "--beam",
-        3,
-        "--constraints-file",
-        tmp_path / "wanted.jsonl",
-        "--stats-file",
-        tmp_path / "stats.json",
-    ]
-    out = generate_forked(*made.ours, *search).stdout
+    stats = tmp_path / "stats.json"
+    out = generated(made.ours, "--beam", 3, constraints=tmp_path / "wanted.jsonl", stats=stats)
     source = {number.partition("-")[2]: words for number, words in rows(out, "S")}
     for number, _, words in rows(out, "H"):
         i = number.partition("-")[2]
         forced = "" if made.case.pair else source[i] + " "
         assert words.startswith(f"{forced}w7 ") and f"w{20 + int(i) % 10}" in words.split()
     given = 2 * made.sentences
-    assert json.loads((tmp_path / "stats.json").read_text())["constraints"] == {
-        "given": given,
-        "met": given,
-        "unmet": [],
-    }
+    met = {"given": given, "met": given, "unmet": []}
+    assert json.loads(stats.read_text())["constraints"] == met
 
 
 def answers(engine: Decoding, jobs: list[Request]) -> list[Report]:
@@ -156,12 +163,6 @@ def answers(engine: Decoding, jobs: list[Request]) -> list[Report]:
 
 
 @drawn(1)
-def test_workers_give_what_one_process_gives(one_of_few):
-    stock = generate_forked(*one_of_few.stock, "--beam", 3).stdout
-    same_rows(stock, generate_forked(*one_of_few.ours, "--beam", 3, "--cpu-workers", 2).stdout)
-
-
-@drawn(1)
 def test_a_folder_in_python_an_engine_and_the_corpus_command_give_what_the_command_gives(
     made, tmp_path, monkeypatch
 ):
@@ -169,9 +170,7 @@ def test_a_folder_in_python_an_engine_and_the_corpus_command_give_what_the_comma
 
     The folder and the checkpoint say what the task must know of its languages.
     """
-    text, search = "".join(line + "\n" for line in LINES), ["--beam", 1, "--buffer-size", 4]
-    out = interactive_forked(text, *made.stock, *search).stdout
-    same_rows(out, interactive_forked(text, *made.ours, *search).stdout)
+    out = interactive_forked(TEXT, *made.stock, *"--beam 1 --buffer-size 4".split()).stdout
     expected = [row[2] for row in rows(out, "D")]
     flags = made.keywords() | {"beam": "1"}
     given = {name: flags[name] for name in GIVEN if name in flags}
@@ -182,10 +181,8 @@ def test_a_folder_in_python_an_engine_and_the_corpus_command_give_what_the_comma
         assert "w25" in nbest[0].text.split()
     engine = load(flags | {"path": str(made.checkpoint), "data": str(made.data)})
     assert description(engine).source == given.get("source_lang", "")
-    assert [
-        answer.text for answer in answers(engine, [Request(0, line) for line in LINES])
-    ] == expected
-    (tmp_path / "lines.txt").write_text("".join(line + "\n" for line in LINES))
+    assert [each.text for each in answers(engine, [Request(0, x) for x in LINES])] == expected
+    (tmp_path / "lines.txt").write_text(TEXT)
     with one_process(monkeypatch, None):
         files = [str(tmp_path / "lines.txt")], str(tmp_path / "out")
         translate(CorpusJob(str(made.checkpoint), str(made.data), *files, flags, progress=0.0))
@@ -198,22 +195,22 @@ def test_a_folder_in_python_an_engine_and_the_corpus_command_give_what_the_comma
     [
         (
             "multilingual_translation",
-            ["--lang-pairs", "de-en"],
+            "--lang-pairs de-en",
             "was trained with other languages: --lang-pairs should include",
         ),
         (
             "multilingual_language_modeling",
-            ["--langs", "xx,zz"],
+            "--langs xx,zz",
             "has no folder zz, which --langs names: correct --langs",
         ),
         (
             "translation_multi_simple_epoch",
-            ["--gen-subset", "other"],
+            "--gen-subset other",
             "has no such subset of de-en: binarise it with fairseq-preprocess",
         ),
         (
             "translation_multi_simple_epoch",
-            ["--langs", "de,en,fr"],
+            "--langs de,en,fr",
             "use the dictionaries it was trained with, and its --langs",
         ),
     ],
@@ -221,9 +218,14 @@ def test_a_folder_in_python_an_engine_and_the_corpus_command_give_what_the_comma
 def test_other_languages_or_data_than_those_of_the_training_are_one_sentence(
     make, name, flags, sentence
 ):
-    done = generate(*make(name).ours, *flags)
+    assert sentence in refused(generate(*make(name).ours, *flags.split()))
+
+
+def refused(done: Done) -> str:
+    """The one sentence of a command that fails."""
     (said,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert done.status == 1 and sentence in said and "Traceback" not in done.stderr
+    assert done.status == 1 and "Traceback" not in done.stderr
+    return said
 
 
 # ---- M2M-100's vocabulary: 128,000 words
@@ -239,16 +241,16 @@ def large(tmp_path_factory) -> Made:
 @drawn(0)  # long
 @pytest.mark.parametrize("beam", [1, 5])
 def test_generate_with_128000_words_equals_stock(large, beam):
-    stock = generate_forked(*large.stock, "--beam", beam).stdout
-    same_rows(stock, generate_forked(*large.ours, "--beam", beam).stdout)
-    same_rows(stock, generate_forked(*large.ours, "--beam", beam, "--softmax", "screened").stdout)
+    stock = generated(large.stock, "--beam", beam)
+    for more in ([], ["--softmax", "screened"]):
+        same_rows(stock, generated(large.ours, "--beam", beam, *more))
 
 
 @drawn(0)  # long
 def test_constraints_are_met_among_128000_words(large):
     typed = "".join(f"w{i} w77777\tw{127_999 - i}\tw{64_000 + i} w5\n" for i in range(4))
     out = interactive_forked(
-        typed, *large.ours, "--beam", 5, "--buffer-size", 4, "--constraints", "unordered"
+        typed, *large.ours, *"--beam 5 --buffer-size 4 --constraints unordered".split()
     ).stdout
     found = rows(out, "H")
     assert len(found) == 4

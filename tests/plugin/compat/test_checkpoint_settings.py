@@ -26,55 +26,8 @@ ROOT = Path(fairseq.__file__).parent
 # What runs or unpickles in fairseq, outside its examples, and how often; `eval` is replaced in
 # every module. torch.load reads no classes since torch 2.6, np.load none by default; importlib
 # reads fairseq's own folders, or the --user-dir that the user types.
-KNOWN = {
-    "checkpoint_utils.py": {"torch.load": 2},
-    "criterions/__init__.py": {"importlib.import_module": 1},
-    "criterions/ctc.py": {"eval": 1},
-    "data/audio/audio_utils.py": {"np.load": 2},
-    # FullLoader, on a file of the data folder, in speech tasks
-    "data/audio/data_cfg.py": {"yaml.load": 1},
-    "data/audio/feature_transforms/__init__.py": {"importlib.import_module": 1},
-    "data/audio/feature_transforms/global_cmvn.py": {"np.load": 1},
-    "data/audio/raw_audio_dataset.py": {"eval": 1},
-    "data/codedataset.py": {"eval": 1, "np.load": 5, "torch.load": 3},
-    "data/encoders/__init__.py": {"importlib.import_module": 1},
-    "data/fasta_dataset.py": {"np.load": 1, "subprocess.check_output": 2},  # of a protein corpus
-    "data/plasma_utils.py": {"subprocess.Popen": 2},  # of training with --use-plasma-view
-    # of what other ranks send
-    "distributed/utils.py": {"pickle.loads": 1, "subprocess.check_output": 1, "torch.load": 1},
-    "model_parallel/criterions/__init__.py": {"importlib.import_module": 1},
-    "model_parallel/models/__init__.py": {"importlib.import_module": 1},
-    "models/__init__.py": {"importlib.import_module": 1},
-    "models/ema/__init__.py": {"importlib.import_module": 1},
-    "models/fconv.py": {"eval": 3},
-    "models/fconv_lm.py": {"eval": 2},
-    "models/fconv_self_att.py": {"eval": 9},
-    "models/hubert/hubert.py": {"eval": 1},
-    "models/huggingface/__init__.py": {"importlib.import_module": 1},
-    "models/lightconv_lm.py": {"eval": 1},
-    # of from_pretrained, for speech input
-    "models/speech_to_text/hub_interface.py": {"torch.hub.load": 1},
-    "models/speech_to_text/s2t_wav_transformer.py": {"eval": 2},
-    "models/speech_to_text/xm_transformer.py": {"torch.load": 1},
-    "models/text_to_speech/vocoder.py": {"torch.load": 2},
-    "models/transformer_lm.py": {"eval": 1},
-    "models/wav2vec/wav2vec.py": {"eval": 2},
-    "models/wav2vec/wav2vec2.py": {"eval": 2},
-    "modules/quantization/pq/em.py": {"torch.load": 3},
-    "optim/__init__.py": {"importlib.import_module": 1},
-    "optim/adafactor.py": {"eval": 1},
-    "optim/adam.py": {"eval": 1},
-    "optim/adamax.py": {"eval": 1},
-    "optim/cpu_adam.py": {"eval": 1},
-    "optim/fused_adam.py": {"importlib.import_module": 2},
-    "optim/fused_lamb.py": {"eval": 1},
-    "optim/lr_scheduler/__init__.py": {"importlib.import_module": 1},
-    "scoring/__init__.py": {"importlib.import_module": 1},
-    "speech_generator.py": {"np.load": 1},
-    "tasks/__init__.py": {"importlib.import_module": 1},
-    "tasks/text_to_speech.py": {"np.load": 1},
-    "utils.py": {"eval": 3, "importlib.import_module": 1},
-}
+TABLE = Path(__file__).with_name("fairseq_calls.tsv").read_text(encoding="utf-8")
+KNOWN = {tuple(line.split("\t")[:2]): int(line.split("\t")[2]) for line in TABLE.splitlines()[1:]}
 BUILTINS = {"eval", "exec", "compile", "__import__"}
 DOTTED = re.compile(
     r"(torch|th|pickle|np|numpy|yaml|dill|joblib|marshal|torch\.(hub|jit|package))\.(load|loads|"
@@ -92,51 +45,33 @@ def calls(tree: ast.AST) -> list[tuple[str, ast.Call]]:
 
 
 def test_fairseq_runs_and_unpickles_nothing_else_than_what_is_known():
-    found, unsafe = {}, []
+    found, unsafe = Counter(), []
     for path in sorted(ROOT.rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
         if name.startswith("examples/"):
             continue
         seen = calls(ast.parse(path.read_text(encoding="utf-8")))
-        if seen:
-            found[name] = dict(sorted(Counter(called for called, _ in seen).items()))
-        unsafe += [
-            (name, word.arg)
-            for _, node in seen
-            for word in node.keywords
-            if word.arg in ("weights_only", "allow_pickle")
-        ]
+        found.update((name, called) for called, _ in seen)
+        given = {word.arg for _, node in seen for word in node.keywords}
+        unsafe += [(name, word) for word in given & {"weights_only", "allow_pickle"}]
     assert found == KNOWN
     assert not unsafe  # no one requests torch or numpy for classes
 
 
 def test_a_new_call_would_be_seen():
-    source = (
-        "def f(x):\n"
-        "    exec(x)\n"
-        "    pickle.load(x)\n"
-        "    torch.load(x, weights_only=False)\n"
-        "    models.eval()\n"
-        "    re.compile(x)\n"
-    )
+    source = "exec(x)\npickle.load(x)\ntorch.load(x, weights_only=False)\nmodels.eval()\n"
+    source += "re.compile(x)\n"
     assert [name for name, _ in calls(ast.parse(source))] == ["exec", "pickle.load", "torch.load"]
 
 
 def test_every_module_of_fairseq_evaluates_literals_only():
     checked = 0
-    for name, seen in KNOWN.items():
-        if "eval" not in seen:
-            continue
+    for name in (name for name, called in KNOWN if called == "eval"):
         try:
-            module = importlib.import_module(
-                "fairseq." + name.removesuffix(".py").replace("/", ".")
-            )
+            module = importlib.import_module(f"fairseq.{name[:-3].replace('/', '.')}")
         except ImportError:
             continue  # it wants a package that is not installed
-        assert (
-            module.eval.__name__ == "literal"
-            and module.eval.__module__ == "fairseq_ext.plugin.compat.checkpoints"
-        ), name
+        assert module.eval is literal, name
         checked += 1
     assert checked > 12
 
@@ -157,11 +92,8 @@ def test_fairseqs_own_strings_keep_their_values():
     texts = set()
     for path in ROOT.rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        texts |= {
-            node.value
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        }
+        values = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+        texts |= {value for value in values if isinstance(value, str)}
     assert "[(512, 3)] * 20" in texts
     for _, name, _ in pkgutil.iter_modules([str(ROOT / "models")]):
         importlib.import_module(f"fairseq.models.{name}")
@@ -172,11 +104,10 @@ def test_fairseqs_own_strings_keep_their_values():
         except (AttributeError, KeyError):
             pass  # it wants settings that training gives; those before are in
         texts |= {value for value in vars(args).values() if isinstance(value, str)}
-    settings = {text for text in texts if "{}" not in text}  # those are patterns of messages
     evaluated = {
         text: value
-        for text in settings
-        if isinstance(value := stock(text), (list, tuple, int, float))
+        for text in texts  # those with {} are patterns of messages
+        if "{}" not in text and isinstance(value := stock(text), (list, tuple, int, float))
     }
     assert len(evaluated) > 40
     # the longest: fconv_wmt_en_fr builds its layers by adding strings up
@@ -255,57 +186,38 @@ def test_what_is_no_string_is_a_type_error_as_from_eval():
 
 def planted(path: Path, arch: str, **settings) -> Path:
     """A checkpoint of plain containers, of an architecture whose settings these are."""
-    fixed = {
-        "task": "translation",
-        "source_lang": "de",
-        "target_lang": "en",
-        "data": "",
-        "criterion": "adaptive_loss",
-    }
-    args = Namespace(
-        arch=arch, max_source_positions=40, max_target_positions=40, **fixed, **settings
-    )
-    history = [
-        {
-            "criterion_name": "CrossEntropyCriterion",
-            "optimizer_name": "Adam",
-            "lr_scheduler_state": {},
-            "num_updates": 1,
-        }
-    ]
-    torch.save(
-        {
-            "args": args,
-            "model": {"weight": torch.zeros(1)},
-            "optimizer_history": history,
-            "extra_state": {},
-        },
-        path,
-    )
+    of_task = {"task": "translation", "source_lang": "de", "target_lang": "en", "data": ""}
+    longest = {"max_source_positions": 40, "max_target_positions": 40}
+    args = Namespace(arch=arch, criterion="adaptive_loss", **of_task, **longest, **settings)
+    history = {"criterion_name": "CrossEntropyCriterion", "optimizer_name": "Adam"}
+    history |= {"lr_scheduler_state": {}, "num_updates": 1}
+    state = {"model": {"weight": torch.zeros(1)}, "optimizer_history": [history]}
+    torch.save({"args": args, "extra_state": {}, **state}, path)
     return path
 
 
-FIELDS = [
-    ("fconv", "encoder_layers"),
-    ("fconv", "decoder_layers"),
-    ("fconv", "decoder_attention"),
-    ("fconv_self_att", "pretrained"),
-    ("fconv_self_att", "gated_attention"),
-    ("lstm", "decoder_attention"),
-    ("lstm", "adaptive_softmax_cutoff"),
-    ("lightconv", "adaptive_softmax_cutoff"),
-    ("transformer", "adaptive_softmax_cutoff"),
-]
+FIELDS = """
+fconv encoder_layers
+fconv decoder_layers
+fconv decoder_attention
+fconv_self_att pretrained
+fconv_self_att gated_attention
+lstm decoder_attention
+lstm adaptive_softmax_cutoff
+lightconv adaptive_softmax_cutoff
+transformer adaptive_softmax_cutoff
+""".split("\n")[1:-1]
 
 
 @drawn(5)
-@pytest.mark.parametrize("arch, setting", FIELDS)
-def test_no_setting_of_a_checkpoint_runs_code(tiny, tmp_path, arch, setting):
+@pytest.mark.parametrize("field", FIELDS)
+def test_no_setting_of_a_checkpoint_runs_code(tiny, tmp_path, field):
     mark = tmp_path / "code was run"
     code = f"[open({str(mark)!r}, 'w').close()]"
     eval(code)
     assert mark.exists()  # the code works
     mark.unlink()
+    arch, setting = field.split()
     path = planted(tmp_path / "model.pt", arch, **{setting: code})
     task = tasks.setup_task(
         Namespace(task="translation", data=str(tiny / "data"), source_lang="de", target_lang="en")
@@ -333,38 +245,12 @@ def test_the_command_refuses_a_planted_setting(tiny, tmp_path):
 
 def test_training_still_takes_settings_from_the_command_line(tiny, tmp_path):
     layers = "[(16, 3)] * 2"
-    sizes = ["--encoder-embed-dim", 16, "--decoder-embed-dim", 16, "--decoder-out-embed-dim", 16]
-    once = [
-        "--max-update",
-        1,
-        "--optimizer",
-        "adam",
-        "--adam-betas",
-        "(0.9, 0.98)",
-        "--lr",
-        "1e-3",
-        "--max-tokens",
-        500,
-    ]
-    flags = [
-        "--encoder-layers",
-        layers,
-        "--decoder-layers",
-        layers,
-        "--decoder-attention",
-        "[True, False]",
-        *sizes,
-        *once,
-    ]
-    quiet = [
-        "--disable-validation",
-        "--no-epoch-checkpoints",
-        "--no-progress-bar",
-        "--cpu",
-        "--save-dir",
-        tmp_path,
-    ]
-    words = [tiny / "data", "--arch", "fconv", *flags, *quiet]
+    flags = ["--encoder-layers", layers, "--decoder-layers", layers]
+    flags += ["--decoder-attention", "[True, False]", "--adam-betas", "(0.9, 0.98)"]
+    flags += "--encoder-embed-dim 16 --decoder-embed-dim 16 --decoder-out-embed-dim 16".split()
+    flags += "--max-update 1 --optimizer adam --lr 1e-3 --max-tokens 500 --cpu".split()
+    flags += "--disable-validation --no-epoch-checkpoints --no-progress-bar".split()
+    words = [tiny / "data", "--arch", "fconv", *flags, "--save-dir", tmp_path]
     forked.succeeded(forked.forked(train, "fairseq-train", *words))
     done = generate(tiny, "--path", tmp_path / "checkpoint_last.pt", *EXT)
     assert "H-0\t" in done.stdout

@@ -301,7 +301,7 @@ def test_a_loaded_transformer_encodes_padded_batches():
 # ---- The list of patches is what holds:  what of others' modules is ours belongs to a patch in
 
 
-COMMAND = ["fairseq-generate", "--task", "translation_ext"]
+COMMAND = "fairseq-generate --task translation_ext".split()
 
 
 # what each patch leaves in others' modules, as a pattern; without any, it is in

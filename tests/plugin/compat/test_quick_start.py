@@ -1,23 +1,30 @@
-"""A quick start changes no name and no setting: fairseq's registries are whole, and its
-configuration is the one that hydra composes."""
+"""A quick start changes no name and no setting: fairseq's registries are whole, its configuration
+is the one that hydra composes, and the batch of a line alone is its iterator's."""
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 from fairseq import options
 from fairseq.dataclass import utils
+from fairseq.dataclass.configs import GenerationConfig
 from fairseq.tasks import TASK_REGISTRY
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
+from models import build, task
 from omegaconf import OmegaConf
 from sizes import drawn
 
 import fairseq_ext.plugin.tasks  # noqa: F401
 from fairseq_ext.plugin.compat.configuration import compose, value_of
+from fairseq_ext.plugin.input import SingleBatchIterator
 
+DEMO = Path(__file__).resolve().parents[3] / "checkpoints" / "demo"
+MODEL = [str(DEMO), "--path", str(DEMO / "checkpoint.pt"), *"-s de -t en --cpu".split()]
 ALL = """
 import fairseq, json, sys
 from fairseq import models, tasks
@@ -56,17 +63,14 @@ print(at_start)
 """  # noqa: E501
 
 
+OF_COMMAND = "import sys; sys.argv = sys.orig_argv = ['fairseq-generate',"
+
+
 def python(code: str, given: str = "") -> str:
     # without Python's clean-ups, which take a second where fairseq is imported
     code = f"import gc\ngc.disable()\n{code}\nimport os\nsys.stdout.flush()\nos._exit(0)"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, input=given, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -76,28 +80,19 @@ def test_registries_hold_what_stock_fairseq_registers():
     its models' and tasks' files have run."""
     stock = python(ALL + NAMES)
     assert len(json.loads(stock)["ARCH_MODEL_REGISTRY"]) > 100
-    quick = (
-        "import sys; sys.argv = sys.orig_argv = ['fairseq-generate', '--task', 'translation_ext']\n"
-        + ALL
-        + LOOK_UPS
-    )
+    quick = f"{OF_COMMAND} '--task', 'translation_ext']\n{ALL}{LOOK_UPS}"
     assert int(python(quick, stock)) > 50  # files and packages that had not run
 
 
 def test_stock_tasks_start_as_they_always_do():
     said = python(
-        "import sys; sys.argv = sys.orig_argv = ['fairseq-generate', '--task', 'translation']; "
-        "import fairseq_cli.generate, gc\n"
+        f"{OF_COMMAND} '--task', 'translation']; import fairseq_cli.generate, gc\n"
         "startup = sys.modules['fairseq_ext.plugin.compat.startup']\n"
         "print('fairseq_ext' in sys.modules, bool(startup.pending), gc.get_threshold()[0])"
     )
-    plain = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", "import gc; print(gc.get_threshold()[0])"],
-        capture_output=True,
-        text=True,
-    )
-    # 700, or 2000 since Python 3.13
-    assert said.splitlines()[-1] == f"False False {plain.stdout.strip()}"
+    alone = [sys.executable, "-I", "-S", "-c", "import gc; print(gc.get_threshold()[0])"]
+    plain = subprocess.check_output(alone, text=True).strip()  # 700, or 2000 since Python 3.13
+    assert said.splitlines()[-1] == f"False False {plain}"
 
 
 LOAD = """
@@ -117,88 +112,30 @@ fairseq_cli.interactive.cli_main()
 """
 
 
-@pytest.mark.parametrize("sampling", [[], ["--sampling", "--beam", "1"]], ids=["beam", "sampling"])
+@pytest.mark.parametrize("sampling", [[], "--sampling --beam 1".split()], ids=["beam", "sampling"])
 def test_a_model_draws_first_weights_only_where_outputs_depend_on_the_numbers_drawn(sampling):
-    demo = Path(__file__).resolve().parents[3] / "checkpoints" / "demo"
-    flags = [str(demo), "--path", str(demo / "checkpoint.pt"), "-s", "de", "-t", "en", "--cpu"]
-    command = ["fairseq-interactive", *flags, "--task", "translation_ext", *sampling]
+    command = ["fairseq-interactive", *MODEL, "--task", "translation_ext", *sampling]
     said = python(f"import sys; sys.argv = sys.orig_argv = {command}\n{LOAD}")
     assert said.splitlines()[-1].split() == [str(not sampling), "True"]
 
 
-FLAGS = [
-    ["--task", "translation"],
-    [
-        "--task",
-        "translation_ext",
-        "--beam",
-        "7",
-        "--lenpen",
-        "0.6",
-        "--path",
-        "it's a \\ path:b.pt",
-        "--remove-bpe",
-        "--fp16",
-    ],
-    [
-        "--task",
-        "translation_ext",
-        "--bpe",
-        "sentencepiece",
-        "--sentencepiece-model",
-        "a b/spm.model",
-        "--stop",
-        "optimal",
-    ],
-    [
-        "--task",
-        "translation_ext",
-        "--tokenizer",
-        "moses",
-        "--source-lang",
-        "de",
-        "--target-lang",
-        "en",
-        "--moses-no-escape",
-    ],
-    ["--task", "translation_multi_simple_epoch_ext", "--langs", "de,en", "--lang-pairs", "de-en"],
-    [
-        "--task",
-        "language_modeling",
-        "--sampling",
-        "--sampling-topp",
-        "0.9",
-        "--nbest",
-        "2",
-        "--temperature",
-        "1e-1",
-    ],
-    [
-        "--task",
-        "translation_ext",
-        "--criterion",
-        "label_smoothed_cross_entropy",
-        "--lr-scheduler",
-        "inverse_sqrt",
-    ],
-    [
-        "--task",
-        "translation_ext",
-        "--model-overrides",
-        "{'data': 'x', 'dropout': 0.0}",
-        "--constraints",
-        "--diverse-beam-groups",
-        "2",
-    ],
-]
+FLAGS = r"""
+--task translation
+--task translation_ext --beam 7 --lenpen 0.6 --path "it's a \\ path:b.pt" --remove-bpe --fp16
+--task translation_ext --bpe sentencepiece --sentencepiece-model "a b/spm.model" --stop optimal
+--task translation_ext --tokenizer moses --source-lang de --target-lang en --moses-no-escape
+--task translation_multi_simple_epoch_ext --langs de,en --lang-pairs de-en --diverse-beam-groups 2
+--task language_modeling --sampling --sampling-topp 0.9 --nbest 2 --temperature 1e-1
+--task translation_ext --criterion label_smoothed_cross_entropy --lr-scheduler inverse_sqrt
+--task translation_ext --model-overrides "{'data': 'x', 'dropout': 0.0}" --constraints
+""".split("\n")[1:-1]
 
 
 @drawn(4)
-@pytest.mark.parametrize("flags", FLAGS, ids=" ".join)
+@pytest.mark.parametrize("flags", FLAGS)
 def test_the_configuration_is_hydras(flags):
-    args = options.parse_args_and_arch(
-        options.get_interactive_generation_parser(), ["data-bin", *flags]
-    )
+    parser = options.get_interactive_generation_parser()
+    args = options.parse_args_and_arch(parser, ["data-bin", *shlex.split(flags)])
     overrides, deletes = utils.override_module_args(args)
     folder = utils.__file__.replace("dataclass/utils.py", "config")
     with initialize_config_dir(config_dir=folder):
@@ -216,44 +153,41 @@ def test_the_configuration_is_hydras(flags):
     assert "translation_ext" in TASK_REGISTRY
 
 
-VALUES = [
-    "null",
-    "True",
-    "False",
-    "0",
-    "-3",
-    "+4",
-    "1.5",
-    "1e-08",
-    "-2.5e+20",
-    "'a b'",
-    "''",
-    "'${a.b}'",
-    "[]",
-    "[1, 2]",
-    "[0.5, 1e-3]",
-    "word",
-    "null_1",
-    "Infinity",
-]
-# which hydra's own parser reads
-OTHERS = [
-    "['a', 'b']",
-    "inf",
-    "nan",
-    "1_000",
-    "007",
-    "'it\\'s'",
-    "'a\\\\b'",
-    "{}",
-    "NaN",
-    "true",
-    "TRUE",
-    "Null",
-]
+VALUES = r"""
+null
+True
+False
+0
+-3
++4
+1.5
+1e-08
+-2.5e+20
+'a b'
+''
+'${a.b}'
+[]
+[1, 2]
+[0.5, 1e-3]
+word
+null_1
+Infinity
+['a', 'b']
+inf
+nan
+1_000
+007
+'it\'s'
+'a\\b'
+{}
+NaN
+true
+TRUE
+Null
+""".split("\n")[1:-1]
 
 
-@pytest.mark.parametrize("text", VALUES + OTHERS)
+@pytest.mark.parametrize("text", VALUES)  # hydra's own parser reads the last twelve
 def test_a_value_is_read_as_hydras_grammar_reads_it(text):
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
@@ -263,24 +197,68 @@ def test_a_value_is_read_as_hydras_grammar_reads_it(text):
 
 
 @drawn(0)  # long
-@pytest.mark.parametrize("task", [[], ["--task", "translation_ext"]], ids=["stock", "ours"])
-def test_the_log_goes_to_standard_error_so_that_the_output_holds_results_alone(task):
-    demo = Path(__file__).resolve().parents[3] / "checkpoints" / "demo"
-    model = [
-        str(demo),
-        "--path",
-        str(demo / "checkpoint.pt"),
-        "-s",
-        "de",
-        "-t",
-        "en",
-        "--cpu",
-        "--beam",
-        "1",
-    ]
-    command = [str(Path(sys.executable).with_name("fairseq-interactive")), *model, *task]
-    done = subprocess.run(
-        command, input="▁Die ▁Akte .\n", capture_output=True, text=True, timeout=120, check=True
-    )
+@pytest.mark.parametrize("given", [[], ["--task", "translation_ext"]], ids=["stock", "ours"])
+def test_the_log_goes_to_standard_error_so_that_the_output_holds_results_alone(given):
+    name = str(Path(sys.executable).with_name("fairseq-interactive"))
+    command = [name, *MODEL, "--beam", "1", *given]
+    how = {"capture_output": True, "text": True, "timeout": 120, "check": True}
+    done = subprocess.run(command, input="▁Die ▁Akte .\n", **how)
     assert [line[:2] for line in done.stdout.splitlines()] == ["S-", "W-", "H-", "D-", "P-"]
     assert "| INFO | fairseq_cli.interactive | " in done.stderr
+
+
+# ---- A line alone is batched without fairseq's iterator
+
+
+def batches(lines: list[torch.Tensor], **more):
+    """An *_ext task's batches of these lines, as fairseq-interactive requests them; and stock's."""
+    both, how = [], {"max_sentences": 1, "ignore_invalid_inputs": False, "max_tokens": None}
+    generation = GenerationConfig(
+        beam=2, nbest=2, match_source_len=more.pop("match_source_len", False)
+    )
+    for name in ("translation_ext", "translation"):
+        found = task(name)
+        if name.endswith("_ext"):
+            found.build_generator([build("transformer")], generation)
+        dataset = found.build_dataset_for_inference(list(lines), [len(line) for line in lines])
+        sizes = {"max_positions": (64, 64), **more}
+        both.append(found.get_batch_iterator(dataset=dataset, **how, **sizes))
+    return both
+
+
+def line(n: int) -> torch.Tensor:
+    return torch.cat([torch.arange(5, 5 + n), torch.tensor([2])])
+
+
+def flat(value):
+    if isinstance(value, dict):
+        return {name: flat(part) for name, part in value.items()}
+    return value.tolist() if torch.is_tensor(value) else value
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [line(0), line(1), line(9), torch.tensor([5, 1, 6, 2])],
+    ids=["0", "1", "9", "with <pad>"],
+)
+def test_the_batch_is_fairseqs(tokens):
+    ours, stock = batches([tokens])
+    assert isinstance(ours, SingleBatchIterator)
+    assert [flat(batch) for batch in ours.next_epoch_itr(shuffle=False)] == [
+        flat(batch) for batch in stock.next_epoch_itr(shuffle=False)
+    ]
+
+
+def test_what_the_iterator_refuses_it_still_refuses():
+    with pytest.raises(Exception, match="Size of sample #0 is invalid"):
+        batches([line(9)], max_positions=(5, 64))
+
+
+def test_several_lines_and_stocks_own_search_take_the_iterator():
+    """fairseq's iterator draws a random number, on which what stock's searches draw
+    behind it may depend."""
+    assert not isinstance(batches([line(3), line(4)])[0], SingleBatchIterator)
+    assert not isinstance(
+        batches([line(3)], match_source_len=True)[0],
+        SingleBatchIterator,
+    )

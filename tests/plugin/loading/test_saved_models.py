@@ -9,7 +9,10 @@ Models here have: see saved_models.py.
 import logging
 import os
 import random
+import re
+from argparse import Namespace
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +20,7 @@ import torch
 from architecture_table import log_lines
 from conftest import command
 from fairseq.models import ARCH_MODEL_REGISTRY
+from forked import Done, generate, succeeded
 from models import is_search_of_fairseqs, same, separated, settings
 from saved_models import ENSEMBLES, RECIPES, Loaded, Saved, lines, recipe
 from sizes import ALL, drawn, part_of
@@ -24,19 +28,13 @@ from test_cli import EXT, same_lines, sentence
 
 from fairseq_ext import UsageError
 from fairseq_ext.model.choose import refusal_reason
+from fairseq_ext.plugin.loading.checkpoint import build_as_plain_
 from fairseq_ext.search.registry import STRATEGIES
 
 BEAMS = (1, 3, 5)
 NEUTRAL = settings("neutral") | {"fairseq's modules": {"decoder_backend": "fairseq"}}
 # decoders whose features can be had before their output layer, which is linear and nothing else
-HAVE_FEATURES = (
-    "transformer",
-    "marian_transformer",
-    "transformer_align",
-    "bart_base",
-    "mbart_base",
-    "lstm",
-)
+HAVE_FEATURES = "transformer marian_transformer transformer_align bart_base mbart_base lstm".split()
 
 
 @pytest.fixture(scope="module")
@@ -86,12 +84,9 @@ class Both:
             # it attends to padding, so its batch decides its output
             return any("self_att" in name for name in self.names)
         needs = STRATEGIES["softmax"][strategy.get("softmax", "full")].needs
-        plain = all(
-            recipe(name).arch in HAVE_FEATURES and "adaptive" not in name for name in self.names
-        )
-        return ("output layer" in needs and not plain) or (
-            "one model" in needs and len(self.names) > 1
-        )
+        plain = all(recipe(n).arch in HAVE_FEATURES and "adaptive" not in n for n in self.names)
+        is_one = len(self.names) == 1
+        return ("output layer" in needs and not plain) or ("one model" in needs and not is_one)
 
     def compare_strategies(self, beam: int, whole: bool = True) -> None:
         """Every neutral setting, each on one batch; or a third of them, another
@@ -189,13 +184,8 @@ def test_alignments_equal_stock(saved, name):
 @pytest.mark.parametrize(
     "name",
     [
-        "transformer",
-        "transformer, layernorm_embedding",
-        "bart",
-        "lstm",
-        "fconv",
-        "lightconv",
-        "dynamicconv",
+        *("transformer", "transformer, layernorm_embedding", "bart", "lstm", "fconv"),
+        *("lightconv", "dynamicconv"),
     ],
 )
 def test_half_precision_equals_stock_but_for_near_ties(saved, name, device):
@@ -223,9 +213,8 @@ def test_random_models_differ_in_how_long_they_go_on(saved):
     varied, names = 0, random.Random(1).sample([*RECIPES], len(part_of(len(RECIPES), 20)))
     for name in names:
         stock = saved.ready(saved.models([name]), saved.data(name), "translation")
-        varied += (
-            len({len(h["tokens"]) for found in stock.translate(lines(9, False)) for h in found}) > 2
-        )
+        found = stock.translate(lines(9, False))
+        varied += len({len(h["tokens"]) for nbest in found for h in nbest}) > 2
     assert varied > len(names) * 2 / 3
 
 
@@ -274,11 +263,7 @@ def test_dropout_that_is_kept_on_runs_in_fairseqs_modules(saved):
             models, saved.data("transformer"), "translation_ext", retain_dropout=True
         )
     assert ours.generator.decoder.name == "fairseq"
-    assert [
-        line
-        for line in said
-        if "--retain-dropout" in line and line.startswith("decoder backend: fairseq, because")
-    ]
+    assert re.search("^decoder backend: fairseq, because.*--retain-dropout", "\n".join(said), re.M)
     several = {tuple(ours.translate(lines(1, True))[0][0]["tokens"].tolist()) for _ in range(9)}
     assert len(several) > 1
 
@@ -289,24 +274,11 @@ def test_dropout_that_is_kept_on_runs_in_fairseqs_modules(saved):
 def test_interactive_equals_stock_on_a_convolutional_model(saved):
     """Eight lines, then three: with five rows a sentence the first were an error once,
     and the last were wrong."""
-    data = (
-        "-s",
-        "de",
-        "-t",
-        "en",
-        "--path",
-        saved.checkpoint("fconv"),
-        "--beam",
-        5,
-        "--max-len-b",
-        20,
-        "--cpu",
-    )
-    buffers = ("--buffer-size", 8, "--batch-size", 8)
+    search = "-s de -t en --cpu --beam 5 --max-len-b 20 --buffer-size 8 --batch-size 8".split()
+    model = (saved.data("fconv"), "--path", saved.checkpoint("fconv"))
     text = "\n".join(lines(11, False)) + "\n"
     stock, ours = (
-        command("fairseq-interactive", saved.data("fconv"), *data, *buffers, *flags, stdin=text)
-        for flags in ((), EXT)
+        command("fairseq-interactive", *model, *search, *flags, stdin=text) for flags in ((), EXT)
     )
     same_lines(stock, ours)
 
@@ -320,3 +292,123 @@ def test_a_non_autoregressive_checkpoint_is_refused_by_the_command(saved):
         )
     )
     assert "levenshtein_transformer" in said and "use the stock task" in said
+
+
+# ---- A checkpoint under an architecture's name that no one knows here: a plain Transformer
+
+
+LINE = (
+    "the checkpoint's architecture somebodys_sizes is not registered here: built as a plain "
+    "Transformer, 1 + 1 layers of width 16"
+)
+
+
+def hypotheses(out: str) -> list[str]:
+    return sorted(re.findall(r"^[HP]-.*", out, re.M))
+
+
+def renamed(tiny: Path, path: Path, change=None, old: bool = False) -> Path:
+    """The tiny checkpoint under another architecture's name; old: with its settings as fairseq
+    before 0.10 saved them."""
+    state = torch.load(tiny / "model.pt", weights_only=False)
+    model = state["cfg"]["model"]
+    model.arch = model._name = "somebodys_sizes"
+    if old:
+        names = {"task": "somebodys_task", "criterion": "somebodys_loss", "min_lr": 1e-9}
+        settings = Namespace(**vars(model) | names)
+        del settings._name
+        state |= {"args": settings, "cfg": None}
+    if change is not None:
+        change(state["args"] if old else model, state["model"])
+    torch.save(state, path)
+    return path
+
+
+def generated(tiny: Path, path: Path) -> Done:
+    flags = "--task translation_ext --cpu --beam 3 --max-len-b 12 -s de -t en".split()
+    return generate(tiny / "data", "--path", path, *flags)
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["cfg", "args"])
+def test_it_translates_as_the_same_weights_do_under_fairseqs_name(tiny, tmp_path, old):
+    path = renamed(tiny, tmp_path / "model.pt", old=old)
+    ours, known = (succeeded(generated(tiny, each)) for each in (path, tiny / "model.pt"))
+    assert hypotheses(ours.stdout) == hypotheses(known.stdout)
+    assert len(hypotheses(ours.stdout)) == 22
+    assert (ours.stdout + ours.stderr).count(LINE) == 1
+    assert "not registered here" not in known.stdout + known.stderr
+
+
+def test_the_command_without_our_task_stays_as_it_is(tiny, tmp_path):
+    """Stock fairseq knows no such architecture; a user directory that registers
+    it is requested first."""
+    flags = [tiny / "data", "--path", renamed(tiny, tmp_path / "model.pt"), "--cpu"]
+    stock = command("fairseq-generate", *flags, check=False, cold=True)
+    assert stock.returncode and LINE not in stock.stdout + stock.stderr
+    folder = tmp_path / "somebodys_models"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(
+        "from fairseq.models import register_model_architecture\n"
+        "from fairseq.models.transformer import base_architecture\n"
+        "register_model_architecture('transformer', 'somebodys_sizes')(base_architecture)\n"
+    )
+    more = ["--user-dir", folder, "--task", "translation_ext", "--max-len-b", 12]
+    done = command("fairseq-generate", *flags, *more)
+    assert LINE not in done.stdout + done.stderr and "H-0\t" in done.stdout
+
+
+def lacks(settings, weights):
+    del settings.decoder_layers
+
+
+def has_more(settings, weights):
+    settings.rotary_positions = True
+
+
+def other_weights(settings, weights):
+    weights["decoder.layers.0.gate.weight"] = torch.zeros(2)
+
+
+def other_size(settings, weights):
+    settings.encoder_ffn_embed_dim = 32
+
+
+@drawn(4)
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (
+            lacks,
+            "architecture somebodys_sizes is not registered here, and its settings lack "
+            "decoder_layers: name its --user-dir",
+        ),
+        (
+            has_more,
+            "its settings have rotary_positions=True, which a plain Transformer does not have: "
+            "name its --user-dir",
+        ),
+        (
+            other_weights,
+            r"not those of its architecture \(Unexpected: decoder.layers.0.gate.weight\)",
+        ),
+        (other_size, "does not fit"),
+    ],
+)
+@pytest.mark.parametrize("old", [False, True], ids=["cfg", "args"])
+def test_what_is_no_plain_transformer_is_refused_in_one_sentence(
+    tiny, tmp_path, change, message, old
+):
+    done = generated(tiny, renamed(tiny, tmp_path / "model.pt", change, old))
+    said = done.stderr.strip().splitlines()[-1]
+    assert done.status and said.startswith("error: ") and re.search(message, said), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_fairseq_registers_is_left_alone():
+    for name in ("transformer", "lstm", "fconv"):
+        assert name in ARCH_MODEL_REGISTRY
+        state = {"cfg": {"model": Namespace(arch=name)}}
+        build_as_plain_(state)
+        assert vars(state["cfg"]["model"]) == {"arch": name}
+    for state in ({}, {"cfg": None}, {"cfg": {}}, {"args": None, "cfg": {"model": None}}):
+        build_as_plain_(dict(state))
