@@ -150,6 +150,26 @@ def test_requests_are_read_for_half_of_the_time(monkeypatch):
     assert 20 < len(read) < 30 and not any(number % 2 for number in read)
 
 
+def test_requests_with_many_terms_are_read_behind_those_that_wait_for_them(monkeypatch):
+    read: list[int] = []
+    large = Request(source="a", terms=tuple((f"Wort {i}", "word") for i in range(9000)))
+    jobs = [large, job("a"), large, job("a")]
+    arrived = iter([[pickle.dumps(("add", *each)) for each in enumerate(jobs)]])
+
+    def receive(_: int = -1) -> list[bytes]:
+        for messages in arrived:
+            return messages
+        raise EOFError
+
+    pipe = SimpleNamespace(receive=receive, send=lambda _: None, is_readable=lambda _: True)
+    busy = SimpleNamespace(busy=False, events=[], take_work=Work)
+    busy.add = lambda number, _: read.append(number)
+    monkeypatch.setattr(worker, "description", lambda _: None)
+    with pytest.raises(EOFError):
+        worker.serve(pipe, busy)  # type: ignore[arg-type]
+    assert read == [1, 3, 0, 2]
+
+
 def test_a_worker_without_requests_gives_memory_back_once(decoding, monkeypatch):
     given_back: list[float] = []
     monkeypatch.setattr(worker, "give_back_memory", lambda: given_back.append(time.monotonic()))
