@@ -1,7 +1,7 @@
 """What runs which architecture, found out by running it: `python tests/architecture_table.py`
 writes docs/supported-models.md.
 
-Every recipe of saved_models.py, and ensembles of them, are saved, loaded as the commands load
+Every recipe of models.py, and ensembles of them, are saved, loaded as the commands load
 them, and translated with by stock and by us; every flag that may be refused for an architecture
 is tried. Names that fairseq registers and no search here runs stand in a second table, with the
 sentence that a user gets.
@@ -21,7 +21,8 @@ from typing import Any
 
 import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
-from saved_models import ENSEMBLES, RECIPES, Saved, lines
+from models import ENSEMBLES, RECIPES
+from saved_models import Saved, lines
 
 from fairseq_ext import UsageError
 from fairseq_ext.model.choose import refusal_reason

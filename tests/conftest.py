@@ -7,7 +7,6 @@ import importlib.metadata
 import importlib.util
 import logging
 import os
-import random
 import re
 import subprocess
 import sys
@@ -327,70 +326,8 @@ def tiny(tmp_path_factory) -> Path:
     its output layer sharpened."""
     if made := os.environ.get(TINY):
         return Path(made)
-    import forked  # here, since few tests need the commands' modules
-    from fairseq_cli.preprocess import cli_main as preprocess_main
-    from fairseq_cli.train import cli_main as train_main
+    import task_models  # here, since few tests need the commands' modules
 
     root = tmp_path_factory.mktemp("tiny")
-    chance = random.Random(1)
-    for split, lines in (("train", 40), ("valid", 3), ("test", 11)):
-        for language in ("de", "en"):
-            text = [
-                " ".join(f"{language}{chance.randrange(30)}" for _ in range(chance.randint(1, 12)))
-                for _ in range(lines)
-            ]
-            if split == "train":
-                text[0] = " ".join(f"{language}{i}" for i in range(30))
-            (root / f"{split}.{language}").write_text("\n".join(text) + "\n")
-    splits = [f"--{split}pref={root / split}" for split in ("train", "valid", "test")]
-    made = forked.forked(
-        preprocess_main,
-        "fairseq-preprocess",
-        "-s",
-        "de",
-        "-t",
-        "en",
-        *splits,
-        "--destdir",
-        root / "data",
-        "--workers",
-        1,
-    )
-    forked.succeeded(made)
-    size = {"embed-dim": 16, "ffn-embed-dim": 16, "layers": 1, "attention-heads": 2}
-    size = [f"--{side}-{what}={n}" for side in ("encoder", "decoder") for what, n in size.items()]
-    size += ["--max-source-positions=40", "--max-target-positions=40"]
-    once = [
-        "--max-update",
-        1,
-        "--optimizer",
-        "adam",
-        "--lr",
-        "1e-3",
-        "--max-tokens",
-        500,
-        "--disable-validation",
-        "--no-epoch-checkpoints",
-    ]
-    quiet = ["--no-progress-bar", "--cpu", "--save-dir", root / "saved"]
-    with pytest.MonkeyPatch.context() as patch:
-        # fairseq clips gradients on a GPU, where there is one, in spite of --cpu
-        patch.setattr(torch.cuda, "is_available", lambda: False)
-        forked.succeeded(
-            forked.forked(
-                train_main,
-                "fairseq-train",
-                root / "data",
-                "--arch",
-                "transformer",
-                *size,
-                *once,
-                *quiet,
-            )
-        )
-    state = torch.load(root / "saved" / "checkpoint_last.pt", weights_only=False)
-    weight = state["model"]["decoder.output_projection.weight"]
-    weight *= 4
-    weight[2] *= 2  # EOS
-    torch.save(state, root / "model.pt")
+    task_models.tiny(root)
     return root

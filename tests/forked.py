@@ -44,6 +44,24 @@ class Done(NamedTuple):
     stdout: str
     stderr: str
 
+    def error(self, status: int = 1) -> str:
+        """The one sentence of a command that failed: no traceback, and no translation."""
+        said = [line for line in self.stderr.splitlines() if line.startswith("error: ")]
+        assert self.status == status and len(said) == 1, self.stderr
+        assert "Traceback" not in self.stderr and "H-" not in self.stdout, self.stderr
+        return said[0]
+
+    def texts(self) -> dict[int, str]:
+        """number -> text of each H- line, in their order."""
+        found = (line.split("\t") for line in self.stdout.splitlines() if line.startswith("H-"))
+        return {int(name[2:]): text for name, _, text in found}
+
+    def reported(self) -> dict[int, str]:
+        """number -> reason of each E- line."""
+        lines = [line.split("\t", 1) for line in self.stderr.splitlines() if line.startswith("E-")]
+        assert len({name for name, _ in lines}) == len(lines) and "Traceback" not in self.stderr
+        return {int(name[2:]): reason for name, reason in lines}
+
 
 class Child:
     """A command's main function under way in a forked process, from its arguments to its end,

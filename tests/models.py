@@ -20,7 +20,7 @@ import math
 import random
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,73 +43,167 @@ from fairseq_ext.search.settings import Settings
 
 DEVICE = torch.device("cpu")  # of models and batches, as --device says
 WORDS = 21  # with fairseq's four special symbols: a vocabulary of 25
-TRANSFORMER = dict(
-    encoder_embed_dim=16,
-    encoder_ffn_embed_dim=24,
-    encoder_layers=2,
-    encoder_attention_heads=2,
-    decoder_embed_dim=16,
-    decoder_ffn_embed_dim=24,
-    decoder_layers=2,
-    decoder_attention_heads=2,
-    dropout=0.0,
-    max_source_positions=64,
-    max_target_positions=64,
-)
-ARCHITECTURES: dict[str, dict[str, Any]] = {
-    "transformer": dict(arch="transformer", **TRANSFORMER),
-    "transformer-pre-norm": dict(
-        arch="transformer",
-        encoder_normalize_before=True,
-        decoder_normalize_before=True,
-        **TRANSFORMER,
+
+
+# ---- architectures
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one model is made."""
+
+    arch: str  # fairseq's --arch
+    args: dict[str, Any]  # its arguments, where they differ from the architecture's own
+    joined: bool = False  # source and target side share a dictionary
+    # weights times this, where initial ones are so small that the source would hardly matter
+    spread: float = 1.0
+
+
+def both(**args: Any) -> dict[str, Any]:
+    """Arguments of encoder and decoder."""
+    return {f"{side}_{name}": args[name] for side in ("encoder", "decoder") for name in args}
+
+
+POSITIONS = dict(max_source_positions=64, max_target_positions=64)
+TRANSFORMER = both(embed_dim=16, ffn_embed_dim=24, layers=2, attention_heads=2) | POSITIONS
+RECURRENT = both(embed_dim=12, hidden_size=14, layers=2) | POSITIONS
+CONVOLUTIONAL = both(embed_dim=12, layers="[(12, 3)] * 2") | POSITIONS
+PRE_NORM, LEARNED = both(normalize_before=True), both(learned_pos=True)
+
+
+def transformer(
+    arch: str = "transformer", joined: bool = False, spread: float = 1.0, **args: Any
+) -> Recipe:
+    return Recipe(arch, TRANSFORMER | args, joined, spread)
+
+
+def convolved(kind: str, **args: Any) -> Recipe:
+    kernels = both(conv_type=kind, kernel_size_list=[3, 5])
+    return transformer("lightconv", weight_softmax=True, **kernels, **args)
+
+
+def lstm(criterion: str = "cross_entropy", **args: Any) -> Recipe:
+    layers = RECURRENT | dict(decoder_out_embed_dim=18, criterion=criterion)
+    return Recipe("lstm", layers | args, spread=8.0)
+
+
+def fconv(arch: str = "fconv", **args: Any) -> Recipe:
+    layers = dict(decoder_layers="[(12, 3)] * 3", decoder_out_embed_dim=12)
+    return Recipe(arch, CONVOLUTIONAL | layers | args, spread=1.4)
+
+
+PARTS = ("multihead_attention", "multihead_self_attention", "encoder_attention")
+HEADS = {f"{part}_nheads": 2 for part in PARTS}
+RECIPES: dict[str, Recipe] = {
+    "transformer": transformer(),
+    "transformer, pre-norm": transformer(**PRE_NORM),
+    "transformer, pre-norm, no final norm": transformer(**PRE_NORM, no_decoder_final_norm=True),
+    "transformer, pre-norm encoder": transformer(encoder_normalize_before=True),
+    "transformer, layernorm_embedding": transformer(layernorm_embedding=True),
+    "transformer, pre-norm, layernorm_embedding": transformer(layernorm_embedding=True, **PRE_NORM),
+    "transformer, no_scale_embedding": transformer(no_scale_embedding=True, spread=4.0),
+    "transformer, learned positions": transformer(**LEARNED),
+    "transformer, learned positions in the decoder": transformer(decoder_learned_pos=True),
+    "transformer, no positions": transformer(no_token_positional_embeddings=True),
+    "transformer, tied output": transformer(share_decoder_input_output_embed=True),
+    "transformer, all tied": transformer(share_all_embeddings=True, joined=True),
+    "transformer, 12 + 1 layers": transformer(encoder_layers=12, decoder_layers=1),
+    "transformer, wider decoder": transformer(decoder_embed_dim=24, decoder_output_dim=16),
+    "transformer, gelu": transformer(activation_fn="gelu"),
+    "transformer, tanh": transformer(activation_fn="tanh"),
+    "transformer, layer drop": transformer(**both(layerdrop=0.2)),
+    "transformer, quantisation noise": transformer(quant_noise_pq=0.1, quant_noise_pq_block_size=4),
+    "transformer, checkpointed activations": transformer(checkpoint_activations=True),
+    "transformer, adaptive softmax": transformer(
+        adaptive_softmax_cutoff=[8, 16], criterion="adaptive_loss"
     ),
-    "transformer-tied": dict(
-        arch="transformer", share_all_embeddings=True, decoder_learned_pos=True, **TRANSFORMER
+    "transformer, cross-self-attention": transformer(
+        cross_self_attention=True, no_cross_attention=True
     ),
-    "transformer-align": dict(
-        arch="transformer_align", alignment_layer=1, full_context_alignment=True, **TRANSFORMER
+    "transformer, cross-self-attention and cross-attention": transformer(cross_self_attention=True),
+    "transformer, NormFormer": transformer(
+        **PRE_NORM, **{f"scale_{part}": True for part in ("attn", "fc", "heads", "resids")}
     ),
-    "bart": dict(arch="bart_base", **(TRANSFORMER | dict(max_target_positions=62))),
-    "lstm": dict(
-        arch="lstm",
-        encoder_embed_dim=12,
-        encoder_hidden_size=12,
-        encoder_bidirectional=True,
-        decoder_embed_dim=12,
-        decoder_hidden_size=14,
-        decoder_out_embed_dim=18,
-        encoder_layers=2,
-        decoder_layers=2,
-        dropout=0.0,
-        criterion="cross_entropy",
+    "marian_transformer": transformer(
+        "marian_transformer", True, activation_fn="swish", share_all_embeddings=True, **LEARNED
     ),
-    "fconv": dict(
-        arch="fconv",
-        encoder_embed_dim=12,
-        encoder_layers="[(12, 3)] * 2",
-        decoder_embed_dim=12,
-        decoder_layers="[(12, 3)] * 2",
-        decoder_out_embed_dim=12,
-        dropout=0.0,
-        max_source_positions=64,
-        max_target_positions=64,
+    "transformer_align": transformer(
+        "transformer_align", alignment_layer=1, alignment_heads=1, full_context_alignment=True
     ),
-    "lightconv": dict(
-        arch="lightconv",
-        encoder_conv_type="lightweight",
-        decoder_conv_type="lightweight",
-        weight_softmax=True,
-        encoder_kernel_size_list=[3, 5],
-        decoder_kernel_size_list=[3, 5],
-        **TRANSFORMER,
+    "bart": transformer("bart_base", True, 8.0, max_target_positions=62),
+    "mbart": transformer("mbart_base", True, 8.0),
+    "roberta_enc_dec": transformer(
+        "roberta_enc_dec",
+        True,
+        8.0,
+        tokens_per_sample=64,
+        hack_layernorm_embedding=False,
+        pretrained_mlm_checkpoint=None,
+    ),
+    "lightconv": convolved("lightweight"),
+    "lightconv, pre-norm, no gates": convolved("lightweight", **both(glu=False), **PRE_NORM),
+    "dynamicconv": convolved("dynamic", **both(glu=True)),
+    "lstm": lstm(),
+    "lstm, bidirectional": lstm(encoder_bidirectional=True),
+    "lstm, no attention": lstm(decoder_attention="0", decoder_hidden_size=18),
+    "lstm, tied output": lstm(decoder_embed_dim=18, share_decoder_input_output_embed=True),
+    "lstm, adaptive softmax": lstm("adaptive_loss", adaptive_softmax_cutoff="10"),
+    "fconv": fconv(),
+    "fconv, attention in one layer": fconv(
+        decoder_attention="[False, True, False]", share_input_output_embed=True
+    ),
+    "fconv_self_att": fconv("fconv_self_att", **HEADS, downsample="False"),
+    "fconv_self_att, gated": fconv(
+        "fconv_self_att",
+        **HEADS,
+        self_attention="True",
+        encoder_attention="True",
+        project_input="True",
+        gated_attention="True",
+        downsample="True",
     ),
 }
-# initial weights so small that the source would hardly matter are made larger
-SPREAD = {"bart": 8.0, "lstm": 8.0, "fconv": 1.4}
+ENSEMBLES = [
+    ("transformer", "lstm"),
+    ("fconv", "transformer, tied output"),
+    ("transformer, pre-norm", "transformer"),
+    ("lightconv", "fconv_self_att"),
+    ("dynamicconv", "transformer, adaptive softmax"),
+    ("transformer, cross-self-attention", "lstm, no attention"),
+    ("bart", "roberta_enc_dec"),
+]
+# those of `build`
+ARCHITECTURES = {
+    **{name: RECIPES[name] for name in ("transformer", "bart", "fconv", "lightconv")},
+    "transformer-pre-norm": RECIPES["transformer, pre-norm"],
+    "transformer-tied": transformer(share_all_embeddings=True, decoder_learned_pos=True),
+    "transformer-align": RECIPES["transformer_align"],
+    "lstm": RECIPES["lstm, bidirectional"],
+}
 # fairseq's attention of these masks in float32, whatever the model
 MASKED_IN_FLOAT32 = ("lstm", "fconv")
-OUTPUT_LAYERS = ("output_projection.weight", "fc_out.weight", "fc3.weight_g", "embed_out")
+OUTPUT_LAYERS = ("output_projection", "fc_out", "fc3", "embed_out", "adaptive_softmax.head")
+
+
+def recipe(name: str) -> Recipe:
+    """A recipe by its name above, or one for a name that fairseq registers."""
+    if name in RECIPES:
+        return RECIPES[name]
+    kind = ARCH_MODEL_REGISTRY[name]
+    like = next(each for each in RECIPES.values() if ARCH_MODEL_REGISTRY[each.arch] is kind)
+    return replace(like, arch=name, joined=like.joined or "big_t2t" in name)
+
+
+def sharpen(model, eos: int, spread: float, peak: float = 3.0, ending: float = 2.0) -> None:
+    """Make distributions far from uniform, and hypotheses end: every matrix times `spread`, the
+    output layer times `peak`, and the row of EOS times `ending` more."""
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight *= spread if weight.dim() > 1 else 1.0
+        for place, weight in model.decoder.named_parameters(remove_duplicate=False):
+            if place.startswith(OUTPUT_LAYERS) and weight.dim() > 1:
+                weight *= peak
+                weight[eos] *= ending
 
 
 # ---- models
@@ -136,13 +230,8 @@ def piece(i: int) -> str:
 
 def task(name: str = "translation", words: int = WORDS, pieces: bool = False, **flags):
     """A translation task over the made-up dictionary."""
-    cfg = TASK_DATACLASS_REGISTRY[name](
-        source_lang="de",
-        target_lang="en",
-        max_source_positions=64,
-        max_target_positions=64,
-        **flags,
-    )
+    languages = dict(source_lang="de", target_lang="en")
+    cfg = TASK_DATACLASS_REGISTRY[name](**languages, **POSITIONS, **flags)
     made = TASK_REGISTRY[name](cfg, *[dictionary(words, pieces)] * 2)
     made.phrases_of_calls = True  # as a Translator's, of *_ext tasks: batches bring their phrases
     return made
@@ -156,22 +245,13 @@ def build(
     peak: float = 3.0,
     eos: float = 2.0,
 ):
-    """A random model in code.
-
-    peak scales the output layer, so that distributions are far from uniform; eos
-    scales EOS's weights.
-    """
+    """A random model in code, sharpened."""
     torch.manual_seed(seed)
-    args = Namespace(**ARCHITECTURES[architecture])
-    ARCH_CONFIG_REGISTRY[args.arch](args)
-    with torch.no_grad():
-        model = ARCH_MODEL_REGISTRY[args.arch].build_model(args, task(words=words))
-        for weight in model.parameters():
-            weight *= SPREAD.get(architecture, 1.0) if weight.dim() > 1 else 1.0
-        for name, weight in model.decoder.named_parameters(remove_duplicate=False):
-            if name in OUTPUT_LAYERS:
-                weight *= peak
-                weight[dictionary(words).eos()] *= eos
+    recipe = ARCHITECTURES[architecture]
+    args = Namespace(arch=recipe.arch, **recipe.args)
+    ARCH_CONFIG_REGISTRY[recipe.arch](args)
+    model = ARCH_MODEL_REGISTRY[recipe.arch].build_model(args, task(words=words))
+    sharpen(model, dictionary(words).eos(), recipe.spread, peak, eos)
     return model.to(dtype).to(DEVICE).eval()
 
 
@@ -188,21 +268,12 @@ def with_ties(model, read_alike: bool = False):
 def language_model(seed: int = 9, dtype: torch.dtype = torch.float64, words: int = WORDS):
     """A random Transformer language model over the same dictionary, for --lm-path."""
     torch.manual_seed(seed)
+    sizes = {name: TRANSFORMER[name] for name in TRANSFORMER if name.startswith("decoder")}
     cfg = TransformerLanguageModelConfig(
-        decoder_embed_dim=16,
-        decoder_ffn_embed_dim=24,
-        decoder_layers=1,
-        decoder_attention_heads=2,
-        dropout=0.0,
-        tokens_per_sample=80,
-        max_target_positions=80,
+        **sizes | dict(decoder_layers=1), tokens_per_sample=80, max_target_positions=80
     )
-    return (
-        TransformerLanguageModel.build_model(OmegaConf.structured(cfg), task(words=words))
-        .to(dtype)
-        .to(DEVICE)
-        .eval()
-    )
+    made = TransformerLanguageModel.build_model(OmegaConf.structured(cfg), task(words=words))
+    return made.to(dtype).to(DEVICE).eval()
 
 
 # ---- batches
@@ -287,28 +358,22 @@ def run(generator, sample: dict, seed: int = 5, **arguments) -> list[list[dict]]
     """n-best lists; the random seed is for --sampling."""
     torch.manual_seed(seed)
     # with the sample, as fairseq-generate moves it
-    if "prefix_tokens" in arguments and arguments["prefix_tokens"] is not None:
-        arguments["prefix_tokens"] = arguments["prefix_tokens"].to(
-            sample["net_input"]["src_tokens"].device
-        )
+    if arguments.get("prefix_tokens") is not None:
+        there = sample["net_input"]["src_tokens"].device
+        arguments["prefix_tokens"] = arguments["prefix_tokens"].to(there)
     return generator.generate([], sample, **arguments)
 
 
-def same(expected: list[list[dict]], got: list[list[dict]], tolerance: float = 1e-9) -> None:
-    """Equal n-best lists: tokens, and scores within the tolerance."""
-    assert len(got) == len(expected)
-    for i, (theirs, ours) in enumerate(zip(expected, got, strict=True)):
-        assert [h["tokens"].tolist() for h in ours] == [h["tokens"].tolist() for h in theirs], (
-            f"sentence {i}"
+def close(expected: dict, got: dict, tolerance: float) -> bool:
+    """Whether two hypotheses' scores are within the tolerance; those of equal tokens must be, at
+    each position."""
+    if equal := got["tokens"].tolist() == expected["tokens"].tolist():
+        torch.testing.assert_close(
+            *(each["positional_scores"].cpu() for each in (got, expected)), rtol=0, atol=tolerance
         )
-        for a, b in zip(theirs, ours, strict=True):
-            assert (
-                float(b["score"]) == float(a["score"])
-                or abs(float(b["score"]) - float(a["score"])) <= tolerance
-            )
-            torch.testing.assert_close(
-                b["positional_scores"].cpu(), a["positional_scores"].cpu(), rtol=0, atol=tolerance
-            )
+    theirs, ours = float(expected["score"]), float(got["score"])
+    assert theirs == ours or abs(ours - theirs) <= tolerance
+    return equal
 
 
 def near_ties(
@@ -317,24 +382,20 @@ def near_ties(
     """Sentence and rank of hypotheses that differ in single precision: scores at each rank are
     within the tolerance, so that either order is right, and equal tokens have equal scores.
     Any other difference fails."""
-    found = []
-    assert len(got) == len(expected)
-    for i, (theirs, ours) in enumerate(zip(expected, got, strict=True)):
-        assert len(ours) == len(theirs), f"sentence {i}"
-        for rank, (a, b) in enumerate(zip(theirs, ours, strict=True)):
-            assert abs(float(b["score"]) - float(a["score"])) <= tolerance, (
-                f"sentence {i}, rank {rank} is no near-tie"
-            )
-            if b["tokens"].tolist() == a["tokens"].tolist():
-                torch.testing.assert_close(
-                    b["positional_scores"].cpu(),
-                    a["positional_scores"].cpu(),
-                    rtol=0,
-                    atol=tolerance,
-                )
-            else:
-                found.append((i, rank))
-    return found
+    return [
+        (sentence, rank)
+        for sentence, (theirs, ours) in enumerate(zip(expected, got, strict=True))
+        for rank, pair in enumerate(zip(theirs, ours, strict=True))
+        if not close(*pair, tolerance)
+    ]
+
+
+def same(expected: list[list[dict]], got: list[list[dict]], tolerance: float = 1e-9) -> None:
+    """Equal n-best lists: tokens, and scores within the tolerance."""
+    assert [[h["tokens"].tolist() for h in nbest] for nbest in got] == [
+        [h["tokens"].tolist() for h in nbest] for nbest in expected
+    ]
+    assert not near_ties(expected, got, tolerance)
 
 
 # ---- settings of registered strategies
@@ -371,16 +432,11 @@ def with_files(flags: dict, folder: Path) -> dict:
     table = folder / "table.txt"
     if not table.exists():
         chance = random.Random(3)
-        table.write_text(
-            "".join(
-                f"w{i} w{chance.randrange(WORDS)} 0.{j}\n"
-                for i in range(WORDS)
-                for j in range(1, 5)
-            )
-        )
-    return {
-        name: str(table) if value == "{lexical table}" else value for name, value in flags.items()
-    }
+        pairs = ((i, j) for i in range(WORDS) for j in range(1, 5))
+        rows = (f"w{i} w{chance.randrange(WORDS)} 0.{j}\n" for i, j in pairs)
+        table.write_text("".join(rows))
+    names = {"{lexical table}": str(table)}
+    return {name: names.get(str(value), value) for name, value in flags.items()}
 
 
 def refused(flags: dict, generation: dict) -> str | None:
@@ -394,10 +450,8 @@ def refused(flags: dict, generation: dict) -> str | None:
 def forced(model, sample: dict, tokens: list[list[int]]) -> Tensor:
     """Log-probabilities (n, L, V) of teacher forcing a sample of one sentence with n rows of target
     tokens (first one included)."""
-    source = {
-        name: value.expand(len(tokens), *value.shape[1:])
-        for name, value in sample["net_input"].items()
-    }
+    each = sample["net_input"].items()
+    source = {name: value.expand(len(tokens), *value.shape[1:]) for name, value in each}
     with torch.no_grad():
         out = model(**source, prev_output_tokens=torch.tensor(tokens, device=DEVICE))
         return model.get_normalized_probs(out, log_probs=True, sample=None)

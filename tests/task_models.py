@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import fairseq
+import pytest
 import torch
 from fairseq_cli.preprocess import cli_main as preprocess
 from fairseq_cli.train import cli_main as train
@@ -28,52 +29,19 @@ SIZES = {"embed-dim": 16, "ffn-embed-dim": 16, "layers": 1, "attention-heads": 2
 ENCODER, DECODER = (
     [f"--{side}-{what}={n}" for what, n in SIZES.items()] for side in ("encoder", "decoder")
 )
-TRANSFORMER = [
-    "--arch",
-    "transformer",
-    *ENCODER,
-    *DECODER,
-    "--max-source-positions=40",
-    "--max-target-positions=40",
-]
+LENGTHS = ["--max-source-positions=40", "--max-target-positions=40"]
+TRANSFORMER = ["--arch=transformer", *ENCODER, *DECODER, *LENGTHS]
 ONE_DICTIONARY = [*TRANSFORMER, "--share-all-embeddings"]
-LANGUAGE_MODEL = [
-    "--arch",
-    "transformer_lm",
-    *DECODER,
-    "--tokens-per-sample=40",
-    "--sample-break-mode=eos",
-]
-ONCE = [
-    "--max-update",
-    1,
-    "--optimizer",
-    "adam",
-    "--lr",
-    "1e-3",
-    "--max-tokens",
-    500,
-    "--disable-validation",
-    "--no-epoch-checkpoints",
-    "--no-progress-bar",
-    "--cpu",
-]
+LANGUAGE_MODEL = ["--arch=transformer_lm", *DECODER, "--tokens-per-sample=40"]
+LANGUAGE_MODEL += ["--sample-break-mode=eos"]
+ONCE = "--max-update 1 --optimizer adam --lr 1e-3 --max-tokens 500 --disable-validation".split()
+ONCE += ["--no-epoch-checkpoints", "--no-progress-bar", "--cpu"]
 SEARCH = ["--cpu", "--max-len-b", 14, "--batch-size", 4]
-PAIR = ["-s", "de", "-t", "en"]
-MULTI = [
-    "--langs",
-    "de,en",
-    "--lang-pairs",
-    "de-en",
-    "--encoder-langtok",
-    "src",
-    "--decoder-langtok",
-]
+PAIR = "-s de -t en".split()
+MULTI = "--langs de,en --lang-pairs de-en --encoder-langtok src --decoder-langtok".split()
+BOTH_WAYS = ["--lang-pairs", "de-en,en-de"]
 THEIRS = Path(fairseq.__path__[0]) / "examples"
-OF_ALL = [
-    f"--share-{part}"
-    for part in ("encoders", "decoders", "encoder-embeddings", "decoder-embeddings")
-]
+EACH = "encoders decoders encoder-embeddings decoder-embeddings".split()
 NLLB_TAGS = ["<MINED_DATA>", "<MMT_BT_DATA>", "<SMT_BT_DATA>"]
 
 
@@ -90,17 +58,18 @@ class Case:
     search: list[Any] = field(default_factory=list)  # flags of the search alone
 
 
+SIMPLE = "translation_multi_simple_epoch"
 CASES = {
-    "translation_multi_simple_epoch": Case("translation_multi_simple_epoch", ONE_DICTIONARY, MULTI),
+    SIMPLE: Case(SIMPLE, ONE_DICTIONARY, MULTI),
     "the same, bos and eos replaced": Case(
-        "translation_multi_simple_epoch", ONE_DICTIONARY, [*MULTI, "--lang-tok-replacing-bos-eos"]
+        SIMPLE, ONE_DICTIONARY, [*MULTI, "--lang-tok-replacing-bos-eos"]
     ),
     "mBART-50": Case(
-        "translation_multi_simple_epoch",
+        SIMPLE,
         ONE_DICTIONARY,
         ["--lang-dict", "languages.txt", *MULTI[2:], "--lang-tok-style", "mbart"],
     ),
-    "NLLB": Case("translation_multi_simple_epoch", ONE_DICTIONARY, MULTI),
+    "NLLB": Case(SIMPLE, ONE_DICTIONARY, MULTI),
     "translation_from_pretrained_bart": Case(
         "translation_from_pretrained_bart",
         ONE_DICTIONARY,
@@ -109,15 +78,8 @@ CASES = {
     ),
     "multilingual_translation": Case(
         "multilingual_translation",
-        [
-            "--arch",
-            "multilingual_transformer",
-            *ENCODER,
-            *DECODER,
-            "--max-source-positions=40",
-            "--max-target-positions=40",
-        ],
-        ["--lang-pairs", "de-en,en-de", "--encoder-langtok", "tgt", "--decoder-langtok"],
+        ["--arch=multilingual_transformer", *ENCODER, *DECODER, *LENGTHS],
+        [*BOTH_WAYS, "--encoder-langtok", "tgt", "--decoder-langtok"],
     ),
     "language_modeling": Case(
         "language_modeling", LANGUAGE_MODEL, pair=False, search=["--sample-break-mode", "eos"]
@@ -134,34 +96,16 @@ EXAMPLES = {  # of fairseq's examples/, which a --user-dir registers
     "translation_moe": Case(
         "translation_moe",
         TRANSFORMER,
-        [
-            "--user-dir",
-            THEIRS / "translation_moe" / "translation_moe_src",
-            "--num-experts",
-            3,
-            "--gen-expert",
-            2,
-        ],
+        ["--user-dir", THEIRS / "translation_moe" / "translation_moe_src"]
+        + ["--num-experts", 3, "--gen-expert", 2],
         of_pair=PAIR,
     ),
     "multilingual_translation_latent_depth": Case(
         "multilingual_translation_latent_depth",
-        [
-            "--arch",
-            "latent_multilingual_transformer",
-            *ENCODER,
-            *DECODER,
-            "--decoder-layers=3",
-            *OF_ALL,
-        ],
-        [
-            "--user-dir",
-            THEIRS / "latent_depth" / "latent_depth_src",
-            "--lang-pairs",
-            "de-en,en-de",
-            "--encoder-latent-layer",
-            "--decoder-latent-layer",
-        ],
+        ["--arch=latent_multilingual_transformer", *ENCODER, *DECODER, "--decoder-layers=3"]
+        + [f"--share-{part}" for part in EACH],
+        ["--user-dir", THEIRS / "latent_depth" / "latent_depth_src", *BOTH_WAYS]
+        + ["--encoder-latent-layer", "--decoder-latent-layer"],
     ),
 }
 
@@ -183,18 +127,8 @@ class Made:
         case, task = self.case, self.case.task + ("_ext" if which == "ours" else "")
         pair = PAIR if case.pair else []
         flags = [self.root / flag if flag == "languages.txt" else flag for flag in case.flags]
-        return [
-            self.data,
-            "--path",
-            self.checkpoint,
-            "--task",
-            task,
-            *SEARCH,
-            *pair,
-            *flags,
-            *case.search,
-            *self.given.get(which, []),
-        ]
+        out = [self.data, "--path", self.checkpoint, "--task", task, *SEARCH, *pair, *flags]
+        return [*out, *case.search, *self.given.get(which, [])]
 
     def keywords(self) -> dict[str, Any]:
         """Of a Translator, and of a corpus job's flags: ours as keywords, without
@@ -228,18 +162,42 @@ class Made:
         return self.arguments("ours")
 
 
-def write_lines(root: Path, languages: list[str], words: int) -> None:
-    """Made-up lines of words w0 to w29, every one of them in the training set;
-    of more words, some."""
+def write_lines(root: Path, names: dict[str, str], words: int, test: int, longest: int) -> None:
+    """Made-up lines: of each language (names: the word in front of its words' numbers), every one
+    of its first words in the training set."""
     chance = random.Random(1)
-    for split, lines in (("train", 40), ("valid", 3), ("test", 7)):
-        for language in languages:
+    for split, lines in (("train", 40), ("valid", 3), ("test", test)):
+        for language, name in names.items():
             text = [
-                " ".join(f"w{chance.randrange(words)}" for _ in range(chance.randint(1, 9)))
-                for _ in range(lines)
+                " ".join(f"{name}{chance.randrange(words)}" for _ in range(n))
+                for n in (chance.randint(1, longest) for _ in range(lines))
             ]
-            text[0] = " ".join(f"w{i}" for i in range(WORDS)) if split == "train" else text[0]
+            text[0] = " ".join(f"{name}{i}" for i in range(WORDS)) if split == "train" else text[0]
             (root / f"{split}.{language}").write_text("\n".join(text) + "\n")
+
+
+def binarised(root: Path, to: Path, *sides: object, end: str = "") -> None:
+    splits = [f"--{split}pref={root / split}{end}" for split in ("train", "valid", "test")]
+    words = [*sides, *splits, "--destdir", to, "--workers", 1]
+    succeeded(forked(preprocess, "fairseq-preprocess", *words))
+
+
+def trained(root: Path, *arguments: object) -> Path:
+    """The checkpoint after one update, sharpened."""
+    save = ["--save-dir", root / "saved"]
+    succeeded(forked(train, "fairseq-train", *arguments, *ONCE, *save))
+    sharpen(root / "saved" / "checkpoint_last.pt")
+    return root / "saved" / "checkpoint_last.pt"
+
+
+def tiny(root: Path) -> None:
+    """data/ and model.pt: a translation task of two languages with words of their own."""
+    write_lines(root, {"de": "de", "en": "en"}, WORDS, 11, 12)
+    binarised(root, root / "data", *PAIR)
+    with pytest.MonkeyPatch.context() as patch:
+        # fairseq clips gradients on a GPU, where there is one, in spite of --cpu
+        patch.setattr(torch.cuda, "is_available", lambda: False)
+        trained(root, root / "data", *TRANSFORMER).rename(root / "model.pt")
 
 
 def sharpen(checkpoint: Path) -> None:
@@ -273,66 +231,36 @@ def let_end(checkpoint: Path, end: int, more: float) -> None:
 def make(name: str, root: Path, words: int = WORDS) -> Made:
     """Preprocess, train and sharpen; words: of the dictionary, w0, w1, ..."""
     case = {**CASES, **EXAMPLES}[name]
-    languages = ["de", "en"] if case.pair else ["xx"]
-    write_lines(root, languages, words)
+    write_lines(root, dict.fromkeys(["de", "en"] if case.pair else ["xx"], "w"), words, 7, 9)
     (root / "languages.txt").write_text("de\nen\n")
-    splits = [
-        f"--{split}pref={root / split}{'' if case.pair else '.xx'}"
-        for split in ("train", "valid", "test")
-    ]
+    end = "" if case.pair else ".xx"
     sides = [*PAIR, "--joined-dictionary"] if case.pair else ["--only-source"]
     if words > WORDS:
         (root / "words.txt").write_text("".join(f"w{i} 1\n" for i in range(words)))
         sides += ["--srcdict", root / "words.txt"]
     data = root / "data"
     with inside(root):
-        succeeded(
-            forked(
-                preprocess, "fairseq-preprocess", *sides, *splits, "--destdir", data, "--workers", 1
-            )
-        )
+        binarised(root, data, *sides, end=end)
+        made = Made(root, case, data, root / "saved" / "checkpoint_last.pt")
         if name == "multilingual_language_modeling":  # a folder for each language, one dictionary
             shutil.copytree(data, root / "languages" / "xx")
             shutil.copy(data / "dict.txt", root / "languages")
             lines = (root / "train.xx").read_text().splitlines()
             # of equally many lines the stock task takes no sample
             (root / "train.xx").write_text("\n".join(lines[::2]) + "\n")
-            data = root / "languages"
-            words = [
-                "--only-source",
-                "--srcdict",
-                data / "dict.txt",
-                *splits,
-                "--destdir",
-                data / "yy",
-            ]
-            succeeded(forked(preprocess, "fairseq-preprocess", *words, "--workers", 1))
-        made = Made(root, case, data, root / "saved" / "checkpoint_last.pt")
-        made.sentences *= 2 if name == "multilingual_language_modeling" else 1
+            made.data, made.sentences = root / "languages", 2 * made.sentences
+            sides += ["--srcdict", made.data / "dict.txt"]
+            binarised(root, made.data / "yy", *sides, end=end)
         if name == "NLLB":
             made.given = nllb_dictionaries(root, data / "dict.de.txt")
-        arguments = [*case.flags, *made.given.get("stock", []), *case.of_pair, *case.model, *ONCE]
-        succeeded(
-            forked(
-                train,
-                "fairseq-train",
-                data,
-                "--task",
-                case.task,
-                *arguments,
-                "--save-dir",
-                root / "saved",
-            )
-        )
-    sharpen(made.checkpoint)
+        arguments = [*case.flags, *made.given.get("stock", []), *case.of_pair, *case.model]
+        trained(root, made.data, "--task", case.task, *arguments)
     # not a model a pair
-    if (
-        "decoder.output_projection.weight"
-        in torch.load(made.checkpoint, weights_only=False)["model"]
-    ):
+    weights = torch.load(made.checkpoint, weights_only=False)["model"]
+    if "decoder.output_projection.weight" in weights:
         # the language's token, the last but <mask>
-        end = -2 if case.task == "translation_from_pretrained_bart" else 2
-        let_end(made.checkpoint, end, 3.0 if case.pair else 0.6)
+        last = -2 if case.task == "translation_from_pretrained_bart" else 2
+        let_end(made.checkpoint, last, 3.0 if case.pair else 0.6)
     return made
 
 

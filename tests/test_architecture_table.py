@@ -7,7 +7,8 @@ import re
 import architecture_table
 import pytest
 from fairseq.models import ARCH_MODEL_REGISTRY
-from saved_models import ENSEMBLES, RECIPES, Saved
+from models import ENSEMBLES, RECIPES
+from saved_models import Saved
 from sizes import drawn, part_of
 
 

@@ -11,6 +11,13 @@ import shlex
 from pathlib import Path
 
 ONE = {b"t": b"\t", b"n": b"\n", b"\\": b"\\"}
+EXT = "--task translation_ext --cpu --beam 2 --max-len-b 8".split()
+LANGUAGES = "-s de -t en".split()
+
+
+def search(tiny: Path, *more: object, model: str | Path = "model.pt") -> list[object]:
+    """Arguments of a command over the tiny model, or another one of its dictionaries."""
+    return [tiny / "data", "--path", tiny / model, *EXT, *more]
 
 
 def written(text: str) -> bytes:

@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from bad_inputs import LANGUAGES, search
 from fairseq.data import Dictionary
 from forked import Done, generate, interactive
 from sizes import drawn
-from test_lines import reported
 
 from fairseq_ext import SentenceError, Translator, UsageError
 
 SENTENCES = 11
-EXT = ["--task", "translation_ext", "--cpu", "--beam", 2, "--max-len-b", 8]
 POISON = "de7"  # the word whose embedding overflows in the NaN model
 
 
@@ -28,12 +27,6 @@ def lines(done: Done) -> dict[str, list[tuple[str, ...]]]:
         if name[:2] in ("S-", "T-", "H-", "D-", "C-"):
             found.setdefault(name, []).append(tuple(fields))
     return found
-
-
-def texts(done: Done) -> dict[int, str]:
-    return {
-        int(name[2:]): fields[0][1] for name, fields in lines(done).items() if name.startswith("H-")
-    }
 
 
 @pytest.fixture(scope="module")
@@ -52,14 +45,15 @@ def sources(tiny) -> list[list[str]]:
     return [line.split() for line in (tiny / "test.de").read_text().splitlines()]
 
 
-def command(tiny, model: Path, *more: object) -> list[object]:
-    return [tiny / "data", "--path", model, *EXT, *more]
-
-
-def constraints(folder: Path, bad: dict[int, str], count: int = SENTENCES) -> Path:
+def constraints(folder: Path, bad: dict[int, str], count: int = SENTENCES) -> list[object]:
     path = folder / "constraints.tsv"
     path.write_text("".join(bad.get(i, "") + "\n" for i in range(count)))
-    return path
+    return ["--constraints-file", path]
+
+
+def without(texts: dict[int, str], bad) -> dict[int, str]:
+    """The texts, those of bad sentences being empty."""
+    return {i: "" if i in bad else text for i, text in texts.items()}
 
 
 BAD_LINES = {2: "nowhere", 5: "\ten1", 6: "</s>"}
@@ -73,23 +67,12 @@ REASONS = {2: "contains the piece 'nowhere'", 5: "has an empty phrase", 6: "cont
     ids=str,
 )
 def test_bad_constraints_cost_no_other_sentence_in_generate(tiny, tmp_path, how):
-    done = generate(
-        *command(
-            tiny, tiny / "model.pt", *how, "--constraints-file", constraints(tmp_path, BAD_LINES)
-        )
-    )
-    right = generate(
-        *command(tiny, tiny / "model.pt", *how, "--constraints-file", constraints(tmp_path, {}))
-    )
-    assert (
-        (done.status, right.status) == (3, 0)
-        and "Traceback" not in done.stderr
-        and "error: " not in done.stderr
-    ), done.stderr
-    reasons = reported(done)
-    assert reasons.keys() == BAD_LINES.keys() and all(
-        REASONS[i] in reason for i, reason in reasons.items()
-    )
+    done = generate(*search(tiny, *how, *constraints(tmp_path, BAD_LINES)))
+    right = generate(*search(tiny, *how, *constraints(tmp_path, {})))
+    assert (done.status, right.status) == (3, 0) and "error: " not in done.stderr, done.stderr
+    reasons = done.reported()
+    assert reasons.keys() == BAD_LINES.keys()
+    assert all(REASONS[i] in reason for i, reason in reasons.items())
     found, expected = lines(done), lines(right)
     assert found.keys() == expected.keys()
     for name, fields in expected.items():
@@ -100,36 +83,25 @@ def test_bad_constraints_cost_no_other_sentence_in_generate(tiny, tmp_path, how)
 
 
 def test_sentences_that_are_too_long_cost_no_other_in_generate(tiny):
-    short = ["--max-source-positions", 6, "--max-target-positions", 30]
-    limit = command(tiny, tiny / "model.pt", "--batch-size", 3, *short)
-    done, right = generate(*limit), generate(*command(tiny, tiny / "model.pt", "--batch-size", 3))
+    limit = ["--batch-size", 3, "--max-source-positions", 6, "--max-target-positions", 30]
+    skip = "--skip-invalid-size-inputs-valid-test"
+    done, right = generate(*search(tiny, *limit)), generate(*search(tiny, *limit[:2]))
     long = {i for i, line in enumerate(sources(tiny)) if len(line) + 1 > 6}
-    assert 0 < len(long) < SENTENCES and done.status == 3
-    assert reported(done).keys() == long and all(
-        "tokens, and the model takes (6, 30)" in reason for reason in reported(done).values()
-    )
-    assert texts(done) == {i: "" if i in long else text for i, text in texts(right).items()}
-    assert sorted(name for name in lines(done) if name[0] == "S") == sorted(
-        name for name in lines(right) if name[0] == "S"
-    )
-    skipped = generate(*limit, "--skip-invalid-size-inputs-valid-test")
-    assert (
-        skipped.status == 0
-        and not reported(skipped)
-        and texts(skipped).keys() == set(range(SENTENCES)) - long
-    )
-    stock = generate(
-        *[word if word != "translation_ext" else "translation" for word in limit],
-        "--skip-invalid-size-inputs-valid-test",
-    )
-    assert texts(stock) == texts(skipped) and lines(stock).keys() == lines(skipped).keys()
-    narrow = generate(*command(tiny, tiny / "model.pt", "--max-tokens", 6))
-    assert narrow.status == 3 and all(
-        "--max-tokens takes 6" in reason for reason in reported(narrow).values()
-    )
-    assert {i: text for i, text in texts(narrow).items() if text} == {
-        i: texts(right)[i] for i in texts(right) if i not in reported(narrow)
-    }
+    assert 0 < len(long) < SENTENCES and done.status == 3 and done.reported().keys() == long
+    said = "tokens, and the model takes (6, 30)"
+    assert all(said in reason for reason in done.reported().values())
+    assert done.texts() == without(right.texts(), long)
+    typed = [sorted(name for name in lines(each) if name[0] == "S") for each in (done, right)]
+    assert typed[0] == typed[1]
+    skipped = generate(*search(tiny, *limit, skip))
+    assert skipped.status == 0 and not skipped.reported()
+    assert skipped.texts().keys() == set(range(SENTENCES)) - long
+    stock = generate(*search(tiny, *limit, skip, "--task", "translation"))
+    assert stock.texts() == skipped.texts() and lines(stock).keys() == lines(skipped).keys()
+    narrow = generate(*search(tiny, "--max-tokens", 6))
+    reasons = narrow.reported()
+    assert narrow.status == 3 and all("--max-tokens takes 6" in each for each in reasons.values())
+    assert narrow.texts() == without(right.texts(), reasons)
 
 
 WAYS = [
@@ -147,73 +119,60 @@ def test_nan_in_some_sentences_costs_no_other_in_generate(tiny, nan, tmp_path, h
     """Their statistics and results are those of the sentences that were translated, once each."""
     poisoned = {i for i, line in enumerate(sources(tiny)) if POISON in line}
     assert 0 < len(poisoned) < SENTENCES
-    files = ["--stats-file", tmp_path / "stats.json"]
-    files += [] if "--cpu-workers" in how else ["--results-file", tmp_path / "results.jsonl"]
-    done = generate(*command(tiny, nan, *how, *files))
-    right = generate(*command(tiny, tiny / "model.pt", *how))
-    assert done.status == 3 and reported(done).keys() == poisoned, done.stderr
-    assert all(
-        reason.startswith("the model gives NaN at target position")
-        for reason in reported(done).values()
-    )
-    assert texts(done) == {i: "" if i in poisoned else text for i, text in texts(right).items()}
-    assert json.loads((tmp_path / "stats.json").read_text())["sentences"] == SENTENCES - len(
-        poisoned
-    )
-    if "--cpu-workers" not in how:
-        numbers = [
-            json.loads(line)["id"]
-            for line in (tmp_path / "results.jsonl").read_text().splitlines()[1:]
-        ]
-        assert sorted(numbers) == sorted(set(range(SENTENCES)) - poisoned)
-        again = generate(
-            *command(tiny, nan, *how, "--results-file", tmp_path / "results.jsonl", "--resume")
-        )
-        assert (
-            again.status == 3 and reported(again) == reported(done) and texts(again) == texts(done)
-        )
+    stats, results = ["--stats-file", tmp_path / "stats.json"], tmp_path / "results.jsonl"
+    results_file = [] if "--cpu-workers" in how else ["--results-file", results]
+    done = generate(*search(tiny, *how, *stats, *results_file, model=nan))
+    right = generate(*search(tiny, *how))
+    assert done.status == 3 and done.reported().keys() == poisoned, done.stderr
+    said = "the model gives NaN at target position"
+    assert all(reason.startswith(said) for reason in done.reported().values())
+    assert done.texts() == without(right.texts(), poisoned)
+    good = set(range(SENTENCES)) - poisoned
+    assert json.loads((tmp_path / "stats.json").read_text())["sentences"] == len(good)
+    if results_file:
+        numbers = [json.loads(line)["id"] for line in results.read_text().splitlines()[1:]]
+        assert sorted(numbers) == sorted(good)
+        again = generate(*search(tiny, *how, *results_file, "--resume", model=nan))
+        assert again.status == 3 and again.reported() == done.reported()
+        assert again.texts() == done.texts()
 
 
 @drawn(1)
 @pytest.mark.parametrize("what", ["constraints", "NaN"])
 def test_strict_ends_generate_at_the_first_behind_what_came_before(tiny, nan, tmp_path, what):
-    flags, model = ["--batch-size", 3], tiny / "model.pt"
+    flags, model = ["--batch-size", 3], nan
     if what == "constraints":
-        flags += ["--constraints-file", constraints(tmp_path, BAD_LINES)]
-    else:
-        model = nan
-    free, strict = (
-        generate(*command(tiny, model, *flags)),
-        generate(*command(tiny, model, *flags, "--strict")),
-    )
-    order = [
-        int(line[2:].split("\t")[0]) for line in free.stdout.splitlines() if line.startswith("H-")
-    ]
-    first = next(i for i in order if i in reported(free))
-    printed = [
-        int(line[2:].split("\t")[0]) for line in strict.stdout.splitlines() if line.startswith("H-")
-    ]
-    assert strict.status == 1 and printed == order[: order.index(first)] and not reported(strict)
+        flags, model = [*flags, *constraints(tmp_path, BAD_LINES)], tiny / "model.pt"
+    free = generate(*search(tiny, *flags, model=model))
+    strict = generate(*search(tiny, *flags, "--strict", model=model))
+    order = list(free.texts())
+    first = next(i for i in order if i in free.reported())
+    assert list(strict.texts()) == order[: order.index(first)]
+    said_alone(strict, free.reported()[first])
+
+
+def said_alone(strict: Done, reason: str) -> None:
+    """A --strict command has ended with this sentence, and no E- line."""
+    assert strict.status == 1 and not strict.reported()
     said = [line for line in strict.stderr.splitlines() if line.startswith("error: ")]
-    assert said == [f"error: {reported(free)[first]}"]
+    assert said == [f"error: {reason}"]
 
 
 def test_nan_in_a_line_costs_no_other_in_interactive(tiny, nan):
     chance = random.Random(2)
-    text = [
-        " ".join(f"de{chance.randrange(20)}" for _ in range(chance.randint(1, 5)))
-        for _ in range(20)
-    ]
+    counts = (chance.randint(1, 5) for _ in range(20))
+    text = [" ".join(f"de{chance.randrange(20)}" for _ in range(count)) for count in counts]
     text[3] = text[9] = POISON
+    poisoned = {i for i, line in enumerate(text) if POISON in line.split()}
     for how in ([], ["--constraints"], ["--int8"]):
-        flags = ["-s", "de", "-t", "en", "--buffer-size", 8, "--batch-size", 8, *how]
+        flags = [*LANGUAGES, "--buffer-size", 8, "--batch-size", 8, *how]
         done, right = (
-            interactive(*command(tiny, model, *flags), stdin="\n".join(text).encode())
+            interactive(*search(tiny, *flags, model=model), stdin="\n".join(text).encode())
             for model in (nan, tiny / "model.pt")
         )
-        poisoned = {i for i, line in enumerate(text) if POISON in line.split()}
-        assert done.status == 3 and reported(done).keys() == poisoned and "NaN" in reported(done)[3]
-        assert texts(done) == {i: "" if i in poisoned else line for i, line in texts(right).items()}
+        reasons = done.reported()
+        assert done.status == 3 and reasons.keys() == poisoned and "NaN" in reasons[3]
+        assert done.texts() == without(right.texts(), poisoned)
 
 
 @drawn(1)
@@ -221,44 +180,18 @@ def test_nan_in_a_line_costs_no_other_in_interactive(tiny, nan):
 def test_strict_prints_all_lines_before_one_with_nan_and_none_behind_it(tiny, nan, tmp_path, size):
     """fairseq-interactive makes batches of lines of like length, so lines before it may be decoded
     later, and lines behind it earlier."""
-    (tmp_path / "g.tsv").write_text("de1\ten1\n")
-    text = [
-        "de1 de2 de3 de4",
-        "de1",
-        "de2 de3",
-        f"{POISON} de1",
-        "de4 de5 de6",
-        "de5",
-        "de6 de1",
-        POISON,
-        "de3 " * 50,
-    ]
-    flags = [
-        "-s",
-        "de",
-        "-t",
-        "en",
-        "--buffer-size",
-        9,
-        "--batch-size",
-        size,
-        "--glossary",
-        tmp_path / "g.tsv",
-    ]
-    flags += ["--glossary-report", tmp_path / "report.jsonl"]
-    strict = interactive(*command(tiny, nan, *flags, "--strict"), stdin="\n".join(text).encode())
-    free = interactive(*command(tiny, nan, *flags), stdin="\n".join(text).encode())
-    assert (
-        strict.status == 1
-        and not reported(strict)
-        and free.status == 3
-        and reported(free).keys() == {3, 7, 8}
-    )
-    assert texts(strict) == {number: line for number, line in texts(free).items() if number < 3}
-    assert [line for line in strict.stderr.splitlines() if line.startswith("error: ")] == [
-        f"error: {reported(free)[3]}"
-    ]
-    assert "Traceback" not in strict.stderr and (tmp_path / "report.jsonl").stat().st_size
+    glossary, report = tmp_path / "g.tsv", tmp_path / "report.jsonl"
+    glossary.write_text("de1\ten1\n")
+    text = f"de1 de2 de3 de4|de1|de2 de3|{POISON} de1|de4 de5 de6|de5|de6 de1|{POISON}|"
+    stdin = (text + "de3 " * 50).replace("|", "\n").encode()
+    flags = [*LANGUAGES, "--buffer-size", 9, "--batch-size", size]
+    flags += ["--glossary", glossary, "--glossary-report", report]
+    strict = interactive(*search(tiny, *flags, "--strict", model=nan), stdin=stdin)
+    free = interactive(*search(tiny, *flags, model=nan), stdin=stdin)
+    assert free.status == 3 and free.reported().keys() == {3, 7, 8}
+    assert strict.texts() == {number: line for number, line in free.texts().items() if number < 3}
+    said_alone(strict, free.reported()[3])
+    assert report.stat().st_size
 
 
 def test_the_translator_returns_errors_in_their_places(tiny, nan):
@@ -274,21 +207,16 @@ def test_the_translator_returns_errors_in_their_places(tiny, nan):
         4: "line 5 is not valid Unicode",
         5: "line 6 is 7: give text",
     }
-    assert all(
-        isinstance(found[i], SentenceError) and reason in str(found[i]) for i, reason in bad.items()
-    )
+    for i, reason in bad.items():
+        assert isinstance(found[i], SentenceError) and reason in str(found[i])
+        with pytest.raises(UsageError, match=re.sub(r"^line \d", "line 2", reason)):
+            ours.translate([text[0], text[i]])
     good = [i for i in range(len(text)) if i not in bad]
     expected = right.translate([text[i] for i in good])
     assert [found[i][0].text for i in good] == [each[0].text for each in expected]
-    for i, reason in bad.items():
-        with pytest.raises(UsageError, match=re.sub(r"^line \d", "line 2", reason)):
-            ours.translate([text[0], text[i]])
-    found = ours.translate(
-        ["de1", "de2", "de3"], constraints=[["en1"], ["nowhere"], []], errors="return"
-    )
+    wishes = {"constraints": [["en1"], ["nowhere"], []]}
+    found = ours.translate(["de1", "de2", "de3"], errors="return", **wishes)
     assert "en1" in found[0][0].tokens and "'nowhere'" in str(found[1]) and found[2][0].tokens
-    with pytest.raises(UsageError, match="'nowhere'"):
-        ours.translate(["de1", "de2"], constraints=[["en1"], ["nowhere"]])
     with pytest.raises(UsageError, match="errors is 'ignore'"):
         ours.translate(["de1"], errors="ignore")
     with pytest.raises(UsageError, match="constraints has 1 entry for 2 lines"):
@@ -297,12 +225,11 @@ def test_the_translator_returns_errors_in_their_places(tiny, nan):
 
 def test_an_empty_line_that_match_source_len_leaves_no_room_costs_no_other(tiny):
     """Stock's own search asserts that there is room, and ends the session."""
-    typed = ["-s", "de", "-t", "en", "--match-source-len"]
-    done = interactive(*command(tiny, tiny / "model.pt", *typed), stdin=b"de1 de2\n\nde3\n")
-    assert done.status == 3 and texts(done)[0] and texts(done)[2] and texts(done)[1] == "", (
-        done.stderr
-    )
-    assert reported(done) == {
+    typed = search(tiny, *LANGUAGES, "--match-source-len")
+    done = interactive(*typed, stdin=b"de1 de2\n\nde3\n")
+    found = done.texts()
+    assert done.status == 3 and found[0] and found[2] and found[1] == "", done.stderr
+    assert done.reported() == {
         1: "--min-len 1 is above the length limit of a sentence: lower it, or leave "
         "--match-source-len out"
     }
@@ -314,24 +241,12 @@ def test_a_sentence_whose_every_word_was_forbidden_says_which_constraints_it_lac
     The answer is empty and flagged.
     """
     forbid = ["--min-len", 39, "--max-len-b", 39, "--no-repeat-ngram-size", 1]
-    file = constraints(tmp_path, dict.fromkeys(range(SENTENCES), "en1"))
-    done = generate(
-        *command(
-            tiny,
-            tiny / "model.pt",
-            *forbid,
-            "--constraints-file",
-            file,
-            "--results-file",
-            tmp_path / "r.jsonl",
-        )
-    )
+    forbid += constraints(tmp_path, dict.fromkeys(range(SENTENCES), "en1"))
+    done = generate(*search(tiny, *forbid, "--results-file", tmp_path / "r.jsonl"))
     assert done.status == 0, done.stderr
     records = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()[1:]]
     assert len(records) == SENTENCES
-    for record in records:
-        for hypothesis in record["hypotheses"]:
-            assert hypothesis["score"] == -float("inf") and [
-                phrase for phrase, _ in hypothesis["unmet"]
-            ] == ["en1"]
+    for hypothesis in (each for record in records for each in record["hypotheses"]):
+        assert hypothesis["score"] == -float("inf")
+        assert [phrase for phrase, _ in hypothesis["unmet"]] == ["en1"]
     assert f"constraints not met: {SENTENCES} of {SENTENCES}" in done.stderr

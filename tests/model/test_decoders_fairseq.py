@@ -9,7 +9,18 @@ import models
 import pytest
 import torch
 from model.decoder_rows import model_of
-from models import ARCHITECTURES, alone, batch, build, dictionary, forced, generators, run, same
+from models import (
+    ARCHITECTURES,
+    alone,
+    batch,
+    build,
+    dictionary,
+    forced,
+    generators,
+    run,
+    same,
+    transformer,
+)
 from sizes import covering
 
 from fairseq_ext.core.stats import Stats
@@ -243,7 +254,7 @@ LONG = [1023, 3, 700, 0]  # words
 )
 def test_sources_of_1024_tokens_equal_stock(flags, dtype, monkeypatch):
     long = {"max_source_positions": 1026, "encoder_learned_pos": True, "layernorm_embedding": True}
-    monkeypatch.setitem(ARCHITECTURES, "long", ARCHITECTURES["transformer"] | long)
+    monkeypatch.setitem(ARCHITECTURES, "long", transformer(**long))
     ours = {name: value for name, value in flags.items() if name != "beam"}
     pair = generators([build("long", dtype=dtype)], ours, beam=flags["beam"], max_len_b=6)
     sample = batch(LONG)

@@ -21,8 +21,8 @@ from architecture_table import log_lines
 from conftest import command
 from fairseq.models import ARCH_MODEL_REGISTRY
 from forked import Done, generate, succeeded
-from models import is_search_of_fairseqs, same, separated, settings
-from saved_models import ENSEMBLES, RECIPES, Loaded, Saved, lines, recipe
+from models import ENSEMBLES, RECIPES, is_search_of_fairseqs, recipe, same, separated, settings
+from saved_models import Loaded, Saved, lines
 from sizes import ALL, drawn, part_of
 from test_cli import EXT, same_lines, sentence
 
