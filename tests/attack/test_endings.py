@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 import ray
+from bad_inputs import LANGUAGES, search
 from conftest import BIN
 from corpus_jobs import DEMO, Echo, OneProcess, write_text
 from fairseq_cli.generate import cli_main as generate_main
 from fairseq_cli.interactive import cli_main as interactive_main
-from forked import Child
+from forked import Child, Done
 from sizes import drawn
 
 from fairseq_ext import translate
@@ -30,7 +31,6 @@ from fairseq_ext.plugin import compat
 from fairseq_ext.terms.__main__ import main as terms_main
 
 START_UP = Path(compat.__file__).with_name("fairseq_ext_start.py")
-EXT = ["--task", "translation_ext", "--cpu", "--beam", "2", "--max-len-b", "8"]
 CORPUS = ["fairseq_ext.corpus", "translate", "--path", "m", "--data", "d", "--cpu"]
 FLAGS = ["--data", "demo", "--cpu"]
 GLOSSARY = ["fairseq_ext.terms", "expand", "--lang", "en"]
@@ -48,7 +48,7 @@ def commands(tiny, tmp_path):
 
     What they print is more than a pipe or a page holds.
     """
-    model = [str(tiny / "data"), "--path", str(tiny / "model.pt"), *EXT]
+    model = [*map(str, search(tiny))]
     glossary, text = tmp_path / "g.tsv", tmp_path / "t.txt"
     glossary.write_text("".join(f"Wort{i}\tword{i}\n" for i in range(20_000)))
     text.write_text("words\n")
@@ -56,7 +56,7 @@ def commands(tiny, tmp_path):
         "generate": (generate_main, ["fairseq-generate", *model], b""),
         "interactive": (
             interactive_main,
-            ["fairseq-interactive", *model, "-s", "de", "-t", "en"],
+            ["fairseq-interactive", *model, *LANGUAGES],
             b"de1 de2\n" * 300,
         ),
         "corpus": (corpus, [*CORPUS, "--input", str(text), "--output", str(tmp_path / "out")], b""),
@@ -69,37 +69,35 @@ def commands(tiny, tmp_path):
     }
 
 
+FOUR = ["generate", "interactive", "corpus", "terms"]
+
+
+def is_quiet(done: Done, *statuses: int) -> None:
+    assert done.status in statuses, done.stderr
+    for word in ("Traceback", "Exception ignored", "error: "):
+        assert word not in done.stderr
+
+
 @drawn(2)
-@pytest.mark.parametrize("name", ["generate", "interactive", "corpus", "terms"])
+@pytest.mark.parametrize("name", FOUR)
 def test_a_closed_pipe_ends_a_command_quietly(commands, name):
     main, argv, stdin = commands[name]
     reads, writes = os.pipe()
     os.close(reads)  # before anything is written
-    done = Child(main, argv, stdin, stdout=writes).wait()
+    is_quiet(Child(main, argv, stdin, stdout=writes).wait(), 141)
     os.close(writes)
-    assert done.status == 141, done.stderr
-    assert (
-        "Traceback" not in done.stderr
-        and "Exception ignored" not in done.stderr
-        and "error: " not in done.stderr
-    )
 
 
-@pytest.mark.parametrize("name", ["generate", "interactive", "corpus", "terms"])
+@pytest.mark.parametrize("name", FOUR)
 def test_an_output_that_takes_no_more_is_one_sentence(commands, name):
     main, argv, stdin = commands[name]
     full = os.open("/dev/full", os.O_WRONLY)
     done = Child(main, argv, stdin, stdout=full).wait()
     os.close(full)
-    assert done.status == 1, done.stderr
-    said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert said == [
-        (
-            "error: standard output cannot be written (No space left on device): free "
-            "disk space and run again"
-        )
-    ]
-    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+    assert "Exception ignored" not in done.stderr and done.error() == (
+        "error: standard output cannot be written (No space left on device): free "
+        "disk space and run again"
+    )
 
 
 def without(stream: str, main):
@@ -114,57 +112,48 @@ def without(stream: str, main):
     return run
 
 
-@pytest.mark.parametrize("name", ["generate", "interactive", "corpus", "terms", "translate"])
+@pytest.mark.parametrize("name", [*FOUR, "translate"])
 def test_a_closed_output_is_one_sentence_and_no_success(commands, name):
     main, argv, stdin = commands[name]
-    done = Child(without("stdout", main), argv, stdin).wait()
-    assert done.status == 1 and "Traceback" not in done.stderr, done.stderr
-    assert [line for line in done.stderr.splitlines() if line.startswith("error: ")] == [
-        "error: standard output is closed: send it to a file"
-    ]
+    said = Child(without("stdout", main), argv, stdin).wait().error()
+    assert said == "error: standard output is closed: send it to a file"
 
 
 @pytest.mark.parametrize("name", ["interactive", "terms"])
 def test_a_mistake_shows_its_traceback_where_it_is_requested(commands, name, tmp_path):
     main, argv, _ = commands[name]
     argv = [str(tmp_path / "absent") if word.endswith((".pt", ".tsv")) else word for word in argv]
-    quiet, loud = Child(main, argv).wait(), Child(main, [*argv, "--verbose"]).wait()
-    said = [line for line in quiet.stderr.splitlines() if line.startswith("error: ")]
-    assert (quiet.status, loud.status, len(said)) == (1, 1, 1) and "Traceback" not in quiet.stderr
-    assert "Traceback (most recent call last):\n" in loud.stderr and loud.stderr.endswith(
-        f"{said[0]}\n"
-    )
+    said, loud = Child(main, argv).wait().error(), Child(main, [*argv, "--verbose"]).wait()
+    assert loud.status == 1 and "Traceback (most recent call last):\n" in loud.stderr
+    assert loud.stderr.endswith(f"{said}\n")
 
 
 def test_a_closed_input_is_one_sentence_unless_another_is_named(commands, tmp_path):
     main, argv, _ = commands["interactive"]
-    done = Child(without("stdin", main), argv).wait()
-    assert done.status == 1 and "Traceback" not in done.stderr
-    assert (
-        "error: standard input is closed: give lines there, or name a file by --input\n"
-        in done.stderr
-    )
     (tmp_path / "in").write_text("de1\n")
-    done = Child(without("stdin", main), [*argv, "--input", str(tmp_path / "in")]).wait()
+
+    def closed(*more: str) -> Done:
+        return Child(without("stdin", main), [*argv, *more]).wait()
+
+    said = "error: standard input is closed: give lines there, or name a file by --input"
+    assert closed().error() == said
+    done = closed("--input", str(tmp_path / "in"))
     assert done.status == 0 and "H-0" in done.stdout
-    done = Child(without("stdin", main), [*argv, "--input", ""]).wait()
-    assert (
-        done.status == 1
-        and "error: a file is given without a name: name one, or leave its flag out\n"
-        in done.stderr
-    )
+    said = "error: a file is given without a name: name one, or leave its flag out"
+    assert closed("--input", "").error() == said
 
 
 def test_where_standard_error_is_closed_nothing_of_it_is_printed_among_the_translations(commands):
     main, argv, _ = commands["interactive"]
     done = Child(without("stderr", main), argv, b"de1\n\xff\nde2\n").wait()
     names = [line.partition("-")[0] for line in done.stdout.splitlines()]
-    assert (
-        done.status == 3
-        and names.count("H") == 3
-        and "E" not in names
-        and "WARNING" not in done.stdout
-    )
+    assert done.status == 3 and names.count("H") == 3 and "E" not in names
+    assert "WARNING" not in done.stdout
+
+
+# of the corpus command with Ray
+WITH_RAY = ["fairseq_ext.corpus", "translate", "--cpu", "--data", str(DEMO)]
+WITH_RAY += ["--path", str(DEMO / "checkpoint.pt")]
 
 
 def test_a_ray_that_does_not_start_is_one_sentence(tmp_path):
@@ -178,23 +167,10 @@ def test_a_ray_that_does_not_start_is_one_sentence(tmp_path):
         ray.init = fails
         return corpus_main()
 
-    path = write_text(tmp_path / "a.txt", ["Haus"])
-    argv = [
-        "fairseq_ext.corpus",
-        "translate",
-        "--path",
-        str(DEMO / "checkpoint.pt"),
-        "--data",
-        str(DEMO),
-        "--input",
-        str(path),
-    ]
-    done = Child(main, [*argv, "--output", str(tmp_path / "out"), "--cpu"]).wait()
-    assert done.status == 1 and "Traceback" not in done.stderr
-    assert (
-        "error: Ray could not be started (The current node timed out during startup): free memory"
-        in done.stderr
-    )
+    files = ["--input", str(write_text(tmp_path / "a.txt", ["Haus"]))]
+    files += ["--output", str(tmp_path / "out")]
+    said = Child(main, [*WITH_RAY, *files]).wait().error()
+    assert "Ray could not be started (The current node timed out during startup): free" in said
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
@@ -208,12 +184,8 @@ def test_ctrl_c_ends_an_interactive_session_quietly(commands, tmp_path, again):
         os.kill(child.pid, signal.SIGINT)
     done = child.wait()
     os.close(reads), os.close(writes)
-    assert done.status in (130, -signal.SIGINT) if again else done.status == 130
-    assert (
-        "Traceback" not in done.stderr
-        and "error: " not in done.stderr
-        and (tmp_path / "stats.json").exists()
-    )
+    is_quiet(done, 130, *[-signal.SIGINT] * again)
+    assert (tmp_path / "stats.json").exists()
 
 
 @pytest.mark.parametrize("moment", ["loading model(s)", "fairseq_ext:0.1"])
@@ -222,10 +194,7 @@ def test_ctrl_c_ends_generate_quietly(commands, moment):
     child = Child(main, [*argv, "--min-len", "3", "--beam", "20"])
     assert child.said(moment)
     os.kill(child.pid, signal.SIGINT)
-    done = child.wait()
-    assert (
-        done.status in (0, 130) and "Traceback" not in done.stderr and "error: " not in done.stderr
-    )
+    is_quiet(child.wait(), 0, 130)
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -242,8 +211,8 @@ def test_ctrl_c_while_a_finished_command_ends_is_quiet(commands, tmp_path, times
         return main()
 
     done = Child(run, [*argv, "--stats-file", str(tmp_path / "stats.json")]).wait()
-    assert done.status == (130 if times == 1 else -signal.SIGINT)
-    assert "Traceback" not in done.stderr and (tmp_path / "stats.json").exists()
+    is_quiet(done, 130 if times == 1 else -signal.SIGINT)
+    assert (tmp_path / "stats.json").exists()
     assert times == 2 or done.stdout.count("H-") == 11
 
 
@@ -270,24 +239,20 @@ def test_a_process_that_is_started_while_a_command_ends_does_not_outlive_it(comm
 
 def test_ctrl_c_ends_the_corpus_command_quietly(tmp_path):
     """Before Ray has started; test_corpus_ray.py has what happens then."""
-    path = write_text(tmp_path / "a.txt.gz", ["Haus"] * 300_000)
-    argv = [
-        "fairseq_ext.corpus",
-        "translate",
-        "--path",
-        str(DEMO / "checkpoint.pt"),
-        "--data",
-        str(DEMO),
-        "--input",
-        str(path),
-    ]
+    files = ["--input", str(write_text(tmp_path / "a.txt.gz", ["Haus"] * 300_000))]
+    files += ["--output", str(tmp_path / "out")]
 
     def main() -> int:
         os.kill(os.getpid(), signal.SIGINT)
         return corpus_main()
 
-    done = Child(main, [*argv, "--output", str(tmp_path / "out"), "--cpu"]).wait()
-    assert done.status == 130 and "Traceback" not in done.stderr
+    is_quiet(Child(main, [*WITH_RAY, *files]).wait(), 130)
+
+
+def python(script: str, **environment: str) -> subprocess.CompletedProcess:
+    """Python runs this."""
+    words, environment = [sys.executable, "-c", script], {**os.environ, **environment}
+    return subprocess.run(words, capture_output=True, text=True, timeout=100, env=environment)
 
 
 STARTS = [
@@ -319,26 +284,14 @@ sys.meta_path.insert(0, Interrupt())
 run = runpy.{"run_module" if module else "run_path"}
 run({argv[1 if module else 0]!r}, run_name="__main__", **{dict(alter_sys=True) if module else {}})
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100
-    )
+    done = python(script)
     assert done.returncode == 130 and "Traceback" not in done.stderr, done.stderr
 
 
 def test_ctrl_c_raises_once_the_package_is_there(tmp_path):
     """A command of ours that has started writes its statistics and says how it goes on: it is not
     ended at once any more."""
-    words = [
-        "-m",
-        "fairseq_ext.terms",
-        "expand",
-        "--glossary",
-        "opened.tsv",
-        "--lang",
-        "en",
-        "--text",
-        "t",
-    ]
+    words = "-m fairseq_ext.terms expand --glossary opened.tsv --lang en --text t".split()
     # ignored where the tests run in the background
     lines = [
         "import os, signal, sys",
@@ -351,14 +304,7 @@ def test_ctrl_c_raises_once_the_package_is_there(tmp_path):
         "sys.addaudithook(lambda event, args: event == 'open' and str(args[0]) == 'opened.tsv' and "
         "signal.raise_signal(signal.SIGINT))\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join(lines)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env=environment,
-    )
+    done = python("\n".join(lines), PYTHONPATH=str(tmp_path))
     assert (done.returncode, done.stdout) == (130, "at the end\n"), done.stderr
 
 
@@ -379,32 +325,16 @@ def test_ctrl_c_is_left_alone_in_other_programs(name):
     # a shell's background ignores it
     script += "before = signal.getsignal(signal.SIGINT); "
     script += f"exec({START_UP.read_text()!r}); print(signal.getsignal(signal.SIGINT) is before)"
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, timeout=100
-        ).stdout
-        == "True\n"
-    )
+    assert python(script).stdout == "True\n"
 
 
 def test_commands_run_with_every_warning_an_error(tiny, tmp_path):
     """python -W error: what hydra and torch say of fairseq's way to call them
     is no reason to stop."""
     (tmp_path / "c.tsv").write_text("en1\n" * 11)
-    words = [
-        str(tiny / "data"),
-        "--path",
-        str(tiny / "model.pt"),
-        *EXT,
-        "--constraints-file",
-        str(tmp_path / "c.tsv"),
-    ]
-    words += [
-        "--stats-file",
-        str(tmp_path / "stats.json"),
-        "--results-file",
-        str(tmp_path / "results.jsonl"),
-    ]
+    files = {"--constraints-file": "c.tsv", "--stats-file": "s", "--results-file": "r"}
+    named = [word for flag, name in files.items() for word in (flag, tmp_path / name)]
+    words = map(str, search(tiny, *named))
     start = [sys.executable, "-W", "error", "-m", "fairseq_cli.generate"]
     done = subprocess.run([*start, *words], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0 and done.stdout.count("H-") == 11, done.stderr

@@ -1,13 +1,17 @@
-"""Files as people and their programs write them, made at random of `patterns.py`: each word that a
-person reads is one of `reads`, each other word one of `keeps`, and no word stands there twice."""
+"""Files as people and their programs write them, made at random of `patterns.txt`: each word that a
+person reads is one of `reads`, each other word one of `keeps`, and no word stands there twice.
+
+A pattern is a line: §s is a text, §r a word that is read, §k one that is kept, §p a paragraph; of
+pages §b is the body and §e the encoding that it declares; ↵ ⇥ ␣ are a line break, a tab and a
+no-break space; ▏ stands around a pattern that begins or ends with spaces.
+"""
 
 from __future__ import annotations
 
 import random
 import re
 from collections.abc import Callable
-
-import patterns
+from pathlib import Path
 
 LETTERS = "abdefgiklmnoprstuw"
 WORD = re.compile(r"(?:Les|kein)[a-z]{3}x")
@@ -56,6 +60,16 @@ def of_xml(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;")
 
 
+def patterns() -> dict[str, list[str]]:
+    """The patterns of each kind."""
+    text = Path(__file__).with_name("patterns.txt").read_text(encoding="utf-8")
+    sections = (part.partition("\n") for part in text.removeprefix("== ").split("\n\n== "))
+    return {name: lines(body) for name, _, body in sections}
+
+
+PATTERNS = patterns()
+
+
 class Making:
     """A file in making. seed: of its choices; many: of words that come out several times, how
     often; encoding: in which it is written."""
@@ -94,8 +108,8 @@ class Making:
             pattern,
         )
 
-    def some(self, given: str, least: int, most: int) -> list[str]:
-        return self.random.choices(lines(given), k=self.random.randint(least, most))
+    def some(self, kind: str, least: int, most: int) -> list[str]:
+        return self.random.choices(PATTERNS[kind], k=self.random.randint(least, most))
 
     def paragraph(self, inline: str, between: str, most: int) -> str:
         out = list[str]()
@@ -111,14 +125,14 @@ class Making:
 
 
 def markdown(making: Making) -> bytes:
-    parts = making.some(patterns.MARKDOWN_BLOCKS, 3, 12)
-    fronts = making.some(patterns.MARKDOWN_FRONT, 0, 2)
+    parts = making.some("MARKDOWN_BLOCKS", 3, 12)
+    fronts = making.some("MARKDOWN_FRONT", 0, 2)
     blocks = [making.fill(front) for front in fronts[:1]]
     for pattern in parts:
         first, *others = pattern.split("§p")
         block = making.fill(first)
         for other in others:
-            text = making.paragraph(patterns.MARKDOWN_INLINE, " ", 2)
+            text = making.paragraph("MARKDOWN_INLINE", " ", 2)
             line = block.rpartition("\n")[2]
             lead = re.match(r"[ >\t]*(?:[-*+]\s+|\d+[.)]\s+)?", line)[0]
             break_ = " " if re.search(r"\||: +$", line) else "\n" + re.sub(r"[^>\t]", " ", lead)
@@ -128,18 +142,18 @@ def markdown(making: Making) -> bytes:
 
 
 def page(making: Making) -> bytes:
-    head, tail = making.random.choice(patterns.HTML_PAGES).replace("↵", "\n").split("§b")
+    head, tail = making.random.choice(PATTERNS["HTML_PAGES"]).split("§b")
     if "§e" in head:
         making.encoding, label = making.random.choice(
             [("cp1252", "iso-8859-1"), ("cp1252", "windows-1252"), ("utf-8", "UTF-8")]
         )
         head = head.replace("§e", label)
     blocks = list[str]()
-    for pattern in making.some(patterns.HTML_BLOCKS, 2, 9):
+    for pattern in making.some("HTML_BLOCKS", 2, 9):
         first, *others = pattern.split("§p")
         block = making.fill(first)
         for other in others:
-            block += making.paragraph(patterns.HTML_INLINE, " \n", 3) + making.fill(other)
+            block += making.paragraph("HTML_INLINE", " \n", 3) + making.fill(other)
         blocks.append(block)
     return making.ends(making.fill(head) + "\n".join(blocks) + making.fill(tail))
 
@@ -167,12 +181,12 @@ def po(making: Making) -> bytes:
             continue
         entry += making.fill(making.random.choice(["", 'msgctxt "§k"\n']))
         before = len(making.reads)
-        message = making.fill(making.random.choice(lines(patterns.MESSAGES)))
+        message = making.fill(making.random.choice(PATTERNS["MESSAGES"]))
         if kind == "one":
             entry += quoted(making, "msgid", message) + 'msgstr ""\n'
         else:
             middle = len(making.reads)
-            several = making.fill(making.random.choice(lines(patterns.MESSAGES)))
+            several = making.fill(making.random.choice(PATTERNS["MESSAGES"]))
             one, others = making.reads[before:middle], making.reads[middle:]
             del making.reads[before:]
             making.many |= dict.fromkeys(one, int(forms > 1)) | dict.fromkeys(
@@ -186,7 +200,7 @@ def po(making: Making) -> bytes:
 
 def xliff(making: Making) -> bytes:
     version = making.random.choice(list(XLIFF_UNITS))
-    sources = lines(patterns.XLIFF_12 if version == "1.2" else patterns.XLIFF_2)
+    sources = PATTERNS["XLIFF_12" if version == "1.2" else "XLIFF_2"]
     body = ""
     for unit in making.random.choices(XLIFF_UNITS[version], k=making.random.randint(1, 8)):
         unit = unit.replace("§t", making.random.choice(TARGETS))
@@ -202,7 +216,7 @@ def xliff(making: Making) -> bytes:
 def srt(making: Making) -> bytes:
     cues = [
         f"{number}\n00:00:0{number},000 --> 00:00:0{number},900\n{making.fill(cue)}\n"
-        for number, cue in enumerate(making.some(patterns.SRT, 1, 9), 1)
+        for number, cue in enumerate(making.some("SRT", 1, 9), 1)
     ]
     return making.ends(making.random.choice(["\n", "\n\n", " \n"]).join(cues))
 
@@ -210,7 +224,7 @@ def srt(making: Making) -> bytes:
 def vtt(making: Making) -> bytes:
     others = ["NOTE §k\n§k\n", "STYLE\n::cue { color: §k }\n", "REGION\nid:§k\n"]
     out = [making.random.choice(["WEBVTT\n", "WEBVTT - §k\n", "WEBVTT\nKind: §k\n"])]
-    for cue in making.some(patterns.VTT, 1, 8):
+    for cue in making.some("VTT", 1, 8):
         out += making.random.choices(["", making.random.choice(others)], [5, 1])
         out.append(f"§k\n00:00.000 --> 00:01.900 align:start\n{cue}\n")
     return making.ends(making.fill("\n".join(part for part in out if part)), False)
@@ -220,7 +234,7 @@ def xml(making: Making) -> bytes:
     making.encoding = making.random.choice(["utf-8", "utf-8", "iso8859-1", "utf-16", "cp1252"])
     body = "\n".join(
         making.fill(each.replace("§p", "§s"), str if "CDATA" in each else of_xml)
-        for each in making.some(patterns.XML, 1, 8)
+        for each in making.some("XML", 1, 8)
     )
     return making.ends(
         f'<?xml version="1.0" encoding="{making.encoding}"?>\n<!DOCTYPE r [<!ENTITY foo "b">]>\n'
