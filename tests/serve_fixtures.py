@@ -10,7 +10,7 @@ import httpx
 import pytest
 from serving import FLAGS, ROOT, listening
 
-from fairseq_ext import Engine
+from fairseq_ext import Engine, Translator
 from fairseq_ext.serve import Settings
 from fairseq_ext.serve.app import Server
 from fairseq_ext.serve.models import Models, Served
@@ -26,6 +26,12 @@ def engine() -> Iterator[Engine]:
         made.wait(180)
     with made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def translator() -> Translator:
+    """Of the engine's model."""
+    return Translator(**{**FLAGS, "stop": "count", "stream_width": None})
 
 
 @pytest.fixture(scope="session")

@@ -93,6 +93,13 @@ def archive(parts: dict[str, str | bytes]) -> bytes:
     return out.getvalue()
 
 
+def parts_of(content: bytes) -> dict[str, bytes]:
+    """The parts of an archive, which is whole."""
+    with zipfile.ZipFile(io.BytesIO(content)) as made:
+        assert made.testzip() is None
+        return {name: made.read(name) for name in made.namelist()}
+
+
 def docx(*paragraphs: str) -> bytes:
     """A docx with these paragraphs, a table, a header, a footnote, a comment and a chart."""
     cell = "<w:tbl><w:tr><w:tc><w:p><w:r><w:t>Eine Zelle</w:t></w:r></w:p></w:tc></w:tr></w:tbl>"

@@ -6,10 +6,8 @@ TEXT_PAGES=FOLDER runs the same over the files of a folder.
 """
 
 import html
-import io
 import os
 import re
-import zipfile
 from collections import Counter
 from pathlib import Path
 
@@ -18,13 +16,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from lxml import etree
-from office_files import BOX, FIELD, PARAGRAPHS, W, archive, docx, epub, odt, pptx
-from serving import FLAGS
+from office_files import BOX, FIELD, PARAGRAPHS, W, archive, docx, epub, odt, parts_of, pptx
 from sizes import examples
 from texts import CORPUS, PO, UNITS_2, UNITS_12, xliff
 from through import CLOSES, OPENS, capitals, done, marked, through, without_marks
 
-from fairseq_ext import Translator
 from fairseq_ext.text.__main__ import through_translator
 from fairseq_ext.text.encodings import decoded
 from fairseq_ext.text.files import ENDINGS, TEXTS
@@ -144,12 +140,6 @@ def test_po_gets_translations_and_nothing_else(eol, count, forms, tmp_path):
     assert seen[:4] == ['Ein Hund sagt "ja".', "Tab", "Hund öffnen", "Zeile eins"]
 
 
-def parts_of(content: bytes) -> dict[str, bytes]:
-    with zipfile.ZipFile(io.BytesIO(content)) as made:
-        assert made.testzip() is None
-        return {name: made.read(name) for name in made.namelist()}
-
-
 def shape(content: bytes) -> list[str]:
     """Names and attributes of a part's elements, but for runs and their text and formatting, and
     characters of words that are elements."""
@@ -162,17 +152,17 @@ def shape(content: bytes) -> list[str]:
 
 
 OFFICE = {
-    **{f"{name}.docx": (docx(body),) for name, body in PARAGRAPHS.items()},
-    "all.docx": (docx(*PARAGRAPHS.values()),),
-    "a.pptx": (pptx(),),
-    "a.odt": (odt(),),
-    "a.epub": (epub(),),
+    **{f"{name}.docx": docx(body) for name, body in PARAGRAPHS.items()},
+    "all.docx": docx(*PARAGRAPHS.values()),
+    "a.pptx": pptx(),
+    "a.odt": odt(),
+    "a.epub": epub(),
 }
 
 
 @pytest.mark.parametrize("name", OFFICE)
 def test_archives_come_back_equal(name, tmp_path):
-    (content,) = OFFICE[name]
+    content = OFFICE[name]
     before = parts_of(content)
     assert parts_of(done(tmp_path, name, content, through())) == before
     for change in (capitals, marked):
@@ -230,11 +220,6 @@ def forms(part: bytes) -> list[list[str]]:
                 here.add(str((around[:1], [tag for tag in named if not tag.endswith("lang")])))
         found.append(sorted(here))
     return found
-
-
-@pytest.fixture(scope="module")
-def translator() -> Translator:
-    return Translator(**{**FLAGS, "stop": "count", "stream_width": None, "schedule": None})
 
 
 @pytest.mark.parametrize("name", ["ours", "LibreOffice's"])
@@ -305,6 +290,8 @@ def test_all_that_people_read_in_a_document_is_translated(tmp_path):
         "Die Fußnote."
     ).split("|")
     assert out["word/other.xml"] == b"<keep  a='1'>Hund</keep>"
+    for run in (b"<w:b/></w:rPr><w:t>HUND<", b'<w:rStyle w:val="L"/></w:rPr><w:t>DIE KATZE<'):
+        assert run in out["word/document.xml"]  # each formatting has its own words
 
 
 # ---- Texts that a generator writes

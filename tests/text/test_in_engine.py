@@ -8,9 +8,8 @@ import weakref
 from concurrent.futures import Future
 
 import pytest
-from serving import FLAGS
 
-from fairseq_ext import Translator, UsageError
+from fairseq_ext import UsageError
 from fairseq_ext.engine.text import MAX_RUNNING, MAX_SLOTS, TextRequest
 from fairseq_ext.search.report import Report, Translation
 from fairseq_ext.search.request import Request
@@ -21,11 +20,6 @@ TEXT = (
     "Der Patient hat einen Port. Die Ärztin öffnet den Ordner {name}.\n\n"
     "  Er ist sehr alt (https://a.example/b)!  "
 )
-
-
-@pytest.fixture(scope="module")
-def translator() -> Translator:
-    return Translator(**{**FLAGS, "stop": "count", "stream_width": None, "schedule": None})
 
 
 def test_a_text_is_what_a_translator_makes_of_it(engine, translator, lines):

@@ -346,11 +346,6 @@ def test_front_matter_stays_valid(value, tmp_path):
     assert "dog" in yaml.safe_load(out.split("---")[1])["title"]
 
 
-@pytest.fixture(scope="module")
-def translator() -> Translator:
-    return Translator(**{**FLAGS, "stop": "count", "stream_width": None, "schedule": None})
-
-
 def test_a_page_is_translated_with_its_attributes(translator):
     found = translator.translate_text(PAGE, "html")
     assert (
