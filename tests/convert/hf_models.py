@@ -7,14 +7,18 @@ No weights come from anywhere.
 
 from __future__ import annotations
 
+import functools
 import json
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import sentencepiece
 import torch
+from models import both
 
 from fairseq_ext import Translator
 from fairseq_ext.convert.__main__ import convert
@@ -34,18 +38,10 @@ WORDS = {
     "Thai": "พรุ่งนี้ เช้า แพทย์ จะ ตรวจ ผ้าพันแผล ใหม่ และ ไม่มี ใคร รู้ ว่า ทำไม สะพาน ข้าม แม่น้ำ ยัง ปิด",
 }
 NO_SPACES = ("Han", "Japanese", "Thai")
-SIZES = dict(
-    d_model=32,
-    encoder_layers=2,
-    decoder_layers=2,
-    encoder_attention_heads=4,
-    decoder_attention_heads=4,
-    encoder_ffn_dim=48,
-    decoder_ffn_dim=48,
-    max_position_embeddings=128,
-    init_std=0.3,
-)
+SIZES = both(layers=2, attention_heads=4, ffn_dim=48)
+SIZES |= dict(d_model=32, max_position_embeddings=128, init_std=0.3)
 PIECES = 480
+SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 
 
 def lines(count: int, seed: int = 0, scripts: tuple[str, ...] = tuple(WORDS)) -> list[str]:
@@ -116,88 +112,62 @@ def train(
     folder: Path, name: str, text: list[str], kind: str = "unigram", norm: str = "nmt_nfkc"
 ) -> sentencepiece.SentencePieceProcessor:
     """A SentencePiece model name.model."""
+    how = dict(model_type=kind, normalization_rule_name=norm, vocab_size=PIECES)
+    how |= dict(character_coverage=0.999, hard_vocab_limit=False, minloglevel=2)
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(text),
-        model_prefix=str(folder / name),
-        vocab_size=PIECES,
-        model_type=kind,
-        minloglevel=2,
-        character_coverage=0.999,
-        hard_vocab_limit=False,
-        normalization_rule_name=norm,
+        sentence_iterator=iter(text), model_prefix=str(folder / name), **how
     )
     return sentencepiece.SentencePieceProcessor(str(folder / f"{name}.model"))
+
+
+def listed(pieces: sentencepiece.SentencePieceProcessor) -> list[str]:
+    """Its words."""
+    return [pieces.id_to_piece(piece) for piece in range(3, pieces.get_piece_size())]
+
+
+def numbered(path: Path, words: Iterable[str]) -> None:
+    """Write the numbers of these words, in their order."""
+    table = {word: i for i, word in enumerate(words)}
+    path.write_text(json.dumps(table, ensure_ascii=False), encoding="utf-8")
 
 
 def marian(folder: Path, joined: bool = True) -> tuple:
     from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
-    names, vocabularies = ("source", "target"), []
-    for i, name in enumerate(names):
-        pieces = train(folder, name, lines(400, i))
+    vocabularies = []
+    for i, name in enumerate(("source", "target")):
+        vocabularies.append(listed(train(folder, name, lines(400, i))))
         (folder / f"{name}.model").rename(folder / f"{name}.spm")
-        vocabularies.append(
-            [pieces.id_to_piece(piece) for piece in range(3, pieces.get_piece_size())]
-        )
-    own = (
-        [dict.fromkeys([*vocabularies[0], *vocabularies[1]])]
-        if joined
-        else [dict.fromkeys(each) for each in vocabularies]
-    )
+    own = [dict.fromkeys(each) for each in vocabularies]
+    own = [own[0] | own[1]] if joined else own
     longest = max(map(len, own))  # the settings have one number of <pad>
-    tables = [
-        [
-            "</s>",
-            "<unk>",
-            *words,
-            *(f"more{i}" for i in range(longest - len(words))),
-            ">>fra<<",
-            ">>deu<<",
-            "<pad>",
-        ]
-        for words in own
-    ]
-    for name, table in zip(("vocab.json", "target_vocab.json"), tables, strict=False):
-        (folder / name).write_text(
-            json.dumps({word: i for i, word in enumerate(table)}, ensure_ascii=False),
-            encoding="utf-8",
-        )
+    for name, words in zip(("vocab.json", "target_vocab.json"), own, strict=False):
+        more = [f"more{i}" for i in range(longest - len(words))]
+        table = ["</s>", "<unk>", *words, *more, ">>fra<<", ">>deu<<", "<pad>"]
+        numbered(folder / name, table)
     settings = {"source_lang": "de", "target_lang": "en", "separate_vocabs": not joined}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    pad = len(tables[-1]) - 1
+    pad = len(table) - 1
+    words = dict.fromkeys(("vocab_size", "decoder_vocab_size"), pad + 1)
+    words |= dict.fromkeys(("pad_token_id", "decoder_start_token_id"), pad)
     config = MarianConfig(
-        vocab_size=pad + 1,
-        decoder_vocab_size=pad + 1,
+        **words,
+        **SIZES,
         share_encoder_decoder_embeddings=joined,
-        pad_token_id=pad,
         eos_token_id=0,
         forced_eos_token_id=0,
-        decoder_start_token_id=pad,
         activation_function="swish",
         scale_embedding=True,
-        **SIZES,
     )
-    return (
-        MarianMTModel(config),
-        MarianTokenizer.from_pretrained(folder),
-        "de",
-        "en",
-        {"decoder_start_token_id": pad},
-    )
+    tokenizer = MarianTokenizer.from_pretrained(folder)
+    return MarianMTModel(config), tokenizer, "de", "en", {"decoder_start_token_id": pad}
 
 
 def m2m100(folder: Path) -> tuple:
     from transformers import M2M100Config, M2M100ForConditionalGeneration, M2M100Tokenizer
 
-    pieces = train(folder, "sentencepiece.bpe", lines(800))
-    table = [
-        "<s>",
-        "<pad>",
-        "</s>",
-        "<unk>",
-        *(pieces.id_to_piece(piece) for piece in range(3, pieces.get_piece_size())),
-    ]
-    (folder / "vocab.json").write_text(json.dumps({word: i for i, word in enumerate(table)}))
+    table = [*SPECIAL, *listed(train(folder, "sentencepiece.bpe", lines(800)))]
+    numbered(folder / "vocab.json", table)
     tokenizer = M2M100Tokenizer(
         folder / "vocab.json", folder / "sentencepiece.bpe.model", src_lang="de", tgt_lang="en"
     )
@@ -212,21 +182,15 @@ def with_codes(folder: Path, kind: str, source: str, model_type: str = "unigram"
     import transformers
     from transformers.models import mbart, mbart50, nllb
 
-    module = {
-        "nllb": nllb.tokenization_nllb,
-        "mbart": mbart.tokenization_mbart,
-        "mbart50": mbart50.tokenization_mbart50,
+    module, name = {
+        "nllb": (nllb.tokenization_nllb, "NllbTokenizer"),
+        "mbart": (mbart.tokenization_mbart, "MBartTokenizer"),
+        "mbart50": (mbart50.tokenization_mbart50, "MBart50Tokenizer"),
     }[kind]
     # subtle: transformers 5 normalises nothing where it makes an MBartTokenizer of
     # SentencePiece's file
-    train(
-        folder,
-        "sentencepiece.bpe",
-        lines(800),
-        model_type,
-        "identity" if kind == "mbart" else "nmt_nfkc",
-    )
-    name = {"nllb": "NllbTokenizer", "mbart": "MBartTokenizer", "mbart50": "MBart50Tokenizer"}[kind]
+    norm = "identity" if kind == "mbart" else "nmt_nfkc"
+    train(folder, "sentencepiece.bpe", lines(800), model_type, norm)
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
     codes = list(module.FAIRSEQ_LANGUAGE_CODES)
     made = getattr(transformers, name).from_pretrained(
@@ -241,47 +205,19 @@ def nllb(folder: Path) -> tuple:
 
     tokenizer = with_codes(folder, "nllb", "deu_Latn", "bpe")
     model = M2M100ForConditionalGeneration(M2M100Config(vocab_size=len(tokenizer) + 2, **SIZES))
-    return (
-        model,
-        tokenizer,
-        "deu_Latn",
-        "eng_Latn",
-        {"forced_bos_token_id": tokenizer.convert_tokens_to_ids("eng_Latn")},
-    )
+    english = tokenizer.convert_tokens_to_ids("eng_Latn")
+    return model, tokenizer, "deu_Latn", "eng_Latn", {"forced_bos_token_id": english}
 
 
-def mbart50(folder: Path) -> tuple:
+def mbart(folder: Path, kind: str = "mbart", begins: str = "decoder_start_token_id") -> tuple:
     from transformers import MBartConfig, MBartForConditionalGeneration
 
-    tokenizer = with_codes(folder, "mbart50", "de_DE")
-    config = MBartConfig(
-        vocab_size=len(tokenizer), decoder_start_token_id=2, scale_embedding=True, **SIZES
-    )
+    tokenizer = with_codes(folder, kind, "de_DE")
     english = tokenizer.convert_tokens_to_ids("en_XX")
-    return (
-        MBartForConditionalGeneration(config),
-        tokenizer,
-        "de_DE",
-        "en_XX",
-        {"forced_bos_token_id": english},
-    )
-
-
-def mbart25(folder: Path) -> tuple:
-    from transformers import MBartConfig, MBartForConditionalGeneration
-
-    tokenizer = with_codes(folder, "mbart", "de_DE")
-    english = tokenizer.convert_tokens_to_ids("en_XX")
-    config = MBartConfig(
-        vocab_size=len(tokenizer), decoder_start_token_id=english, scale_embedding=True, **SIZES
-    )
-    return (
-        MBartForConditionalGeneration(config),
-        tokenizer,
-        "de_DE",
-        "en_XX",
-        {"decoder_start_token_id": english},
-    )
+    start = english if kind == "mbart" else 2
+    words = dict(vocab_size=len(tokenizer), decoder_start_token_id=start, scale_embedding=True)
+    model = MBartForConditionalGeneration(MBartConfig(**words, **SIZES))
+    return model, tokenizer, "de_DE", "en_XX", {begins: english}
 
 
 def bart(folder: Path) -> tuple:
@@ -290,15 +226,12 @@ def bart(folder: Path) -> tuple:
 
     made = ByteLevelBPETokenizer()
     made.train_from_iterator(
-        lines(800),
-        vocab_size=500,
-        special_tokens=["<s>", "<pad>", "</s>", "<unk>"],
-        show_progress=False,
+        lines(800), vocab_size=500, special_tokens=SPECIAL, show_progress=False
     )
     made.save_model(str(folder))
     # of BART for summaries: the model lacks the last word
     table = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
-    (folder / "vocab.json").write_text(json.dumps(table | {"<mask>": len(table)}), encoding="utf-8")
+    numbered(folder / "vocab.json", [*sorted(table, key=table.__getitem__), "<mask>"])
     tokenizer = BartTokenizer.from_pretrained(folder)
     model = BartForConditionalGeneration(BartConfig(vocab_size=len(table), **SIZES))
     model.generation_config.forced_bos_token_id = 0
@@ -310,49 +243,18 @@ def fsmt(folder: Path) -> tuple:
 
     text = lines(800)
     characters = sorted({character for line in text for character in line if character != " "})
-    merges = [
-        "d e",
-        "e r</w>",
-        "d er</w>",
-        "п о",
-        "по ч",
-        "м о",
-        "с т</w>",
-        "мо ст</w>",
-        "ν α",
-        "क ल</w>",
-        ". </w>",
-    ]
-    vocabulary = [
-        "<s>",
-        "<pad>",
-        "</s>",
-        "<unk>",
-        *characters[::2],
-        *(f"{character}</w>" for character in characters[1:]),
-    ]
+    merges = "d e|e r</w>|d er</w>|п о|по ч|м о|с т</w>|мо ст</w>|ν α|क ल</w>|. </w>".split("|")
+    vocabulary = [*SPECIAL, *characters[::2], *(f"{each}</w>" for each in characters[1:])]
     vocabulary += [merge.replace(" ", "") for merge in merges]
     vocabulary += ["&apos;</w>", "&quot;</w>", "@-@</w>"]
-    tables = [
-        list(dict.fromkeys(vocabulary)),
-        list(dict.fromkeys([*vocabulary[:4], *vocabulary[:9:-1]])),
-    ]
     (folder / "merges.txt").write_text("".join(f"{merge}\n" for merge in merges), encoding="utf-8")
-    for side, table in zip(("src", "tgt"), tables, strict=True):
-        (folder / f"vocab-{side}.json").write_text(
-            json.dumps({word: i for i, word in enumerate(table)}), encoding="utf-8"
-        )
-    tokenizer = FSMTTokenizer(
-        ["de", "en"],
-        *(folder / name for name in ("vocab-src.json", "vocab-tgt.json", "merges.txt")),
-    )
-    config = FSMTConfig(
-        langs=["de", "en"],
-        src_vocab_size=len(tables[0]),
-        tgt_vocab_size=len(tables[1]),
-        max_length=100,
-        **SIZES,
-    )
+    sizes, files = {}, []
+    for side, words in (("src", vocabulary), ("tgt", [*SPECIAL, *vocabulary[:9:-1]])):
+        files.append(folder / f"vocab-{side}.json")
+        numbered(files[-1], words := dict.fromkeys(words))
+        sizes[f"{side}_vocab_size"] = len(words)
+    tokenizer = FSMTTokenizer(["de", "en"], *files, folder / "merges.txt")
+    config = FSMTConfig(langs=["de", "en"], max_length=100, **sizes, **SIZES)
     return FSMTForConditionalGeneration(config), tokenizer, "de", "en", {}
 
 
@@ -361,8 +263,8 @@ KINDS = {
     "OPUS-MT, two vocabularies": lambda folder: marian(folder, joined=False),
     "M2M-100": m2m100,
     "NLLB-200": nllb,
-    "mBART-50": mbart50,
-    "mBART-25": mbart25,
+    "mBART-50": lambda folder: mbart(folder, "mbart50", "forced_bos_token_id"),
+    "mBART-25": mbart,
     "WMT19": fsmt,
     "BART": bart,
 }
@@ -397,3 +299,9 @@ def make(kind: str, folder: Path, seed: int = 1) -> Made:
     model.save_pretrained(there)
     convert(str(there), str(folder / "out"))
     return Made(model, tokenizer, there, folder / "out", source, target, generation)
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    """Models by kind and seed, each made once."""
+    return functools.cache(lambda kind, seed=1: make(kind, tmp_path_factory.mktemp("hf"), seed))
