@@ -2,6 +2,7 @@
 precision, and a tiny checkpoint."""
 
 import collections
+import functools
 import gc
 import importlib.metadata
 import importlib.util
@@ -269,6 +270,14 @@ def wheel(tmp_path_factory) -> Path:
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return next(folder.glob("fairseq_ext-*.whl"))
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    """Models of Hugging Face's classes by kind and seed, each made and converted once."""
+    from hf_models import make
+
+    return functools.cache(lambda kind, seed=1: make(kind, tmp_path_factory.mktemp("hf"), seed))
 
 
 # ---- the commands

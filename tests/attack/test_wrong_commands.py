@@ -394,7 +394,7 @@ NOTHING = ["nowhere", "--path", "nothing.pt"]
 
 
 def last_line(*arguments: object) -> str:
-    """The only line of a command that has not come to its model; fairseq-generate's."""
+    """The only line of fairseq-generate, which ends before it looks for its model."""
     done = generate(*NOTHING, *arguments)
     assert done.stdout == "" and len(done.stderr.splitlines()) == 1
     return done.error()

@@ -7,7 +7,6 @@ No weights come from anywhere.
 
 from __future__ import annotations
 
-import functools
 import json
 import random
 from collections.abc import Iterable
@@ -15,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 import sentencepiece
 import torch
 from models import both
@@ -299,9 +297,3 @@ def make(kind: str, folder: Path, seed: int = 1) -> Made:
     model.save_pretrained(there)
     convert(str(there), str(folder / "out"))
     return Made(model, tokenizer, there, folder / "out", source, target, generation)
-
-
-@pytest.fixture(scope="session")
-def made(tmp_path_factory):
-    """Models by kind and seed, each made once."""
-    return functools.cache(lambda kind, seed=1: make(kind, tmp_path_factory.mktemp("hf"), seed))

@@ -9,6 +9,7 @@ import resource
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import safetensors.torch
@@ -18,14 +19,22 @@ from sizes import ALL, drawn
 
 pytest.importorskip("transformers", reason="the oracle is not installed")
 
-from hf_models import Made, make  # noqa: E402
+from hf_models import Made  # noqa: E402
 
 from fairseq_ext.convert.__main__ import main  # noqa: E402
 
 
 @pytest.fixture(scope="module")
-def opus(tmp_path_factory) -> Made:
-    return make("OPUS-MT", tmp_path_factory.mktemp("opus"))
+def opus(made) -> Made:
+    return made("OPUS-MT")
+
+
+def linked(folder: Path, to: Path) -> Path:
+    """A folder whose files are links to those of another."""
+    to.mkdir(exist_ok=True)
+    for path in folder.iterdir():
+        (to / path.name).symlink_to(path)
+    return to
 
 
 def sentences(done: subprocess.CompletedProcess) -> list[str]:
@@ -63,12 +72,8 @@ def test_the_commands_of_its_readme_give_transformers_words(opus, tmp_path, monk
     monkeypatch.setenv(
         "PYTHONPATH", os.pathsep.join([str(tmp_path / "lacking"), os.environ.get("PYTHONPATH", "")])
     )
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", "import transformers"], capture_output=True
-        ).returncode
-        == 1
-    )
+    absent = [sys.executable, "-c", "import transformers"]
+    assert subprocess.run(absent, capture_output=True).returncode == 1
     words = [sys.executable, "-m", "fairseq_ext.convert", "hf", opus.folder, tmp_path / "again"]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0 and "checkpoint.pt" in done.stdout, done.stderr
@@ -135,41 +140,19 @@ def test_a_target_language_is_named_once_for_text_of_several_sentences(opus, tmp
     assert "{name}" in whole and whole == plain.translate_text(f">>fra<< {' '.join(text)}").text
     for name, lead, more in (("typed", ">>fra<< ", []), ("named", "", ["-t", "fra"])):
         (tmp_path / f"{name}.txt").write_text(lead + " ".join(text) + "\n", encoding="utf-8")
-        given = [
-            tmp_path / f"{name}.txt",
-            tmp_path / "out.txt",
-            "--data",
-            opus.out,
-            *more,
-            "--cpu",
-            "--beam",
-            "2",
-            "--max-len-b",
-            "15",
-        ]
-        assert text_command(["translate", *map(str, given)]) == 0
+        given = [tmp_path / f"{name}.txt", tmp_path / "out.txt", "--data", opus.out]
+        more += ["--cpu", "--beam", "2", "--max-len-b", "15"]
+        assert text_command(["translate", *map(str, given), *more]) == 0
         assert (tmp_path / "out.txt").read_text(encoding="utf-8") == f"{whole}\n"
     capsys.readouterr()
-    assert text_command(["translate", *map(str, given[:4]), "-t", "spa"]) == 1
+    assert text_command(["translate", *map(str, given), "-t", "spa"]) == 1
     assert capsys.readouterr().err.endswith("has no target language spa: use one of fra, deu\n")
     if os.environ.get(ALL):  # typed phrases, which the command segments as source text
         name, *flags = typed(opus)
-        done = command(
-            name,
-            *flags,
-            "--target-lang",
-            "fra",
-            "--constraints",
-            "--beam",
-            2,
-            stdin=f"{text[0]}\tмост\n",
-            cwd=opus.out,
-        )
-        assert (
-            "мост" in sentences(done)[0]
-            and f"C-0\t{' '.join(opus.tokenizer.spm_target.encode('мост', out_type=str))}"
-            in done.stdout
-        )
+        flags += ["--target-lang", "fra", "--constraints", "--beam", 2]
+        done = command(name, *flags, stdin=f"{text[0]}\tмост\n", cwd=opus.out)
+        pieces = " ".join(opus.tokenizer.spm_target.encode("мост", out_type=str))
+        assert "мост" in sentences(done)[0] and f"C-0\t{pieces}" in done.stdout
 
 
 REFUSED = {
@@ -191,12 +174,10 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_converted_is_refused_by_its_field(opus, tmp_path, capsys, name):
     change, said = REFUSED[name]
-    for path in opus.folder.iterdir():
-        (tmp_path / path.name).symlink_to(path)
+    linked(opus.folder, tmp_path)
     (tmp_path / "config.json").unlink()
-    (tmp_path / "config.json").write_text(
-        json.dumps(json.loads((opus.folder / "config.json").read_text()) | change)
-    )
+    config = json.loads((opus.folder / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | change))
     assert main(["hf", str(tmp_path), str(tmp_path / "out")]) == 1
     assert said in (reported := capsys.readouterr().err) and reported.count("\n") == 1
 
@@ -228,10 +209,7 @@ class Runs:
 
 
 def test_a_wrong_folder_is_reported_in_a_sentence(opus, tmp_path, capsys):
-    good = tmp_path / "good"
-    good.mkdir()
-    for path in opus.folder.iterdir():
-        (good / path.name).symlink_to(path)
+    good = linked(opus.folder, tmp_path / "good")
 
     def reported(*arguments) -> str:
         assert main(["hf", *map(str, arguments)]) == 1
@@ -245,9 +223,8 @@ def test_a_wrong_folder_is_reported_in_a_sentence(opus, tmp_path, capsys):
     # without config.json, as adapters are kept
     (tmp_path / "empty" / "adapter_config.json").write_text("{}")
     assert "adapter_config.json" in reported(tmp_path / "empty", tmp_path / "out")
-    assert "is not an empty folder" in reported(
-        good, opus.out
-    ) and "is not an empty folder" in reported(good, opus.folder / "config.json")
+    for full in (opus.out, opus.folder / "config.json"):
+        assert "is not an empty folder" in reported(good, full)
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     for size in (100, 300_000):  # of files: a copy does not fit, and the weights
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, limit[1]))

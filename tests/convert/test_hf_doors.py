@@ -1,21 +1,32 @@
-"""Converted models through fairseq's commands: a data set made with the converted dictionaries;
-required words in each script."""
+"""Converted models through fairseq's commands (a data set made with the converted dictionaries,
+required words in each script), through `fairseq_ext.corpus` (languages as users name them, a killed
+run that goes on), and behind the server: each request names its pair, or its text does."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import re
+import subprocess
+import sys
+import time
 import unicodedata
+from pathlib import Path
 
+import httpx
 import pytest
 import torch
 from conftest import command
-from sizes import ALL
+from corpus_jobs import one_process, parts, records, write_text
+from serving import started  # noqa: F401  (a fixture)
+from sizes import ALL, drawn
 
 pytest.importorskip("transformers", reason="the oracle is not installed")
 
-from hf_models import KINDS, Made, make  # noqa: E402
+from hf_models import KINDS, Made, lines  # noqa: E402
+
+from fairseq_ext import Translator  # noqa: E402
+from fairseq_ext.corpus.__main__ import main  # noqa: E402
 
 TEXT = [
     "der Verband wird morgen geprüft",
@@ -34,17 +45,6 @@ TERMS = {
     "Thai": "สะพาน",
 }
 LANGUAGE = re.compile(r"__\w+?__|\[\w+\]|<s>")  # the words of output that are languages
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """A model of each kind, made once."""
-    known: dict[str, Made] = {}
-    return lambda kind: (
-        known[kind]
-        if kind in known
-        else known.setdefault(kind, make(kind, tmp_path_factory.mktemp("hf"), 2))
-    )
 
 
 def kinds(*short: str):
@@ -102,7 +102,7 @@ def without_languages(text: str, most: int) -> list[str]:
 @kinds("NLLB-200")
 def test_generate_translates_a_data_set_made_with_the_converted_dictionaries(made, kind, tmp_path):
     """Binarised by fairseq's own command from text in the model's pieces."""
-    of = made(kind)
+    of = made(kind, 2)
     found = of.translator()
     raw = tmp_path / f"test.{of.source}"
     raw.write_text(
@@ -155,7 +155,7 @@ def test_the_readme_names_a_pair_of_the_model(made, kind):
         "mBART-50": ("en_XX", "ar_AR"),
         "mBART-25": ("ar_AR", "en_XX"),
     }
-    of = made(kind)
+    of = made(kind, 2)
     source, target = pairs.get(kind, (of.source, of.target))
     text = (of.out / "README.md").read_text(encoding="utf-8")
     assert f"--source-lang {source} --target-lang {target} " in text
@@ -170,7 +170,7 @@ def test_the_readme_names_a_pair_of_the_model(made, kind):
 def test_required_words_stand_whole_in_each_script(made, kind, tmp_path):
     if kind == "WMT19":
         pytest.skip("its few pieces do not write every word")
-    of = made(kind)
+    of = made(kind, 2)
     (tmp_path / "terms.tsv").write_text(
         "".join(f"{term}\n" for term in TERMS.values()), encoding="utf-8"
     )
@@ -206,3 +206,199 @@ def is_letter(character: str) -> bool:
         and unicodedata.category(character)[0] in "LMN"
         and unicodedata.name(character, "").startswith(scripts)
     )
+
+
+# ---- the corpus command
+
+CORPORA = {
+    "OPUS-MT": ["-t", "fra"],
+    "OPUS-MT, two vocabularies": [],
+    "M2M-100": ["-s", "ru", "-t", "zh"],
+    "WMT19": [],
+    "NLLB-200": ["--source-lang", "rus_Cyrl", "--target-lang", "zho_Hans"],
+    "mBART-50": ["-s", "ru_RU", "-t", "zh_CN"],
+}
+
+
+@drawn(0)  # long
+@pytest.mark.parametrize("kind", CORPORA if os.environ.get(ALL) else ["OPUS-MT"])
+def test_a_corpus_is_translated_as_python_does(made, kind, tmp_path, monkeypatch):
+    """With --all by two workers, and the first run is killed."""
+    of, pair, text = made(kind, 2), CORPORA[kind], lines(400, 3)
+    text = [
+        f">>deu<< {line}" if i % 3 == 0 and of.is_marian else line for i, line in enumerate(text)
+    ]
+    terms = write_text(tmp_path / "terms.tsv", ["мост"] * len(text))
+    source, out = write_text(tmp_path / "in.txt", text), tmp_path / "lines"
+    typed = ["translate", "--data", str(of.out), *pair, "--input", str(source)]
+    typed += ["--output", str(out), "--constraints-file", str(terms)]
+    typed += ["--cpu", "--beam", "2", "--max-len-b", "12"]
+    if os.environ.get(ALL):
+        words = [sys.executable, "-m", "fairseq_ext.corpus", *typed]
+        words += ["--workers", "2", "--unit", "10", "--object-store", "100"]
+        run = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        until = time.monotonic() + 120
+        while run.poll() is None and len(parts(out)) < 2 and time.monotonic() < until:
+            time.sleep(0.01)
+        run.kill()
+        run.wait()
+        assert parts(out) and not (out / "in.jsonl").exists()
+        done = subprocess.run(words, capture_output=True, text=True)
+        assert done.returncode == 0 and " of them before this run" in done.stdout, done.stderr
+    else:
+        with one_process(monkeypatch, None):
+            assert main(typed) == 0
+    side = {"s": "source_lang", "t": "target_lang"}
+    languages = {
+        side[flag.strip("-")[0]]: value for flag, value in zip(pair[::2], pair[1::2], strict=True)
+    }
+    ours = Translator.from_folder(of.out, **languages, cpu=True, beam=2, max_len_b=12)
+    expected = [nbest[0].text for nbest in ours.translate(text, constraints=[["мост"]] * len(text))]
+    assert [each["hypotheses"][0] for each in records(out / "in.jsonl")] == expected
+    assert all("мост" in each for each in expected)
+
+
+# ---- the server
+
+FLAGS = ["--beam", "3", "--max-len-b", "12"]
+PAIRS = {
+    "NLLB-200": [("deu_Latn", "eng_Latn"), ("rus_Cyrl", "zho_Hans")],
+    "M2M-100": [("de", "en"), ("ru", "zh")],
+    "mBART-50": [("de_DE", "en_XX"), ("ru_RU", "zh_CN")],
+    "mBART-25": [("de_DE", "en_XX"), ("ru_RU", "zh_CN")],
+}
+
+
+def translator(folder: Path, pair: tuple[str, str]) -> Translator:
+    """Of one pair.
+
+    A random model writes languages; the server leaves all of them out, and so it does.
+    """
+    found = Translator.from_folder(
+        folder, source_lang=pair[0], target_lang=pair[1], cpu=True, beam=3, max_len_b=12
+    )
+    found.use_constraints()
+    words = found.task.target_dictionary.symbols
+    found.generator.symbols_to_strip_from_output.update(
+        i for i, word in enumerate(words) if re.fullmatch(r"__\w+__|\[\w+\]", word)
+    )
+    return found
+
+
+@pytest.mark.parametrize("kind", PAIRS if os.environ.get(ALL) else ["NLLB-200"])
+def test_requests_of_several_pairs_get_what_a_translator_of_each_gives(
+    started,  # noqa: F811
+    made,
+    kind,
+    tmp_path,
+):
+    of, (first, second) = made(kind, 2), PAIRS[kind]
+    _, url, said = started(
+        "--data", str(of.out), *FLAGS, "--glossary-folder", str(tmp_path / "kept")
+    )
+    count = int(re.search(r"^ready: (\d+) languages, ", said, re.M)[1])
+    text = lines(8)
+    with httpx.Client(base_url=url, timeout=120) as client:
+        languages = client.get("/languages").json()
+        assert len(languages) == count and {*first, *second} <= {each["code"] for each in languages}
+        assert all(
+            len(each["targets"]) == count - 1 and each["code"] not in each["targets"]
+            for each in languages
+        )
+        for source, target in (first, second):
+            ours = translator(of.out, (source, target))
+            records = [{"source": line, "constraints": ["мост"]} for line in text] + [
+                {"source": line} for line in text
+            ]
+            found = client.post(
+                f"/v1/translate?source={source}&target={target}", json=records
+            ).json()
+            expected = ours.translate(
+                text * 2, constraints=[["мост"]] * len(text) + [[]] * len(text)
+            )
+            assert [each["score"] for each in found] == pytest.approx(
+                [each[0].score for each in expected], abs=1e-4
+            )
+            requested = client.post(
+                "/translate", json={"q": text, "source": source[:2], "target": target[:2]}
+            )
+            assert requested.json()["translatedText"] == [
+                each[0].text for each in expected[len(text) :]
+            ]
+        for path, given, sentence in (
+            ("/translate", {"q": "a", "source": first[0], "target": "xx"}, "xx is not supported"),
+            ("/v1/translate", {"source": "a"}, "this server translates"),
+        ):
+            refused = client.post(path, json=given)
+            assert refused.status_code == 400 and refused.json()["error"].startswith(sentence)
+        kept = f"/v1/glossaries/x?source={first[0]}&target={first[1]}"
+        assert client.put(kept, content="a\tмост\n", headers={"X-Requested-With": "x"}).is_success
+        assert (tmp_path / "kept" / "-".join(first) / "x.tsv").is_file()
+
+
+def test_a_target_of_opus_mt_is_named_by_the_request_or_in_front_of_its_text(
+    started,  # noqa: F811
+    made,
+):
+    """Each sentence is translated as with its own >>fra<<."""
+    out = made("OPUS-MT", 2).out
+    _, url, said = started("--data", str(out), *FLAGS)
+    assert "ready: 2 languages, " in said
+    ours = Translator.from_folder(out, cpu=True, beam=3, max_len_b=12)
+    sentences = ["Der Verband wird geprüft.", "Niemand weiß warum."]
+
+    def expected(*languages: str, between: str = " ") -> str:
+        typed = [
+            f">>{language}<< {each}" for language, each in zip(languages, sentences, strict=True)
+        ]
+        return between.join(found[0].text for found in ours.translate(typed))
+
+    assert len({expected("fra", "fra"), expected("fra", "deu"), expected("deu", "deu")}) == 3
+    text, both = " ".join(sentences), {"source": "de", "target": "fra"}
+    with httpx.Client(base_url=url, timeout=120) as client:
+
+        def requested(source: str, query: str = "", **more) -> dict:
+            return (
+                client.post(f"/v1/translate{query}", json={"source": source, **more})
+                .raise_for_status()
+                .json()
+            )
+
+        assert {each["code"]: each["targets"] for each in client.get("/languages").json()} == {
+            "de": ["deu", "fra"],
+            "fra": [],
+            "deu": [],
+        }
+        assert requested(f">>fra<< {text}")["text"] == expected("fra", "fra")
+        assert requested(text, "?source=de&target=fra")["text"] == expected("fra", "fra")
+        assert requested(f">>deu<< {text}", "?target=fra")["text"] == expected("deu", "deu")
+        assert requested(f">>deu<<{sentences[0]}\n>>fra<< {sentences[1]}")["text"] == expected(
+            "deu", "fra", between="\n"
+        )
+        short = client.post("/translate", json={"q": text, "source": "de", "target": "fr"}).json()
+        assert short["translatedText"] == expected("fra", "fra")
+        paragraph = f"<p>&gt;&gt;deu&lt;&lt; {text}</p>\n"
+        for name, content, wanted in (
+            ("a.txt", f"{text}\n", f"{expected('fra', 'fra')}\n"),
+            ("a.html", paragraph, f"<p>{expected('deu', 'deu')}</p>\n"),
+        ):
+            found = client.post(
+                "/translate_file", data=both, files={"file": (name, content.encode())}
+            ).raise_for_status()
+            assert client.get(found.json()["translatedFileUrl"]).text == wanted
+        for source, query in ((sentences[0], "?target=fra"), (f">>fra<< {sentences[0]}", "")):
+            met = requested(
+                source, query, constraints=["мост"], glossary={"Verband": "Brücke"}, detail=True
+            )
+            assert "мост" in met["text"] and "Brücke" in met["text"]
+            (term,) = [each for each in met["constraints"] if each.get("term")]
+            assert [source[a:b] for a, b in term["source_spans"]] == ["Verband"]
+        refused = client.post("/translate", json={"q": "a", "source": "de", "target": "spa"})
+        assert refused.status_code == 400 and refused.json()["error"] == "spa is not supported"
+
+
+@pytest.mark.skipif(not os.environ.get(ALL), reason="one more model and server: --all")
+def test_a_pair_that_the_command_names_is_the_only_one(started, made):  # noqa: F811
+    _, url, said = started("--data", str(made("M2M-100", 2).out), "-s", "de", "-t", "en", *FLAGS)
+    assert "ready: de to en, " in said
+    assert [each["code"] for each in httpx.get(f"{url}/languages").json()] == ["de", "en"]

@@ -1,5 +1,6 @@
 """Models of Hugging Face's classes, converted, give what `transformers` gives: numbers of
-words, logits, translations."""
+words, logits, translations; and, of models whose source begins with a language, which words stand
+for which, as the attention of transformers says."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import re
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 import torch.nn.functional as F
 from sizes import ALL, drawn, part_of
@@ -20,9 +22,13 @@ from torch.nn.utils.rnn import pad_sequence
 pytest.importorskip("transformers", reason="the oracle is not installed")
 
 import hf_models  # noqa: E402
-from hf_models import KINDS, Made, make  # noqa: E402
+from hf_models import KINDS, Made  # noqa: E402
 
+from fairseq_ext import Translation  # noqa: E402
+from fairseq_ext.convert.__main__ import convert  # noqa: E402
 from fairseq_ext.core.errors import UsageError  # noqa: E402
+from fairseq_ext.core.words import is_word  # noqa: E402
+from fairseq_ext.text.alignment import assigned, words_in  # noqa: E402
 
 
 def lines(count: int, seed: int) -> list[str]:
@@ -48,17 +54,6 @@ SEEDS = {  # of models whose hypotheses end, and not at once
     "WMT19": 2,
     "BART": 9,
 }
-
-
-@pytest.fixture(scope="session")
-def made(tmp_path_factory):
-    """Models by kind and seed, each made once."""
-
-    @functools.cache
-    def of(kind: str, seed: int = 1) -> Made:
-        return make(kind, tmp_path_factory.mktemp("hf"), seed)
-
-    return of
 
 
 @functools.cache
@@ -133,14 +128,14 @@ def generated(of: Made, batch: dict, longest: int, **settings) -> torch.Tensor:
     """What transformers finds, without the word that it begins with."""
     pad = of.model.config.pad_token_id
     with torch.no_grad():
-        return of.model.generate(
-            **batch,
-            **of.generation,
-            **settings,
-            do_sample=False,
-            max_length=longest,
-            bad_words_ids=[[pad]],
-        )[:, 1:]
+        how = dict(do_sample=False, max_length=longest, bad_words_ids=[[pad]])
+        return of.model.generate(**batch, **of.generation, **settings, **how)[:, 1:]
+
+
+def beams(of: Made, text: list[str], **settings) -> torch.Tensor:
+    """Five hypotheses of each line."""
+    five = dict(num_beams=5, num_return_sequences=5, early_stopping=True)
+    return generated(of, of.batch(text), 40, **five, **settings)
 
 
 def without_padding(of: Made, rows: torch.Tensor) -> list[list[int]]:
@@ -210,16 +205,7 @@ def test_beams_are_transformers(made, kind):
     of = made(kind, SEEDS[kind])
     text = lines(len(part_of(500, 12)), 9)
     found = translator(of, True, beam=5, nbest=5, max_len_b=38, min_len=0, unnormalized=True)
-    rows = generated(
-        of,
-        of.batch(text),
-        40,
-        num_beams=5,
-        num_return_sequences=5,
-        early_stopping=True,
-        length_penalty=0.0,
-    )
-    expected = without_padding(of, rows)
+    expected = without_padding(of, beams(of, text, length_penalty=0.0))
     compared = 0
     for i, ours in enumerate(ours_of(of, found, text)):
         theirs = expected[5 * i : 5 * i + 5]
@@ -249,15 +235,7 @@ def test_scores_under_a_length_penalty_are_transformers(made, kind):
     of = made(kind, SEEDS[kind])
     text = lines(len(part_of(500, 8)), 13)
     ours = hypotheses_of(of, translator(of, beam=5, nbest=5, max_len_b=38, min_len=0), text)
-    rows = generated(
-        of,
-        of.batch(text),
-        40,
-        num_beams=5,
-        num_return_sequences=5,
-        early_stopping=True,
-        length_penalty=1.0,
-    )
+    rows = beams(of, text, length_penalty=1.0)
     theirs = [without_padding(of, rows[5 * i : 5 * i + 5]) for i in range(len(text))]
     again = scores_of(of, text, [[tokens for tokens, _ in nbest] for nbest in ours])
     for line, nbest, expected in zip(text, ours, again, strict=True):
@@ -283,12 +261,14 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("kind", KINDS if os.environ.get(ALL) else short)
 
 
+def equal(*weights: dict[str, torch.Tensor]) -> bool:
+    """Whether two checkpoints hold the same."""
+    first, second = weights
+    return first.keys() == second.keys() and all(first[k].equal(second[k]) for k in first)
+
+
 def test_a_folder_may_have_several_files_of_weights_or_a_pickled_one(made, tmp_path):
     """Sharded safetensors, and the pickled file of older models, give the same checkpoint."""
-    import safetensors.torch
-
-    from fairseq_ext.convert.__main__ import convert
-
     of = made("OPUS-MT")
     expected = torch.load(of.out / "checkpoint.pt", weights_only=False)["model"]
     names = [path.name for path in of.folder.iterdir() if path.name != "model.safetensors"]
@@ -309,17 +289,11 @@ def test_a_folder_may_have_several_files_of_weights_or_a_pickled_one(made, tmp_p
             )
         convert(str(there), str(tmp_path / f"{form}.out"))
         got = torch.load(tmp_path / f"{form}.out" / "checkpoint.pt", weights_only=False)["model"]
-        assert got.keys() == expected.keys() and all(
-            torch.equal(got[name], expected[name]) for name in expected
-        )
+        assert equal(got, expected)
 
 
 def test_a_table_is_found_under_its_sides_names_alone(made, tmp_path):
     """Both tables of this model have one size, so that nothing else distinguishes them."""
-    import safetensors.torch
-
-    from fairseq_ext.convert.__main__ import convert
-
     of, names = (
         made("OPUS-MT, two vocabularies"),
         [f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder")],
@@ -343,6 +317,61 @@ def test_a_table_is_found_under_its_sides_names_alone(made, tmp_path):
         torch.load(folder / "checkpoint.pt", weights_only=False)["model"]
         for folder in (of.out, tmp_path / "out")
     )
-    assert got.keys() == expected.keys() and all(
-        torch.equal(got[name], expected[name]) for name in expected
-    )
+    assert equal(got, expected)
+
+
+# ---- which words stand for which
+
+
+def attention(of: Made, source: str, target: str) -> torch.Tensor:
+    """(L, T) of each target token and </s> to the source's, the mean of all layers and heads.
+
+    The language before the source and the one before the target are left out.
+    """
+    model, words = of.model.float(), of.tokenizer
+    labels = words(text_target=[target], return_tensors="pt")["input_ids"]
+    english = of.generation["forced_bos_token_id"]
+    target_tokens = [token for token in labels[0, 1:].tolist() if token != 2]
+    previous = torch.tensor([[2, english, *target_tokens]])
+    with torch.no_grad():
+        found = model(
+            **of.batch([source]), decoder_input_ids=previous, output_attentions=True
+        ).cross_attentions
+    return torch.stack(found).mean((0, 2))[0, 1:, 1:]
+
+
+def test_words_stand_for_those_that_transformers_attends_to(made):
+    of = copy.copy(made("NLLB-200"))
+    of.model = copy.deepcopy(of.model)
+    of.model.set_attn_implementation("eager")
+    found = of.translator(beam=1)
+    sources, targets = lines(24, seed=21), lines(24, seed=22)
+    hypotheses = [Translation(each, found.pieces(each, found.bpe), 0.0, []) for each in targets]
+    found.align(sources, hypotheses)
+    compared = 0
+    for source, hypothesis in zip(sources, hypotheses, strict=True):
+        weights = attention(of, source, hypothesis.text)
+        pieces = [
+            (text, words_in(text, tokens, lambda part: found.decode(" ".join(part))))
+            for text, tokens in (
+                (source, found.pieces(source, found.bpe)),
+                (hypothesis.text, hypothesis.tokens),
+            )
+        ]
+        columns, rows = (
+            [(span, places) for span, places in words if places and is_word(text[slice(*span)])]
+            for text, words in pieces
+        )
+        if not rows or not columns:
+            continue
+        table = torch.stack(
+            [torch.stack([weights[i][:, j].mean(0).sum() for _, j in columns]) for _, i in rows]
+        )
+        expected = [
+            (columns[column][0], rows[row][0])
+            for row, column in enumerate(assigned(table))
+            if column >= 0
+        ]
+        assert hypothesis.words == expected, source
+        compared += len(expected)
+    assert compared > 40

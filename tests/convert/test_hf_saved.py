@@ -14,7 +14,7 @@ import torch
 pytest.importorskip("transformers", reason="the oracle is not installed")
 
 import transformers  # noqa: E402
-from hf_models import Made, make  # noqa: E402
+from hf_models import Made  # noqa: E402
 from sizes import covering
 from test_hf_models import lines  # noqa: E402
 
@@ -24,19 +24,6 @@ from fairseq_ext.convert.__main__ import convert, main  # noqa: E402
 MANY = ["M2M-100", "NLLB-200", "mBART-50", "mBART-25"]
 ODD = ["  der Verband  wird geprüft", "der\tVerband\u00a0wird\u2003geprüft", "ﬁne x² \u200b½ ｗ"]
 PIECES = "sentencepiece.bpe.model"
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """A model of each kind, made once."""
-    known: dict[str, Made] = {}
-
-    def of(kind: str) -> Made:
-        if kind not in known:
-            known[kind] = make(kind, tmp_path_factory.mktemp("hf"))
-        return known[kind]
-
-    return of
 
 
 def saved(of: Made, folder: Path, *added: str) -> Made:
