@@ -1,17 +1,24 @@
 """Rows of tokens next to a decoder of the transformer backend: every step is compared with
-fairseq's teacher forcing."""
+fairseq's teacher forcing. `Graphed` rows record their steps, on a CPU too, where `Recorded` stands
+for a CUDA graph."""
 
 from __future__ import annotations
 
+import functools
 import random
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
-from models import TRANSFORMER, alone, batch, dictionary, task
+from models import TRANSFORMER, alone, batch, dictionary, on_device, task
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from fairseq_ext.model.transformer import cuda_graph as graphs
+from fairseq_ext.model.transformer import weights
+from fairseq_ext.model.transformer.cuda_graph import CudaGraphCache, cuda_graphs
 from fairseq_ext.model.transformer.decoder import TransformerBackend
 from fairseq_ext.model.transformer.rows import RowGroup
 from fairseq_ext.search.pool import Pool
@@ -68,21 +75,20 @@ class Rows:
     """Rows of tokens next to a decoder; every step is compared with teacher forcing,
     one sentence at a time."""
 
+    backend: Callable = TransformerBackend
+
     def __init__(
         self, models: list, lengths: list[int], seed: int = 0, need_attention: bool = False
     ):
         self.random = random.Random(seed)
         self.models = models
         self.device = next(models[0].parameters()).device
-        self.sample = batch(lengths, seed)
-        self.sample["net_input"] = {
-            name: value.to(self.device) for name, value in self.sample["net_input"].items()
-        }
+        self.sample = on_device(batch(lengths, seed), self.device)
         net_input = self.sample["net_input"]
         self.pool = Pool(
             net_input, net_input["src_lengths"], [50] * len(lengths), self.sample["id"], EOS
         )
-        self.decoder = TransformerBackend(models, need_attention)
+        self.decoder = self.backend(models, need_attention)
         self.tolerance = TOLERANCE[next(models[0].parameters()).dtype]
 
     def start(self, sentences: list[int]) -> None:
@@ -91,27 +97,15 @@ class Rows:
 
     def expected(self, model, sentence: int, rows: list[list[int]]) -> list[torch.Tensor]:
         """Features (L, d) of each row, rows of any lengths."""
-        out = []
         with torch.no_grad():
             source = model.encoder.forward_torchscript(alone(self.sample, sentence)["net_input"])
-            for row in rows:
-                out.append(
-                    model.decoder.extract_features(
-                        torch.tensor([row], device=self.device), encoder_out=source
-                    )[0][0]
-                )
-        return out
+            read = model.decoder.extract_features
+            return [read(self.tensor([row]), encoder_out=source)[0][0] for row in rows]
 
     def step(self, new: int = 1, length: torch.Tensor | None = None) -> None:
         """Read the last `new` tokens of every row and compare their features."""
-        tokens = torch.tensor(
-            [row[-new:] for rows in self.rows.values() for row in rows], device=self.device
-        )
-        features = (
-            self.decoder.step(tokens, new, length)
-            if new > 1 or length is not None
-            else self.decoder.step(tokens)
-        )
+        tokens = self.tensor([row[-new:] for row in self.all_rows()])
+        features = self.decoder.step(tokens, *[new, length] * (new > 1 or length is not None))
         for model, got in zip(self.models, features, strict=True):
             expected = torch.stack(
                 [f[-new:] for s, rows in self.rows.items() for f in self.expected(model, s, rows)]
@@ -119,6 +113,13 @@ class Rows:
             torch.testing.assert_close(
                 got, expected if new > 1 else expected[:, 0], rtol=0, atol=self.tolerance
             )
+
+    def tensor(self, values: list) -> torch.Tensor:
+        return torch.tensor(values, device=self.device)
+
+    def lengths(self) -> torch.Tensor:
+        """What the decoder has read of each row: all but its last token."""
+        return self.tensor([len(row) - 1 for row in self.all_rows()])
 
     def all_rows(self) -> list[list[int]]:
         return [row for rows in self.rows.values() for row in rows]
@@ -135,7 +136,7 @@ class Rows:
         if width > 1:
             self.step()
             self.select(uniform=True, may_drop=False, width=width)
-        length = torch.tensor([len(row) - 1 for row in self.all_rows()], device=self.device)
+        length = self.lengths()
         for _ in range(turns):
             b = self.random.choice([2, 3, 5])
             self.become([[*row, *[self.token() for _ in range(b - 1)]] for row in self.all_rows()])
@@ -147,7 +148,7 @@ class Rows:
                     for row, k in zip(self.all_rows(), taken, strict=True)
                 ]
             )
-            length = torch.tensor([len(row) - 1 for row in self.all_rows()], device=self.device)
+            length = self.lengths()
 
     def cut_and_reorder(self, turns: int, uniform: bool) -> None:
         """Forget the end of every row, at lengths of their own, and go on token
@@ -158,7 +159,7 @@ class Rows:
             self.select(uniform=uniform, may_drop=False)
         for _ in range(turns):
             cut = [row[: self.random.randint(1, len(row) - 1)] for row in self.all_rows()]
-            self.decoder.truncate(torch.tensor([len(row) for row in cut], device=self.device))
+            self.decoder.truncate(self.tensor([len(row) for row in cut]))
             self.become([[*row, self.token()] for row in cut])
             for _ in range(3):
                 self.step()
@@ -179,27 +180,22 @@ class Rows:
             )
             for s in kept
         }
-        row = torch.tensor([first[s] + i for s in kept for i in chosen[s]], device=self.device)
-        sentence = (
-            None
-            if len(kept) == len(live)
-            else torch.tensor([live.index(s) for s in kept], device=self.device)
-        )
-        sentence_of_row = torch.tensor(
-            [place for place, s in enumerate(kept) for _ in chosen[s]], device=self.device
-        )
+        row = self.tensor([first[s] + i for s in kept for i in chosen[s]])
+        sentence = None if len(kept) == len(live) else self.tensor([live.index(s) for s in kept])
+        sentence_of_row = self.tensor([place for place, s in enumerate(kept) for _ in chosen[s]])
         largest = max(map(len, chosen.values()))
         self.decoder.select(row, sentence, width if uniform else -largest, sentence_of_row)
         self.rows = {
             s: [[*self.rows[s][i], *([self.token()] if grow else [])] for i in chosen[s]]
             for s in kept
         }
-        assert self.decoder.rows == row.numel()
-        assert self.decoder.width == (width if uniform else 0)
+        if self.backend is TransformerBackend:
+            found = self.decoder.rows, self.decoder.width
+            assert found == (row.numel(), width if uniform else 0)
 
     def step_without_a_look(self) -> None:
         """Read the last token of every row."""
-        self.decoder.step(torch.tensor(self.all_rows(), device=self.device))
+        self.decoder.step(self.tensor(self.all_rows()))
 
     def storm(self, widths: str) -> Iterator[None]:
         """Eight steps of all sentences, which are reordered and, from the fourth on, dropped;
@@ -268,3 +264,97 @@ class Rows:
 
     def token(self) -> int:
         return self.random.randrange(4, len(dictionary()))
+
+
+class Recorded(TorchDispatchMode):
+    """What a CUDA graph does, on a CPU: the same operations again, with the numbers and at the
+    addresses of the first time."""
+
+    def __init__(self, compute):
+        super().__init__()
+        self.calls = []
+        self.replays = 0
+        compute()
+        with self:
+            self.out = compute()
+        for func, _, _, out in self.calls:  # recording computes nothing
+            if self.is_new(func):
+                for tensor in tree_leaves(out):
+                    tensor.fill_(7)
+
+    @staticmethod
+    def is_new(func) -> bool:
+        return (
+            not func.is_view
+            and not func._schema.is_mutable
+            and "unsafe_view" not in func._schema.name
+        )
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        self.calls.append((func, args, kwargs or {}, out))
+        return out
+
+    def __call__(self):
+        self.replays += 1
+        for func, args, kwargs, out in self.calls:
+            fresh = func(*args, **kwargs)
+            if self.is_new(func):
+                for here, value in zip(tree_leaves(out), tree_leaves(fresh), strict=True):
+                    here.copy_(value)
+        return self.out
+
+
+class Frozen:
+    """A graph that does not read its inputs again."""
+
+    def __init__(self, compute):
+        self.out = compute()
+
+    def __call__(self):
+        return self.out
+
+
+def fails(compute):
+    raise RuntimeError("no such thing")
+
+
+def run_plain_linears(monkeypatch) -> None:
+    """As on a GPU: no compiled step; and caches that begin small, so
+    that they are outgrown."""
+    monkeypatch.setattr(weights, "library", lambda: None)
+    monkeypatch.setattr(graphs, "FIRST_POSITIONS", 1)
+
+
+@pytest.fixture(autouse=True)
+def plain_linears(monkeypatch):
+    run_plain_linears(monkeypatch)
+
+
+def recording(device, **settings):
+    """What makes graphs for a backend on this device."""
+    if device.type == "cuda":
+        return functools.partial(cuda_graphs(), **({"patience": 0} | settings))
+    return functools.partial(
+        CudaGraphCache, **({"capture": Recorded, "limit": 1 << 30, "patience": 0} | settings)
+    )
+
+
+class Graphed(Rows):
+    """Rows whose decoder records its steps."""
+
+    def __init__(self, models, lengths, seed=0, **settings):
+        super().__init__(models, lengths, seed)
+        self.decoder = TransformerBackend(models, make_graphs=recording(self.device, **settings))
+
+    @property
+    def graphs(self) -> CudaGraphCache:
+        return self.decoder.graphs
+
+    def replays(self) -> int:
+        assert not self.graphs.logged_reasons and not self.graphs.broken
+        return sum(
+            step.run.replays
+            for step in self.graphs.steps.values()
+            if isinstance(step.run, Recorded)
+        )

@@ -3,18 +3,15 @@ dropped and repeated before."""
 
 from __future__ import annotations
 
-import random
-
 import models
 import pytest
 import torch
-from model.decoder_rows import model_of
+from model.decoder_rows import EOS, Rows, model_of
 from models import (
     ARCHITECTURES,
     alone,
     batch,
     build,
-    dictionary,
     forced,
     generators,
     run,
@@ -30,73 +27,27 @@ from fairseq_ext.model.stock import FairseqBackend
 from fairseq_ext.model.transformer.decoder import TransformerBackend
 from fairseq_ext.search.constraints import forced_decoding
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
-from fairseq_ext.search.pool import Pool
 
 # fairseq's attention of these masks in float32, and their scores are large
 LOOSE = {"lstm": 1e-4, "fconv": 1e-4}
-
-
-EOS = dictionary().eos()
 
 
 def tensor(values: list) -> torch.Tensor:
     return torch.tensor(values, device=models.DEVICE)
 
 
-class Storm:
+class Storm(Rows):
     """Selects rows at random for some steps and compares every step with teacher forcing,
     one sentence at a time."""
 
-    def __init__(self, of: list, lengths: list[int], seed: int):
-        self.random = random.Random(seed)
-        self.models = of
-        self.sample = batch(lengths, seed)
-        net_input = self.sample["net_input"]
-        self.pool = Pool(
-            net_input, net_input["src_lengths"], [50] * len(lengths), self.sample["id"], EOS
-        )
-        self.decoder = FairseqBackend(of)
-
-    def start(self, sentences: list[int]) -> None:
-        self.decoder.admit(self.pool.inputs(sentences))
-        self.rows = {s: [[EOS]] for s in sentences}  # sentence -> its rows of tokens
+    backend = FairseqBackend
 
     def compare(self, tolerance: float) -> None:
-        tokens = [row for rows in self.rows.values() for row in rows]
-        got = self.decoder.log_probs(self.decoder.step(tensor(tokens)), 1.0)
-        each = [
-            torch.cat(
-                [forced(m, alone(self.sample, s), rows)[:, -1] for s, rows in self.rows.items()]
-            )
-            for m in self.models
-        ]
-        torch.testing.assert_close(
-            got, torch.stack(each).exp().mean(0).log(), rtol=0, atol=tolerance
-        )
-
-    def select(self, uniform: bool, may_drop: bool) -> None:
-        live = list(self.rows)
-        kept = [s for s in live if not may_drop or self.random.random() < 0.8] or live[:1]
-        first = dict(zip(live, self.first_rows(), strict=True))
-        width = self.random.randint(1, 4)
-        chosen = {
-            s: self.random.choices(
-                range(len(self.rows[s])), k=width if uniform else self.random.randint(1, 4)
-            )
-            for s in kept
-        }
-        row = tensor([first[s] + i for s in kept for i in chosen[s]])
-        sentence = None if len(kept) == len(live) else tensor([live.index(s) for s in kept])
-        sentence_of_row = tensor([place for place, s in enumerate(kept) for _ in chosen[s]])
-        self.decoder.select(row, sentence, width if uniform else 0, sentence_of_row)
-        self.rows = {
-            s: [[*self.rows[s][i], self.random.randrange(4, len(dictionary()))] for i in chosen[s]]
-            for s in kept
-        }
-
-    def first_rows(self) -> list[int]:
-        counts = [len(rows) for rows in self.rows.values()]
-        return [sum(counts[:i]) for i in range(len(counts))]
+        got = self.decoder.log_probs(self.decoder.step(self.tensor(self.all_rows())), 1.0)
+        single = [(alone(self.sample, s), rows) for s, rows in self.rows.items()]
+        each = [torch.cat([forced(m, *one)[:, -1] for one in single]) for m in self.models]
+        expected = torch.stack(each).exp().mean(0).log()
+        torch.testing.assert_close(got, expected, rtol=0, atol=tolerance)
 
 
 @covering(2)

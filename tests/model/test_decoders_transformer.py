@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from model.decoder_rows import EOS, MODELS, TOLERANCE, Rows, model_of
-from model.recorded_rows import Graphed, run_plain_linears
+from model.decoder_rows import EOS, MODELS, TOLERANCE, Graphed, Rows, model_of, run_plain_linears
 from models import ARCHITECTURES, batch, build, forced, generators, run, same
 from sizes import covering
 

@@ -163,7 +163,7 @@ def test_a_shortlist_equals_a_search_without_the_other_words():
 def test_nan_raises_and_says_where():
     """Stock turns NaN into -inf and goes on.
 
-    Weights that are NaN from the start are refused (tests/model/test_finite_weights.py).
+    Weights that are NaN from the start are refused (tests/model/test_weights.py).
     """
     model = build("transformer")
     pair = generators([model], beam=2, max_len_b=5)
