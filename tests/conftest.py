@@ -30,7 +30,7 @@ from fairseq_ext.kernels.library import give_back_memory
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 # a machine for kernels alone may lack the server's packages
-pytest_plugins = ["serve_fixtures"] if importlib.util.find_spec("uvicorn") else []
+pytest_plugins = ["serving"] if importlib.util.find_spec("uvicorn") else []
 
 BIN = Path(sys.executable).parent  # where the fairseq commands are
 # strategies from outside the package that these tests are for

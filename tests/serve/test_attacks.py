@@ -50,7 +50,7 @@ ROUTES = {
 
 @pytest.fixture(scope="module")
 def engine():
-    """One that takes every text (serve_fixtures.py's dies over some)."""
+    """One that takes every text (serving.py's dies over some)."""
     with warm_starts():
         made = Engine(**FLAGS | {"stop": "count", "beam": 2})
         made.wait(180)

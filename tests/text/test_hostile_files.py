@@ -9,7 +9,7 @@ import zipfile
 import pytest
 from office_files import BOX, PARAGRAPHS, W, archive, docx, odt, pptx
 from sizes import drawn
-from through import capitals, done, marked, through
+from texts import capitals, done, marked, through
 
 from fairseq_ext import UsageError
 from fairseq_ext.text.__main__ import main

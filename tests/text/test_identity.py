@@ -18,8 +18,20 @@ from hypothesis import strategies as st
 from lxml import etree
 from office_files import BOX, FIELD, PARAGRAPHS, W, archive, docx, epub, odt, parts_of, pptx
 from sizes import examples
-from texts import CORPUS, PO, UNITS_2, UNITS_12, xliff
-from through import CLOSES, OPENS, capitals, done, marked, through, without_marks
+from texts import (
+    CLOSES,
+    CORPUS,
+    OPENS,
+    PO,
+    UNITS_2,
+    UNITS_12,
+    capitals,
+    done,
+    marked,
+    through,
+    without_marks,
+    xliff,
+)
 
 from fairseq_ext.text.__main__ import through_translator
 from fairseq_ext.text.encodings import decoded

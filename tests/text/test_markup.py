@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from lxml import etree
 from serving import FLAGS, ROOT
 from sizes import examples, part_of
-from through import marked as marked_text
-from through import through, without_marks
+from texts import marked as marked_text
+from texts import through, without_marks
 
 from fairseq_ext import Translator, UsageError
 from fairseq_ext.text.atoms import Segment

@@ -11,8 +11,7 @@ import zipfile
 import pytest
 from office_files import FIELD, ODT, archive, docx
 from test_making import shuffled
-from texts import xliff
-from through import capitals, done, marked, through, without_marks
+from texts import capitals, done, marked, through, without_marks, xliff
 
 from fairseq_ext.text.files import translate
 from fairseq_ext.text.formats import passes

@@ -19,7 +19,7 @@ from office.make import made
 from office_files import PARAGRAPHS, archive, docx, parts_of
 from serving import FLAGS, ROOT
 from sizes import ALL
-from through import through
+from texts import through
 
 from fairseq_ext.core.errors import SentenceError
 from fairseq_ext.text.files import translate
