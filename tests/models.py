@@ -248,7 +248,7 @@ def build(
     """A random model in code, sharpened."""
     torch.manual_seed(seed)
     recipe = ARCHITECTURES[architecture]
-    args = Namespace(arch=recipe.arch, **recipe.args)
+    args = Namespace(arch=recipe.arch, dropout=0.0, **recipe.args)
     ARCH_CONFIG_REGISTRY[recipe.arch](args)
     model = ARCH_MODEL_REGISTRY[recipe.arch].build_model(args, task(words=words))
     sharpen(model, dictionary(words).eos(), recipe.spread, peak, eos)
