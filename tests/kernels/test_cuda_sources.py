@@ -65,12 +65,8 @@ def index(chance: random.Random):
 
 
 def wta_hash(chance: random.Random) -> None:
-    D, u, W, n = (
-        near(chance, 700) + 1,
-        chance.randint(1, 3),
-        near(chance, 300),
-        chance.choice([0, 1, 2, 7]),
-    )
+    D, u, W = near(chance, 700) + 1, chance.randint(1, 3), near(chance, 300)
+    n = chance.choice([0, 1, 2, 7])
     K = chance.choice([2, min(D, 1 << 30 // u), chance.randint(2, min(D, 16))])
     # the former has equal numbers
     x = torch.randint(-3, 4, (n, D)).float() if chance.random() < 0.3 else torch.randn(n, D)
@@ -112,11 +108,8 @@ def compact_naive(chance: random.Random) -> None:
 
 
 def gather_rows(chance: random.Random) -> None:
-    V, width, dtype = (
-        near(chance, 300),
-        near(chance, 1100),
-        chance.choice([torch.float32, torch.float16]),
-    )
+    V, width = near(chance, 300), near(chance, 1100)
+    dtype = chance.choice([torch.float32, torch.float16])
     weight, ids = torch.randn(V, width).to(dtype), torch.randint(V, (chance.choice([0, 1, 2, 40]),))
     assert torch.equal(lsh_cuda.gather(weight, ids), lsh_torch.gather(weight, ids))
 
@@ -197,11 +190,9 @@ def count_beyond_32_bits(chance: random.Random | None = None) -> None:
     than are written."""
     n, V = 2050, 1 << 20
     words = torch.arange(V, dtype=torch.int32).flip(0).contiguous()
-    start, length = (
-        torch.arange(n, dtype=torch.int32)[:, None] * 3,
-        torch.full((n, 1), 2, dtype=torch.int32),
-    )
     row = torch.arange(n)
+    start = row.int()[:, None] * 3
+    length = torch.full_like(start, 2)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "zeros", unwritten)
         for warp in (True, False):
@@ -315,19 +306,9 @@ def test_kernels_pass_the_address_and_undefined_behaviour_sanitizers(request):
     asan = subprocess.run(
         ["g++", "-print-file-name=libasan.so"], capture_output=True, text=True
     ).stdout.strip()
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-um",
-            "pytest",
-            "-sk",
-            "gives or long or bounds",
-            *["--all"] * request.config.getoption("--all"),
-            __file__,
-        ],
-        capture_output=True,
-        text=True,
-        env={**os.environ, SANITIZED: "1", "LD_PRELOAD": asan, "ASAN_OPTIONS": "detect_leaks=0"},
-    )
+    words = [sys.executable, "-um", "pytest", "-sk", "gives or long or bounds", __file__]
+    words += ["--all"] * request.config.getoption("--all")
+    more = {SANITIZED: "1", "LD_PRELOAD": asan, "ASAN_OPTIONS": "detect_leaks=0"}
+    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **more})
     assert done.stdout.endswith("." * (len(KERNELS) + 1)), done.stdout + done.stderr
     assert done.returncode and "heap-buffer-overflow" in done.stderr and "lookup" in done.stderr

@@ -1,4 +1,5 @@
-"""The compiled step computes what torch computes, and nothing depends on its being there."""
+"""The compiled step, and `--no-repeat-ngram-size`, compute what torch computes, and nothing depends
+on their being there."""
 
 from __future__ import annotations
 
@@ -18,11 +19,14 @@ from fairseq_ext.core.errors import UsageError
 from fairseq_ext.kernels import library as building
 from fairseq_ext.kernels import log_probs as topk
 from fairseq_ext.kernels import transformer as step
+from fairseq_ext.kernels.library import library
 from fairseq_ext.model import choose
 from fairseq_ext.model.choose import make_decoder
 from fairseq_ext.model.transformer import weights
 from fairseq_ext.model.transformer.decoder import TransformerBackend
 from fairseq_ext.search import log_probs
+from fairseq_ext.search.beam import NOT_YET
+from fairseq_ext.search.log_probs import LogProbs
 
 pytestmark = pytest.mark.usefixtures("on_the_cpu")
 needs_library = pytest.mark.skipif(building.library() is None, reason="there is no C++ compiler")
@@ -61,18 +65,12 @@ def no_library(monkeypatch):
 @pytest.mark.parametrize("shape", [*SHAPES, LARGE])
 def test_linear_layers_equal_torchs(shape, with_bias, after, two_threads):
     lines, inputs, out = shape
-    x, weight, bias = (
-        numbers(lines, inputs),
-        numbers(out, inputs, seed=1) / inputs**0.5,
-        numbers(out, seed=2) if with_bias else None,
-    )
+    x, weight = numbers(lines, inputs), numbers(out, inputs, seed=1) / inputs**0.5
+    bias = numbers(out, seed=2) if with_bias else None
     expected = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
-    expected = {"none": lambda v: v, "relu": F.relu, "gelu": F.gelu, "silu": F.silu}[after](
-        expected
-    )
-    torch.testing.assert_close(
-        step.PackedLinear(weight, bias)(x, after).double(), expected, rtol=0, atol=5e-6
-    )
+    expected = expected if after == "none" else getattr(F, after)(expected)
+    found = step.PackedLinear(weight, bias)(x, after).double()
+    torch.testing.assert_close(found, expected, rtol=0, atol=5e-6)
 
 
 @needs_library
@@ -86,9 +84,8 @@ def test_int8_linear_layers_are_those_of_the_rounded_numbers(shape, two_threads)
     scale_w = weight.abs().amax(1) / 127
     whole_w = (weight / scale_w[:, None]).round().double()
     expected = whole_x @ whole_w.t() * scale_x.double() * scale_w.double() + bias.double()
-    torch.testing.assert_close(
-        step.PackedLinear(weight, bias, bits=8)(x).double(), expected, rtol=1e-5, atol=1e-4
-    )
+    found = step.PackedLinear(weight, bias, bits=8)(x).double()
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
 
 
 @needs_library
@@ -98,14 +95,10 @@ def test_16_bit_linear_layers_are_those_of_the_rounded_weights(shape, two_thread
     x, weight, bias = numbers(lines, inputs), numbers(out, inputs, seed=1), numbers(out, seed=2)
     weight[0] = 0.0  # nothing to take a scale from
     scale = weight.abs().amax(1) / 32767
-    near = (
-        torch.where(scale[:, None] > 0, (weight / scale[:, None]).round(), 0).double()
-        * scale[:, None]
-    )
-    expected = x.double() @ near.t() + bias.double()
-    torch.testing.assert_close(
-        step.PackedLinear(weight, bias, bits=16)(x).double(), expected, rtol=1e-6, atol=1e-4
-    )
+    whole = torch.where(scale[:, None] > 0, (weight / scale[:, None]).round(), 0).double()
+    expected = x.double() @ (whole * scale[:, None]).t() + bias.double()
+    found = step.PackedLinear(weight, bias, bits=16)(x).double()
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-4)
 
 
 @needs_library
@@ -225,15 +218,8 @@ def test_layer_norms_equal_torchs(d, far):
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_heads_of_whole_vectors_equal_teacher_forcing(h, activation):
     width = {f"{side}_embed_dim": 2 * h for side in ("encoder", "decoder")}
-    rows = Rows(
-        [
-            model_of(
-                h, torch.float32, activation_fn=activation, decoder_normalize_before=True, **width
-            )
-        ],
-        [3, 1, 7, 5],
-        h,
-    )
+    flags = dict(activation_fn=activation, decoder_normalize_before=True, **width)
+    rows = Rows([model_of(h, torch.float32, **flags)], [3, 1, 7, 5], h)
     assert rows.decoder.weights[0].compiled is not None
     rows.start([0, 1, 2, 3])
     for turn in range(6):
@@ -266,10 +252,7 @@ def test_sentences_may_leave_one_after_another_and_rows_go_on_in_blocks():
         rows.select(uniform=True, may_drop=True, width=2)
         rows.step()
         gaps += rows.decoder.group.cache.slot is not None
-        block = {
-            s: [[*row, rows.token(), rows.token()] for row in each] for s, each in rows.rows.items()
-        }
-        rows.rows = block
+        rows.become([[*row, rows.token(), rows.token()] for row in rows.all_rows()])
         rows.step(new=2)
     assert gaps > 2
 
@@ -293,11 +276,8 @@ def test_several_threads_compute_what_one_does(two_threads):
 
 @needs_library
 def test_activations_it_does_not_know_run_as_torch_operations():
-    assert (
-        TransformerBackend([model_of(1, torch.float32, activation_fn="tanh")]).weights[0].compiled
-        is None
-    )
-    assert TransformerBackend([model_of(1, torch.float64)]).weights[0].compiled is None
+    for model in (model_of(1, torch.float32, activation_fn="tanh"), model_of(1, torch.float64)):
+        assert TransformerBackend([model]).weights[0].compiled is None
 
 
 # ---- without the library
@@ -372,11 +352,7 @@ def test_float32_beam_search_over_the_library_equals_fairseqs():
     for architecture in ("transformer", "transformer-pre-norm", "bart"):
         pair = generators([build(architecture, 3, torch.float32)], beam=5, max_len_b=10)
         assert pair.ours.decoder.weights[0].compiled is not None
-        same(
-            run(pair.stock, batch([6, 3, 0, 9])),
-            run(pair.ours, batch([6, 3, 0, 9])),
-            tolerance=1e-5,
-        )
+        same(*(run(each, batch([6, 3, 0, 9])) for each in (pair.stock, pair.ours)), 1e-5)
 
 
 def test_int8_is_refused_in_one_sentence_where_it_cannot_be(monkeypatch):
@@ -399,3 +375,41 @@ def test_int8_is_refused_in_one_sentence_where_it_cannot_be(monkeypatch):
 def test_int8_is_off_unless_requested():
     decoder, _ = make_decoder([build("transformer", dtype=torch.float32)])
     assert decoder.name == "transformer" and not decoder.int8
+
+
+WORDS = 13  # so few that n-grams repeat
+
+
+def histories(rows: int, longest: int, chance: torch.Generator) -> torch.Tensor:
+    """Histories of all lengths, behind a first token, as a beam keeps them."""
+    tokens = torch.randint(0, WORDS - 4, (rows, longest + 1), generator=chance)
+    shorter = torch.randint(0, longest + 1, (rows, 1), generator=chance)
+    return tokens.masked_fill_(torch.arange(longest + 1) < shorter, NOT_YET)[:, 1:]
+
+
+@pytest.mark.skipif(library() is None, reason="there is no C++ compiler")
+@pytest.mark.parametrize("of_words", ["vocabulary", "shortlist", "shortlist of each row"])
+def test_compiled_ngrams_equal_torchs(of_words, monkeypatch):
+    chance = torch.Generator().manual_seed(3)
+    changed = 0
+    for size in (1, 2, 3, 4):
+        for rows, longest in ((1, size), (5, 9), (8, 40)):
+            tokens, ids = histories(rows, longest, chance), None
+            if of_words == "shortlist":
+                ids = torch.arange(0, WORDS, 2)
+            elif of_words == "shortlist of each row":
+                # some repeat their last word, as shorter lists do
+                ids = torch.rand(rows, WORDS, generator=chance).argsort(1)[:, :6].sort(1).values
+                ids[:, -1] = ids[:, -2]
+            value = torch.randn(rows, WORDS if ids is None else ids.size(-1), generator=chance)
+            if ids is not None and ids.dim() == 2:
+                value[:, 1:].masked_fill_(ids[:, 1:] == ids[:, :-1], -torch.inf)
+            compiled, torchs = (LogProbs(value.clone(), ids, WORDS) for _ in range(2))
+            before = compiled.dense().clone()
+            compiled.ban_repeated_(tokens, size)
+            with monkeypatch.context() as patch:
+                patch.setattr(log_probs, "library", lambda: None)
+                torchs.ban_repeated_(tokens, size)
+            assert torch.equal(compiled.dense(), torchs.dense())
+            changed += int((compiled.dense() != before).sum())
+    assert changed > 20

@@ -1,6 +1,7 @@
-"""Each level of processors (kernels/compiling.py) computes the same.
+"""Each level of processors (kernels/compiling.py) computes the same, and so do libraries that are
+built in other ways (built_otherwise.py): with sanitizers, and with allocations that fail.
 
-With --all, those of this processor run the kernels' tests, and so do others under qemu (Debian:
+With --all, levels of this processor run the kernels' tests, and so do others under qemu (Debian:
 qemu-user-static, g++-aarch64-linux-gnu), where it is there.
 """
 
@@ -17,6 +18,8 @@ import pytest
 import sizes
 import torch
 from conftest import BIN
+from demo_model import MODEL, OURS, ROOT
+from sizes import drawn
 
 from fairseq_ext import doctor
 from fairseq_ext.core.errors import UsageError
@@ -24,20 +27,6 @@ from fairseq_ext.kernels import library as building
 from fairseq_ext.kernels.compiling import FLAGS, FOLDER, LEVELS, compile_files
 from fairseq_ext.kernels.transformer import PackedLinear
 
-ROOT = Path(__file__).parents[2]
-DEMO = ROOT / "checkpoints" / "demo"
-DEMO_MODEL = [
-    DEMO,
-    "--task",
-    "translation_ext",
-    "--path",
-    DEMO / "checkpoint.pt",
-    "-s",
-    "de",
-    "-t",
-    "en",
-    "--cpu",
-]
 HERE = LEVELS.get(platform.machine(), {})
 # as qemu calls them
 PROCESSORS = {
@@ -51,7 +40,6 @@ TESTS = (
     "kernels/test_kernels.py",
     "kernels/test_levels.py",
     "kernels/test_lsh_kernels.py",
-    "kernels/test_ngrams.py",
     "search/test_compiled.py",
     "search/parallel/test_equals_greedy.py",
     "search/strategies/softmax/test_screened.py",
@@ -90,13 +78,12 @@ def run(words: list, **environment: str) -> subprocess.CompletedProcess:
 def translations(*before: str, level: str = "") -> list[tuple[str, float]]:
     """Hypotheses of some lines, and their scores, by the command that a user types."""
     flags = ["--beam", 5, "--nbest", 5, "--buffer-size", 9, "--batch-size", 9]
-    words = [*before, sys.executable, BIN / "fairseq-interactive", *DEMO_MODEL, *flags]
+    words = [*before, sys.executable, BIN / "fairseq-interactive", MODEL, *OURS, *flags]
     text = ROOT / "data" / "demo" / "test.de"
     given = "".join(text.read_text("utf-8").splitlines(keepends=True)[:9])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "FAIRSEQ_EXT_KERNELS": level}
-    bpe = ["--bpe", "sentencepiece", "--sentencepiece-model", str(DEMO / "spm.model")]
     done = subprocess.run(
-        [*map(str, words), *bpe],
+        [*map(str, words)],
         input=given,
         capture_output=True,
         text=True,
@@ -129,7 +116,7 @@ def test_a_level_that_is_unknown_or_that_the_processor_lacks_is_refused(level, m
     said = f"{building.VARIABLE}={level}{why} one of {', '.join([*known, 'native', 'off'])}"
     monkeypatch.setenv(building.VARIABLE, level)
     lacking = next((each for each in HERE if each not in levels()), None)
-    commands = ["-m", "fairseq_ext.kernels"], [BIN / "fairseq-interactive", *DEMO_MODEL]
+    commands = ["-m", "fairseq_ext.kernels"], [BIN / "fairseq-interactive", MODEL, *OURS]
     for words in commands[: 2 if level == "foo" else level == lacking]:
         done = run([sys.executable, *words])
         assert (done.returncode, done.stdout, done.stderr.splitlines()[-1]) == (
@@ -286,3 +273,58 @@ def test_a_processor_without_avx2_starts_and_finds_the_same_hypotheses_on_torch(
         in run([*qemu, "-cpu", "Nehalem", sys.executable, "-m", "fairseq_ext.kernels"]).stderr
     )
     equal(translations(*qemu, "-cpu", "Nehalem"), translations())
+
+
+# ---- libraries that are built in other ways
+
+KERNELS = Path(__file__).parent
+
+
+def otherwise(test):
+    """A test that compiles the library, and runs many tests."""
+    has_none = building.compiler() is None
+    for mark in (drawn(0), pytest.mark.timeout(3000)):
+        test = mark(test)
+    return pytest.mark.skipif(has_none, reason="there is no C++ compiler")(test)
+
+
+RANDOM = [  # of beam, transformer, parallel and lists of words
+    "kernels/test_kernels.py",
+    "kernels/test_lsh_kernels.py::test_log_probabilities_over_a_list_equal_double_precision",
+    "search/test_compiled.py",
+    "search/test_nan.py",
+    "search/parallel/test_equals_greedy.py",
+]
+
+
+def passed(built: str, files: list[str], environment: dict[str, str]) -> str:
+    """What pytest says of these tests."""
+    words = [sys.executable, "-m", "pytest", "-x", "-p", "built_otherwise", *files]
+    paths = os.pathsep.join([str(KERNELS), environment.get("PYTHONPATH", "")])
+    others = {name: value for name, value in environment.items() if name != sizes.ALL}
+    done = subprocess.run(
+        words,
+        cwd=KERNELS.parent,
+        env={**others, "PYTHONPATH": paths, "BUILT": built, "OMP_NUM_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        timeout=3000,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
+    return done.stdout
+
+
+@otherwise
+@pytest.mark.parametrize("file", RANDOM)
+def test_the_random_tests_pass_under_sanitizers(file):
+    words = [*building.compiler(), "-print-file-name=libasan.so"]
+    runtime = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+    if not os.path.isabs(runtime):
+        pytest.skip("there is no sanitizer")
+    options = {"LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0"}
+    assert " passed" in passed("sanitized", [file], {**os.environ, **options})
+
+
+@otherwise
+def test_searches_of_which_any_allocation_fails_end_by_an_error():
+    assert " passed" in passed("starved", ["search/starved_searches.py"], dict(os.environ))

@@ -1,5 +1,5 @@
 """Each search, once for each allocation of compiled code, which fails: MemoryError, and then the
-search is right. kernels/test_built_otherwise.py runs it on a library that can do so."""
+search is right. kernels/test_levels.py runs it on a library that can do so."""
 
 import ctypes
 from concurrent.futures import ThreadPoolExecutor
