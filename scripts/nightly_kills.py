@@ -2,7 +2,6 @@
 """Kill commands at random moments, and see that nothing is lost, doubled or mixed.
 
     python scripts/nightly_kills.py [results corpus interactive] [--kills 50] [--seed N]
-        [--sentences 200]
 
 Each kind is killed with SIGKILL `--kills` times, on the demo model, and started again
 until it ends by itself:
@@ -17,11 +16,14 @@ until it ends by itself:
 
 The seed is printed; with the same seed the moments are the same shares of the undisturbed run's
 time. Status 1 where something differs.
+
+    --kills N        of each kind (50)
+    --seed N         of the moments; another each time by default
+    --sentences N    that each run translates (200)
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -34,12 +36,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "scripts" / "bench"))
+
+from text import command_line  # noqa: E402
+
 DEMO, TEXT = ROOT / "checkpoints" / "demo", ROOT / "data" / "demo" / "test.de"
-SEARCH = [
-    *"--source-lang de --target-lang en --bpe sentencepiece --sentencepiece-model".split(),
-    str(DEMO / "spm.model"),
-]
-SEARCH += ["--cpu", "--beam", "3"]
+SEARCH = "-s de -t en --bpe sentencepiece --cpu --beam 3 --sentencepiece-model".split()
+SEARCH += [str(DEMO / "spm.model"), "--path", str(DEMO / "checkpoint.pt")]
 SECONDS_TO_GO = 60.0  # that processes of a killed command may live on
 
 
@@ -48,45 +51,15 @@ class Different(Exception):
 
 
 def interactive(*more: object) -> list[str]:
-    command = [
-        str(Path(sys.executable).with_name("fairseq-interactive")),
-        str(DEMO),
-        "--path",
-        str(DEMO / "checkpoint.pt"),
-    ]
-    return [
-        *command,
-        "--task",
-        "translation_ext",
-        *SEARCH,
-        "--buffer-size",
-        "20",
-        "--batch-size",
-        "10",
-        *map(str, more),
-    ]
+    program = str(Path(sys.executable).with_name("fairseq-interactive"))
+    flags = "--task translation_ext --buffer-size 20 --batch-size 10".split()
+    return [program, str(DEMO), *flags, *SEARCH, *map(str, more)]
 
 
 def corpus(source: Path, out: Path) -> list[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "fairseq_ext.corpus",
-        "translate",
-        "--path",
-        DEMO / "checkpoint.pt",
-        "--data",
-        DEMO,
-        *SEARCH,
-    ]
-    return [
-        *map(str, command),
-        "--input",
-        str(source),
-        "--output",
-        str(out),
-        *"--unit 10 --workers 2 --progress 0".split(),
-    ]
+    flags = "-m fairseq_ext.corpus translate --unit 10 --workers 2 --progress 0".split()
+    files = ["--data", str(DEMO), "--input", str(source), "--output", str(out)]
+    return [sys.executable, *flags, *SEARCH, *files]
 
 
 def start(command: list[str], out: Path) -> subprocess.Popen:
@@ -198,47 +171,46 @@ def same(found: object, expected: object, what: str) -> None:
         raise Different(f"{what} is another than that of an undisturbed run")
 
 
+def undisturbed(command: list[str], out: Path) -> float:
+    """The seconds of a run that no one kills."""
+    begun = time.monotonic()
+    ended_well(start(command, out).wait(), out)
+    return time.monotonic() - begun
+
+
 def check_results(folder: Path, source: Path, chance: random.Random, kills: int) -> None:
     """Kill runs with a results file."""
     right, out, path = folder / "right", folder / "out", folder / "results.jsonl"
-    begun = time.monotonic()
-    ended_well(
-        start(interactive("--input", source, "--results-file", f"{path}.right"), right).wait(),
-        right,
-    )
-    seconds, expected = time.monotonic() - begun, results_of(Path(f"{path}.right"))
+    command = interactive("--input", source, "--results-file")
+    seconds = undisturbed([*command, f"{path}.right"], right)
+    command, expected = [*command, str(path), "--resume"], results_of(Path(f"{path}.right"))
     while kills:
         path.unlink(missing_ok=True)
-        command = interactive("--input", source, "--results-file", path, "--resume")
         while kills and killed(command, out, seconds * chance.random(), every=False):
             kills -= 1
-        ended_well(start(command, out).wait(), out)
+        undisturbed(command, out)
         same(results_of(path), expected, "the results file")
         same(translations(out), translations(right), "the output")
 
 
 def check_corpus(folder: Path, source: Path, chance: random.Random, kills: int) -> None:
     """Kill corpus runs."""
-    log = folder / "log"
-    begun = time.monotonic()
-    ended_well(start(corpus(source, folder / "right"), log).wait(), log)
-    seconds, expected, runs = time.monotonic() - begun, files_of(folder / "right"), 0
+    log, runs = folder / "log", 0
+    seconds = undisturbed(corpus(source, folder / "right"), log)
     while kills:
         runs += 1
         command = corpus(source, folder / f"out{runs}")
         while kills and killed(command, log, seconds * chance.random(), every=True):
             kills -= 1
-        ended_well(start(command, log).wait(), log)
-        same(files_of(folder / f"out{runs}"), expected, "the output")
+        undisturbed(command, log)
+        same(files_of(folder / f"out{runs}"), files_of(folder / "right"), "the output")
 
 
 def check_interactive(folder: Path, source: Path, chance: random.Random, kills: int) -> None:
     """Kill sessions with worker processes."""
     right, out, stats = folder / "right", folder / "out", folder / "stats.json"
     command = interactive("--input", source, "--cpu-workers", 2, "--stats-file", stats)
-    begun = time.monotonic()
-    ended_well(start(command, right).wait(), right)
-    seconds, expected = time.monotonic() - begun, translations(right)
+    seconds, expected = undisturbed(command, right), translations(right)
     while kills:
         stats.unlink(missing_ok=True)
         kills -= killed(command, out, seconds * chance.random(), every=False)
@@ -256,26 +228,15 @@ KINDS: dict[str, Callable[[Path, Path, random.Random, int], None]] = {
 
 
 def main() -> int:
-    parse = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parse.add_argument(
-        "kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)} (default: all)"
-    )
-    parse.add_argument("--kills", type=int, default=50, help="of each kind (50)")
-    parse.add_argument(
-        "--seed",
-        type=int,
-        default=time.time_ns() % 1_000_000,
-        help="of the moments (default: another each time)",
-    )
-    parse.add_argument("--sentences", type=int, default=200, help="that each run translates (200)")
+    parse = command_line(__doc__, seed=time.time_ns() % 1_000_000)
+    kinds = list(KINDS)
+    parse.add_argument("kinds", nargs="*", help=f"of {', '.join(KINDS)} (all)", default=kinds)
     args = parse.parse_args()
     if wrong := [kind for kind in args.kinds if kind not in KINDS]:
         parse.error(f"{wrong[0]} is none of {', '.join(KINDS)}")
     print(f"seed {args.seed}", flush=True)
     failed = 0
-    for kind in args.kinds or KINDS:
+    for kind in args.kinds:
         with tempfile.TemporaryDirectory() as name:
             source = Path(name) / "in.txt"
             source.write_text(

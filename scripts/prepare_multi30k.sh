@@ -4,11 +4,10 @@
 # The data are for non-commercial research use.
 #
 #   scripts/prepare_multi30k.sh [--src de] [--tgt en] [--out runs/multi30k.de-en] [--raw DIR]
-#                               [--bpe sentencepiece|subword-nmt] [--vocab 8000] [--spm MODEL] [--dict DIR]
+#                               [--vocab 8000] [--spm MODEL] [--dict DIR]
 #
 #   --raw DIR     local files train.LL, val.LL, test_2016_flickr.LL; nothing is fetched then
-#   --bpe KIND    sentencepiece: joint BPE model of --vocab pieces; undo it with --remove-bpe sentencepiece
-#                 subword-nmt: --vocab joint merges on the text's own words; undo it with --remove-bpe
+#   --vocab N     pieces of the joint SentencePiece model (BPE); undo it with --remove-bpe sentencepiece
 #   --spm MODEL   segment with this SentencePiece model instead of training one
 #   --dict DIR    binarise with DIR/dict.LL.txt (those of a checkpoint) instead of a new joined dictionary
 #   --workers N   processes of fairseq-preprocess (1)

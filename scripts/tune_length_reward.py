@@ -15,6 +15,16 @@ constant times the source length; a least-squares line through the dev set's len
 well (--no-line leaves it out, which halves the work). fairseq's own search at the same beam is
 shown next to it (--no-stock). Take a dev set of 1,000 sentences or so: on 200 the reward that wins
 is often far from the one that wins on the rest.
+
+    --path FILE       checkpoint, or several joined by colons, instead of --model
+    --data DIR        with dict.SRC.txt and dict.TGT.txt, with --path
+    --beam N          to tune for (10)
+    --max-reward X    largest to try, in nats a token (1.6)
+    --no-line         only the paper's wanted length, a constant times the source length
+    --batch-size N    sentences decoded together (64)
+    --flags FLAGS     more of fairseq-interactive, as in --flags "--bpe subword_nmt"
+    --cpu             no GPU even if there is one
+    --no-stock        do not decode with fairseq's own search for comparison
 """
 
 import argparse
@@ -27,7 +37,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent / "experiments" / "optimal_ending"))
 
 from searches import (  # noqa: E402
-    BATCH,
     BenchError,
     Measure,
     Wanted,
@@ -41,7 +50,7 @@ from searches import (  # noqa: E402
     search,
     wanted_lengths,
 )
-from sweep import add_model_arguments  # noqa: E402
+from text import command_line, text_arguments  # noqa: E402
 
 from fairseq_ext.core.errors import UsageError  # noqa: E402
 from fairseq_ext.translator import Translator  # noqa: E402
@@ -50,7 +59,11 @@ COARSE, FINE = 0.2, 0.05  # nats
 
 
 def main() -> None:
-    args = parser().parse_args()
+    parse = command_line(__doc__, flags="")
+    text_arguments(parse, "--dev")
+    args = parse.parse_args()
+    if args.max_reward <= 0:
+        raise BenchError("--max-reward wants a number above 0")
     sources, references = read_text(args.dev, args.src, args.tgt, args.limit)
     flags = dict(
         beam=args.beam,
@@ -134,7 +147,9 @@ def where(args: argparse.Namespace) -> dict[str, Any]:
             "its dictionaries"
         )
     if args.path:
-        return dict(path=args.path, data=args.data, source_lang=args.src, target_lang=args.tgt)
+        return dict(
+            path=str(args.path), data=str(args.data), source_lang=args.src, target_lang=args.tgt
+        )
     return model_flags(args.model, args.src, args.tgt)
 
 
@@ -155,54 +170,6 @@ def as_keywords(text: str) -> dict[str, Any]:
                 else [*([out[name]] if isinstance(out[name], str) else out[name]), word]
             )
     return out
-
-
-def positive(text: str) -> float:
-    value = float(text)
-    if value <= 0:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return value
-
-
-def parser() -> argparse.ArgumentParser:
-    parse = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    add_model_arguments(parse)
-    parse.add_argument(
-        "--path", help="checkpoint, or several joined by colons (instead of --model)"
-    )
-    parse.add_argument("--data", help="folder with dict.SRC.txt and dict.TGT.txt (with --path)")
-    parse.add_argument("--beam", type=int, default=10, help="beam to tune for (10)")
-    parse.add_argument(
-        "--max-reward",
-        type=positive,
-        default=1.6,
-        help="largest reward to try, in nats a token (1.6)",
-    )
-    parse.add_argument(
-        "--no-line",
-        action="store_true",
-        help="only the paper's wanted length, a constant times the source length",
-    )
-    parse.add_argument(
-        "--batch-size", type=int, default=BATCH, help=f"sentences decoded together ({BATCH})"
-    )
-    parse.add_argument(
-        "--flags",
-        default="",
-        help='more flags of fairseq-interactive, as in --flags "--bpe subword_nmt '
-        '--bpe-codes FILE"',
-    )
-    parse.add_argument("--cpu", action="store_true", help="no GPU even if there is one")
-    parse.add_argument(
-        "--no-stock",
-        action="store_true",
-        help="do not decode with fairseq's own search for comparison",
-    )
-    return parse
 
 
 if __name__ == "__main__":

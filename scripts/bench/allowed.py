@@ -8,7 +8,19 @@ the references of the sources (TEXT.en) and the first others. One thread, CPU se
 turn (A B C A B C), the least of the rounds counts. The rivals are the prefix_allowed_tokens_fn of
 fairseq and of transformers (`--transformers`; it reads the same weights, and needs a pre-norm
 model) over one trie of dicts. The share of the loop's steps that the automaton takes is timed in a
-run of its own. --tables chooses from `cost`, `beams`, `sizes` and `quality`.
+run of its own.
+
+    --model DIR           (required)
+    --text PREFIX         of TEXT.de and TEXT.en (required)
+    --strings FILE        (required)
+    --sizes N ...         of sets (400 29000)
+    --names N             of the largest set (1000000)
+    --lines N             (60)
+    --beam N              (5)
+    --rounds N            (3)
+    --transformers        with that of transformers
+    --tables TABLE ...    (all)
+    --out OUT             write OUT.md
 """
 
 from __future__ import annotations
@@ -306,20 +318,7 @@ TABLES = dict(cost=cost_table, beams=beams_table, sizes=sizes_table, quality=qua
 
 
 def main(argv: list[str] | None = None) -> None:
-    parse = command_line(__doc__)
-    add = parse.add_argument
-    add("--model", type=Path, required=True)
-    add("--text", required=True, help="prefix of TEXT.de and TEXT.en")
-    add("--strings", type=Path, required=True)
-    add("--sizes", type=int, nargs="+", default=[400, 29_000])
-    add("--names", type=int, default=1_000_000, help="names of the largest set")
-    add("--lines", type=int, default=60)
-    add("--beam", type=int, default=5)
-    add("--rounds", type=int, default=3)
-    add("--transformers", action="store_true", help="with that of transformers")
-    add("--tables", nargs="+", choices=TABLES, default=list(TABLES))
-    add("--out", type=Path, help="write OUT.md")
-    args = parse.parse_args(argv)
+    args = command_line(__doc__, {"tables": TABLES}).parse_args(argv)
     torch.set_num_threads(1)
     sets, page = Sets(args), Page(args.out)
     for name in args.tables:

@@ -27,6 +27,19 @@ one. fairseq's search stops at an assertion when a batch reaches the length limi
 Such a cell is named above the table; a larger --max-len-b holds for all searches. fairseq's beam
 has the rows of ours: one more than --beams where the unconstrained output competes in a row.
 --constraint-compete: off, our searches without that row, or search, with a search of its own.
+
+    --limit-interactive N         sentences for fairseq-interactive (320)
+    --beam N                      (10)
+    --max-tokens N                of a batch (4000)
+    --seed N                      of the extraction (1)
+    --sets SET ...                (all)
+    --interactive-sets SET ...    (rand1 rand3)
+    --stock-sets SET ...          (all)
+    --beams N ...                 of the parts quality and speed (5 10 20)
+    --constraint-compete WAY      of our searches; rows by default
+    --max-len-b N                 of fairseq and DBA in the parts quality and speed; 200 by default
+    --speed-limit N               sentences of the part speed; those of --limit by default
+    --parts PART ...              (sets constant interactive)
 """
 
 import argparse
@@ -126,13 +139,16 @@ class Bench:
         )
         time, more = (
             Spread.ratio(result.seconds, first.seconds),
-            stats["rows"] / first.contender.stats["rows"],
+            stats["decoder_rows"] / first.contender.stats["decoder_rows"],
         )
         # of a beam that is full until the best hypothesis is finished
         useful = sum(1 + self.args.beam * (length - 1) for length in best[1])
         cells = [f"{Spread.of(result.seconds).median:.2f}", time.shown(), f"{more:.3f}"]
-        cells += [f"{time.median / more:.2f}", f"{max(0.0, 1 - useful / stats['rows']):.0%}"]
-        met = f"{stats['met']} of {stats['given']}" if "given" in stats else ""
+        cells += [
+            f"{time.median / more:.2f}",
+            f"{max(0.0, 1 - useful / stats['decoder_rows']):.0%}",
+        ]
+        met = "{met} of {given}".format(**found) if (found := stats.get("constraints")) else ""
         tokens = f"{sum(best[1]) / sum(best[0]):.3f}"
         return [result.contender.name, *cells, tokens, f"{result.bleu:.2f}", met]
 
@@ -239,26 +255,9 @@ PARTS = ["sets", "constant", "interactive", "words", "quality", "speed"]
 
 
 def main(argv: list[str] | None = None) -> None:
-    parse = command_line(__doc__)
+    known = {"sets": SETS, "interactive_sets": SETS, "stock_sets": MORE_SETS, "parts": PARTS}
+    parse = command_line(__doc__, {**known, "constraint_compete": ["rows", "search", "off"]})
     text_arguments(parse)
-    add, every = parse.add_argument, list(MORE_SETS)
-    add(
-        "--limit-interactive", type=int, default=320, help="sentences for fairseq-interactive (320)"
-    )
-    add("--beam", type=int, default=10, help="(10)")
-    add("--max-tokens", type=int, default=4000, help="of a batch (4000)")
-    add("--seed", type=int, default=1, help="of the extraction (1)")
-    add("--sets", nargs="+", choices=SETS, default=list(SETS))
-    add("--interactive-sets", nargs="+", choices=SETS, default=["rand1", "rand3"])
-    add("--stock-sets", nargs="+", choices=every, default=every)
-    beams = "of the parts quality and speed (5 10 20)"
-    add("--beams", type=int, nargs="+", default=[5, 10, 20], help=beams)
-    ways = ["rows", "search", "off"]
-    add(COMPETE, choices=ways, help="of our searches (the default: rows)")
-    limit = "of fairseq and DBA in the parts quality and speed (200)"
-    add("--max-len-b", type=int, help=limit)
-    add("--speed-limit", type=int, help="sentences of the part speed (--limit)")
-    add("--parts", nargs="+", choices=PARTS, default=PARTS[:3])
     timing_arguments(parse)
     args = parse.parse_args(argv)
     fix_threads(args.threads)

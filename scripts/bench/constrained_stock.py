@@ -62,10 +62,10 @@ def quality(searches: Searches, text: Text, required: Sequence[int]) -> dict[str
     facts = against(text.references, {name: text.lines(each) for name, each in outputs.items()})
     for name in ("theirs", "whole"):
         facts[name] |= ramblers(text, outputs[name], outputs["free"], required)
-    rows = searches["free"].stats["rows"]
+    rows = searches["free"].stats["decoder_rows"]
     for name in ("inside", "whole"):
         facts[name] |= scores(outputs[name], outputs["theirs"])
-        facts[name]["rows"] = searches[name].stats["rows"] / rows
+        facts[name]["rows"] = searches[name].stats["decoder_rows"] / rows
         facts[name]["signature"] = FILE.sub("", searches[name].signature)
     return facts
 

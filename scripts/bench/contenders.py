@@ -14,6 +14,7 @@ import logging
 import re
 import shlex
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -49,6 +50,9 @@ class Loaded:
     batches: list[dict]
 
 
+Change = Callable[[Loaded, Any], None]  # of what is loaded and the generator
+
+
 def build(
     name: str, text: Text, flags: Sequence[str], clock: str = "wall", apart: bool = True
 ) -> Contender:
@@ -78,23 +82,34 @@ def build(
 
 
 def stock(
-    text: Text, flags: Sequence[str] = (), name: str = "stock", set_beam_size: bool = False
+    text: Text,
+    flags: Sequence[str] = (),
+    name: str = "stock",
+    set_beam_size: bool = False,
+    change: Change | None = None,
 ) -> Contender:
     """fairseq's own SequenceGenerator; set_beam_size: with one copy of the encoder's keys and
-    values per sentence, a switch that it has and turns on for BART only."""
+    values per sentence, a switch that it has and turns on for BART only; change: what is done to it
+    before it runs."""
     loaded = load([*text.flags, *flags])
     for module in (m for model in loaded.models for m in model.decoder.modules()):
         if set_beam_size and getattr(module, "encoder_decoder_attention", False):
             module.set_beam_size(loaded.cfg.generation.beam)
     switch = "|set_beam_size" * set_beam_size
-    return contender(name, loaded, f"fairseq:{fairseq.__version__}{switch} ({' '.join(flags)})")
+    signature = f"fairseq:{fairseq.__version__}{switch} ({' '.join(flags)})"
+    return contender(name, loaded, signature, change=change)
 
 
 def ours(
-    text: Text, flags: Sequence[str] = (), name: str = "ours", exact: bool = True
+    text: Text,
+    flags: Sequence[str] = (),
+    name: str = "ours",
+    exact: bool = True,
+    change: Change | None = None,
 ) -> Contender:
-    """fairseq_ext with any fairseq-generate flags, its own among them."""
-    return contender(name, load([*OURS, *text.flags, *flags]), f"({' '.join(flags)})", exact)
+    """fairseq_ext with any fairseq-generate flags, its own among them; change as in `stock`."""
+    loaded = load([*OURS, *text.flags, *flags])
+    return contender(name, loaded, f"({' '.join(flags)})", exact, change)
 
 
 class StockFailed(BenchError):
@@ -167,8 +182,11 @@ def decode(loaded: Loaded, generator: Any) -> list[tuple[list[int], list]]:
         ]
 
 
-def contender(name: str, loaded: Loaded, signature: str, exact: bool = True) -> Contender:
-    """Decoding of all batches; ours counts the decoder's rows and the constraints met."""
+def contender(
+    name: str, loaded: Loaded, signature: str, exact: bool = True, change: Change | None = None
+) -> Contender:
+    """Decoding of all batches, with what the search counted; of fairseq's the decoder's calls, rows
+    and expansions."""
     loaded.task.build_tokenizer(loaded.cfg.tokenizer)  # constraints are segmented by them
     loaded.task.build_bpe(loaded.cfg.bpe)
     generator = make_generator(loaded, name)
@@ -176,19 +194,37 @@ def contender(name: str, loaded: Loaded, signature: str, exact: bool = True) -> 
     if hasattr(generator, "release_models") and generator.release_models():
         give_back_memory()
     stats = getattr(generator, "stats", None)
+    counted = Counter[str]()
+    if stats is None:
+        count_calls(loaded.models[0].decoder, loaded.cfg.generation.beam, counted)
+    if change is not None:
+        change(loaded, generator)
 
     def run() -> list:
         before = stats and stats.copy()
+        counted.clear()
         decoded = decode(loaded, generator)
-        if stats:
-            counts = stats.since(before).as_dict()
-            made.stats = {**counts.get("constraints", {}), "rows": counts["decoder_rows"]}
+        made.stats = stats.since(before).as_dict() if stats else dict(counted)
         return decoded
 
     # ours says how its output is made; stock does not
     own = getattr(stats, "signature", "")
     made = Contender(name, run, read, exact, f"{own} {signature}".strip())
     return made
+
+
+def count_calls(decoder: Any, beam: int, counted: Counter[str]) -> None:
+    """Count the calls of fairseq's decoder by its `forward`, which no hook sees; of the first step
+    over k copies of a sentence's one hypothesis one expansion."""
+    forward = decoder.forward
+
+    def counting(tokens, *args, **kwargs):
+        rows = tokens.size(0)
+        expansions = rows // (beam if tokens.size(1) == 1 else 1)
+        counted.update(decoder_calls=1, decoder_rows=rows, expansions=expansions)
+        return forward(tokens, *args, **kwargs)
+
+    decoder.forward = counting
 
 
 def pieces_of(loaded: Loaded) -> tuple[list[int], list[list[list[str]]]]:

@@ -11,6 +11,14 @@ unit's start to the last one's end; loading the model and starting Ray are disti
 
 Ray's own share is shown in two ways: how long its workers waited between two units, as they saw
 it, and how much longer one worker took than one process of one thread.
+
+    --copies N     how often the text is repeated (1)
+    --beam N       (5)
+    --unit N       sentences that a worker gets at once (250)
+    --cores N      threads of the one process, workers of Ray (all)
+    --repeats N    timed rounds (3)
+    --warmup N     untimed rounds before them (1)
+    --out OUT      write OUT.md and OUT.json
 """
 
 import argparse
@@ -82,7 +90,9 @@ def on_ray(
 
 
 def main(argv: list[str] | None = None) -> int:
-    args = parser().parse_args(argv)
+    parse = command_line(__doc__, cores=max(2, cores()))
+    text_arguments(parse)
+    args = parse.parse_args(argv)
     os.environ.update(OMP_NUM_THREADS="1", RAY_USAGE_STATS_ENABLED="0")
     try:
         import ray
@@ -116,20 +126,6 @@ def main(argv: list[str] | None = None) -> int:
         answers.append(f"- {fast} over {slow}: {ratio.shown(2, 'x') if ratio else '-'}")
     page.add("\n".join(answers) + "\n")
     return 1 if found.refused else 0
-
-
-def parser() -> argparse.ArgumentParser:
-    parse = command_line(__doc__)
-    text_arguments(parse)
-    add, count = parse.add_argument, max(2, cores())
-    add("--copies", type=int, default=1, help="how often the text is repeated (1)")
-    add("--beam", type=int, default=5, help="beam size (5)")
-    add("--unit", type=int, default=250, help="sentences that a worker gets at once (250)")
-    add("--cores", type=int, default=count, help="threads of the one process, workers of Ray (all)")
-    add("--repeats", type=int, default=3, help="timed rounds (3)")
-    add("--warmup", type=int, default=1, help="untimed rounds before them (1)")
-    add("--out", type=Path, help="write OUT.md and OUT.json")
-    return parse
 
 
 if __name__ == "__main__":

@@ -8,6 +8,10 @@ and the check of targets, matching is a sentence of 20 words that is segmented a
 load with --glossary-match lemma includes the language's lemmas, which are loaded once. Status
 1 unless the glossary loads in less than 3 s and matches in less than 0.1 ms a sentence with every
 --glossary-match, and 20,000 lines of one source term load in less than 3 s.
+
+    --entries N    (100000)
+    --repeats N    (3)
+    --out OUT      write OUT.md and OUT.json
 """
 
 from __future__ import annotations
@@ -66,11 +70,7 @@ def seconds_of(entries: int, match: str, repeats: int) -> tuple[float, float, fl
 
 def main(argv: list[str] | None = None) -> int:
     """Print the times; the exit status."""
-    parse = command_line(__doc__)
-    parse.add_argument("--entries", type=int, default=100_000)
-    parse.add_argument("--repeats", type=int, default=3)
-    parse.add_argument("--out", type=Path, help="write OUT.md and OUT.json")
-    args = parse.parse_args(argv)
+    args = command_line(__doc__).parse_args(argv)
     rows, failed = [], False
     for match in ("surface", "casefold", "lemma", ONE):
         entries = 20_000 if match == ONE else args.entries

@@ -7,6 +7,12 @@ tests that take a device; writes the results file that docs/gpu.md shows.
 Each part is a process of its own. OUT.md and OUT.json are written after each, so that a run that is
 cut short keeps what it has; a later run with other --parts on the same GPU and commit adds to it.
 --device cpu --quick tries everything on a small model where there is no GPU.
+
+    --parts PART ...    (all)
+    --minutes X         of all parts together (9)
+    --workers N         processes of the tests (8)
+    --commit NAME       where the copy has no history of its own
+    --out OUT           (scripts/bench/results/gpu)
 """
 
 import argparse
@@ -25,7 +31,7 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from gpu_times import gpu_arguments, parsed  # noqa: E402
+from gpu_times import parsed  # noqa: E402
 from report import machine  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,13 +51,7 @@ OUTCOME = re.compile(
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = gpu_arguments(__doc__)
-    parser.add_argument("--parts", nargs="+", choices=TITLES, default=list(TITLES))
-    parser.add_argument("--minutes", type=float, default=9, help="of all parts together")
-    parser.add_argument("--workers", type=int, default=8, help="processes of the tests")
-    parser.add_argument("--commit", help="where the copy has no history of its own")
-    parser.add_argument("--out", type=Path, default=ROOT / "scripts/bench/results/gpu")
-    args = parsed(parser, argv)
+    args = parsed(__doc__, argv, parts=TITLES)
     facts = where(args.device, args.commit)
     done = earlier(args.out, facts)
     end = time.monotonic() + 60 * args.minutes

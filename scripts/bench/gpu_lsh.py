@@ -29,7 +29,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts" / "bench")]
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY  # noqa: E402
-from gpu_times import gpu_arguments, median_us, ms_of_a_step, parsed  # noqa: E402
+from gpu_times import median_us, ms_of_a_step, parsed  # noqa: E402
 from models import batch, generators, run, task  # noqa: E402
 from models import on_device as batch_on_device  # noqa: E402
 from softmax import BEST, one_sentence, states  # noqa: E402
@@ -41,7 +41,7 @@ from fairseq_ext.search.shortlists import ShortlistMeter  # noqa: E402
 from fairseq_ext.search.strategies.softmax import lsh as strategy  # noqa: E402
 from fairseq_ext.search.strategies.softmax.lsh import LSH  # noqa: E402
 
-args = parsed(gpu_arguments(__doc__))
+args = parsed(__doc__)
 there = torch.device(args.device)
 cuda = there.type == "cuda"
 missing = lsh_cuda.unavailable_reason()

@@ -15,7 +15,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts" / "bench")]
 import torch  # noqa: E402
 from fairseq.token_generation_constraints import pack_constraints  # noqa: E402
 from gpu_step import random_model  # noqa: E402
-from gpu_times import gpu_arguments, ms_of_a_step, parsed, waiting  # noqa: E402
+from gpu_times import ms_of_a_step, parsed, waiting  # noqa: E402
 from model.decoder_rows import model_of  # noqa: E402
 from models import WORDS, batch, generators, on_device, run  # noqa: E402
 from search.counted_steps import WAYS  # noqa: E402
@@ -23,7 +23,7 @@ from search.counted_steps import WAYS  # noqa: E402
 from fairseq_ext.search.phrases.sentence import Constraint, SentenceConstraints  # noqa: E402
 from fairseq_ext.search.request import Request  # noqa: E402
 
-args = parsed(gpu_arguments(__doc__))
+args = parsed(__doc__)
 there = torch.device(args.device)
 cuda = there.type == "cuda"
 KINDS = {

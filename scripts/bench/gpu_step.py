@@ -13,6 +13,16 @@ last --timed steps of every round; the first round is warm-up (graphs are record
 The floor is what a step must read: the decoder's weights, and keys and values of the source
 and of each row's history, shared prefixes counted once a row; divided by the bandwidth of
 a copy measured here.
+
+    --dtype TYPE ...      (all)
+    --shapes SHAPE ...    sentences x beam (1x1 1x5 16x5 64x5 128x5)
+    --layers N            (6)
+    --words N             (32000)
+    --source N            source tokens of each sentence (25)
+    --steps N             steps of a sentence (30)
+    --timed N             number of last ones that are timed (10)
+    --rounds N            (5)
+    --out FILE            for figures as JSON
 """
 
 import functools
@@ -22,14 +32,13 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
-from gpu_times import gpu_arguments, parsed, seconds, waiting
+from gpu_times import parsed, seconds, waiting
 from torch import Tensor
 
 import fairseq_ext  # noqa: F401
@@ -182,20 +191,7 @@ def bytes_of_a_step(model: Any, sentences: int, beam: int, source: int, history:
 
 
 def main(argv: list[str]) -> None:
-    parser = gpu_arguments(__doc__)
-    add = parser.add_argument
-    types = ["float16", "bfloat16", "float32"]
-    shapes = ["1x1", "1x5", "16x5", "64x5", "128x5"]
-    add("--dtype", nargs="+", choices=types, default=types)
-    add("--shapes", nargs="+", default=shapes, help="sentences x beam")
-    add("--layers", type=int, default=6)
-    add("--words", type=int, default=32000)
-    add("--source", type=int, default=25, help="source tokens of each sentence")
-    add("--steps", type=int, default=30, help="steps of a sentence")
-    add("--timed", type=int, default=10, help="the last so many are timed")
-    add("--rounds", type=int, default=5)
-    add("--out", type=Path)
-    args = parsed(parser, argv)
+    args = parsed(__doc__, argv, dtype=["float16", "bfloat16", "float32"])
     sizes: dict[str, int] = {}
     if args.quick:
         args.dtype, args.shapes = ["float32"], ["2x5"]

@@ -9,18 +9,16 @@ from typing import Any
 import torch
 from text import command_line
 
-
-def gpu_arguments(doc: str | None) -> argparse.ArgumentParser:
-    """A parser with --device and --quick."""
-    parse = command_line(doc)
-    parse.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parse.add_argument("--quick", action="store_true", help="small sizes: to try the script")
-    return parse
+SHARED = """
+    --device DEVICE    cuda or cpu (cuda)
+    --quick            small sizes: to try the script
+"""
 
 
-def parsed(parse: argparse.ArgumentParser, argv: list[str] | None = None) -> argparse.Namespace:
-    """The arguments. Raises SystemExit where they name a GPU and there is none."""
-    args = parse.parse_args(argv)
+def parsed(doc: str | None, argv: list[str] | None = None, **choices: Any) -> argparse.Namespace:
+    """The arguments, --device and --quick among them. Raises SystemExit where they name a GPU and
+    there is none."""
+    args = command_line(f"{doc}{SHARED}", {"device": ["cuda", "cpu"], **choices}).parse_args(argv)
     if args.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit(
             "there is no GPU here (torch.cuda.is_available() is False); --device cpu --quick tries "

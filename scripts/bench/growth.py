@@ -14,6 +14,15 @@ a sentence of 20 words.
 
 Writes OUT/tables.md, OUT/WHAT.json, and OUT/WHAT.svg; what OUT has already
 is not measured again.
+
+    --what WHAT ...         what grows (all)
+    --sizes N ...           sizes of it; those of the page by default
+    --sentences N           lines, or the rows of a batch where those are more (32)
+    --many N                lines for workers (2048)
+    --repeats N             timed rounds (3)
+    --folder DIR            where models are kept for the next run (none)
+    --out DIR               for tables.md, and WHAT.json and WHAT.svg (required)
+    --stock LIMIT [...]     WHAT=SIZE: the largest size at which stock runs; all by default
 """
 
 from __future__ import annotations
@@ -61,8 +70,8 @@ def searched(size: dict[str, int], args: argparse.Namespace, folder: Path) -> di
     text = lines_of(size, args, folder, sentences)
     flags = f"--cpu --beam {size['beam']} --batch-size {size['rows']}".split()
     flags += ["--max-len-b", str(size["length"] - 1)]
-    limits = dict(args.stock)
-    runs_stock = all(value <= limits.get(what, math.inf) for what, value in size.items())
+    limits = dict(text.split("=") for text in args.stock)
+    runs_stock = all(value <= float(limits.get(what, "inf")) for what, value in size.items())
     racing = [
         build(name, text, flags, apart=False)
         for name in CONTENDERS
@@ -133,7 +142,7 @@ CASES = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    args = parser().parse_args(argv)
+    args = command_line(__doc__, {"what": CASES}, stock=[]).parse_args(argv)
     fix_threads(1)
     args.out.mkdir(parents=True, exist_ok=True)
     for what in args.what:
@@ -186,42 +195,15 @@ def as_table(found: dict[str, Any]) -> str:
 def draw(found: dict[str, Any], file: Path) -> None:
     """The figure of time against size, both on logarithmic scales."""
     sys.path.insert(0, str(ROOT / "scripts" / "experiments"))
-    import figure_style as style
+    import figure_style
 
-    figure, axes = style.panel(width=style.FULL)
-    for place, name in enumerate(names_of(found)):
-        points = [(int(n), row[name]) for n, row in found["cells"].items() if row.get(name)]
-        axes.plot(*zip(*points, strict=True), label=name, **style.of(name, place))
+    lines = {
+        name: [(int(n), row[name]) for n, row in found["cells"].items() if row.get(name)]
+        for name in names_of(found)
+    }
     label = "ms" if found["what"] == "glossary" else "ms a target token"
-    axes.set(xscale="log", yscale="log", xlabel=CASES[found["what"]].label, ylabel=label)
-    sizes = [int(size) for size in found["cells"]]
-    axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
-    axes.xaxis.set_minor_formatter("")
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
-    style.save(figure, file)
-
-
-def limits(text: str) -> tuple[str, int]:
-    """WHAT=SIZE of --stock."""
-    what, _, size = text.partition("=")
-    return what, int(size)
-
-
-def parser() -> argparse.ArgumentParser:
-    parse = command_line(__doc__)
-    add = parse.add_argument
-    add("--what", nargs="+", choices=CASES, default=list(CASES), help="what grows (everything)")
-    add("--sizes", nargs="+", type=int, help="sizes of it (those of the page)")
-    more = "lines, or the rows of a batch where those are more (32)"
-    add("--sentences", type=int, default=32, help=more)
-    add("--many", type=int, default=2048, help="lines for workers (2048)")
-    add("--repeats", type=int, default=3, help="timed rounds (3)")
-    add("--folder", type=Path, help="where models are kept for the next run (a temporary folder)")
-    add("--out", type=Path, required=True, help="folder of tables.md, and of WHAT.json and .svg")
-    most = "WHAT=SIZE: the largest size at which stock runs (all)"
-    add("--stock", nargs="*", type=limits, default=[], help=most)
-    return parse
+    logarithmic = dict(xscale="log", yscale="log", xlabel=CASES[found["what"]].label, ylabel=label)
+    figure_style.draw(file, dict(lines=lines, **logarithmic))
 
 
 if __name__ == "__main__":

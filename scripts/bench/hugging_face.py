@@ -11,6 +11,14 @@ Contenders take turns (A B A B); the time is what their process's threads have u
 each, tokenizing included, loading not. Needs `transformers`, `sacremoses` and `ctranslate2`; each
 PYTHON is that of an environment of its own (engines.py). A contender that makes translations of
 other lengths is left out, unless it is ours, CTranslate2 or transformers.
+
+    --shape SHAPE           (opus-mt)
+    --lines N               sentences in bulk; a quarter of them one at a time (8)
+    --tokens N              words of each translation (25)
+    --rounds N              (3)
+    --openvino PYTHON       that has optimum-intel[openvino]
+    --onnxruntime PYTHON    that has optimum-onnx[onnxruntime]
+    --out OUT               write OUT.md
 """
 
 from __future__ import annotations
@@ -49,11 +57,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "tiny-nllb": dict(vocab_size=700, d_model=32, layers=2, heads=4, ffn=64),
 }
 MARIAN = ("opus-mt", "tiny")
-# package, and its kinds of numbers
-ENGINES = {
-    "openvino": ("optimum-intel[openvino]", ("f32", "bf16", "int8")),
-    "onnxruntime": ("optimum-onnx[onnxruntime]", ("float32", "int8")),
-}
+ENGINES = {"openvino": ("f32", "bf16", "int8"), "onnxruntime": ("float32", "int8")}
 RIVALS = ("ctranslate2 float32", "ctranslate2 int8")
 # lines, beam, in bulk -> the best translation of each line, its pieces joined by spaces
 Run = Callable[..., list[str]]
@@ -203,17 +207,7 @@ def words_of(found: list[str], kind: Kind, tokens: int) -> list[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = command_line(__doc__)
-    add = parser.add_argument
-    add("--shape", choices=SHAPES, default="opus-mt")
-    bulk = "sentences in bulk; a quarter of them one at a time"
-    add("--lines", type=int, default=8, help=bulk)
-    add("--tokens", type=int, default=25, help="words of each translation")
-    add("--rounds", type=int, default=3)
-    for engine, (package, _) in ENGINES.items():
-        add(f"--{engine}", metavar="PYTHON", help=f"that has {package}")
-    add("--out", type=Path, help="a file without its suffix, for the table")
-    args = parser.parse_args(argv)
+    args = command_line(__doc__, {"shape": SHAPES}).parse_args(argv)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as place:
         hf, converted, other = (Path(place, name) for name in ("hf", "converted", "ct2"))
@@ -226,7 +220,7 @@ def main(argv: list[str] | None = None) -> int:
         runs |= {name: ctranslate2(other, hf, *of, name.split()[1]) for name in RIVALS}
         runs["transformers"] = transformers(hf, *of)
         how = dict(folder=str(hf), target=kind.target, tokens=args.tokens)
-        for engine, (_, numbers) in ENGINES.items():
+        for engine, numbers in ENGINES.items():
             for each in numbers if (python := getattr(args, engine)) else ():
                 requested = {"engine": engine, "numbers": each, **how}
                 runs[f"{engine} {each}"] = Engine(f"{engine} {each}", python, requested)

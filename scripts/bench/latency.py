@@ -17,6 +17,11 @@ and system's, which other work on the machine disturbs less than the clock.
 
 startup: where the CPU time of a whole command goes. Functions of fairseq are wrapped;
 start-up is all but decoding. Next to it: the peak of resident memory.
+
+    --beams N ...           of `line` (5)
+    --commands COMMAND ...  of `startup` (generate interactive)
+    --repeats N             rounds; 7 of `whole`, 3 of `startup` by default
+    --out OUT               write OUT.md
 """
 
 import argparse
@@ -55,7 +60,7 @@ def wrap(owner, name, part):
 TYPED = (
     TIMED_PARTS
     + """
-import json, sys, time
+import atexit, json, sys, time
 import fairseq_cli.interactive as cli
 from fairseq import tasks, utils
 out, used, lines = sys.argv.pop(1), time.process_time, []
@@ -68,6 +73,9 @@ def setup_task(*arguments, setup=tasks.setup_task, **named):
     return task
 
 def make_batches(*arguments, make=cli.make_batches):
+    lines.append(used())
+    if len(lines) == 2:
+        parts.clear()  # the first line warms up
     batches = make(*arguments)
     while True:
         with timed("data set, batches"):
@@ -76,18 +84,14 @@ def make_batches(*arguments, make=cli.make_batches):
             return
         yield batch
 
-def buffered_read(*arguments, read=cli.buffered_read):
-    for lines_read in read(*arguments):
-        lines.append(used())
-        if len(lines) == 2:
-            parts.clear()  # the first line warms up
-        yield lines_read
+def save():
     parts["rest"] = used() - lines[1] - sum(parts.values())
     with open(out, "w") as file:
         json.dump({name: 1e3 * seconds / (len(lines) - 1) for name, seconds in parts.items()}, file)
 
-tasks.setup_task, cli.make_batches, cli.buffered_read = setup_task, make_batches, buffered_read
+tasks.setup_task, cli.make_batches = setup_task, make_batches
 wrap(utils, "post_process_prediction", "detokenise")
+atexit.register(save)
 cli.cli_main()
 """
 )
@@ -329,15 +333,9 @@ CASES = {"line": (line, 300, 1), "whole": (whole, 150, 7), "startup": (startup, 
 
 
 def main(argv: list[str] | None = None) -> int:
-    parse = command_line(__doc__)
-    add = parse.add_argument
-    add("case", choices=CASES)
+    parse = command_line(__doc__, {"commands": ["generate", "interactive", "api", "doctor"]})
+    parse.add_argument("case", choices=CASES)
     text_arguments(parse)
-    add("--beams", type=int, nargs="+", default=[5], help="of `line` (5)")
-    starts = ["generate", "interactive", "api", "doctor"]
-    add("--commands", nargs="+", choices=starts, default=starts[:2], help="of `startup`")
-    add("--repeats", type=int, help="rounds (7 of `whole`, 3 of `startup`)")
-    add("--out", type=Path, help="write OUT.md")
     args = parse.parse_args(argv)
     run, limit, repeats = CASES[args.case]
     args.repeats, args.model = args.repeats or repeats, args.model.absolute()

@@ -9,6 +9,11 @@ token that it is applied to; its bytes are the weights of each call of encoder a
 Attention, softmax, search and text are in the time, and so lower the share. The share of another
 program is ours times its speed over ours (rivals.py). All times are CPU time, the least of
 `--repeats`; the processor's rates are measured before each of them.
+
+    --beam N       (5)
+    --batch N      sentences of a batch in bulk (64)
+    --repeats N    runs, of which the least counts (3)
+    --out OUT      write OUT.md
 """
 
 from __future__ import annotations
@@ -129,11 +134,6 @@ def main(argv: list[str] | None = None) -> None:
     warnings.simplefilter("ignore")  # lines with several sentences
     parse = command_line(__doc__)
     text_arguments(parse)
-    add = parse.add_argument
-    add("--beam", type=int, default=5, help="beam (5)")
-    add("--batch", type=int, default=64, help="sentences of a batch in bulk (64)")
-    add("--repeats", type=int, default=3, help="runs, of which the least counts (3)")
-    add("--out", type=Path, help="write OUT.md")
     args, processor = parse.parse_args(argv), Processor()
     lines = read_lines(args.text, args.src, args.limit)
     pair = {"source_lang": args.src, "target_lang": args.tgt}

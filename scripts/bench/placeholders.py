@@ -7,13 +7,15 @@ put back: taken out of the sentence and put back by alignment, as fairseq_ext do
 stands in the sentence, and the model copies it. required: the token stands there, and the search
 must write it (DBA). once each: sentences with every placeholder exactly once. rest: BLEU without
 the placeholders, next to that of the sentences without any.
+
+    --limit N    (1000)
+    --out OUT    write OUT.md
 """
 
 from __future__ import annotations
 
 import random
 import re
-from pathlib import Path
 
 import sacrebleu
 from report import ROOT, Page, table
@@ -43,10 +45,7 @@ def row(name: str, outputs: list[str], held: list[list[str]], references: list[s
 
 
 def main(argv: list[str] | None = None) -> None:
-    parse = command_line(__doc__)
-    parse.add_argument("--limit", type=int, default=1000)
-    parse.add_argument("--out", type=Path, help="write OUT.md")
-    args = parse.parse_args(argv)
+    args = command_line(__doc__).parse_args(argv)
     prefix = ROOT / "data" / "demo" / "test"
     sources, references = (read_lines(prefix, side, args.limit) for side in ("de", "en"))
     translator = Translator.from_folder(DEMO, cpu=True, beam=5)

@@ -8,6 +8,12 @@ all lines, those with a term in the source, and those without. Times are CPU sec
 and the placement; loading is not in them. "glossary / none" is the quotient of each round, the
 median over the rounds. "a line" is what the glossary adds to a line with a term, in milliseconds:
 the glossary's seconds less the others, over the number of lines with a term.
+
+    --glossary FILE           the demo's handbook by default
+    --glossary-match MATCH    surface, casefold or lemma (surface)
+    --lines ROW ...           rows of the tables (all)
+    --beams N ...             (1 5)
+    --max-tokens N            of a batch (4000)
 """
 
 from __future__ import annotations
@@ -36,14 +42,9 @@ HEAD = ["lines", "number", "none, s", "glossary, s", "glossary / none", "a line,
 
 
 def main(argv: list[str] | None = None) -> None:
-    parse = command_line(__doc__)
+    handbook = ROOT / "data" / "demo" / "terms.handbook.tsv"
+    parse = command_line(__doc__, {"lines": LINES}, glossary=handbook)
     text_arguments(parse)
-    add, default = parse.add_argument, ROOT / "data" / "demo" / "terms.handbook.tsv"
-    add("--glossary", type=Path, default=default, help="(the demo's handbook)")
-    add("--glossary-match", default="surface", choices=["surface", "casefold", "lemma"])
-    add("--lines", nargs="+", choices=LINES, default=list(LINES), help="(all rows)")
-    add("--beams", type=int, nargs="+", default=[1, 5], help="(1 5)")
-    add("--max-tokens", type=int, default=4000, help="of a batch (4000)")
     timing_arguments(parse)
     args = parse.parse_args(argv)
     fix_threads(args.threads)

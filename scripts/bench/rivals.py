@@ -20,6 +20,26 @@ it times whole commands, and shows the profile of a step next to the time that r
 once takes. `shapes` and `firefox` have random weights and made-up text (random_models.py,
 firefox.py); with --spread 0, which it needs, Marian joins them where it is installed. `sampling`
 says with the mean length, score and distinct n-grams that all sample the same distribution.
+Where no default is shown, the case has it:
+
+    --limit-one N           sentences one at a time (100)
+    --beams N ...           beam sizes
+    --modes MODE ...        bulk, one, batches
+    --contenders NAME ...   the first is the reference
+    --over NAME ...         contenders that speed-ups are shown over
+    --flags FLAGS           of fairseq-generate, for every contender, as one word
+    --variants FLAGS [...]  more of them: each has tables of its own
+    --parts PART [...]      further tables
+    --clock CLOCK           what is measured, wall or cpu
+    --no-memory             do not measure peak memory
+    --memory-child          for a process that measures memory
+    --try-lines N           lines that choose CTranslate2's settings (50)
+    --no-whole              no whole commands
+    --shapes SHAPE ...      random models instead
+    --tokens N              target tokens of every made-up sentence (30)
+    --spread X              standard deviation of a line's tokens; Marian needs 0
+    --words N               of Firefox's vocabulary (32000)
+    --folder DIR            where random models are kept; a temporary folder by default
 """
 
 import argparse
@@ -401,7 +421,7 @@ def main(argv: list[str] | None = None) -> int:
                 page.add(bench.settings())
             made = list(bench.comparisons(page))
             refused |= any(comparison.refused for comparison in made)
-            if "whole" in args.parts and "bulk" in bench.text:
+            if "whole" in args.parts and "bulk" in bench.text and not args.no_whole:
                 made.append(bench.whole())
                 page.add(comparison_table(made[-1], args.over), as_dict(made[-1]))
             if "settings" in args.parts:
@@ -450,35 +470,11 @@ def flags_shown(words: list[str]) -> str:
 
 def parser(case: str) -> argparse.ArgumentParser:
     questions = "".join(f"\n{name}: {each.question} ({each.page})" for name, each in CASES.items())
-    parse = command_line(f"{__doc__}{questions}")
-    add = parse.add_argument
-    add("case", nargs="?", choices=CASES, default="rivals")
+    known = {"modes": MODES, "clock": CLOCKS, "shapes": [*random_models.SHAPES, "firefox"]}
+    parse = command_line(f"{__doc__}{questions}", known)
+    parse.add_argument("case", nargs="?", choices=CASES, default="rivals")
     text_arguments(parse)  # --limit: in bulk
-    add("--limit-one", type=int, default=100, help="sentences one at a time (100)")
-    add("--beams", type=int, nargs="+", help="beam sizes")
-    add("--modes", nargs="+", choices=MODES, help="bulk, one, batches (those of the case)")
-    add("--contenders", nargs="+", help="the first is the reference (those of the case)")
-    add("--over", nargs="+", help="contenders that speed-ups are shown over")
-    add("--flags", help="fairseq-generate flags of every contender, as one word")
-    add("--variants", nargs="*", help="more of them: each has tables of its own")
-    add("--parts", nargs="*", help="further tables (those of the case)")
     timing_arguments(parse)
-    add("--clock", choices=CLOCKS, help="what is measured")
-    add("--no-memory", action="store_true", help="do not measure peak memory")
-    add("--memory-child", action="store_true", help=argparse.SUPPRESS)
-    add("--try-lines", type=int, default=50, help="lines that choose CTranslate2's settings (50)")
-    drop = [part for part in CASES[case].parts if part != "whole"]
-    add("--no-whole", dest="parts", action="store_const", const=drop, help="no whole commands")
-    add(
-        "--shapes",
-        nargs="+",
-        choices=[*random_models.SHAPES, "firefox"],
-        help="random models instead",
-    )
-    add("--tokens", type=int, default=30, help="target tokens of every made-up sentence (30)")
-    add("--spread", type=float, help="standard deviation of a line's tokens; Marian needs 0")
-    add("--words", type=int, default=firefox.WORDS, help="of Firefox's vocabulary (32000)")
-    add("--folder", type=Path, help="where random models are kept (a temporary folder)")
     parse.set_defaults(**asdict(CASES[case]))
     return parse
 

@@ -12,6 +12,14 @@ bisection, for `--seconds` a rate after a warm-up. The servers (servers.py) are 
 CPU ms: CPU time of the server and all its processes while a rate was measured, over the requests.
 
 The servers run in a folder of their own: name files in flags by absolute paths.
+
+    --servers SERVER ...    which, in this order (all)
+    --rates X ...           requests a second, ascending; 10 to 249, 15 % apart, by default
+    --seconds X             of each rate (15)
+    --limit-p95 X           seconds (0.5)
+    --rounds N              times that each server is measured, in turns (1)
+    --seed N                of the arrivals (1)
+    --beam N                (5)
 """
 
 import argparse
@@ -30,7 +38,7 @@ import numpy as np
 import uvloop
 from harness import BenchError, Spread
 from report import Page, cores, named, table
-from servers import SERVERS, cpu_seconds, running, server_arguments
+from servers import SERVER_FLAGS, SERVERS, cpu_seconds, running
 from text import command_line, read_lines, run_script, text_arguments
 
 WARM_UP = 24  # requests, one after another and then together
@@ -135,19 +143,10 @@ def rates_table(args: argparse.Namespace, rounds: list[dict[str, list[Load]]]) -
 
 
 def main(argv: list[str] | None = None) -> int:
-    parse = command_line(__doc__)
-    text_arguments(parse)
-    add = parse.add_argument
-    names = list(SERVERS)
-    add("--servers", nargs="+", choices=names, default=names, help="which, in this order (all)")
     rates = [round(10 * 1.15**i) for i in range(24)]
-    ascending = "requests a second, ascending (10 to 249, 15%% apart)"
-    add("--rates", nargs="+", type=float, default=rates, help=ascending)
-    add("--seconds", type=float, default=15.0, help="of each rate (15)")
-    add("--limit-p95", type=float, default=0.5, help="seconds (0.5)")
-    add("--rounds", type=int, default=1, help="times that each server is measured, in turns (1)")
-    add("--seed", type=int, default=1, help="of the arrivals (1)")
-    server_arguments(parse, 5)
+    parse = command_line(f"{__doc__}{SERVER_FLAGS}", {"servers": SERVERS}, rates=rates)
+    text_arguments(parse)
+    parse.add_argument("flags", nargs="*", help="behind --: decoding flags of our servers")
     args = parse.parse_args(argv)
     if args.rates != sorted(args.rates) or args.rates[0] <= 0:
         raise BenchError("--rates are not ascending numbers above 0")

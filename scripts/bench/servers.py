@@ -45,14 +45,11 @@ class Running(NamedTuple):
     pid: int
 
 
-def server_arguments(parse: argparse.ArgumentParser, beam: int, out: str = "OUT.md") -> None:
-    """What `command` takes, and where the figures go."""
-    add = parse.add_argument
-    add("--workers", type=int, default=2, help="of one thread each (2)")
-    add("--beam", type=int, default=beam)
-    add("--batch", type=int, default=32, help="largest micro-batch of ct2 (32)")
-    add("--out", type=Path, help=f"write {out}")
-    add("flags", nargs="*", help="behind --: decoding flags of the servers of this package")
+SERVER_FLAGS = """
+    --workers N    of one thread each (2)
+    --batch N      largest micro-batch of ct2 (32)
+    --out OUT      write OUT.md
+"""  # that `command` takes, and where the figures go
 
 
 def command(

@@ -22,6 +22,17 @@ their connection while the request runs; and so often a worker is killed, a work
 Status 1 if memory grows by more than `--allowed` per cent, if a request has a wrong answer or none,
 if one is still in the server when no one waits for it, or, with --trouble, if /health took 100 ms
 or more in more than 0.1% of the requests or 1 s once.
+
+    --beam N           (2)
+    --requests N       (100000)
+    --minutes X        after which no round is begun (600)
+    --every N          requests from one reading to the next (2500)
+    --settle N         requests before the first reading that counts; a fifth by default
+    --readings N       of the first and of the last median (5)
+    --allowed X        growth of the median in per cent (3)
+    --connections N    requests at a time (16)
+    --rate X           requests a second, at random times, instead
+    --trouble X        seconds from one kill or stop to the next (none)
 """
 
 import argparse
@@ -46,7 +57,7 @@ from urllib.parse import urlsplit
 import httpx
 from harness import BenchError
 from report import Page, table
-from servers import Running, cpu_seconds, running, server_arguments
+from servers import SERVER_FLAGS, Running, cpu_seconds, running
 from text import command_line, read_lines, run_script, text_arguments
 
 KINDS = ["plain"] * 10
@@ -347,20 +358,9 @@ def offline(args: argparse.Namespace, lines: list[str]) -> list[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parse = command_line(__doc__)
+    parse = command_line(f"{__doc__}{SERVER_FLAGS}")
     text_arguments(parse)
-    add = parse.add_argument
-    add("--requests", type=int, default=100_000, help="(100000)")
-    add("--minutes", type=float, default=600.0, help="after which no round is begun (600)")
-    add("--every", type=int, default=2_500, help="requests from one reading to the next (2500)")
-    first = "requests before the first reading that counts (a fifth of --requests)"
-    add("--settle", type=int, help=first)
-    add("--readings", type=int, default=5, help="of the first and of the last median (5)")
-    add("--allowed", type=float, default=3.0, help="growth of the median in per cent (3)")
-    add("--connections", type=int, default=16, help="requests at a time (16)")
-    add("--rate", type=float, help="requests a second, at random times, instead")
-    add("--trouble", type=float, help="seconds from one kill or stop to the next (none)")
-    server_arguments(parse, 2)
+    parse.add_argument("flags", nargs="*", help="behind --: decoding flags of the server")
     args = parse.parse_args(argv)
     args.flags = ["--worker-timeout", str(SILENCE), *args.flags] if args.trouble else args.flags
     os.environ[MARK] = str(os.getpid())

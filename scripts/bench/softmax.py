@@ -12,6 +12,15 @@ T = 6,000 (half of the words, if they are fewer than 12,000) and the t whose lis
 --list words. Ways are timed in turns, medians of --times; seconds of the process (--clock cpu, with
 one thread) where the machine does other work. Then the memory: of the weights, and what each way
 has next to them, by the process's resident pages before and after it is made.
+
+    --words N ...    (32000 64000 128000 256000 512000)
+    --rows N ...     (1 5 16 64)
+    --dim N          (512)
+    --list N         words that LSH adds, about (1000)
+    --threads N      (2)
+    --times N        (15)
+    --clock CLOCK    wall or cpu (wall)
+    --out OUT        write OUT.md and OUT.json
 """
 
 import gc
@@ -142,18 +151,7 @@ def states(weight: torch.Tensor, rows: int, turn: int = 0) -> torch.Tensor:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parse = command_line(__doc__)
-    add = parse.add_argument
-    words = [1000 * 2**i for i in range(5, 10)]
-    add("--words", type=int, nargs="+", default=words, help="(32000 to 512000)")
-    add("--rows", type=int, nargs="+", default=[1, 5, 16, 64])
-    add("--dim", type=int, default=512)
-    add("--list", type=int, default=1000, help="words that LSH adds, about (1000)")
-    add("--threads", type=int, default=2)
-    add("--times", type=int, default=15)
-    add("--clock", choices=CLOCKS, default="wall")
-    add("--out", type=Path, help="write OUT.md and OUT.json")
-    args = parse.parse_args(argv)
+    args = command_line(__doc__, {"clock": CLOCKS}).parse_args(argv)
     torch.set_num_threads(args.threads)
     page = Page(args.out)
     for V in args.words:

@@ -15,6 +15,14 @@ versions: commands, `Translator` and HTTP. The two sides run in turns, every oth
 after a round that warms up. A ratio is the median over the rounds (lowest-highest); above 1, this
 checkout takes less. A cell is lost where the highest lies below 0.97 too. Outputs are compared.
 Exit status 1 where a cell is lost or an output differs.
+
+    --glossary FILE            terms; the demo's nouns by default
+    --cells CELL ...           some only (all)
+    --repeats N                timed rounds (9)
+    --rate X                   requests a second (20)
+    --seconds X                that they arrive for (5)
+    --out OUT                  write OUT.md
+    --before CHECKOUT PYTHON   another checkout, and the Python of its environment (required)
 """
 
 import argparse
@@ -160,7 +168,13 @@ def as_outputs(texts: Sequence[str]) -> Outputs:
 
 
 def main(argv: list[str] | None = None) -> int:
-    args = parser().parse_args(argv)
+    glossary = ROOT / "data" / "demo" / "nouns.tsv"
+    # beam to flags: those that servers.py takes
+    more = dict(glossary=glossary, beam=5, workers=1, batch=32, flags=[])
+    parse = command_line(__doc__, {"cells": CELLS}, **more)
+    text_arguments(parse)
+    parse.set_defaults(limit=200)
+    args = parse.parse_args(argv)
     args.model, args.before = args.model.absolute(), checked(*args.before)
     compile_modules(ROOT)
     fix_threads(1)
@@ -182,24 +196,6 @@ def main(argv: list[str] | None = None) -> int:
     title = f"{args.repeats} rounds, before: commit {args.before.commit}\n"
     Page(args.out, title).add(table(HEAD, rows))
     return int(bad)
-
-
-def parser() -> argparse.ArgumentParser:
-    # those that servers.py takes
-    parse = command_line(__doc__, beam=5, workers=1, batch=32, flags=[])
-    text_arguments(parse)
-    parse.set_defaults(limit=200)
-    add = parse.add_argument
-    glossary = ROOT / "data" / "demo" / "nouns.tsv"
-    add("--glossary", type=Path, default=glossary, help="terms (the demo's nouns)")
-    add("--cells", nargs="+", choices=CELLS, default=CELLS, help="some only (all)")
-    add("--repeats", type=int, default=9, help="timed rounds (9)")
-    add("--rate", type=float, default=20.0, help="requests a second (20)")
-    add("--seconds", type=float, default=5.0, help="that they arrive for (5)")
-    add("--out", type=Path, help="write OUT.md")
-    other = "another checkout of this project and the Python of its environment, to compare with"
-    add("--before", nargs=2, metavar=("CHECKOUT", "PYTHON"), required=True, help=other)
-    return parse
 
 
 if __name__ == "__main__":

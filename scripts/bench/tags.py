@@ -8,12 +8,15 @@ reads; layer N: of this one of fairseq's own decoder, heads averaged, as its `tr
 reads alignments. greatest: of each word the one that it attends to most; assigned: as
 fairseq_ext/text/alignment.py. A case is a noun that stands once in its source, its translation once
 in the output; right: the tag is around it, and around nothing else.
+
+    --limit N       lines of each set; all by default
+    --sets SET ...  (test)
+    --out OUT       write OUT.md
 """
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -114,11 +117,7 @@ def measure(lines: list[str], translator: Translator) -> list[list[str]]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parse = command_line(__doc__)
-    parse.add_argument("--limit", type=int, help="lines of each set (default: all)")
-    parse.add_argument("--sets", nargs="+", default=["test"])
-    parse.add_argument("--out", type=Path, help="write OUT.md")
-    args = parse.parse_args(argv)
+    args = command_line(__doc__).parse_args(argv)
     page, translator = Page(args.out), Translator.from_folder(DEMO, cpu=True, beam=5)
     for name in args.sets:
         # without the lines that have placeholders

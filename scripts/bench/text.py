@@ -2,9 +2,11 @@
 (`--dataset-impl raw` reads text), and the command lines of the scripts that measure."""
 
 import argparse
+import contextlib
+import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -135,14 +137,45 @@ def segmenter(model: Path):
     return lambda line: " ".join(processor.encode(line, out_type=str))
 
 
-def command_line(description: str | None, **defaults: Any) -> argparse.ArgumentParser:
-    """A parser without flags, whose help begins with the script's own text; defaults: further
-    values of the namespace."""
+FLAG = re.compile(r"^    (--[\w-]+)((?: [A-Z]+)*)( \.\.\.| \[\.\.\.\])?  +(\S.*)\n", re.MULTILINE)
+KINDS: dict[str, Any] = {"N": int, "X": float, **dict.fromkeys(("DIR", "FILE", "OUT"), Path)}
+
+
+def command_line(
+    doc: str | None, choices: Mapping[str, Collection[str]] | None = None, **defaults: Any
+) -> argparse.ArgumentParser:
+    """A parser whose help is the script's own text, and whose flags are its lines of this form:
+
+        --beams N ...  of Figure 4 (5 10)
+
+    N is an integer, X a number, DIR, FILE and OUT are paths, other words are text, and no word is a
+    switch; ... are one or several, [...] none or several. In brackets at the end stands the
+    default, else it is None; "required" stands there for a flag that must be given. choices: of
+    some flags, of which "all" is the default of all. defaults: further values of the namespace."""
     parse = argparse.ArgumentParser(
-        description=description,
+        description=FLAG.sub("", doc or "").rstrip(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    for flag, words, many, text in FLAG.findall(doc or ""):
+        how: dict[str, Any] = {"help": text.replace("%", "%%")}
+        if not words:
+            parse.add_argument(flag, action="store_true", **how)
+            continue
+        first, *others = words.split()
+        how |= {"type": KINDS.get(first, str), "required": text.endswith("(required)")}
+        known = (choices or {}).get(flag[2:].replace("-", "_"))
+        how |= {"metavar": (first, *others) if others else first} if known is None else {}
+        how |= {"choices": known and list(known)}
+        if many or others:
+            how["nargs"] = 1 + len(others) if others else "*" if "[" in many else "+"
+        default = re.search(r"\(([^()]*)\)$", text)
+        if default and default[1] not in ("none", "required"):
+            values = list(known) if known and default[1] == "all" else default[1].split()
+            with contextlib.suppress(ValueError):  # in words: the script has the value
+                found = [how["type"](value) for value in values]
+                how["default"] = found if "nargs" in how else how["type"](default[1])
+        parse.add_argument(flag, **how)
     parse.set_defaults(**defaults)
     return parse
 

@@ -10,6 +10,12 @@ stopped goes on with what it has. finish: ROOT/scripts/experiments/PAPER/results
 pictures and tables.md, headed by command, machine, versions, signatures, dates and commit;
 ROOT/docs/results/PAPER.md gets a section for it if it has none. `scripts/docs.py --write`
 then fills the pages.
+
+    --out DIR         of the experiments (required)
+    --paper PAPER     folder of scripts/experiments
+    --name NAME       of these results, among others of the paper
+    --into DIR        the checkout that gets the results; this one by default
+    --command WORDS   what was run
 """
 
 import json
@@ -198,15 +204,8 @@ def finish(out: Path, paper: str, name: str, into: Path, command: str) -> Path:
 
 
 def main() -> None:
-    parse = command_line(__doc__)
+    parse = command_line(__doc__, into=ROOT, command="")
     parse.add_argument("step", choices=["begin", "finish"])
-    parse.add_argument("--out", type=Path, required=True, help="folder of the experiments")
-    parse.add_argument("--paper", help="folder of scripts/experiments")
-    parse.add_argument("--name", help="of these results, among others of the paper")
-    parse.add_argument(
-        "--into", type=Path, default=ROOT, help="the checkout that gets the results (this one)"
-    )
-    parse.add_argument("--command", default="", help="what was run")
     args = parse.parse_args()
     if args.step == "begin":
         begin(args.out)

@@ -4,7 +4,7 @@
 #
 #   scripts/experiments/run.sh --model DIR --text PREFIX [--only PAPER] [--limit N] [--src de] [--tgt en] [--dev PREFIX]
 #                              [--lsh DIR] [--parsing DIR] [--trees DIR] [--out DIR] [--name NAME] [--into ROOT]
-#                              [-- ARGUMENTS OF THE PAPER'S run.sh, or of scripts/bench/constrained.py]
+#                              [-- ARGUMENTS OF THE PAPER'S run.py, or of scripts/bench/constrained.py]
 #
 #   --model DIR       checkpoint.pt, dict.*.txt and, for SentencePiece, spm.model
 #   --text PREFIX     what is translated: PREFIX.de and PREFIX.en; --limit N: its first lines only
@@ -65,32 +65,26 @@ lacks() {
     esac
 }
 experiments() {
-    local paper=$1 run=$HERE/$1/run.sh out=$OUT/$1
+    local paper=$1 out=$OUT/$1
+    local run=("$PYTHON" "$HERE/$paper/run.py" --out "$out")
     shift
     case $paper in
-    dba | terminology) "$run" --out "$out" "${text[@]}" "${lines[@]}" "$@" ;;
+    dba | terminology) "${run[@]}" "${text[@]}" "${lines[@]}" "$@" ;;
     constrained) # fairseq's own search beside DBA
         "$PYTHON" "$ROOT/scripts/bench/constrained.py" --out "$out/parts/quality" --parts quality --threads 1 "${text[@]}" "${lines[@]}" "$@"
         cp "$out/parts/quality.md" "$out/tables.md" ;;
-    optimal_ending)
-        "$run" --out "$out" "${text[@]}" --dev "$DEV" "${lines[@]}" "$@"
-        "$PYTHON" "$HERE/optimal_ending/times.py" --out "$out/times" "${text[@]}" --limit "${LIMIT:-200}" --sweep "$out/sweep.json"
-        cp "$out/times/times.md" "$out" ;;
+    optimal_ending) "${run[@]}" "${text[@]}" --dev "$DEV" "${lines[@]}" --time-limit "${LIMIT:-200}" "$@" ;;
     streaming)
-        "$run" --out "$out" "${text[@]}" --dev "$DEV" ${PARSING:+--raw "$PARSING"} ${TREES:+--trees "$TREES"} \
-            ${LIMIT:+--limit "$LIMIT" --mixed-limit "$LIMIT"} --cpu-time "$@"
-        "$PYTHON" "$HERE/streaming/natural.py" --out "$out/natural" "${text[@]}" --limit "${LIMIT:-160}"
-        "$PYTHON" "$HERE/streaming/cost_model.py" --out "$out/cost" "${text[@]}" --limit $((${LIMIT:-60} < 60 ? LIMIT : 60))
-        cp "$out"/natural/natural.md "$out"/cost/cost_model.* "$out" ;;
+        "${run[@]}" "${text[@]}" --dev "$DEV" ${PARSING:+--raw "$PARSING"} ${TREES:+--trees "$TREES"} \
+            ${LIMIT:+--limit "$LIMIT" --mixed-limit "$LIMIT"} --cpu-time "$@" ;;
     jacobi)
-        "$run" --out "$out" --models "$MODEL" --pairs "$SRC-$TGT" --text "$TEXT" \
-            --limit "${LIMIT:-$(wc -l <"$TEXT.$SRC")}" "$@" ;;
+        "${run[@]}" --models "$MODEL" --pairs "$SRC-$TGT" --text "$TEXT" --limit "${LIMIT:-$(wc -l <"$TEXT.$SRC")}" "$@" ;;
     lsh)
         local work=(--raw "$LSH")
         [[ ! -f $LSH/checkpoint.pt ]] || work=(--work "$LSH")
         [[ -n $LSH ]] || work=()
         [[ -n $LSH && -f $LSH/checkpoint.pt ]] || work+=(--work "$out")
-        "$run" --out "$out" "${work[@]}" ${LIMIT:+--sentences "$LIMIT"} "$@" ;;
+        "${run[@]}" "${work[@]}" ${LIMIT:+--sentences "$LIMIT"} "$@" ;;
     esac
 }
 for paper in ${ONLY:-"${PAPERS[@]}"}; do

@@ -1,5 +1,5 @@
 """What the scripts of every paper share: searches that are kept in files, results in one JSON file,
-and tables.py and figures.py, which read it and write next to it."""
+and tables and figures of it."""
 
 import json
 import os
@@ -15,12 +15,12 @@ from report import table  # noqa: E402, F401
 from text import command_line  # noqa: E402
 
 Results = dict[str, Any]
-Row = list[str]
+Figures = Callable[[Results], Mapping[str, Sequence[dict[str, Any]]]]  # panels by name
 
 
 def read_results(out: Path, script: str) -> Results:
-    """OUT/NAME.json, which NAME.py makes."""
-    file = out / Path(script).with_suffix(".json").name
+    """OUT/NAME.json, which NAME.py makes, or OUT/runs.json of run.py."""
+    file = out / ("runs.json" if script == "run.py" else Path(script).with_suffix(".json").name)
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -57,6 +57,12 @@ def difference_cell(over: Sequence[float] | None) -> str:
     return "{:+.2f} ({:+.2f} to {:+.2f})".format(*over) if over else ""
 
 
+def ratio_cell(above: Sequence[float], below: Sequence[float]) -> str:
+    """The mean of the rounds' ratios, and their range."""
+    found = sorted(a / b for a, b in zip(above, below, strict=True))
+    return f"{sum(found) / len(found):.2f}x ({found[0]:.2f}-{found[-1]:.2f})"
+
+
 def made_by(facts: Mapping[str, Any]) -> str:
     """The machine, in the words of the last line of a table's note."""
     # results of old lack fairseq's
@@ -67,27 +73,24 @@ def made_by(facts: Mapping[str, Any]) -> str:
     )
 
 
-def write_tables(doc: str | None, script: str, markdown: Callable[[Results], str]) -> None:
-    """tables.py: `--out DIR`, then DIR/tables.md, also printed."""
-    out = folder(doc)
-    text = with_message(lambda: markdown(read_results(out, script)))
+def write_tables(
+    doc: str | None,
+    script: str,
+    markdown: Callable[[Results], str],
+    figures: Figures = lambda results: {},
+    out: Path | None = None,
+) -> None:
+    """OUT/tables.md, also printed, and OUT/NAME.svg for each figure; out: that of the command
+    line, `--out DIR`, unless it is given."""
+    out = out or folder(doc)
+    results = with_message(lambda: read_results(out, script))
+    text = markdown(results)
     (out / "tables.md").write_text(text, encoding="utf-8")
     print(text)
+    for name, panels in figures(results).items():
+        from figure_style import draw
 
-
-def draw_figures(
-    doc: str | None, script: str, figures: Mapping[str, Callable[[Results], Any]]
-) -> None:
-    """figures.py: `--out DIR`, then DIR/NAME.svg for each figure; a function that returns
-    None has nothing to draw."""
-    from figure_style import save
-
-    out = folder(doc)
-    results = with_message(lambda: read_results(out, script))
-    for name, draw in figures.items():
-        figure = draw(results)
-        if figure is not None:
-            print(save(figure, out / name))
+        print(draw(out / name, *panels))
 
 
 def folder(doc: str | None) -> Path:

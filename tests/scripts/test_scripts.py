@@ -182,16 +182,9 @@ def raw(tmp_path_factory) -> Path:
     return folder
 
 
-JOIN = {
-    "sentencepiece": lambda s: s.replace(" ", "").replace("▁", " ").strip(),
-    "subword-nmt": lambda s: s.replace("@@ ", ""),
-}
-
-
 @drawn(1)
-@pytest.mark.parametrize("bpe", JOIN)
-def test_prepare_multi30k_binarises_a_local_copy(raw, tmp_path, bpe):
-    done = prepare("--raw", raw, "--out", tmp_path, "--bpe", bpe, "--vocab", 80)
+def test_prepare_multi30k_binarises_a_local_copy(raw, tmp_path):
+    done = prepare("--raw", raw, "--out", tmp_path, "--vocab", 80)
     assert done.returncode == 0, done.stdout + done.stderr
     for name, language in itertools.product(("train", "valid", "test"), ("de", "en")):
         assert (tmp_path / "bin" / f"{name}.de-en.{language}.bin").stat().st_size > 0
@@ -199,34 +192,28 @@ def test_prepare_multi30k_binarises_a_local_copy(raw, tmp_path, bpe):
     assert both[0] == both[1]
     segmented = (tmp_path / "test.de").read_text(encoding="utf-8").splitlines()
     expected = (raw / "test_2016_flickr.de").read_text(encoding="utf-8").splitlines()
-    assert [JOIN[bpe](line) for line in segmented] == expected
+    joined = [line.replace(" ", "").replace("▁", " ").strip() for line in segmented]
+    assert joined == expected
     assert max(len(line.split()) for line in segmented) > 5  # words were split
-    if bpe == "sentencepiece":  # another direction with this segmentation and dictionary
-        own = ["--spm", tmp_path / "spm.model", "--dict", tmp_path / "bin"]
-        done = prepare("--raw", raw, "--out", tmp_path / "2", *own, "--src", "en", "--tgt", "de")
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert (tmp_path / "2" / "test.de").read_text() == (tmp_path / "test.de").read_text()
-        assert (tmp_path / "2" / "bin" / "dict.en.txt").read_text() == both[1]
+    # another direction with this segmentation and dictionary
+    own = ["--spm", tmp_path / "spm.model", "--dict", tmp_path / "bin"]
+    done = prepare("--raw", raw, "--out", tmp_path / "2", *own, "--src", "en", "--tgt", "de")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "2" / "test.de").read_text() == (tmp_path / "test.de").read_text()
+    assert (tmp_path / "2" / "bin" / "dict.en.txt").read_text() == both[1]
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ("--src de --tgt de", "--src and --tgt are both de"),
-        ("--raw RAW --tgt fr", "train.fr is missing"),
-        ("--raw RAW --vocab 90000", "change --vocab"),
-        ("--raw RAW --dict RAW", "has no dict.de.txt"),
-        ("--raw RAW --spm RAW/train.de", "is no SentencePiece model"),
-        ("--raw RAW --spm x --bpe subword-nmt", "cannot go with --bpe subword-nmt"),
-        ("--raw SHORT", "they are not parallel"),
-        ("--raw WRONG", "is not UTF-8"),
+        ("--raw RAW --tgt fr", "cannot read"),
+        ("--raw SHORT", "train.de has 1 lines and"),
     ],
 )
 def test_prepare_multi30k_refuses_in_one_sentence(raw, tmp_path, arguments, sentence):
-    for name, text in (("SHORT", b"eins\n"), ("WRONG", b"\xff\xfe\n" * 100)):
-        shutil.copytree(raw, tmp_path / name)
-        (tmp_path / name / "train.de").write_bytes(text)
-        arguments = arguments.replace(name, str(tmp_path / name))
+    shutil.copytree(raw, tmp_path / "SHORT")
+    (tmp_path / "SHORT" / "train.de").write_text("eins\n")
+    arguments = arguments.replace("SHORT", str(tmp_path / "SHORT"))
     done = prepare(*arguments.replace("RAW", str(raw)).split(), "--out", tmp_path / "out")
     assert done.returncode == 1
     assert sentence in last(done) and "Traceback" not in done.stderr
@@ -241,7 +228,7 @@ def test_prepare_multi30k_downloads_and_unpacks(raw, tmp_path):
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r}); import prepare_multi30k as p, "
         "pathlib; p.SOURCE, out = sys.argv[1], pathlib.Path(sys.argv[2]); "
-        "p.download(out, ('de', 'en')); p.check_parallel(out, ('de', 'en'))"
+        "p.download(out, ('de', 'en'))"
     )
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=served)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:

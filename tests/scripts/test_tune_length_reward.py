@@ -40,25 +40,6 @@ def test_the_dev_set_tunes_the_smallest_of_the_best_rewards():
     assert tried[0.0, wanted[0]].bleu < 100
 
 
-@pytest.mark.parametrize("theirs, gains", [("the man", True), (REFERENCES[0], False)])
-def test_a_setting_that_is_no_better_than_fairseq_is_not_sold_as_a_gain(
-    tmp_path, monkeypatch, capsys, theirs, gains
-):
-    """The best reward gives both references, 100 BLEU, which fairseq's own
-    search can only equal."""
-    stock = Search("", {}, [6, 6], [[[-1.0, 8, theirs]], [[-1.0, 8, REFERENCES[1]]]])
-    for end, lines in (("de", ["x"] * 2), ("en", REFERENCES)):
-        (tmp_path / f"dev.{end}").write_text("".join(line + "\n" for line in lines))
-    found = lambda sources, **flags: FOUND if flags.get("unnormalized") else stock  # noqa: E731
-    monkeypatch.setattr(tune, "search", found)
-    monkeypatch.setattr(tune, "Translator", lambda **flags: Words())
-    words = f"tune --path x --data x --dev {tmp_path / 'dev'} --src de --tgt en".split()
-    monkeypatch.setattr(sys, "argv", words)
-    tune.main()
-    said = capsys.readouterr().out
-    assert "BLEU 100.00, with these flags" in said and ("No gain over fairseq" in said) is not gains
-
-
 @drawn(0)  # long
 def test_each_reward_that_the_script_tries_is_a_search_of_its_own():
     """The hypotheses that the search with the largest reward keeps lack answers of smaller ones."""

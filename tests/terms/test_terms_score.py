@@ -2,10 +2,7 @@
 
 import functools
 import random
-import sys
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fairseq_ext.core.errors import UsageError
@@ -19,10 +16,6 @@ from fairseq_ext.terms.metrics import (
     window_overlap,
 )
 from fairseq_ext.terms.score import EvaluationSet, score
-
-sys.path.append(str(Path(__file__).parents[2] / "scripts" / "experiments" / "terminology"))
-
-from bootstrap import compare, p_value  # noqa: E402
 
 lemmas = functools.cache(lemmatizer)  # of a language, read by the first test that needs them
 
@@ -143,31 +136,6 @@ def test_terms_behind_the_final_punctuation():
     assert after_final_punctuation([case("A dog", "He said: “No.” canine", "dog=canine")]) == 1
     assert after_final_punctuation([case("A dog", "Version 3.5 canine", "dog=canine")]) == 0
     assert after_final_punctuation([case("A dog", "No dog.", "dog=canine")]) is None
-
-
-def test_paired_bootstrap_by_brute_force(monkeypatch):
-    monkeypatch.setenv("SACREBLEU_SEED", "7")
-    draw = random.Random(3)
-    requested = [draw.randint(0, 2) for _ in range(20)]
-    system, baseline = ([(draw.randint(0, n), n) for n in requested] for _ in range(2))
-    drawn = np.random.default_rng(7).integers(20, size=(200, 20))
-    differences = [
-        abs(share(system[i] for i in lines) - share(baseline[i] for i in lines)) for lines in drawn
-    ]
-    mean, observed = sum(differences) / 200, abs(share(system) - share(baseline))
-    expected = (1 + sum(d - mean > observed for d in differences)) / 201
-    assert p_value(system, baseline, 200) == pytest.approx(expected)
-    assert p_value([(0, 0)], [(0, 0)], 10) is None
-
-
-def test_a_system_against_itself_and_against_nothing():
-    test_set = EvaluationSet(SET, english, german, "x")
-    same = compare(test_set, OUT, OUT, 50)
-    assert [
-        same[name]["p"] for name in ("bleu", "chrf2pp", "term_success", "term_success_words")
-    ] == [1.0] * 4
-    worse = compare(test_set, [sentence.reference for sentence in SET], ["nichts"] * len(SET), 200)
-    assert worse["term_success"]["difference"] == 1.0 and worse["term_success"]["p"] < 0.05
 
 
 def test_another_number_of_lines_is_refused():

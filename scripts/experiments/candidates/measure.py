@@ -9,6 +9,12 @@ Time is that of the search and of the choice. Length is words of the outputs ove
 references: rows with a larger --lenpen say what longer outputs gain by themselves. An asterisk
 marks the metric that the choice optimises: a gain there says little. Intervals are the middle 95
 per cent of 1,000 paired resamples of the sentences (Koehn 2004).
+
+    --model DIR      with checkpoint.pt, dict.*.txt and spm.model (required)
+    --text PREFIX    of PREFIX.de and PREFIX.en (required)
+    --lines N        (1000)
+    --lists DIR      of the lists of hypotheses (required)
+    --out OUT        write OUT.md
 """
 
 import argparse
@@ -56,15 +62,8 @@ def lists(
     CPU seconds of the search."""
     path = args.lists / f"{Path(args.text).name}.{search.replace(' ', '-')}.json"
     if not path.exists():
-        model = dict(
-            path=str(args.model / "checkpoint.pt"),
-            data=str(args.model),
-            source_lang="de",
-            target_lang="en",
-            bpe="sentencepiece",
-        )
-        model |= dict(sentencepiece_model=str(args.model / "spm.model"), cpu=True, batch_size=32)
-        translator = Translator(**model, **SEARCHES[search])
+        pair = dict(source_lang="de", target_lang="en", cpu=True, batch_size=32)
+        translator = Translator.from_folder(args.model, **pair, **SEARCHES[search])
         start = time.process_time()
         found = translator.translate(source, nbest=SEARCHES[search]["beam"])
         took = time.process_time() - start
@@ -101,20 +100,7 @@ def scores(metric, lines: list[str], references: list[str], times: np.ndarray) -
 
 
 def main() -> None:
-    parser = command_line(__doc__)
-    parser.add_argument(
-        "--model",
-        type=Path,
-        required=True,
-        help="folder with checkpoint.pt, dict.*.txt and spm.model",
-    )
-    parser.add_argument("--text", required=True, help="TEXT.de and TEXT.en")
-    parser.add_argument("--lines", type=int, default=1000)
-    parser.add_argument(
-        "--lists", type=Path, required=True, help="folder of the lists of hypotheses"
-    )
-    parser.add_argument("--out", type=Path, help="write OUT.md")
-    args = parser.parse_args()
+    args = command_line(__doc__).parse_args()
     args.lists.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     source, references = (

@@ -1,4 +1,4 @@
-"""The paper's Tables 1 to 7 and Figure 3 from measure.py's results, and the gain on short and on
+"""The paper's Tables 1 to 7 and Figure 3 from run.py's results, and the gain on short and on
 long sentences.
 
     python scripts/experiments/jacobi/tables.py --out DIR
@@ -8,8 +8,8 @@ DIR holds resultI.THREADS.json, I the number of the model and text. It gets tabl
 figure3.svg.
 
 Figure 3: speed over greedy against resources. Threads that this machine does not have are not
-simulated. The hollow points, after a gap, are greedy's calls over each method's: what it would gain
-if a wider call cost nothing. The paper's 1.99x of HGJ at 122 cores is time, over greedy on as many
+simulated. The last points are greedy's calls over each method's: what it would gain if a wider call
+cost nothing. The paper's 1.99x of HGJ at 122 cores is time, over greedy on as many
 cores; its gain in iterations on the same pair is 1.04x (Table 6, Opus en-de), so calls do not
 explain it.
 
@@ -30,7 +30,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from figure_style import FULL, label_lines, level, of, panel, save  # noqa: E402
+from figure_style import draw  # noqa: E402
 from intervals import RESAMPLES, SEED, interval  # noqa: E402
 from write_up import folder, table  # noqa: E402
 
@@ -196,31 +196,19 @@ def flops(results: list[Result]) -> str:
     return "\n".join([*parts, table(head, rows_of(PAPER_FLOPS), title, "##")])
 
 
-def figure_3(results: list[Result], file: Path) -> None:
-    """FILE.svg, of one model with different threads."""
+def figure_3(results: list[Result]) -> dict[str, Any]:
+    """A model with different threads."""
     results = sorted(results, key=lambda result: result["about"]["threads"])
-    figure, axes = panel(width=FULL)
-    threads = [str(result["about"]["threads"]) for result in results]
-    for i, method in enumerate(m for m in DRAWN if all(m in r["rows"] for r in results)):
-        style, rows = of(method, i), [result["rows"][method] for result in results]
-        middle, low, high = np.array([row["speed"][GREEDY] for row in rows]).T
-        places = [j + 0.03 * (i - 2) for j in range(len(threads) + 1)]
-        axes.errorbar(places[:-1], middle, yerr=[middle - low, high - middle], **style)
-        gain = results[0]["rows"][GREEDY]["decoder_calls"] / rows[0]["decoder_calls"]
-        dotted = {"linestyle": ":", "linewidth": 0.8, "color": style["color"]}
-        axes.plot(places[-2:], [middle[-1], gain], **dotted)
-        hollow = {"linestyle": "none", "markerfacecolor": "white", **style}
-        axes.plot(places[-1:], [gain], label=f"{method} {gain:.2f}x", **hollow)
-    level(axes, 1.0)
-    axes.annotate("greedy", (-0.28, 1), va="center", fontsize=8)
-    names = [f"{t} thread{'s' * (t != '1')}" for t in threads]
-    axes.set_xticks(range(len(threads) + 1), [*names, "calls alone"])
-    axes.set_xlim(-0.3, len(threads) + 0.1)
-    axes.set_ylabel("times faster than greedy")
-    about = results[0]["about"]
-    axes.set_title(f"{about['size']['name']}, {about['text']}, one sentence at a time")
-    label_lines(axes, room=0.33)
-    save(figure, file)
+    lines, about = {}, results[0]["about"]
+    for method in (m for m in DRAWN if all(m in r["rows"] for r in results)):
+        rows = [result["rows"][method] for result in results]
+        points = [(i, *row["speed"][GREEDY]) for i, row in enumerate(rows)]
+        alone = results[0]["rows"][GREEDY]["decoder_calls"] / rows[0]["decoder_calls"]
+        lines[method] = [*points, (len(rows), *[alone] * 3)]
+    ticks = [f"{result['about']['threads']} threads" for result in results]
+    title = f"{about['size']['name']}, {about['text']}, one sentence at a time"
+    shown = {"ylabel": "times faster than greedy", "level": 1.0, "title": title}
+    return {"lines": lines, "ticks": [*ticks, "calls alone"], **shown}
 
 
 def classes(result: Result) -> dict[str, np.ndarray]:
@@ -263,26 +251,18 @@ def by_length(result: Result) -> str:
     return text
 
 
-def draw_by_length(result: Result, file: Path) -> None:
-    """FILE.svg: time over greedy's by length, with intervals."""
-    figure, axes = panel(width=FULL)
-    every, names, about = gains(result, "seconds"), list(classes(result)), result["about"]
-    found = {name: every[name] for name in DRAWN if name in every} or every
-    for i, (method, row) in enumerate(found.items()):
-        middle, low, high = np.array(row).T
-        places = [j + 0.03 * (i - len(found) / 2) for j in range(len(names))]
-        line = {"linestyle": "--" if method == EDITED else "-", "label": method, **of(method, i)}
-        axes.errorbar(places, middle, yerr=[middle - low, high - middle], elinewidth=0.8, **line)
-    level(axes, 1.0)
-    axes.set_xticks(range(len(names)), names)
-    axes.set(xlabel="tokens of greedy's output", ylabel="times faster than greedy, 95 % interval")
-    axes.set_title(f"{about['text']}, {about['sentences']} sentences, one at a time")
-    label_lines(axes, room=0.33)
-    save(figure, file)
+def figure_by_length(result: Result) -> dict[str, Any]:
+    """Time over greedy's by length, with intervals."""
+    every, about = gains(result, "seconds"), result["about"]
+    chosen = {name: every[name] for name in DRAWN if name in every} or every
+    lines = {name: [(i, *each) for i, each in enumerate(row)] for name, row in chosen.items()}
+    title = f"{about['text']}, {about['sentences']} sentences, one at a time"
+    label = "times faster than greedy, 95 % interval"
+    shown = {"xlabel": "tokens of greedy's output", "ylabel": label, "title": title, "level": 1.0}
+    return {"lines": lines, "ticks": list(classes(result)), **shown}
 
 
-def main() -> None:
-    out = folder(__doc__)
+def write(out: Path) -> None:
     files = sorted(out.glob("result*.json"))
     results = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     models = [file.name.split(".")[0] for file in files]
@@ -293,12 +273,12 @@ def main() -> None:
     (out / "flops.md").write_text(flops(first), encoding="utf-8")
     of_first = [r for r, name in zip(results, models, strict=True) if name == models[0]]
     if all(r["rows"][GREEDY]["speed"][GREEDY] for r in of_first):
-        figure_3(of_first, out / "figure3")
+        draw(out / "figure3", figure_3(of_first))
     # elsewhere no length has enough sentences
     if timed := [result for result in first if classes(result)]:
         (out / "by_length.md").write_text("\n".join(map(by_length, timed)), encoding="utf-8")
-        draw_by_length(timed[0], out / "by_length")
+        draw(out / "by_length", figure_by_length(timed[0]))
 
 
 if __name__ == "__main__":
-    main()
+    write(folder(__doc__))

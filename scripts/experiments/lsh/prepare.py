@@ -10,6 +10,14 @@ sentence occurs once for each target language, with the language's tag as its fi
 holds the text in words and OUT/bin, for fairseq-train. With --model OUT gets that model, which has
 an spm.model, and the text in its pieces: for runs.py, but for the lexical table. FILEs are target
 text, in which the pieces are counted: a dictionary from SentencePiece may have no counts.
+
+    --raw DIR            Multi30k's text
+    --model DIR          of a model with an spm.model
+    --text PREFIX        what is translated with --model
+    --counts FILE ...    target text, with --model
+    --src LANGUAGE       (de)
+    --tgt LANGUAGE       (en)
+    --out DIR            (required)
 """
 
 import argparse
@@ -19,6 +27,10 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
+
+from text import command_line  # noqa: E402
 
 LANGUAGES = ("de", "fr", "cs")
 PARTS = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
@@ -56,20 +68,10 @@ def with_model(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    source = parse.add_mutually_exclusive_group(required=True)
-    source.add_argument("--raw", type=Path, help="folder of Multi30k's text")
-    source.add_argument("--model", type=Path, help="folder of a model with an spm.model")
-    parse.add_argument("--text", help="prefix of what is translated with --model")
-    parse.add_argument("--counts", type=Path, nargs="+", help="target text, with --model")
-    parse.add_argument("--src", default="de", help="(de)")
-    parse.add_argument("--tgt", default="en", help="(en)")
-    parse.add_argument("--out", type=Path, required=True)
+    parse = command_line(__doc__)
     args = parse.parse_args()
-    if len({given is None for given in (args.model, args.text, args.counts)}) > 1:
-        parse.error("--model, --text and --counts belong together")
+    if {given is None for given in (args.model, args.text, args.counts)} != {args.raw is not None}:
+        parse.error("take --raw, or --model, --text and --counts together")
     args.out.mkdir(parents=True, exist_ok=True)
     if args.model is not None:
         with_model(args)

@@ -16,8 +16,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,25 +27,20 @@ sys.path += [
     str(Path(__file__).resolve().parents[1]),
 ]
 
-from contenders import OURS, decode, load, make_generator, read  # noqa: E402
-from harness import BenchError, Contender, Outputs, check, compare  # noqa: E402, F401
+from contenders import Change, ours, stock  # noqa: E402
+from harness import BenchError, Outputs, check, compare  # noqa: E402, F401
 from report import ROOT, cores, machine, named  # noqa: E402, F401
-from text import (  # noqa: E402, F401
-    Text,
-    command_line,
-    prepare,
-    run_script,
-    text_arguments,
-)
+from text import Text, command_line, prepare, run_script, text_arguments  # noqa: E402, F401
 from write_up import kept, made_by  # noqa: E402
 
-SAME_AS = {  # outputs that must be equal
-    "FIXED-STREAM": "FIXED-OURS",
-    "VAR-STREAM": "VAR-BATCH",
-    "VAR-STR-FIFO": "VAR-BATCH",
-    "VAR-STR-FLUSH": "VAR-BATCH",
-    "DEFAULT-STREAM": "DEFAULT",
-}
+# outputs that must be equal; of natural order those of the first batches of a kind
+SAME_AS = {"FIXED-STREAM": "FIXED-OURS", "DEFAULT-STREAM": "DEFAULT"}
+SAME_AS |= dict.fromkeys(("VAR-STREAM", "VAR-STR-FIFO", "VAR-STR-FLUSH"), "VAR-BATCH")
+TIMING = """
+    --repeats N     timed rounds (3)
+    --threads N     torch threads (1)
+    --cpu-time      seconds of processor time, for a machine with other work on it
+"""
 
 
 @dataclass
@@ -60,166 +56,55 @@ class Setting:
     rows: int | None = None
 
 
-def methods(s: Setting) -> dict[str, list[str]]:
-    """The flags of every method; GREEDY takes as many rows as the others."""
-    batch = ["--batch-size", str(s.n)]
-    beam = ["--beam", str(s.k)]
-    keep = ["--stop", "ranked"]
-    prune = [*keep, "--prune-threshold", str(s.delta), "--prune-children", str(s.M)]
-    stream = ["--schedule", "stream", "--stream-width", str(s.n), "--refill-threshold", str(s.eps)]
-    if s.rows is not None:
-        stream += ["--stream-rows", str(s.rows)]
-    fifo = ["--stream-order", "fifo"]
-    return {
-        "GREEDY": ["--beam", "1", "--batch-size", str(s.n * s.k if s.rows is not None else s.n)],
-        "FIXED": [*beam, *batch],
-        "FIXED-OURS": [*beam, *batch, *keep],
-        "FIXED-STREAM": [*beam, *batch, *keep, *stream],
-        "VAR-BATCH": [*beam, *batch, *prune],
-        "VAR-STREAM": [*beam, *batch, *prune, *stream],
-        "VAR-STR-FIFO": [*beam, *batch, *prune, *stream, *fifo],
+def methods(s: Setting, paper_only: bool = False) -> dict[str, list[str]]:
+    """The flags of every method; GREEDY takes as many rows as the others; VAR-STR-FLUSH finishes
+    all its sentences after every 2 n (footnote 3)."""
+    batch, keep = f"--beam {s.k} --batch-size {s.n}", "--stop ranked"
+    prune = f"{keep} --prune-threshold {s.delta} --prune-children {s.M}"
+    stream = f"--schedule stream --stream-width {s.n} --refill-threshold {s.eps}"
+    rows = "" if s.rows is None else f" --stream-rows {s.rows}"
+    found = {
+        "GREEDY": f"--beam 1 --batch-size {s.n if s.rows is None else s.n * s.k}",
+        "FIXED": batch,
+        "FIXED-OURS": f"{batch} {keep}",
+        "FIXED-STREAM": f"{batch} {keep} {stream}{rows}",
+        "VAR-BATCH": f"{batch} {prune}",
+        "VAR-STREAM": f"{batch} {prune} {stream}{rows}",
+        "VAR-STR-FIFO": f"{batch} {prune} {stream}{rows} --stream-order fifo",
     }
-
-
-def flushed(s: Setting) -> dict[str, list[str]]:
-    """The flags of the stream that finishes all its sentences after every 2 n (footnote 3)."""
-    return {"VAR-STR-FLUSH": [*methods(s)["VAR-STREAM"], "--stream-flush", str(2 * s.n)]}
-
-
-def defaults(s: Setting) -> dict[str, list[str]]:
-    """The flags of batches and streams with fairseq's own stopping criterion."""
-    batch = ["--beam", str(s.k), "--batch-size", str(s.n)]
-    stream = ["--schedule", "stream", "--stream-width", str(s.n), "--refill-threshold", str(s.eps)]
-    return {"DEFAULT": batch, "DEFAULT-STREAM": [*batch, *stream]}
-
-
-@dataclass
-class Row:
-    """A line of a table."""
-
-    method: str
-    quality: dict[str, float]  # such as {"BLEU": 41.6}
-    seconds: list[float]  # a value for each round
-    timesteps: int
-    expansions: int
-    useful: float
-    signature: str
-    outputs: str = ""  # how they stand to those of the method that must give the same
-
-
-@dataclass
-class Decoding:
-    """A method with its models, batches and generator."""
-
-    name: str
-    flags: list[str]
-    text: Text
-    stock: bool = False
-    timesteps: int = 0
-    rows: int = 0
-    expansions: int = 0
-    outputs: Outputs = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.loaded = load([*([] if self.stock else OURS), *self.text.flags, *self.flags])
-        self.generator = make_generator(self.loaded, self.name)
-        if self.stock:
-            self.count_calls(self.loaded.models[0].decoder)
-
-    def count_calls(self, decoder: Any) -> None:
-        """Count the calls and rows of fairseq's decoder; it is called by its `forward`,
-        which no hook sees."""
-        forward = decoder.forward
-
-        def counted(tokens, *args, **kwargs):
-            self.timesteps += 1
-            self.rows += tokens.size(0)
-            self.expansions += tokens.size(0) // (self.beam if tokens.size(1) == 1 else 1)
-            return forward(tokens, *args, **kwargs)
-
-        decoder.forward = counted
-
-    @property
-    def beam(self) -> int:
-        return self.loaded.cfg.generation.beam
-
-    def run(self) -> list:
-        before = None if self.stock else self.generator.stats.copy()
-        self.timesteps = self.rows = self.expansions = 0
-        out = decode(self.loaded, self.generator)
-        if before is not None:
-            found = self.generator.stats.since(before).as_dict()
-            self.timesteps, self.rows, self.expansions = (
-                found["decoder_calls"],
-                found["decoder_rows"],
-                found["expansions"],
-            )
-        return out
-
-    def contender(self) -> Contender:
-        def keep(raw: list) -> Outputs:
-            self.outputs = read(raw)
-            return self.outputs
-
-        return Contender(self.name, self.run, keep, exact=False)
-
-    @property
-    def signature(self) -> str:
-        own = getattr(getattr(self.generator, "stats", None), "signature", "fairseq")
-        return f"{own} ({' '.join(self.flags)})"
+    if not paper_only:
+        found["VAR-STR-FLUSH"] = f"{found['VAR-STREAM']} --stream-flush {2 * s.n}"
+        found |= {"DEFAULT": batch, "DEFAULT-STREAM": f"{batch} {stream}"}
+    return {name: flags.split() for name, flags in found.items()}
 
 
 def measure(
     text: Text,
-    wanted: dict[str, list[str]],
+    wanted: Mapping[str, Sequence[str]],
     quality: Callable[[Outputs], dict[str, float]],
     args: argparse.Namespace,
-    kind: type[Decoding] = Decoding,
+    change: Mapping[str, Change] | None = None,
+    same_as: Mapping[str, str] = SAME_AS,
 ) -> list[dict[str, Any]]:
-    """Run these methods in turns; every row's seconds come from the same rounds."""
-    decodings = {
-        name: kind(name, ["--cpu", *flags], text, stock=name == "FIXED")
-        for name, flags in wanted.items()
-    }
-    comparison = compare(
-        [d.contender() for d in decodings.values()],
-        args.repeats,
-        args.warmup,
-        args.threads,
-        clock=clock_of(args),
-    )
+    """Run these methods in turns; a row of a table for each, whose seconds come from the same
+    rounds. change: what is done to a method before it runs."""
+    made = []
+    for name, flags in wanted.items():
+        kind = stock if name == "FIXED" else ours
+        made.append(kind(text, ["--cpu", *flags], name, change=(change or {}).get(name)))
+        made[-1].exact = False
+    done = compare(made, args.repeats, 0, args.threads, clock=clock_of(args))
     out = []
-    for name, d in decodings.items():
-        row = Row(
-            name,
-            quality(d.outputs),
-            comparison[name].seconds,
-            d.timesteps,
-            d.expansions,
-            d.expansions / d.rows,
-            d.signature,
-        )
-        same = decodings.get(SAME_AS.get(name, ""))
-        if same is not None:
-            row.outputs = f"{check(d.outputs, same.outputs)} to {same.name}"
-        out.append(asdict(row))
+    for each in made:
+        outputs, counts, same = done[each.name].outputs, each.stats, same_as.get(each.name, "")
+        row = {"method": each.name, "quality": quality(outputs)}
+        row |= {"seconds": done[each.name].seconds, "timesteps": counts["decoder_calls"]}
+        row |= {"expansions": counts["expansions"], "signature": each.signature, "outputs": ""}
+        row["useful"] = counts["expansions"] / counts["decoder_rows"]
+        if same in wanted:
+            row["outputs"] = f"{check(outputs, done[same].outputs)} to {same}"
+        out.append(row)
     return out
-
-
-def add_text_arguments(parse: argparse.ArgumentParser, limit: int) -> None:
-    text_arguments(parse)
-    parse.set_defaults(limit=limit)
-
-
-def add_timing_arguments(parse: argparse.ArgumentParser) -> None:
-    parse.add_argument("--repeats", type=int, default=3, help="timed rounds (3)")
-    parse.add_argument("--warmup", type=int, default=0, help="rounds before them (0)")
-    parse.add_argument("--threads", type=int, default=1, help="torch threads (1)")
-    parse.add_argument(
-        "--cpu-time",
-        action="store_true",
-        help="seconds of processor time, for a machine with other work on it",
-    )
 
 
 def clock_of(args: argparse.Namespace) -> Callable[[], float]:
@@ -233,8 +118,8 @@ def timing(args: argparse.Namespace) -> str:
 
 def cached(
     file: Path, key: Sequence[Any], make: Callable[[], list[dict[str, Any]]], about: str = ""
-) -> list[dict[str, Any]]:
-    """The rows in `file` if they were made from the same key, else new ones.
+) -> None:
+    """Write the rows to `file` unless it has those of the same key.
 
     about: what the rows were made with, for the tables.
     """
@@ -248,4 +133,29 @@ def cached(
         where = f"load average {os.getloadavg()[0]:.1f} on {cores()} cores, {made_by(machine())}"
         return {"about": f"{about}; {where}", "rows": rows}
 
-    return kept(file, known.hexdigest(), made)["rows"]
+    kept(file, known.hexdigest(), made)
+
+
+def of_rows(
+    file: Path,
+    text: Text,
+    model: Path,
+    setting: Setting,
+    longest: int,
+    quality: Callable[[Outputs], dict[str, float]],
+    args: argparse.Namespace,
+    about: str,
+    change: Change | None = None,
+) -> None:
+    """The methods of the paper with a limit of rows a step and sums of log-probabilities,
+    whole n-best lists, for Tables 2, 6 and 7; change: what is done to each."""
+    shared = ["--max-len-b", str(longest), "--unnormalized"]
+    wanted = {
+        method: [*flags, *shared, "--nbest", flags[flags.index("--beam") + 1]]
+        for method, flags in methods(setting, paper_only=True).items()
+    }
+    size = (model / "checkpoint.pt").stat().st_size
+    changes = dict.fromkeys(wanted, change) if change is not None else None
+    make = partial(measure, text, wanted, quality, args, changes)
+    about = f"{len(text.references)} {about}, at most {setting.rows} rows a step, {timing(args)}"
+    cached(file, [file.stem, size, text.references, wanted, timing(args)], make, about)

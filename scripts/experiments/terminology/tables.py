@@ -1,6 +1,8 @@
-"""What each method makes of each set of terms, as Markdown from DIR/runs.json (runs.py makes it).
+"""What each method makes of each set of terms, as Markdown from DIR/runs.json (run.py makes it);
+and term success against chrF2++ as SVG, as the WMT 2025 terminology task draws it.
 
-python scripts/experiments/terminology/tables.py --out DIR        writes DIR/tables.md and prints it
+python scripts/experiments/terminology/tables.py --out DIR
+    writes DIR/tables.md, which it prints, and DIR/success.svg, a panel for each set of terms
 """
 
 import sys
@@ -9,70 +11,59 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
+import figure_style  # noqa: E402, F401  (says so before any work where matplotlib is missing)
 from write_up import made_by, table, write_tables  # noqa: E402
 
-HEAD = [
-    "method",
-    "BLEU",
-    "chrF2++",
-    "terms met",
-    "behind the end",
-    "overlap 2",
-    "overlap 3",
-    "rows",
-    "time",
-]
-HEAD += ["p BLEU", "p chrF"]
+HEAD = (
+    """method|BLEU|chrF2++|terms met|behind the end|overlap 2|overlap 3|rows|time|p BLEU|p chrF"""
+)
 NOTE = (
     "terms met: share that stands as words; behind the end: share of those that stand behind "
     "final punctuation; rows and time are over unconstrained search; p: paired bootstrap against "
     "dba, {draws} draws."
 )
+Runs = dict[str, Any]
 
 
-def number(value: float | None, form: str) -> str:
-    """A cell; empty where there is nothing to count."""
-    return "" if value is None else format(value, form)
+def row(run: Runs) -> list[str]:
+    """A method on a set; a cell is empty where there is nothing to count."""
+    cells = [(run[key], ".2f") for key in ("bleu", "chrf2pp")]
+    cells += [(run[key], ".1%") for key in ("term_success_words", "after_final_punctuation")]
+    cells += [(run["window_overlap"][n], ".3f") for n in ("2", "3")]
+    cells += [(run["rows"], ".3f"), (run["time"], ".2f")]
+    cells += [(run["p"].get(key), ".3f") for key in ("bleu", "chrf2pp")]
+    return [run["method"], *("" if x is None else format(x, form) for x, form in cells)]
 
 
-def row(run: dict[str, Any]) -> list[str]:
-    """A method on a set."""
-    overlap = run["window_overlap"]
-    return [
-        run["method"],
-        number(run["bleu"], ".2f"),
-        number(run["chrf2pp"], ".2f"),
-        number(run["term_success_words"], ".1%"),
-        number(run["after_final_punctuation"], ".1%"),
-        *(number(overlap[n], ".3f") for n in ("2", "3")),
-        number(run["rows"], ".3f"),
-        number(run["time"], ".2f"),
-        *(number(run["p"][key], ".3f") for key in ("bleu", "chrf2pp")),
-    ]
+def by_set(runs: Runs) -> dict[str, list[Runs]]:
+    found: dict[str, list[Runs]] = {}
+    for run in runs["rows"]:
+        found.setdefault(run["set"], []).append(run)
+    return found
 
 
-def markdown(runs: dict[str, Any]) -> str:
+def markdown(runs: Runs) -> str:
     """The page."""
     parts = []
-    for name in dict.fromkeys(run["set"] for run in runs["rows"]):
-        of_set = [run for run in runs["rows"] if run["set"] == name]
-        title = (
-            f"### {name}: {of_set[0]['terms']} terms in {of_set[0]['sentences']} sentences, "
-            f"beam {runs['beam']}"
-        )
-        parts.append(f"{title}\n\n{table(HEAD, [row(run) for run in of_set])}")
+    for name, found in by_set(runs).items():
+        title = f"{name}: {found[0]['terms']} terms in {found[0]['sentences']} sentences, "
+        parts.append(table(HEAD.split("|"), [*map(row, found)], f"{title}beam {runs['beam']}"))
     signatures = {run["method"]: run["signature"] for run in runs["rows"]}
-    parts.append(
-        "".join(f"- {method}: `{signature}`\n" for method, signature in signatures.items())
-    )
-    about = (
-        f"{runs['text']}, model {runs['model']}, {'-'.join(runs['languages'])}, extraction "
-        f"seed {runs['seed']}. "
-    )
-    return "\n".join(
-        [*parts, about + NOTE.format(draws=runs["draws"]), made_by(runs["machine"]), ""]
-    )
+    parts.append("".join(f"- {name}: `{signature}`\n" for name, signature in signatures.items()))
+    about = f"{runs['text']}, model {runs['model']}, {'-'.join(runs['languages'])}, extraction "
+    about += f"seed {runs['seed']}. {NOTE.format(draws=runs['draws'])}"
+    return "\n".join([*parts, about, made_by(runs["machine"]), ""])
+
+
+def figures(runs: Runs) -> dict[str, list[dict[str, Any]]]:
+    """One point a method; up and to the right is better."""
+    panels = []
+    for name, found in by_set(runs).items():
+        lines = {r["method"]: [(r["chrf2pp"], 100 * (r["term_success_words"] or 0))] for r in found}
+        labels = {"xlabel": "chrF2++", "ylabel": "terms met as words, %", "title": name}
+        panels.append({"lines": lines, "single": lines, **labels})
+    return {"success": panels}
 
 
 if __name__ == "__main__":
-    write_tables(__doc__, "runs.py", markdown)
+    write_tables(__doc__, "run.py", markdown, figures)
