@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from models import batch, build, dictionary, generators, requests_of, run
+from models import batch, build, dictionary, generators, language_model, requests_of, run
 from required_phrases import required_phrases
 from sizes import covering, drawn
 
@@ -99,3 +99,17 @@ def test_finite_weights_that_overflow_are_reported_where_fairseqs_modules_give_n
     except NotANumber:
         with pytest.raises(NotANumber, match=SAID):
             run(ours, sample_of(search))
+
+
+@pytest.mark.parametrize("select", ["topk", "dba"])
+@pytest.mark.parametrize("broken", ["a model", "the language model"])
+def test_nan_in_one_of_several_models_is_reported_with_its_place(broken, select):
+    """The first step is still sound. Stock turns NaN into -inf and goes on."""
+    lm, models = language_model(), [build("transformer", seed) for seed in (1, 2)]
+    extra = {"lm_model": lm, "lm_weight": 0.3}
+    ours = generators(models, {"select": select}, extra, beam=2, max_len_b=5).ours
+    decoder = (lm if "language" in broken else models[1]).decoder
+    with torch.no_grad():
+        decoder.embed_tokens.weight[5:] = math.nan  # every word but EOS
+    with pytest.raises(FloatingPointError, match="NaN at target position 1 of "):
+        run(ours, batch([3, 1]))

@@ -1,6 +1,5 @@
 """--mbr: expected utilities against brute force over pairs, by the commands, and refusals."""
 
-import json
 import math
 import os
 import sys
@@ -11,9 +10,9 @@ import forked
 import numpy as np
 import pytest
 import torch
-from models import batch, build, dictionary, generators, run
+from models import batch, build, dictionary, generators, run, separated
 from sacrebleu.metrics import BLEU, CHRF, TER
-from test_cli import EXT, generate, interactive
+from test_cli import EXT, interactive
 
 from fairseq_ext import UsageError
 from fairseq_ext.search.finished import Hypothesis
@@ -266,74 +265,22 @@ def tokens_alike(candidates, references, source):
     ids=str,
 )
 def test_a_generator_answers_with_the_best_on_average(flags):
-    ours = {name: value for name, value in flags.items() if name in ("stop", "schedule")}
-    stock = {name: value for name, value in flags.items() if name not in ours} | {
-        "beam": 6,
-        "max_len_b": 12,
-    }
+    ours, stock = separated(flags)
+    stock |= {"beam": 6, "max_len_b": 12}
     models, sample = [build("transformer", 2)], batch([5, 3, 7])
     every = run(generators(models, ours, nbest=6, **stock).ours, sample)
-    chosen = run(
-        generators(
-            models,
-            {**ours, "mbr": f"{__name__}:tokens_alike", "mbr_weights": "uniform"},
-            nbest=1,
-            **stock,
-        ).ours,
-        sample,
-    )
+    ours |= {"mbr": f"{__name__}:tokens_alike", "mbr_weights": "uniform"}
+    chosen = run(generators(models, ours, nbest=1, **stock).ours, sample)
     for nbest, found in zip(every, chosen, strict=True):
         texts = [dictionary().string(h["tokens"]) for h in nbest]
         means = [sum(row) / len(texts) for row in tokens_alike(texts, texts, "")]
         assert found[0]["utility"] == pytest.approx(max(means))
         best = nbest[means.index(max(means))]
-        assert found[0]["tokens"].tolist() == best["tokens"].tolist() and float(
-            found[0]["score"]
-        ) == float(best["score"])
-        assert sorted(map(str, (h["tokens"].tolist() for h in found))) == sorted(
-            map(str, (h["tokens"].tolist() for h in nbest))
+        assert found[0]["tokens"].tolist() == best["tokens"].tolist()
+        assert float(found[0]["score"]) == float(best["score"])
+        assert sorted(h["tokens"].tolist() for h in found) == sorted(
+            h["tokens"].tolist() for h in nbest
         )
-
-
-def test_commands_print_utilities_and_keep_scores_and_phrases(tiny, tmp_path):
-    (tmp_path / "phrases").write_text(
-        "\n".join(json.dumps({"constraints": ["en3"]}) for _ in range(11)) + "\n"
-    )
-    flags = (
-        "--mbr",
-        "bleu",
-        "--mbr-weights",
-        "uniform",
-        "--print-utility",
-        "--nbest",
-        2,
-        "--constraints-file",
-        tmp_path / "phrases",
-    )
-    done = generate(tiny, *EXT, *flags, run=forked.command)
-    fields = [line.split("\t") for line in done.stdout.splitlines()]
-    utilities = {f[0][2:]: float(f[1]) for f in fields if f[0].startswith("U-")}
-    found = [f for f in fields if f[0].startswith("D-")]
-    assert len(utilities) == 11 and all(0 <= value <= 100 for value in utilities.values())
-    assert len(found) == 22 and all("en3" in f[2].split() for f in found)
-    plain = [
-        line.split("\t")
-        for line in generate(
-            tiny, *EXT, "--nbest", 4, *flags[-2:], run=forked.command
-        ).stdout.splitlines()
-    ]
-    scores = {(f[0], f[2]): f[1] for f in plain if f[0].startswith("H-")}
-    # the search has found more than the four that it prints
-    known = [f for f in fields if len(f) > 2 and (f[0], f[2]) in scores]
-    assert len(known) >= 12 and all(scores[f[0], f[2]] == f[1] for f in known)
-    typed = interactive(
-        tiny, *EXT, "--mbr", "chrf", "--print-utility", stdin="de1 de2\n\nde4\n", run=forked.command
-    )
-    assert [line.split("\t")[0] for line in typed.stdout.splitlines() if line.startswith("U-")] == [
-        "U-0",
-        "U-1",
-        "U-2",
-    ]
 
 
 def no_number_for_four(candidates, references, source):
@@ -342,15 +289,8 @@ def no_number_for_four(candidates, references, source):
 
 
 def test_a_utility_that_fails_costs_its_own_sentence(tiny):
-    typed = interactive(
-        tiny,
-        *EXT,
-        "--mbr",
-        f"{__name__}:no_number_for_four",
-        stdin="de1\nde4\nde3\n",
-        run=forked.command,
-        check=False,
-    )
+    flags = (*EXT, "--mbr", f"{__name__}:no_number_for_four")
+    typed = interactive(tiny, *flags, stdin="de1\nde4\nde3\n", run=forked.command, check=False)
     found = dict(
         line.split("\t")[::2] for line in typed.stdout.splitlines() if line.startswith("H-")
     )

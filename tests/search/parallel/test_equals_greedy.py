@@ -5,7 +5,6 @@ at --beam 1, whatever the method, the block, the draft and the batch.
 import itertools
 import random
 
-import models
 import numpy as np
 import pytest
 import torch
@@ -16,77 +15,64 @@ from test_neutral import GRID, MASKED_IN_FLOAT32
 
 from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.parallel import CompiledRow
-from fairseq_ext.model.stock import FairseqBackend
-from fairseq_ext.model.transformer.decoder import TransformerBackend
 from fairseq_ext.search.parallel import driver
-from fairseq_ext.search.pool import Pool
 
 
-@covering(1)
-@pytest.mark.parametrize("backend", ["transformer", "fairseq"])
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_equals_greedy_for_random_models_drafts_and_blocks(method, backend, tmp_path):
-    chance = random.Random(f"{method} {backend}")
-    for seed in part_of(8, 4):
-        name = chance.choice(["transformer", "transformer-pre-norm", "transformer-tied"])
-        flags = blocks(
-            method, decoder_backend=backend, draft=chance.choice(["auto", "none", "pad", "repeat"])
-        )
-        if method != "jacobi":
-            flags["block_size"] = chance.choice([1, 2, 3, 5, 30])
-        if method in ("jacobi", "hybrid-jacobi"):
-            flags["parallel_length"] = chance.choice([0, 1, 4, 50])
-        sample = batch(chance.sample(LENGTHS, chance.randint(1, 6)), seed)
-        n = sample["nsentences"]
-        if seed % 3 == 0:
-            flags["draft_file"] = drafts(
-                tmp_path,
-                [[chance.randrange(4, 25) for _ in range(chance.randint(0, 9))] for _ in range(n)],
-            )
-        pair = generators(
-            [build(name, seed)],
-            flags,
-            beam=1,
-            max_len_b=chance.choice([1, 3, 20]),
-            unnormalized=seed % 2 == 0,
-        )
-        same(run(pair.stock, sample), run(pair.ours, sample))
-        assert pair.ours.decoder.name == backend
+def drawn_flags(chance, method: str, folder, n: int = 1) -> tuple[dict, dict]:
+    """Random flags for n sentences: ours and stock's."""
+    flags = blocks(method, draft=chance.choice(["auto", "none", "pad", "repeat"]))
+    if method != "jacobi":
+        flags["block_size"] = chance.choice([1, 2, 3, 7, 60])
+    if method in ("jacobi", "hybrid-jacobi"):
+        flags["parallel_length"] = chance.choice([0, 1, 4, 50])
+    if method == "window":
+        flags["draft_cost"] = chance.choice([0.0, 0.05, 0.3])
+    if chance.random() < 0.4:
+        lengths = [chance.randint(0, chance.choice([9, 40])) for _ in range(n)]
+        lines = [[chance.randrange(4, 25) for _ in range(length)] for length in lengths]
+        flags["draft_file"] = drafts(folder, lines)
+    longest, raw = chance.choice([1, 3, 20, 50]), chance.random() < 0.5
+    min_len = 3 if longest >= 3 and chance.random() < 0.5 else 1
+    return flags, {"beam": 1, "max_len_b": longest, "min_len": min_len, "unnormalized": raw}
 
 
-@drawn(2)
+# a row that is alone is compiled; in single precision on a CPU, the decoder with it
+WAYS: dict[str, dict] = {
+    "alone": {},
+    "batch": {},
+    "fairseq's modules": {"decoder_backend": "fairseq"},
+    "stream": {"schedule": "stream"},
+}
+
+
+@covering(2)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("method", METHODS)
-def test_a_stream_of_rows_equals_greedy(method, dtype, tmp_path):
-    """New sentences join rows that are longer, at every share of the width that is left."""
-    chance, refills = random.Random(f"stream {method} {dtype}"), 0
-    for seed in part_of(8, 4):
-        flags = blocks(method, draft=chance.choice(["none", "pad", "repeat"]), schedule="stream")
-        flags |= {
-            "stream_width": chance.choice([1, 2, 3]),
-            "refill_threshold": chance.choice([0.1, 0.5, 0.7]),
-        }
-        if method != "jacobi":
-            flags["block_size"] = chance.choice([1, 2, 3, 7])
-        lengths = [chance.choice(LENGTHS) for _ in range(chance.randint(2, 9))]
-        sample = batch(lengths, seed)
-        if seed % 3 == 0:
-            lines = [
-                [chance.randrange(4, 25) for _ in range(chance.randint(0, 9))] for _ in lengths
-            ]
-            flags["draft_file"] = drafts(tmp_path, lines)
-        model = build(chance.choice(["transformer", "transformer-pre-norm"]), seed, dtype, eos=0.5)
-        pair = generators([model], flags, beam=1, max_len_b=chance.choice([3, 20]))
-        same(
-            run(pair.stock, sample),
-            run(pair.ours, sample),
-            1e-9 if dtype == torch.float64 else 1e-4,
-        )
+def test_every_method_equals_greedy_for_random_models_drafts_and_blocks(
+    method, way, dtype, tmp_path
+):
+    """In a stream new sentences join rows that are longer, at every share of the width that is
+    left."""
+    chance, refills = random.Random(f"{method} {way} {dtype}"), 0
+    for seed in part_of(12, 6):
+        n = 1 if way == "alone" else chance.randint(2, 9)
+        flags, generation = drawn_flags(chance, method, tmp_path, n)
+        flags |= WAYS[way]
+        if way == "stream":
+            flags["stream_width"] = chance.choice([1, 2, 3])
+            flags["refill_threshold"] = chance.choice([0.1, 0.5, 0.7])
+        name = chance.choice(["transformer", "transformer-pre-norm", "transformer-tied", "bart"])
+        pair = generators([build(name, seed, dtype, eos=0.5)], flags, **generation)
+        sample = batch([chance.choice(LENGTHS) for _ in range(n)], seed)
+        tolerance = 1e-9 if dtype == torch.float64 else 1e-4
+        same(run(pair.stock, sample), run(pair.ours, sample), tolerance)
         stats = pair.ours.stats
-        refills += stats.refills
-        assert stats.refills == stats.encoder_calls - 1 and stats.sentences == len(lengths)
-        assert stats.decoder_rows <= stats.decoder_calls * max(1, flags["stream_width"])
-    assert refills >= len(part_of(8, 4))
+        if way == "stream":
+            refills += stats.refills
+            assert stats.refills == stats.encoder_calls - 1 and stats.sentences == n
+            assert stats.decoder_rows <= stats.decoder_calls * max(1, flags["stream_width"])
+    assert way != "stream" or refills >= 6
 
 
 def test_a_stream_fills_up_before_a_sentence_has_finished():
@@ -177,76 +163,7 @@ def test_a_margin_that_nothing_reaches_reads_every_token_alone():
     assert counts(pair.ours)["guard"]["redone"] > 0
 
 
-def test_the_block_step_equals_the_cache_and_teacher_forcing():
-    """Features of blocks after truncation to lengths of each row's own: the fast decoder against
-    re-reading everything."""
-    model, sample, chance = build("transformer"), batch([6, 4, 2]), np.random.default_rng(3)
-    pool = Pool(
-        sample["net_input"], sample["net_input"]["src_lengths"], [60] * 3, torch.arange(3), EOS
-    )
-    pair = [TransformerBackend([model]), FairseqBackend([model], cached=False)]
-    for decoder in pair:
-        decoder.admit(pool.inputs([0, 1, 2]))
-    read = np.zeros(3, np.int64)
-    for turn in range(12):
-        w = int(chance.integers(1, 6))
-        tokens = torch.from_numpy(chance.integers(4, 25, (len(read), w)))
-        length = np.minimum(read, chance.integers(0, 4, len(read)) + np.maximum(read - 2, 0))
-        fast, plain = (
-            decoder.step(tokens.to(models.DEVICE), w, torch.from_numpy(length).to(models.DEVICE))[0]
-            for decoder in pair
-        )
-        torch.testing.assert_close(fast, plain, rtol=0, atol=1e-10)
-        read = length + w
-        if turn == 6:
-            kept = torch.tensor([0, 2], device=models.DEVICE)
-            for decoder in pair:
-                decoder.select(kept, kept, 1, torch.arange(2, device=models.DEVICE))
-            read = read[[0, 2]]
-
-
-# ---- A sentence that is alone:  greedy's output, and the calls of the definition
-
-
-def lone_sentence(chance, method, tmp_path) -> tuple[dict, dict]:
-    """Random flags for one sentence: ours and stock's."""
-    flags = blocks(method, draft=chance.choice(["none", "pad", "repeat"]))
-    if method != "jacobi":
-        flags["block_size"] = chance.choice([1, 2, 3, 7, 60])
-    if method in ("jacobi", "hybrid-jacobi"):
-        flags["parallel_length"] = chance.choice([0, 1, 4, 50])
-    if method == "window":
-        flags["draft_cost"] = chance.choice([0.0, 0.05, 0.3])
-    if chance.random() < 0.4:
-        flags["draft_file"] = drafts(
-            tmp_path, [[chance.randrange(4, 25) for _ in range(chance.randint(0, 40))]]
-        )
-    longest = chance.choice([1, 3, 50])
-    min_len = 3 if longest >= 3 and chance.random() < 0.5 else 1
-    return flags, {
-        "beam": 1,
-        "max_len_b": longest,
-        "min_len": min_len,
-        "unnormalized": chance.random() < 0.5,
-    }
-
-
-@covering(1)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("method", METHODS)
-def test_a_sentence_alone_equals_greedy(method, dtype, tmp_path):
-    """A row that is alone is compiled; in single precision on a CPU, the decoder with it."""
-    chance = random.Random(f"{method} {dtype}")
-    for seed in part_of(12, 6):
-        name = chance.choice(["transformer", "transformer-pre-norm", "transformer-tied", "bart"])
-        flags, generation = lone_sentence(chance, method, tmp_path)
-        pair = generators([build(name, seed, dtype, eos=0.5)], flags, **generation)
-        sample = batch([chance.choice(LENGTHS)], seed)
-        same(
-            run(pair.stock, sample),
-            run(pair.ours, sample),
-            1e-9 if dtype == torch.float64 else 1e-4,
-        )
+# ---- a sentence that is alone: the calls of the definition
 
 
 @drawn(2)
@@ -275,7 +192,7 @@ def test_the_compiled_row_makes_the_calls_of_the_definition(method, dtype, tmp_p
     monkeypatch.setattr(CompiledRow, "commit", counted(0, commit))
     monkeypatch.setattr(CompiledRow, "call", counted(1, call))
     for seed in part_of(15, 8):
-        flags, generation = lone_sentence(chance, method, tmp_path)
+        flags, generation = drawn_flags(chance, method, tmp_path)
         generation["no_repeat_ngram_size"] = chance.choice([0, 0, 1, 2, 3])
         if chance.random() < 0.3:
             flags["parallel_margin"] = chance.choice([0.05, 0.5])

@@ -250,19 +250,10 @@ def lists(found: list[list[dict]]) -> list[list[tuple]]:
 def test_compiled_samples_are_the_loops_to_the_last_bit(int8, name, on_the_cpu):
     stock = CUTS[name][1]
     ours = {"sampling_epsilon": 0.1} if stock is None else {}
-    flags = {
-        "words": 2048,
-        "beam": 5,
-        "nbest": 5,
-        "max_len_b": 12,
-        "sampling": True,
-        "no_repeat_ngram_size": 3,
-        **(stock or {}),
-    }
+    model = build("transformer", 2, torch.float32, words=2048)
+    flags = dict(beam=5, nbest=5, max_len_b=12, no_repeat_ngram_size=3, sampling=True)
     compiled, loop = (
-        generators(
-            [build("transformer", 2, torch.float32, words=2048)], ours | {"int8": int8}, **flags
-        ).ours
+        generators([model], ours | {"int8": int8}, words=2048, **flags, **(stock or {})).ours
         for _ in range(2)
     )
     assert len(compiled.driver.compiled) == 1
@@ -328,49 +319,29 @@ def test_samples_of_the_command_depend_on_the_seed_and_the_lines_alone(tiny, tmp
     assert samples("--seed", 6) != expected
 
 
-# ---- --diverse-beam-groups in our search:  stock's n-best lists
+# ---- --diverse-beam-groups in our search
 
 
 @covering(1)
+@pytest.mark.parametrize("strategy", [{}, {"schedule": "stream", "stream_width": 2}], ids=str)
 @pytest.mark.parametrize(
     "stock", [{}, {"unnormalized": True, "min_len": 3}, {"diverse_beam_strength": 2.0}], ids=str
 )
-@pytest.mark.parametrize("beam, groups", [(4, 2), (4, 4), (6, 3), (24, 4)])
-def test_lists_equal_stocks(beam, groups, stock):
+@pytest.mark.parametrize("k, groups", [(4, 2), (4, 4), (6, 3), (24, 4)])
+def test_diverse_lists_equal_stocks(k, groups, stock, strategy):
+    """Groups may find one sentence with equal scores, by other steps: which is first then hangs on
+    rounding."""
+    flags = dict(beam=k, nbest=k, max_len_b=12, diverse_beam_groups=groups, **stock)
     for seed in range(2):
-        pair = generators(
-            [build("transformer", seed)],
-            beam=beam,
-            nbest=beam,
-            max_len_b=12,
-            diverse_beam_groups=groups,
-            **stock,
-        )
+        pair = generators([build("transformer", seed)], strategy, **flags)
         assert "select:diverse" in pair.ours.stats.signature
-        sample = batch([3, 1, 7, 5, 0])
-        same(
-            *(
-                list(map(in_one_order, run(generator, sample)))
-                for generator in (pair.stock, pair.ours)
+        expected, got = (run(each, batch([3, 1, 7, 5, 0])) for each in (pair.stock, pair.ours))
+        for nbest in expected + got:
+            nbest.sort(
+                key=lambda h: (
+                    -round(float(h["score"]), 9),
+                    h["tokens"].tolist(),
+                    h["positional_scores"].tolist(),
+                )
             )
-        )
-
-
-def in_one_order(nbest: list[dict]) -> list[dict]:
-    """Best first. Groups may find one sentence with equal scores, by other steps: which is first
-    then hangs on rounding."""
-    return sorted(
-        nbest,
-        key=lambda h: (
-            -round(float(h["score"]), 9),
-            h["tokens"].tolist(),
-            h["positional_scores"].tolist(),
-        ),
-    )
-
-
-def test_streams_find_the_same():
-    flags = dict(beam=4, nbest=4, max_len_b=12, diverse_beam_groups=2)
-    pair = generators([build("transformer", 2)], {"schedule": "stream", "stream_width": 2}, **flags)
-    sample = batch([3, 1, 7, 5, 0])
-    same(run(pair.stock, sample), run(pair.ours, sample))
+        same(expected, got)

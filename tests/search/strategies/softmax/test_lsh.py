@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from models import batch, build, dictionary, generators, requests_of, run
+from models import batch, build, generators, requests_of, run
 from required_phrases import required_phrases
 from sizes import covering, drawn
 
@@ -24,6 +24,13 @@ from fairseq_ext.search.strategies.softmax.lsh import LSH
 
 WORDS = 600
 LENGTHS = [6, 4, 3, 1, 0]
+
+
+def on_model(max_len: int = 12, **flags):
+    """A generator whose lists have no words but candidates, unless flags say so."""
+    flags = {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_top": 0} | flags
+    model = build("transformer", words=WORDS)
+    return generators([model], flags, words=WORDS, beam=4, max_len_b=max_len).ours
 
 
 def plug(
@@ -142,42 +149,11 @@ def test_same_seed_same_index():
 # ---- on models
 
 
-def test_hypotheses_hold_listed_words_only():
-    """With no candidates and no frequent words nothing but unk can be said."""
-    flags = {
-        "softmax": "lsh",
-        "lsh_k": 4,
-        "lsh_u": 2,
-        "lsh_bands": 10,
-        "lsh_hits": 11,
-        "lsh_top": 0,
-    }
-    ours = generators(
-        [build("transformer", words=WORDS)], flags, words=WORDS, beam=3, max_len_b=5
-    ).ours
-    for nbest in run(ours, batch(LENGTHS, words=WORDS)):
-        assert all(
-            set(h["tokens"].tolist()) <= {dictionary().eos(), dictionary().unk()} for h in nbest
-        )
-
-
 @covering(1)
 @pytest.mark.parametrize("share", ["batch", "sentence"])
 @pytest.mark.parametrize("select", ["dba", "gbs", "cbs"])
 def test_constraints_and_prefixes_are_on_the_list(way, select, share):
-    flags = {
-        "softmax": "lsh",
-        "lsh_k": 4,
-        "lsh_u": 2,
-        "lsh_bands": 10,
-        "lsh_hits": 11,
-        "lsh_top": 0,
-        "lsh_share": share,
-        "select": select,
-    }
-    ours = generators(
-        [build("transformer", words=WORDS)], flags, words=WORDS, beam=3, max_len_b=8
-    ).ours
+    ours = on_model(8, lsh_bands=10, lsh_hits=11, lsh_share=share, select=select)
     phrase = (300, 301)
     given = [
         SentenceConstraints(required_phrases(((phrase,),), ("x",))),
@@ -191,18 +167,7 @@ def test_constraints_and_prefixes_are_on_the_list(way, select, share):
 
 
 def test_statistics_and_recall(way):
-    flags = {
-        "softmax": "lsh",
-        "lsh_k": 4,
-        "lsh_u": 2,
-        "lsh_bands": 20,
-        "lsh_hits": 4,
-        "lsh_top": 20,
-        "shortlist_recall_every": 1,
-    }
-    ours = generators(
-        [build("transformer", words=WORDS)], flags, words=WORDS, beam=4, max_len_b=12
-    ).ours
+    ours = on_model(lsh_bands=20, lsh_hits=4, lsh_top=20, shortlist_recall_every=1)
     run(ours, batch(LENGTHS, words=WORDS))
     section = ours.stats.as_dict()["softmax"]
     assert set(section["seconds"]) == {"hash", "lookup", "compact", "gather", "matmul", "normalise"}
@@ -226,41 +191,11 @@ def test_recall_counts_what_the_lists_hold():
 
 
 def test_a_warning_where_the_full_softmax_is_faster(caplog):
-    flags = {
-        "softmax": "lsh",
-        "lsh_k": 8,
-        "lsh_u": 2,
-        "lsh_bands": 400,
-        "lsh_hits": 4,
-        "lsh_top": 20,
-    }
     with caplog.at_level(logging.WARNING):
-        run(
-            generators(
-                [build("transformer", words=WORDS)], flags, words=WORDS, beam=4, max_len_b=12
-            ).ours,
-            batch(LENGTHS, words=WORDS),
-        )
+        run(on_model(lsh_k=8, lsh_bands=400, lsh_hits=4, lsh_top=20), batch(LENGTHS, words=WORDS))
     assert "is slower here than --softmax full" in caplog.text
 
 
-# ---- refusals
-
-
-@pytest.mark.parametrize(
-    "models, said",
-    [
-        (("fconv",), "no plain Transformer or LSTM decoder"),
-        (("transformer", "transformer"), "ensemble"),
-    ],
-)
-def test_models_without_an_output_layer_that_it_reads_are_refused(models, said):
-    with pytest.raises(UsageError, match=said):
-        generators(
-            [build(name, seed=i) for i, name in enumerate(models)], {"softmax": "lsh"}, beam=2
-        )
-
-
-def test_the_signature_says_the_parameters():
-    ours = generators([build("transformer")], {"softmax": "lsh", "lsh_hits": 0}, beam=2).ours
-    assert "softmax:lsh,lsh_hits=0" in ours.stats.signature
+def test_a_model_without_an_output_layer_that_it_reads_is_refused():
+    with pytest.raises(UsageError, match="no plain Transformer or LSTM decoder"):
+        generators([build("fconv")], {"softmax": "lsh"}, beam=2)

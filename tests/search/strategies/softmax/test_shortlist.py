@@ -19,6 +19,7 @@ LENGTHS = [6, 4, 3, 1, 0]
 ROOT = Path(__file__).resolve().parents[4]
 
 
+needs_library = pytest.mark.skipif(library() is None, reason="there is no compiled library")
 MODELS = [("transformer",), ("transformer",) * 2, ("lstm",), ("transformer", "lstm")]
 
 
@@ -101,52 +102,28 @@ LISTS: dict[str, dict] = {
 }
 
 
-@pytest.mark.skipif(library() is None, reason="there is no compiled library")
+@pytest.mark.parametrize("int8", [False, pytest.param(True, marks=needs_library)])
 @pytest.mark.parametrize("listed", LISTS)
-def test_int8_lists_of_each_sentence_do_not_depend_on_the_batch(table, listed, on_the_cpu):
-    """A sentence alone, and next to others: the same hypotheses, scores to float32's rounding."""
-    flags = LISTS[listed] | ({"shortlist_file": table} if listed == "lexical" else {})
-    generator = generators(
-        [build("transformer", words=WORDS, dtype=torch.float32)],
-        flags | {"int8": True},
-        words=WORDS,
-        beam=4,
-        max_len_b=10,
-    ).ours
-    sample = batch([6, 4, 3, 1, 0, 8, 2], words=WORDS)
-    for i, nbest in enumerate(run(generator, sample)):
-        [by_itself] = run(generator, alone(sample, i))
-        assert [h["tokens"].tolist() for h in nbest] == [h["tokens"].tolist() for h in by_itself]
-        for h, other in zip(nbest, by_itself, strict=True):
-            torch.testing.assert_close(
-                h["positional_scores"], other["positional_scores"], atol=1e-5, rtol=0
-            )
-
-
-@pytest.mark.parametrize("listed", LISTS)
-def test_lists_behind_prefixes_of_several_lengths_do_not_depend_on_the_batch(
-    table, listed, tmp_path
+def test_lists_of_each_sentence_do_not_depend_on_the_batch(
+    table, listed, int8, tmp_path, on_the_cpu
 ):
     """Neither the padding behind shorter prefixes nor the rows of a beam that a prefix leaves
     empty bring words to a list."""
     # pad is none of the most frequent
     (tmp_path / "counts").write_text("".join(f"w{i} 9\n" for i in range(WORDS)))
-    flags = (
-        LISTS[listed]
-        | {"shortlist_counts": str(tmp_path / "counts")}
-        | ({"shortlist_file": table} if listed == "lexical" else {})
-    )
-    generator = ours(flags).ours
-    sample, pad = batch(LENGTHS, words=WORDS), dictionary().pad()
+    flags = LISTS[listed] | {"shortlist_counts": str(tmp_path / "counts"), "int8": int8}
+    flags |= {"shortlist_file": table} if listed == "lexical" else {}
+    model = build("transformer", 1, torch.float32 if int8 else torch.float64, WORDS)
+    generator = generators([model], flags, words=WORDS, beam=4, max_len_b=10).ours
+    sample, pad = batch([6, 4, 3, 1, 0], words=WORDS), dictionary().pad()
     prefixes = torch.tensor(
         [[10, 11, 12], [13, pad, pad], [14, 15, pad], [pad, pad, pad], [16, 17, 18]]
     )
-    for i, nbest in enumerate(run(generator, sample, prefix_tokens=prefixes)):
-        own = prefixes[i][prefixes[i] != pad]
-        same(
-            run(generator, alone(sample, i), prefix_tokens=own[None] if own.numel() else None),
-            [nbest],
-        )
+    for prefix in (None, prefixes):
+        for i, nbest in enumerate(run(generator, sample, prefix_tokens=prefix)):
+            own = prefixes[i][prefixes[i] != pad] if prefix is not None else prefixes[:0, 0]
+            more = {"prefix_tokens": own[None]} if own.numel() else {}
+            same(run(generator, alone(sample, i), **more), [nbest], 1e-5 if int8 else 1e-9)
 
 
 def test_a_lexical_list_of_a_batch_is_the_union_of_its_sentences(table):
