@@ -220,11 +220,9 @@ struct Row {
     int64_t* word;       // (w,) each position's best word
     double* word_score;  // (w,) its log-probability
     double* margin;      // (w,) its distance to the second best, if least_margin is set
-    // functions of the method: draft tokens (none if a draft does not pay), learn from the result, return how many verified tokens to
-    // commit
+    // functions of the method: draft tokens (none if a draft does not pay), learn from the result
     int64_t (*draft_block)(void* method, Row* row, int64_t most);
     void (*learn)(void* method, const Row* row, int64_t verified);  // or null
-    int64_t (*commit)(void* method, const Row* row, int64_t verified, int64_t finished);
     void* method;
     int64_t limit, min_len, eos, pad;  // limit: largest number of tokens before EOS
     int64_t ngram;                     // size of n-grams that may not repeat; 0: off
@@ -232,7 +230,7 @@ struct Row {
     double least_margin;               // closer positions are read again alone; 0: none
     // state
     int64_t w, redo;               // w: 0 before the first draft; redo: the next position is read alone
-    int64_t first_guess, guesses;  // word[first_guess, first_guess + guesses): words of the last call after the committed ones
+    int64_t first_guess, guesses;  // word[first_guess, first_guess + guesses): words of the last call after the verified ones
     int64_t verified, broken;      // of the last call: number of verified tokens; the position with NaN
     // counts
     int64_t checked, redone;  // positions verified in blocks; positions of these that were read again
@@ -249,6 +247,7 @@ typedef struct Drafter {
 typedef struct Blocks {
     Drafter drafter;
     int64_t b, parallel_length, one_block, hybrid;
+    int64_t end;  // state: length at which the current block ends
 } Blocks;
 
 // The method window
@@ -300,10 +299,8 @@ int64_t find_words(const Index* index, const float* x, int64_t n, int64_t d, int
 
 // parallel.cpp
 int64_t draft_blocks(void* method, Row* row, int64_t most);
-int64_t commit_blocks(void* method, const Row* row, int64_t verified, int64_t finished);
 int64_t draft_window(void* method, Row* row, int64_t most);
 void learn_window(void* method, const Row* row, int64_t verified);
-int64_t commit_window(void*, const Row*, int64_t verified, int64_t);
 int64_t draft_row(Row* row);
 int64_t commit_row(Row* row);
 int64_t call_row(Row* row, const Reader* reader);

@@ -17,8 +17,6 @@ constexpr int64_t NONE = -1;  // no draft at this position
 int64_t last_token(const Row& row) { return row.tokens[*row.length]; }
 int64_t guess(const Row& row, int64_t i) { return i < row.guesses ? row.word[row.first_guess + i] : NONE; }
 
-bool is_parallel(const Blocks& self, const Row& row) { return !self.hybrid || *row.length < self.parallel_length; }
-
 double trust_of(const Window& self) { return std::min(self.most_trust, self.right / self.expected); }
 double price(const Window& self, int64_t j) {
     return 1 + self.any_draft + self.position * (j + (self.beyond - 1) * std::max<int64_t>(0, j - self.cheap));
@@ -108,8 +106,13 @@ void choose(const Reader& reader, Row& row) {
 // ---- The methods; draft_row, commit_row and call_row call them, and they may throw
 
 ENTRY int64_t draft_blocks(void* method, Row* row, int64_t most) {
-    const Blocks& self = *static_cast<Blocks*>(method);
-    const int64_t m = is_parallel(self, *row) ? std::min((self.one_block ? self.parallel_length : self.b) - 1, most) : 0;
+    Blocks& self = *static_cast<Blocks*>(method);
+    const int64_t length = *row->length;
+    if (length >= self.end) {
+        const bool is_single = self.hybrid && length >= self.parallel_length;
+        self.end = length + (is_single ? 1 : self.one_block ? self.parallel_length : self.b);
+    }
+    const int64_t m = std::min(self.end - length - 1, most);
     bool known = true;
     for (int64_t i = 0; i < m; ++i) known = known && guess(*row, i) != NONE;
     if (known) {
@@ -119,11 +122,6 @@ ENTRY int64_t draft_blocks(void* method, Row* row, int64_t most) {
     const int64_t found = self.drafter.propose(self.drafter.state, row, m, row->draft, row->confidence);
     for (int64_t i = found; i < m; ++i) row->draft[i] = NONE;
     return m;
-}
-
-ENTRY int64_t commit_blocks(void* method, const Row* row, int64_t verified, int64_t finished) {
-    if (!is_parallel(*static_cast<Blocks*>(method), *row)) return 1;
-    return finished || verified == row->w ? verified : 0;
 }
 
 ENTRY int64_t draft_window(void* method, Row* row, int64_t most) {
@@ -158,8 +156,6 @@ ENTRY void learn_window(void* method, const Row* row, int64_t verified) {
     self.expected = std::max(1e-3, self.decay * self.expected + expected);
 }
 
-ENTRY int64_t commit_window(void*, const Row*, int64_t verified, int64_t) { return verified; }
-
 // ---- A call, and its parts
 
 namespace {
@@ -171,7 +167,7 @@ int64_t draft(Row* row) {
 }
 
 // Commit the verified words of the block: (4) words are verified as far as the draft agrees with them, (5) and up to EOS or the length
-// limit; (6) committed words become history, the other words become guesses; (7) a finished row is done
+// limit; (6) verified words become history, the other words become guesses; (7) a finished row is done
 Status commit(Row* row_) {
     Row& row = *row_;
     const int64_t w = row.w;
@@ -192,18 +188,17 @@ Status commit(Row* row_) {
     for (int64_t i = 0; i < std::max<int64_t>(1, verified); ++i)
         if (std::isnan(row.word_score[i])) return row.broken = i, NOT_A_NUMBER;
     if (row.learn) row.learn(row.method, row_, verified);
-    const int64_t count = row.redo ? verified : row.commit(row.method, row_, verified, finished);
-    row.calls += 1, row.positions += w, row.committed += count, row.offered += w - 1, row.accepted += std::max<int64_t>(count - 1, 0);
+    row.calls += 1, row.positions += w, row.committed += verified, row.offered += w - 1, row.accepted += std::max<int64_t>(verified - 1, 0);
     bool lost = false;  // every word was banned
-    for (int64_t i = 0; i < count; ++i) {
+    for (int64_t i = 0; i < verified; ++i) {
         row.tokens[*row.length + 1 + i] = row.word[i];
         row.score[*row.length + 1 + i] = row.word_score[i];
         lost = lost || row.word_score[i] == -INFINITY;
     }
-    *row.length += count;
-    row.first_guess = count, row.guesses = w - count;
+    *row.length += verified;
+    row.first_guess = verified, row.guesses = w - verified;
     row.w = 0;
-    return lost ? ALL_BANNED : finished && count == verified ? DONE : GOES_ON;
+    return lost ? ALL_BANNED : finished ? DONE : GOES_ON;
 }
 
 Status call(Row* row, const Reader& reader) {

@@ -42,7 +42,7 @@ class CompiledMethod:
     learns: whether it has a function that receives the results of its drafts.
     """
 
-    name: str  # of the functions: draft_NAME, learn_NAME, commit_NAME
+    name: str  # of the functions: draft_NAME, learn_NAME
     state: CData
     drafter: CompiledDrafter
     learns: bool = False
@@ -80,7 +80,6 @@ class CompiledRow:
             **{buffer: pointer(array) for buffer, array in self.buffers.items()},
             draft_block=getattr(functions, f"draft_{name}"),
             learn=getattr(functions, f"learn_{name}") if method.learns else pointer(None),
-            commit=getattr(functions, f"commit_{name}"),
             method=method.state,
         )
 

@@ -298,8 +298,7 @@ Trace = Callable[[Iteration], None]  # called for every row of every call
 
 
 class Method(ABC):
-    """A method of --decoding: it decides on the width of blocks, drafts, and the number of verified
-    tokens that are committed."""
+    """A method of --decoding: it decides on the width of blocks and on drafts."""
 
     @abstractmethod
     def start(self, pool: Pool) -> None:
@@ -313,13 +312,8 @@ class Method(ABC):
     def learn(  # noqa: B027
         self, rows: Rows, out: np.ndarray, verified: np.ndarray, w: int
     ) -> None:
-        """Learn from the result of the draft, before the commit: outputs (n, w), of which the first
-        verified (n,) are right."""
-
-    @abstractmethod
-    def commit(self, rows: Rows, verified: np.ndarray, finished: np.ndarray, w: int) -> np.ndarray:
-        """Return (n,) how many of each row's verified outputs (n,) are committed, at least one; the
-        last one is EOS where finished (n,)."""
+        """Learn from the result of the draft: outputs (n, w), of which the first verified (n,) are
+        right."""
 
     @abstractmethod
     def compiled(self, sentence: int) -> CompiledMethod:

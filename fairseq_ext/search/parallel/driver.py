@@ -3,8 +3,9 @@
 It is greedy decoding that reads a block of tokens a call instead of one, with greedy's own output.
 A call reads a row's last verified token and draft tokens after it. Its output for a position is
 final if every token that it read before that position was right, so the first output always is, and
-each draft token that equals the output before it makes one more final. A method decides which
-drafts are read, how wide a block is and when tokens are committed (search/strategies/decoding/).
+each draft token that equals the output before it makes one more final. Final tokens are committed:
+no later call reads them again. A method decides which drafts are read and how wide a block is
+(search/strategies/decoding/).
 
 Bookkeeping is numpy on the host, whole rows at a time, with one wait for the device a call. This is
 the definition; a single sentence runs its compiled twin (below).
@@ -208,7 +209,6 @@ class ParallelSearch(Searcher):
             rows.redo, finished, verified = apart < verified, finished & (apart == verified), apart
         raise_nan(rows, np.isnan(score) & (np.arange(w) < np.maximum(verified, 1)[:, None]))
         self.method.learn(rows, out, verified, w)
-        count = np.where(rows.redo, verified, self.method.commit(rows, verified, finished, w))
         if self.trace is not None:
             for r, s in enumerate(rows.live.tolist()):
                 self.trace(
@@ -223,14 +223,14 @@ class ParallelSearch(Searcher):
                 )
         self.last = Outputs(rows.live, rows.length, out, verified)
         self.counts.count(
-            1, len(rows), int(count.sum()), draft.size, int(np.maximum(count - 1, 0).sum())
+            1, len(rows), int(verified.sum()), draft.size, int(np.maximum(verified - 1, 0).sum())
         )
-        # (6) committed outputs are history, the others guesses
-        rows.append_(out, score, count)
+        # (6) verified outputs are history, the others guesses
+        rows.append_(out, score, verified)
         # (7) finished rows are removed
         # every word was forbidden
-        all_banned = ((score == -np.inf) & (np.arange(w) < count[:, None])).any(1)
-        done = (finished & (count == verified)) | all_banned
+        all_banned = ((score == -np.inf) & (np.arange(w) < verified[:, None])).any(1)
+        done = finished | all_banned
         ended = [self.entry_of_sentence[int(rows.live[r])] for r in done.nonzero()[0]]
         for entry, r in zip(ended, done.nonzero()[0].tolist(), strict=True):
             self.results[entry] = (

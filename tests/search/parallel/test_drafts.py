@@ -1,5 +1,6 @@
 """Drafters: earlier outputs, and the compiled twin of their drafter."""
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -258,24 +259,47 @@ def test_an_edit_in_the_middle_of_the_old_output_does_not_spoil_the_rest(tmp_pat
     assert checked >= min(most, 6)
 
 
-@pytest.mark.parametrize("method", ["jacobi", "gs-jacobi"])
-def test_after_i_iterations_of_a_block_at_least_i_tokens_are_final(method):
-    models = [build("transformer", 2, eos=0.5)]
-    pair = generators(models, blocks(method, draft="pad"), beam=1, max_len_b=30)
-    seen: list = []
-    pair.ours.driver.trace = seen.append
-    [[found]] = run(pair.ours, batch([9]))
-    gold = found["tokens"].tolist()
-    iteration = {}
-    for call in seen:
-        iteration[call.length] = iteration.get(call.length, 0) + 1
-        ahead = gold[call.length : call.length + len(call.out)]
-        agree = [a == b for a, b in zip(ahead, call.out.tolist(), strict=False)]
-        assert all(agree[: min(iteration[call.length], len(agree))])
-        assert all(agree[: call.verified]) and call.verified >= min(
-            iteration[call.length], len(agree)
-        )
-    assert max(iteration.values()) > 1
+def by_blocks(model, source: dict, size: int, limit: int) -> tuple[list[int], list[int]]:
+    """Algorithms 1 and 2 with kept keys and values as a plain program: the output, and how many
+    positions each call reads. size: of a block; limit: most tokens before EOS."""
+    text, calls = [EOS], []
+    while True:
+        guess = [text[-1]] * min(size, limit + 2 - len(text))
+        while guess:
+            read = torch.tensor([[*text, *guess[:-1]]])
+            logits, _ = model(**source, prev_output_tokens=read)
+            logits[..., PAD] = logits[:, 0, EOS] = -torch.inf
+            logits[:, limit:, EOS] = torch.inf
+            out = logits[0, len(text) - 1 :].argmax(-1).tolist()
+            calls.append(len(out))
+            right = 1
+            while right < len(out) and out[right - 1] == guess[right - 1] != EOS:
+                right += 1
+            text, guess = text + out[:right], out[right:]
+            if text[-1] == EOS:
+                return text[1:], calls
+
+
+@pytest.mark.usefixtures("on_the_cpu")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("flags", [{"parallel_length": 12}, {"block_size": 4}])
+def test_a_call_reads_what_is_left_of_its_block(flags, dtype):
+    """Each iteration reads the positions that are not final yet, as in section 4.1."""
+    method, again = "jacobi" if "parallel_length" in flags else "gs-jacobi", 0
+    for seed in range(4):
+        model, sample = build("transformer", seed, dtype, eos=0.5), batch([9], seed)
+        ours = generators([model], blocks(method, draft="repeat", **flags), beam=1, max_len_b=20)
+        calls: list = []
+        ours.ours.driver.trace = calls.append
+        [[found]] = run(ours.ours, sample)
+        source = {name: sample["net_input"][name] for name in ("src_tokens", "src_lengths")}
+        with torch.no_grad():
+            expected, read = by_blocks(model, source, next(iter(flags.values())), 20)
+        assert found["tokens"].tolist() == expected
+        assert [len(call.out) for call in calls] == read
+        assert ours.ours.stats.decoder_positions == sum(read)
+        again += sum(after < before for before, after in itertools.pairwise(read))
+    assert again > 4
 
 
 def test_wide_gauss_seidel_blocks_are_jacobi():

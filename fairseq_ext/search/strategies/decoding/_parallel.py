@@ -208,7 +208,7 @@ LENGTH_RATIO = 1.25  # predicted target tokens for each source token, EOS counte
 
 
 class Blocks(Method):
-    """Blocks of b positions, or of a whole sentence."""
+    """Blocks of b positions, or of a whole sentence. A call reads what is left of a block."""
 
     def __init__(
         self, drafter: Drafter, b: int, h: int, one_block: bool = False, hybrid: bool = False
@@ -225,28 +225,28 @@ class Blocks(Method):
         self.drafter.start(pool)
         predicted = np.ceil(LENGTH_RATIO * pool.length.cpu().numpy()).astype(np.int64)
         self.length = np.full_like(predicted, self.h) if self.h else predicted  # (N,) m or h
-
-    def parallel(self, rows: Rows) -> np.ndarray:
-        """Return (n,) whether the row still decodes in blocks."""
-        return rows.length < self.length[rows.live] if self.hybrid else np.ones(len(rows), bool)
+        self.end = np.zeros_like(predicted)  # (N,) length at which the current block ends
 
     def draft(self, rows: Rows, most: int) -> np.ndarray:
-        b = int(self.length[rows.live].max()) if self.one_block else self.b
-        m = min(b - 1, most) if self.parallel(rows).any() else 0
+        size = self.length[rows.live] if self.one_block else np.full(len(rows), self.b)
+        if self.hybrid:
+            size = np.where(rows.length < self.length[rows.live], size, 1)
+        end = self.end[rows.live]
+        end = self.end[rows.live] = np.where(rows.length < end, end, rows.length + size)
+        left = np.minimum(end - rows.length - 1, most)  # (n,) draft tokens of each row
+        m = int(left.max())
+        is_inside = np.arange(m) < left[:, None]
         tokens = rows.guess[:, :m]
-        if tokens.shape[1] < m or (tokens == NONE).any():  # a new block in some row
+        tokens = np.pad(tokens, ((0, 0), (0, m - tokens.shape[1])), constant_values=NONE)
+        is_new = ((tokens == NONE) & is_inside).any(1, keepdims=True)  # a new block
+        if is_new.any():
             first = self.drafter.propose(rows, m)[0]
-            first = np.concatenate([first, np.full((len(rows), m - first.shape[1]), NONE)], 1)
-            tokens = np.concatenate([tokens, np.full((len(rows), m - tokens.shape[1]), NONE)], 1)
-            tokens = np.where((tokens == NONE).any(1, keepdims=True), first, tokens)
-        return tokens
-
-    def commit(self, rows: Rows, verified: np.ndarray, finished: np.ndarray, w: int) -> np.ndarray:
-        converged = np.where(finished | (verified == w), verified, 0)
-        return np.where(self.parallel(rows), converged, 1)
+            first = np.pad(first, ((0, 0), (0, m - first.shape[1])), constant_values=NONE)
+            tokens = np.where(is_new, first, tokens)
+        return np.where(is_inside, tokens, NONE)
 
     def compiled(self, sentence: int) -> CompiledMethod:
         drafter = self.drafter.compiled(sentence)
         length = int(self.length[sentence])
-        state = new("Blocks", drafter.fields, self.b, length, self.one_block, self.hybrid)
+        state = new("Blocks", drafter.fields, self.b, length, self.one_block, self.hybrid, 0)
         return CompiledMethod("blocks", state, drafter)

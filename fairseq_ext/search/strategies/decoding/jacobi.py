@@ -5,19 +5,16 @@
     https://aclanthology.org/2023.acl-long.689/
 
 A block of positions is computed from a draft of them; outputs replace the draft until nothing
-changes. Tokens before the first change are those of greedy decoding, for any draft (Proposition 1).
+changes. Tokens before the first change are those of greedy decoding, for any draft (Proposition 1);
+their keys and values are kept (section 4.1), and the next call reads the rest of the block.
 The driver is search/parallel/driver.py.
 
-| algorithm | flag, file | block | tokens are committed |
-| --- | --- | --- | --- |
-| 1, PJ | jacobi, this one | the whole sentence, of length m = | when the block has converged |
-| | | --parallel-length | |
-| 2, PGJ | gs-jacobi, gs_jacobi.py | b = --block-size positions | when the block has converged |
-| 3, HGJ | hybrid-jacobi, | as PGJ up to length h = | when the block has |
-| | hybrid_jacobi.py | --parallel-length, then | converged |
-| | | single tokens | |
-| not in the paper | window, window.py | 1 to b positions, by | as soon as they are |
-| | | expected gain | verified |
+| algorithm | flag, file | block |
+| --- | --- | --- |
+| 1, PJ | jacobi, this one | the whole sentence, of length m = --parallel-length |
+| 2, PGJ | gs-jacobi, gs_jacobi.py | b = --block-size positions |
+| 3, HGJ | hybrid-jacobi, hybrid_jacobi.py | as PGJ up to length h = --parallel-length, then 1 |
+| not in the paper | window, window.py | from each call anew, 1 to b positions, by expected gain |
 
 The paper assumes to know m for PJ and PGJ, and sets h to the maximum. Here both are never taken
 from the reference: without the flag they are 1.25 x source tokens, and if a sentence is longer, PJ

@@ -1,6 +1,6 @@
 """Blocks whose width is chosen by the expected gain of drafts (`--decoding window`).
 
-Every verified token is committed. The method is not in the paper that jacobi.py cites. `Cost` is
+The method is not in the paper that jacobi.py cites. `Cost` is
 the cost of a draft of m tokens. Its gain is the number of tokens that the drafter expects to be
 right, corrected by how often it has been right so far. The block has the width with the most tokens
 for its cost. While its drafts cost more than they gain, the drafter is not called for some calls.
@@ -152,9 +152,6 @@ class Window(Method):
             state.expected = max(
                 1e-3, DECAY * state.expected + (self.confidence[:, :m] * reached).sum() / n
             )
-
-    def commit(self, rows: Rows, verified: np.ndarray, finished: np.ndarray, w: int) -> np.ndarray:
-        return verified
 
     def compiled(self, sentence: int) -> CompiledMethod:
         drafter = self.drafter.compiled(sentence)
