@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -122,11 +121,6 @@ def test_generate_equals_stock_line_by_line_and_says_how(tiny, tmp_path):
     )
 
 
-def test_generate_with_prefixes_and_alignments_equals_stock(tiny):
-    flags = ("--prefix-size", 2, "--print-alignment", "hard", "--lenpen", 0.6, "--min-len", 3)
-    same_lines(generate(tiny, *flags), generate(tiny, *flags, *EXT))
-
-
 def test_interactive_equals_stock_also_on_empty_lines_and_spaces(tiny):
     text = "de1 de2 de3\n\n   \nde4 unheard-of\n\tde5\n"
     flags = ("--buffer-size", 3, "--batch-size", 2)
@@ -157,17 +151,6 @@ def test_score_works(tiny):
 
 
 # ---- bad input; attack/commands.tsv has more
-
-
-def test_a_dictionary_that_does_not_fit_is_refused_with_both_sizes(tiny):
-    shutil.copytree(tiny / "data", tiny / "larger", dirs_exist_ok=True)
-    with (tiny / "larger" / "dict.en.txt").open("a") as out:
-        out.writelines(f"more{i} 1\n" for i in range(9))
-    said = sentence(generate(tiny, *EXT, data="larger", run=forked.command, check=False))
-    assert said.startswith(
-        "error: the checkpoint does not fit the dictionaries in the data directory"
-    )
-    assert "in the checkpoint" in said
 
 
 def test_invalid_utf8_is_reported_and_earlier_output_kept(tiny):
@@ -381,24 +364,3 @@ def test_a_task_of_ones_own_has_a_twin_by_one_line(tiny, tmp_path):
     )
     [best] = [line[2] for line in lines(found) if line[0] == "H-0"]
     assert "en7 en3" in best
-
-
-@pytest.mark.parametrize(
-    "given",
-    [("model_configs", "--user-dir", "fairseq_ext"), ("model_configs:fairseq_ext",)],
-    ids=str,
-)
-def test_two_user_directories_are_refused_with_the_right_command(tiny, theirs, given):
-    done = generate(
-        tiny, "--user-dir", *given, "--task", "translation_ext", check=False, cwd=theirs
-    )
-    assert "so use --user-dir model_configs --task translation_ext" in sentence(done)
-
-
-def test_interactive_prints_no_soft_alignment(tiny):
-    done = interactive(tiny, *EXT, "--print-alignment", "soft", stdin="de1 de2\n", check=False)
-    assert (
-        done.returncode == 1
-        and "--print-alignment soft is what fairseq-generate alone prints" in done.stderr
-    )
-    assert "Traceback" not in done.stderr

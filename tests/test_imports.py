@@ -237,29 +237,6 @@ def test_what_is_no_circle_is_not_found(written):
     assert not circle(arrows(package))
 
 
-@pytest.mark.parametrize(
-    ("importer", "target", "allowed"),
-    [
-        ("search.loop", "model.protocol", True),
-        ("search.loop", "search.phrases.sentence", True),
-        ("search.phrases.sentence", "search.loop", False),
-        ("search.loop", "search.strategies.stop.count", False),
-        ("search.constraints.banned", "search.parallel.driver", False),
-        ("search.strategies.select.dba", "plugin.options", False),
-        ("kernels.banks", "search.strategies.select.dba", False),
-        ("plugin.run", "search.loop", True),
-        ("plugin.run", "translator", False),
-        ("text.files", "engine.jobs", False),
-        ("text.__main__", "translator", True),
-        ("serve.app", "corpus.job", False),
-        ("", "plugin.tasks", True),
-        ("core.errors", "core.files", True),
-    ],
-)
-def test_the_order_is_read_as_written(importer, target, allowed):
-    assert is_allowed(importer, target) is allowed
-
-
 # ---- compiled twins
 
 KERNELS = PACKAGE / "kernels"

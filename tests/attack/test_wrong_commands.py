@@ -39,13 +39,6 @@ def with_more(state: dict) -> None:
     state["model"]["decoder.more"] = torch.ones(2)
 
 
-def with_weight(value: float):
-    def change(state: dict) -> None:
-        state["model"][WEIGHT][0, 0] = value
-
-    return change
-
-
 def with_parts(**parts):
     return lambda state: state.update(parts)
 
@@ -123,8 +116,6 @@ CHECKPOINTS = {
         with_parts(cfg=None),
         "the checkpoint does not hold a model and its settings",
     ),
-    "NaN": (with_weight(float("nan")), "holds NaN or infinity"),
-    "infinity": (with_weight(float("inf")), "holds NaN or infinity"),
 }
 
 
@@ -306,6 +297,10 @@ def without_counts(text: bytes) -> bytes:
     return b"\n".join(line.split()[0] for line in text.splitlines()) + b"\n"
 
 
+def with_more_words(text: bytes) -> bytes:
+    return text + b"more 1\nand 1\n"
+
+
 def with_a_word_twice(text: bytes) -> bytes:
     return text.partition(b"\n")[0] + b"\n" + text
 
@@ -316,6 +311,7 @@ def with_a_word_twice(text: bytes) -> bytes:
         (without_counts, "cannot be read (Incorrect dictionary format, expected '<token> <cnt>"),
         (with_a_word_twice, "cannot be read (Duplicate word found when loading Dictionary"),
         (lambda text: b"h\xfcgel 3\n", "{path} is not valid UTF-8"),
+        (with_more_words, "the checkpoint does not fit the dictionaries in the data directory"),
     ],
 )
 def test_wrong_dictionaries_get_one_sentence(change, sentence, data, refused):
@@ -432,11 +428,15 @@ def test_what_a_task_must_know_is_requested_in_one_sentence(tmp_path, name):
 
 @pytest.mark.parametrize(
     "given",
-    [["--user-dir=mine", "--user-dir=fairseq_ext"], ["--user-dir", "mine", "--user-dir=yours"]],
-    ids=str,
+    [
+        "--user-dir=mine --user-dir=fairseq_ext",
+        "--user-dir mine --user-dir=yours",
+        "--user-dir mine --user-dir fairseq_ext",
+        "--user-dir mine:fairseq_ext",
+    ],
 )
-def test_two_user_directories_behind_equals_signs_are_two(given):
-    done = generate(*NOTHING, *given, "--task", "translation_ext")
+def test_two_user_directories_are_refused_with_the_right_command(given):
+    done = generate(*NOTHING, *given.split(), "--task", "translation_ext")
     assert "so use --user-dir mine --task translation_ext" in done.error()
 
 

@@ -1,5 +1,5 @@
 """The functions of LSH softmax against their definitions: torch's and the compiled ones; with
---device cuda or pretend the CUDA twins."""
+--device cuda the CUDA twins, which test_cuda_sources.py runs on a CPU."""
 
 import shutil
 import subprocess
@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from search.counted_steps import use_kernels
 from sizes import drawn, examples
 
 from fairseq_ext.kernels import lsh as lsh_compiled
@@ -22,22 +21,18 @@ from fairseq_ext.kernels.transformer import PackedLinear
 SOURCE = Path(lsh_torch.__file__).with_name("lsh_cuda.cu")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def run_by_the_executor(request, device, tmp_path_factory):
-    """With --device pretend CUDA's functions run thread by thread."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.config.getoption("--device") == "pretend":
-            use_kernels(tmp_path_factory.mktemp("cuda"), patch)
-        yield
+def functions(device):
+    """torch's, or CUDA's on a GPU, which is no pretended one."""
+    if device.type != "cuda" or torch.version.cuda is None:
+        return lsh_torch
+    assert lsh_cuda.unavailable_reason() is None, lsh_cuda.unavailable_reason()
+    return lsh_cuda
 
 
 @pytest.fixture
 def kernels(device):
-    """The functions under test: torch's, or CUDA's with --device cuda or pretend."""
-    if device.type != "cuda":
-        return lsh_torch
-    assert lsh_cuda.unavailable_reason() is None, lsh_cuda.unavailable_reason()
-    return lsh_cuda
+    """The functions under test."""
+    return functions(device)
 
 
 @pytest.fixture(params=["torch", "compiled"])
@@ -146,7 +141,7 @@ def test_hits_equal_equation_9(kernels, device, n):
 @settings(max_examples=examples(60), deadline=None)
 @given(n=st.integers(1, 4), V=st.integers(1, 700), t=st.integers(0, 4), seed=st.integers(0, 99))
 def test_compaction_equals_a_filter(device, n, V, t, seed):
-    kernels = lsh_cuda if device.type == "cuda" else lsh_torch
+    kernels = functions(device)
     generator = torch.Generator().manual_seed(seed)
     hits = torch.randint(4, (n, V), generator=generator, dtype=torch.int32).to(device)
     always = (torch.rand(V, generator=generator) < 0.1).to(device)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 from model.decoder_rows import EOS, MODELS, TOLERANCE, Graphed, Rows, model_of, run_plain_linears
-from models import ARCHITECTURES, batch, build, forced, generators, run, same
+from models import ARCHITECTURES, batch, build, forced
 from sizes import covering
 
 from fairseq_ext.core.errors import UsageError
@@ -46,16 +46,6 @@ def test_steps_equal_teacher_forcing_in_a_reordering_storm(name, widths, dtype, 
     for _ in rows.storm(widths):
         assert kind is Rows or len(rows.graphs.steps)
     assert replays(rows, 8)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_bart_and_transformer_align_run_on_it(seed, device):
-    for architecture in ("bart", "transformer-align"):
-        rows = Rows([build(architecture, seed).to(device)], [3, 1, 7], seed)
-        rows.start([0, 1, 2])
-        for _ in range(5):
-            rows.step()
-            rows.select(uniform=True, may_drop=True)
 
 
 @covering(1)
@@ -219,25 +209,6 @@ def test_other_encoders_run_as_fairseqs_own_modules():
 # ---- what the search sees
 
 
-@covering(1)
-@pytest.mark.parametrize("beam", [1, 5, 20])
-@pytest.mark.parametrize(
-    "architecture", ["transformer", "transformer-pre-norm", "transformer-tied", "bart"]
-)
-def test_beam_search_over_it_equals_fairseqs(architecture, beam):
-    models = [build(architecture, 2)]
-    pair = generators(models, beam=beam, max_len_b=12)
-    pair.ours.setup.decoder = TransformerBackend(models)
-    same(run(pair.stock, batch([6, 3, 0, 9])), run(pair.ours, batch([6, 3, 0, 9])))
-
-
-def test_an_ensemble_averages_probabilities():
-    models = [build("transformer", 1), build("transformer-pre-norm", 2), build("bart", 3)]
-    pair = generators(models, beam=4, max_len_b=10)
-    pair.ours.setup.decoder = TransformerBackend(models)
-    same(run(pair.stock, batch([6, 3, 9])), run(pair.ours, batch([6, 3, 9])))
-
-
 @pytest.mark.parametrize("temperature", [1.0, 2.0])
 def test_log_probabilities_equal_the_reference_backends(temperature):
     rows = Rows([model_of()], [3, 5])
@@ -297,15 +268,6 @@ def test_half_precision_models_get_a_float32_softmax(device):
     assert torch.equal(decoder.log_probs(features, 0.3).view(2, -1), expected)
     stock = StockModel(model)
     assert torch.equal(stock.log_probs(features[0].view(2, -1), 0.3), expected)
-
-
-def test_a_model_trained_further_is_read_again():
-    rows = Rows([model_of()], [3, 1])
-    rows.start([0, 1])
-    rows.step()
-    rows.train_further()
-    rows.start([0, 1])
-    rows.step()
 
 
 # ---- which models

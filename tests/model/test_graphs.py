@@ -251,8 +251,9 @@ def test_parallel_decoding_over_it_equals_fairseqs_greedy_decoding(method, devic
     assert any(b > 1 for _, _, b in pair.ours.driver.reader.decoder.graphs.steps)
 
 
-def test_a_model_trained_further_is_read_and_recorded_again(device):
-    rows = Graphed([model_of(device=device)], [3, 1])
+@pytest.mark.parametrize("kind", [Graphed, Rows])
+def test_a_model_trained_further_is_read_and_recorded_again(device, kind):
+    rows = kind([model_of(device=device)], [3, 1])
     rows.start([0, 1])
     rows.step()
     rows.train_further()

@@ -8,7 +8,7 @@ import forked
 import pytest
 import torch
 from models import batch, build, generators, run, same
-from test_cli import EXT, generate, interactive, lines, same_lines, sentence
+from test_cli import EXT, generate, interactive, sentence
 
 from fairseq_ext.core import command_line
 from fairseq_ext.core.errors import UsageError
@@ -156,9 +156,3 @@ def test_a_process_is_a_commands_own_or_another_programs(words, module, monkeypa
     # a program that calls fairseq-generate's main function
     monkeypatch.setattr(sys, "argv", ["fairseq-generate", "data", *WORDS])
     assert not command_line.command()
-
-
-def test_a_command_gives_stocks_lines_from_weights_held_once(tiny):
-    got = generate(tiny, *EXT)
-    same_lines(generate(tiny), got)
-    assert lines(got)
