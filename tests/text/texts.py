@@ -1,6 +1,8 @@
-"""Texts of the formats that are cut and spliced, with what people and attackers write in them, and
-translators for the tests of files: what comes back equal, in capitals, or marked."""
+"""Texts of the formats that are cut and spliced (samples.jsonl), with what people and attackers
+write in them, and translators for the tests of files: what comes back equal, in capitals, or
+marked."""
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,121 +14,11 @@ from fairseq_ext.text.formats import passes
 from fairseq_ext.text.marks import Projection
 from fairseq_ext.text.splitter import splitter
 
-MARKDOWN = [
-    '---\ntitle: \'Ein Titel: gut\'\ndescription: "Sagt \\"ja\\"."\nlayout: x\n---\n\n'
-    "# Kopf {#anker}\n",
-    '+++\ntitle = "Ein Titel"\nweight = 3\n+++\n\nEin Hund.\n',
-    "---\r\ntitle: Ein Titel\r\n---\r\n\r\nEin Hund\r\nrennt. Eine Katze.\r\n",
-    "---\ndescription: >\n  Ein langer\n  Text.\nx: y\n---\nText\n",
-    "- eins\n\n  ```js\n  x = 'Hund'\n  ```\n\n  Ein Absatz.\n- zwei\n  - drei\n\n    vier\n",
-    "> Ein Hund\n> rennt.\n>\n> ```\n> Code\n> ```\n",
-    "> [!NOTE]\n> Ein Hinweis.\n> Noch einer.\n\n:::note\nEin Text.\n:::\n\n:::tip "
-    "Mein Titel\nText\n"
-    ":::\n",
-    "<!-- Ein\nHund -->\n\nText. <!-- k --> Hier.\n\n[^1]: Fußnote hier.\n\nEin "
-    "Satz[^1] mit Note.\n",
-    "<div>\nEin Hund\n</div>\n\n<b>Hund</b> rennt. <i>Zwei</i> auch.\n",
-    "2*3*4 ist 24. ***beides*** und ~~weg~~ und $$a_b*c$$ oder $x_1$.\n\n$$\na*b*c\n$$\n\n"
-    "Es kostet $5 und $6.\n",
-    "[`Code`](x.md) und [![Bild](b.png)](y) und [{x}](z) und [http://a.b](http://a.b).\n",
-    "`hotmail.com`, `live.com` sind gut.\n",
-    "`.export` [ `async` ] [ `compressed` ] `to` Ziel\n",
-    "Siehe [!INCLUDE [name](path)] hier.\n",
-    'Ein [Ref][1] und [Text] und [eins].\n\n[1]: http://x.y "Der Titel"\n[eins]: http://z\n',
-    "| a | b \\| c |\n|---|---|\n| Ein *Hund* | `x|y` |\n",
-    "Zeile eins  \nZeile zwei\\\ndrei\n",
-    "Titel\n=====\n\nZwei\n---\n\n## Ein Kopf ##\n",
-    "Ein Text mit snake_case_name und http://a.b/_x_/c_d_e und __fett__.\n",
-    "1. Eins\n2. Zwei\n\n   Mehr.\n\n* [ ] Aufgabe\n* [x] Fertig\n",
-    '!!! note "Ein Titel"\n    Ein Hinweis.\n\n    Noch ein Absatz.\n\nEnde.\n',
-    "Begriff\n: Die Erklärung.\n",
-    "Text\n***\nText\n\n    Code hier\n\nText \\* \\_ \\[ &nbsp; © x.\n",
-    '![Ein Bild](a.png "Der Titel") und [L](b "Titel zwei")\n',
-    ':::image type="content" source="a.png" alt-text="Ein Bild mit Text.":::\n',
-    "Ein <kbd>Strg</kbd>+<code>C</code> und <span title='Der Hund'>Hund</span>. Wasser. "
-    "<b>Ein Mädchen</b> schaut.\n",
-    "* Ein\n  langer Punkt\n  weiter. Neuer Satz.\n",
-    "Hund.\n{% include x.html %}\n{{ var }} Katze.\n",
-    "<details>\n<summary>Mehr</summary>\n\nText **fett**.\n\n</details>\n",
-    "Ein **Hund,** der *„bellt“* (laut) – [hier](x).\n",
-    'a\n\n<p align="center">\n  <img src="x" alt="Ein Logo">\n</p>\n',
-    "**Hinweis:** Der Hund. **Fett.** Ende\n",
-    "Text<br>weiter<br/>Ende. Ein  doppelter   Abstand.\n",
-    "> - Punkt in Zitat\n>   weiter\n> - zwei\n>   > tief\n>   > tiefer\n",
-    "Hund\u00a0eins 10\u00a0km.\n\n\tCode mit Tab\n",
-    "",
-    "\n\n",
-    "Ohne Ende",
+# (ending of the file, text)
+SAMPLES = [
+    tuple(json.loads(line))
+    for line in Path(__file__).with_name("samples.jsonl").read_text("utf-8").split("\n")[:-1]
 ]
-HTML = [
-    '<!DOCTYPE html>\n<html><head><meta charset=utf-8><title>Der Port</title><style>p {x: "</b>"}'
-    "</style><script>if (a<b) \"</p>\";</script></head><body class='x'>\n<p>Ein "
-    "<b>Hund</b> läuft & "
-    '<a href="x?a=1&b=2" title="Der Patient">die <i>kleine</i> Katze</a> '
-    "schläft.<br>\nNoch <code>x "
-    "= 1</code> ein   Satz. <b>Ganz fett. Zwei Sätze.</b> Ende</p><!-- Hund. --><ul><li>eins<li>"
-    "zwei</ul>\n<img src=y alt='Ein Bild'> 10&nbsp;km</body></html>",
-    "<p>a < b und c > d. x<y</p>",
-    "<p>Ein<b> fetter</b> Hund<span> </span>bellt<wbr>laut. Donau<wbr>dampf</p>",
-    "<p>Der Hund rennt über die<br>Straße. Max<br>Moritz<br><br>Ende</p>",
-    "<p>Wasser. <b>Ein Mädchen</b> schaut. <a href=x><img src=y></a> Bild.</p>",
-    "<p>Text <b title='Ein Titel mit \"Quote\"'>x</p>",
-    "<ul><li>Ein <b>Punkt<li>Zwei</b></ul>",
-    "<table><tr><td>Zelle<td>Zwei</table>",
-    "<p>H<sub>2</sub>O und 5<sup>1</sup> und Text<sup>a</sup>.</p>",
-    '<button>Senden</button><input type=submit value="Los gehts"><select><option>Eins<option>Zwei'
-    "</select><textarea>Ein Text</textarea>",
-    "<p>Ein „<i>Hund</i>“, (<b>laut</b>) bellt!</p>",
-    '<?xml version="1.0"?><html xmlns="http://www.w3.org/1999/xhtml"><head><script src="x"/><title>'
-    "Titel</title></head><body><p>Ein <br/>Hund</p></body></html>",
-    "<my-tag>Ein Hund</my-tag> bellt. <P CLASS=x>Groß</P>",
-    "<p>Ein <!-- Kommentar --> Hund. <b></b> Ende</p>",
-    "<p>&copy; &foo; AT&T &amp; Co, Müller&thinsp;und&nbsp;Sohn</p>",
-    "<p><b>Ein Hund</b></p>\n<p>\n  Eingerückt\n  über Zeilen.\n</p>",
-    "<div>Text<div>Innen</div>Danach</div>",
-    "<p>{{ name }} ist da. %s Katzen. Siehe https://a.de/x zeigt.</p>",
-    "<p>Er sagte: <q>Nein.</q> Sie auch.</p>",
-    "<p><em>Er</em><strong>Sie</strong> x<b>y</b>z</p>",
-    "<meta name=description content=\"Eine Seite\"><meta property='og:title' content='Titel'>",
-    "<p>a</p",
-    "<p>Ein</b> Hund</i></p>",
-    "</ x>Hund",
-    "<p>Ein<!>Hund</p>",
-    "<pre>Code</pre> Text <samp>x</samp> Text <a href='#'>mehr</a>.",
-    '<p><?php echo "a > b"; ?> Ein Hund <%= x > 1 %> bellt. 5 <% 6</p>',
-    "<p>\r\nEin Hund\r\nrennt.\r\n</p>\r\n",
-    "",
-]
-XML = [
-    "<a><b>Ein <i>Hund</i>.</b><c/><d>Zwei &amp; drei <![CDATA[Ein Hund]]></d></a>",
-    '<!DOCTYPE a [<!ENTITY x "y">]>\n<a>Ein &x; Hund <e>innen</e>.</a>',
-    '<?xml version="1.0" encoding="UTF-8"?>\r\n<a xmlns:k="u">\r\n <k:b at=\'1\' >Ein Hund</k:b >'
-    '\r\n <p translate="no">12</p>\r\n <!-- k --><?pi x?>\r\n</a>\r\n',
-    "<a>Ein <!-- c --> Hund <b/> rennt.</a>",
-    '<!DOCTYPE a SYSTEM "x.dtd"><a b="c  d"><e >Hund &foo; Katze</e\n></a>',
-]
-SUBTITLES = [
-    "1\n00:00:01,000 --> 00:00:02,000\nEin <i>alter</i>\nHund.\n\n2\n00:00:03,000 "
-    "--> 00:00:04,000\n"
-    "- Ja!\n- Nein,\nnie!\n\n3\n00:00:05,000 --> 00:00:06,000\n{\\an8}Tom & Jerry < Katze\n4\n"
-    "00:00:07,000 --> 00:00:08,000\nOhne Leerzeile\n",
-    "WEBVTT - Titel\n\nNOTE Kommentar\nnoch\n\nSTYLE\n::cue { color: red }\n\nid 1\n00:01.000 --> "
-    "00:02.000 align:start\n<v Roger>Der &amp; Hund & <c.x>Katze</c></v>\nrennt <00:01.500>weg.\n",
-    "1\r\n00:00:01,000 --> 00:00:02,000\r\nEin Hund.\r\nZwei.\r\n\r\n",
-]
-PLAIN = [
-    "Ein Hund.\tEine Spalte\tZwei\r\n\r\n - Punkt {a} - {b}: %s & %d.\n\n\n„Ja.“ – Nein!  Ende",
-    "Hund\u00a0eins läuft 10\u00a0km. Soft\u00adhyphen?\n",
-    "20 % d'ici, 20 % i 30 %.\x0bNeu\x0cSeite\n",
-]
-CORPUS = {
-    ".md": MARKDOWN,
-    ".html": HTML,
-    ".xml": XML,
-    ".srt": SUBTITLES[:1] + SUBTITLES[2:],
-    ".vtt": SUBTITLES[1:2],
-    ".txt": PLAIN,
-}
 UNITS_12 = [
     'Ein <g id="1">Hund</g>.',
     'Drei<x id="1"/>Hunde. <bpt id="1">&lt;b&gt;</bpt>Fett<ept id="1">&lt;/b&gt;</ept> und '
