@@ -171,31 +171,6 @@ def test_first_constraints_next_to_a_results_file_are_refused(tiny, tmp_path):
     assert len(translator.translate(GIVEN)) == len(GIVEN)  # and nothing is broken
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ({"constraints": [["en1"]]}, "constraints has 1 entry for 4 lines"),
-        ({"prefixes": ["en1"]}, "prefixes has 1 entry for 4 lines"),
-        ({"avoid": [["en1"]]}, "avoid has 1 entry for 4 lines"),
-        (
-            {"constraints": [[], ["no-such-word"], [], []]},
-            "in line 2, the phrase 'no-such-word' .* dictionary lacks",
-        ),
-        ({"constraints": [[], [], [" "], []]}, "line 3 has an empty phrase"),
-        ({"avoid": ["</s>"]}, "in line 1, the phrase '</s>'"),
-        (
-            {"constraints": [["en1", ["en2", 3]], [], [], []]},
-            "a constraint of line 1 has 3 for a phrase",
-        ),
-        ({"constraints": [[], [[]], [], []]}, "a constraint of line 2 is an empty list"),
-        ({"avoid": [[], [7], [], []]}, "avoid of line 2 has 7 for a phrase"),
-    ],
-)
-def test_bad_arguments_are_named(translator, arguments, message):
-    with pytest.raises(UsageError, match=message):
-        translator.translate(GIVEN, **arguments)
-
-
 def test_ctrl_c_in_the_first_call_with_constraints_changes_no_later_one(tiny, monkeypatch):
     made = Translator(tiny / "model.pt", tiny / "data", cpu=True, beam=4)
     rebuild = made.generators.rebuild
@@ -216,12 +191,9 @@ def test_another_search_is_refused(tiny):
         make(tiny, match_source_len=True).translate(GIVEN, avoid=["en1"])
     # the sentence names what was written
     for flag in ({"constraint_end": True}, {"constraint_bonus": 2.0}, {"constraint_case": "any"}):
-        (name,) = flag
-        with pytest.raises(
-            UsageError,
-            match=f"--match-source-len replaces beam search, so --{name.replace('_', '-')} "
-            "cannot work with it",
-        ):
+        name = "".join(flag).replace("_", "-")
+        said = f"--match-source-len replaces beam search, so --{name} cannot work with it"
+        with pytest.raises(UsageError, match=said):
             make(tiny, match_source_len=True, **flag)
 
 
@@ -277,20 +249,6 @@ def test_a_forgotten_translator_frees_its_model_and_its_task(tiny):
 def test_a_call_with_its_own_beam_meets_constraints(translator):
     found = translator.translate(["de1 de2", "de3"], constraints=[["en3"], ["en4 en5"]], beam=8)
     assert "en3" in found[0][0].text.split() and "en4 en5" in found[1][0].text
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ({"nbest": 3, "beam": 2}, "nbest=3 is more than beam=2 keeps"),
-        ({"beam": 0}, "beam is 0: give a whole number of hypotheses, 1 or more"),
-        ({"beam": "5"}, "beam is '5': give a whole number"),
-        ({"nbest": -1}, "nbest is -1: give a whole number"),
-    ],
-)
-def test_numbers_of_hypotheses_that_cannot_be_are_refused(translator, arguments, message):
-    with pytest.raises(UsageError, match=re.escape(message)):
-        translator.translate(["de1"], **arguments)
 
 
 def test_another_beam_is_refused_where_the_search_cannot_change(tiny, tmp_path):
@@ -421,19 +379,6 @@ def test_a_translation_scores_as_it_did_when_it_was_found(translator):
     scored = translator.score(lines, [h.text for h in found])
     assert [h.tokens for h in scored] == [h.tokens for h in found]
     assert [h.score for h in scored] == pytest.approx([h.score for h in found], abs=1e-5)
-
-
-def test_pairs_that_cannot_be_scored_are_named(translator):
-    for arguments, message in (
-        ((["de1"], []), "there are 1 sources and 0 targets"),
-        ((["de1"], "en1"), "targets is one string, and a list is needed"),
-        (
-            (["de1", "de1"], ["en1", "en1 " * 60]),
-            "the target of line 2 has 61 tokens and the model takes 40",
-        ),
-    ):
-        with pytest.raises(UsageError, match=message):
-            translator.score(*arguments)
 
 
 # ---- what a person reads
