@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOK = ROOT / "docs" / "tour.ipynb"
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from documents import blocks, columns, links, notebook, numbers, tables  # noqa: E402
+from documents import blocks, notebook, prose, tables  # noqa: E402
 
 # of the last --write: every change of the code changes it
 AGE = re.compile(r"(?<=<!-- generated: age ).*?(?=<!-- end -->)", re.DOTALL)
@@ -60,7 +60,7 @@ def check(page: Path, *, write: bool = False, quick: bool = False) -> list[str]:
     text = page.read_text()
     own = page.parent.name != "results" and page.stem != "supported-models"  # not generated
     if write and own:
-        text = columns.narrow(text)
+        text = prose.narrow(text)
         page.write_text(text)
     try:
         filled = tables.fill(text)
@@ -73,14 +73,14 @@ def check(page: Path, *, write: bool = False, quick: bool = False) -> list[str]:
             wrong.append(
                 f"{page.name}: a generated part is stale; run python scripts/docs.py --write"
             )
-    wrong += links.broken(page, ROOT)
-    if page.is_relative_to(ROOT / "docs") and (many := numbers.early(filled)):
+    wrong += prose.broken(page, ROOT)
+    if page.is_relative_to(ROOT / "docs") and (many := prose.early(filled)):
         wrong.append(
             f"{page.name}: too many numbers before its first table: {', '.join(many)}; say them in "
             "words, or behind the table"
         )
     if own:
-        wrong += columns.wide(page)
+        wrong += prose.wide(page)
     if not quick:
         with tempfile.TemporaryDirectory(prefix="docs-") as work:
             wrong += blocks.check_page(page, ROOT, Path(work), write=write)

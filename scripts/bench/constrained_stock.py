@@ -12,15 +12,12 @@ whole words stand next to it.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +26,11 @@ sys.path += [
 ]
 
 from contenders import StockFailed, ours, stock_constrained
-from extract import MORE_SETS
 from harness import SCORE_TOLERANCE, BenchError, Contender, Outputs, Spread, compare
 from intervals import bleu, counts_of, half, interval, resampled
 from report import Page, changes, machine, named
 from text import Text, prepare
+from write_up import kept
 
 from fairseq_ext.search.strategies.select.dba import COMPETING_ROWS
 
@@ -161,71 +158,25 @@ def row(part: str, name: str, beam: int, facts: dict[str, Any]) -> list[str]:
     return [name, str(beam), *cells]
 
 
-@dataclass
-class Cells:
-    """The measured cells of a part, kept in a folder where there is one; what it holds
-    is not measured again.
-
-    key: what the figures depend on besides set and beam; cells of another key are left alone and
-    not shown. failed: why fairseq's search has no figures for a set and a beam; it is not kept,
-    so the next run tries again.
-    """
-
-    part: str
-    key: list[Any]
-    folder: Path | None
-    found: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
-    failed: dict[tuple[str, int], str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for file in sorted(self.folder.glob(f"*.{self.part}.*.json")) if self.folder else ():
-            saved = json.loads(file.read_text(encoding="utf-8"))
-            if saved["key"] == self.key:
-                self.found[saved["set"], saved["beam"]] = saved
-
-    def measure(self, name: str, beam: int, run: Callable[[], dict[str, Any]]) -> None:
-        """Measure a cell unless it is there."""
-        if (name, beam) in self.found:
-            return
-        try:
-            facts = run()
-        except StockFailed as error:
-            self.failed[name, beam] = str(error)
-            return
-        cell = {"key": self.key, "set": name, "beam": beam, "machine": machine(), "facts": facts}
-        self.found[name, beam] = cell
-        if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            key = hashlib.sha256(json.dumps(self.key).encode()).hexdigest()[:8]
-            file = self.folder / f"{name}.{beam}.{self.part}.{key}.json"
-            file.write_text(json.dumps(cell, indent=1) + "\n", encoding="utf-8")
-
-    def about(self) -> str:
-        """What made the cells, and which there are none of. BenchError where there is no cell."""
-        failed = [f"{name} at beam {beam}: {why}" for (name, beam), why in self.failed.items()]
-        if not self.found:
-            raise BenchError("; ".join(failed))
-        made = [cell["machine"] for cell in self.found.values()]
-        commits = dict.fromkeys(f"commit {each['git_commit']}{changes(each)}" for each in made)
-        dates = sorted(each["date"] for each in made)
-        facts = made[0]
-        about = f"torch {facts['torch']}, {facts['cores']} cores of {facts['cpu']}, "
-        about += f"{', '.join(commits)}, {dates[0]} to {dates[-1]}."
-        about += "".join(f" Without {each}." for each in failed)
-        if self.part == "speed":
-            load = max(cell["facts"]["load"] for cell in self.found.values())
-            about += f" Highest load average: {load:.1f}."
-        return about
-
-    def rows(self, part: str) -> list[list[str]]:
-        """Rows of the columns of a part, by beam and set."""
-        order = sorted(self.found, key=lambda place: (place[1], list(MORE_SETS).index(place[0])))
-        return [row(part, *place, self.found[place]["facts"]) for place in order]
+def about_cells(part: str, found: dict[tuple[str, int], Any], failed: dict[str, str]) -> str:
+    """What made the cells, and which there are none of. BenchError where there is no cell."""
+    if not found:
+        raise BenchError("; ".join(f"{place}: {why}" for place, why in failed.items()))
+    made = [cell["machine"] for cell in found.values()]
+    commits = dict.fromkeys(f"commit {each['git_commit']}{changes(each)}" for each in made)
+    dates, facts = sorted(each["date"] for each in made), made[0]
+    about = f"torch {facts['torch']}, {facts['cores']} cores of {facts['cpu']}, "
+    about += f"{', '.join(commits)}, {dates[0]} to {dates[-1]}."
+    about += "".join(f" Without {place}: {why}." for place, why in failed.items())
+    if part == "speed":
+        load = max(cell["facts"]["load"] for cell in found.values())
+        about += f" Highest load average: {load:.1f}."
+    return about
 
 
 def tables(bench: Any, page: Page, part: str, text: Text) -> None:
-    """The tables of a part, of the cells that this and earlier runs have measured; bench: that of
-    constrained.py."""
+    """The tables of a part; a cell that an earlier run has measured is not measured again. bench:
+    that of constrained.py."""
     args = bench.args
     size = (args.model / "checkpoint.pt").stat().st_size
     key = [named(args.model), size, named(args.text), args.src, args.tgt, len(text.references)]
@@ -234,7 +185,8 @@ def tables(bench: Any, page: Page, part: str, text: Text) -> None:
     more = COMPETING_ROWS if args.constraint_compete in (None, "rows") else 0
     key += [*bench.compete, f"beam of fairseq +{more}"]
     key += [args.repeats, args.threads] if part == "speed" else ["intervals", "rambling", "scores"]
-    cells = Cells(part, key, args.out and args.out.with_name(f"{args.out.name}.cells"))
+    folder = args.out and args.out.with_name(f"{args.out.name}.cells")
+    found, failed = dict[tuple[str, int], Any](), dict[str, str]()
     limit = [] if args.max_len_b is None else ["--max-len-b", str(args.max_len_b)]
     flags = ["--cpu", "--max-tokens", str(args.max_tokens), *limit, "--beam"]
     for beam in args.beams:
@@ -248,19 +200,24 @@ def tables(bench: Any, page: Page, part: str, text: Text) -> None:
                 for each, own in (("free", []), ("inside", [*given, *INSIDE]), ("whole", given)):
                     made[each] = ours(text, [*flags, str(beam), *own], each, exact=False)
                 if part == "speed":
-                    return speed(made, args.repeats, args.threads)
+                    facts = speed(made, args.repeats, args.threads)
+                    return {"machine": machine(), "facts": facts}
                 tokens = [sum(len(bench.pieces(phrase)) for phrase in line) for line in phrases]
-                return quality(made, text, tokens)
+                return {"machine": machine(), "facts": quality(made, text, tokens)}
 
-            cells.measure(name, beam, run)
-            failed = f": {cells.failed[name, beam]}" if (name, beam) in cells.failed else ""
-            print(f"{part}: {name}, beam {beam}{failed}", file=sys.stderr, flush=True)
+            file = folder and folder / f"{name}.{beam}.{part}.json"
+            try:
+                found[name, beam] = kept(file, key, run) if file else run()
+            except StockFailed as error:
+                failed[f"{name} at beam {beam}"] = str(error)
     about = f"{named(args.model)}, {named(args.text)}, {len(text.references)} sentences, "
-    about += f"{' '.join([*bench.compete, *limit, 'beam of fairseq'])} +{more}\n\n{cells.about()}"
+    about += f"{' '.join([*bench.compete, *limit, 'beam of fairseq'])} +{more}\n\n"
+    about += about_cells(part, found, failed)
     for columns in ("quality", "bleu") if part == "quality" else ("speed",):
         title = {"bleu": "BLEU"}.get(columns, columns)
         title = f"fairseq's own constrained search against DBA: {title}, {about}"
-        page.add_table(["set", "beam", *HEADS[columns]], cells.rows(columns), title)
+        rows = [row(columns, *place, cell["facts"]) for place, cell in found.items()]
+        page.add_table(["set", "beam", *HEADS[columns]], rows, title)
 
 
 def stock_translations(

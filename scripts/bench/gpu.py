@@ -31,7 +31,7 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from gpu_times import parsed  # noqa: E402
+from gpu_step import parsed  # noqa: E402
 from report import machine  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -29,7 +29,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts" / "bench")]
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY  # noqa: E402
-from gpu_times import median_us, ms_of_a_step, parsed  # noqa: E402
+from gpu_step import median_us, ms_of_a_step, parsed  # noqa: E402
 from models import batch, generators, run, task  # noqa: E402
 from models import on_device as batch_on_device  # noqa: E402
 from softmax import BEST, one_sentence, states  # noqa: E402

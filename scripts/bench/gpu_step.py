@@ -12,7 +12,8 @@ last --timed steps of every round; the first round is warm-up (graphs are record
 
 The floor is what a step must read: the decoder's weights, and keys and values of the source
 and of each row's history, shared prefixes counted once a row; divided by the bandwidth of
-a copy measured here.
+a copy measured here. Behind it: what the other scripts of a GPU share, their command line, and
+times until the device is done.
 
     --dtype TYPE ...      (all)
     --shapes SHAPE ...    sentences x beam (1x1 1x5 16x5 64x5 128x5)
@@ -25,6 +26,7 @@ a copy measured here.
     --out FILE            for figures as JSON
 """
 
+import argparse
 import functools
 import json
 import statistics
@@ -38,7 +40,7 @@ from typing import Any
 import torch
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
-from gpu_times import parsed, seconds, waiting
+from text import command_line
 from torch import Tensor
 
 import fairseq_ext  # noqa: F401
@@ -52,6 +54,54 @@ SMALL = {
     for side in ("encoder", "decoder")
     for what, n in (("embed_dim", 16), ("ffn_embed_dim", 24), ("attention_heads", 2))
 }
+
+SHARED = """
+    --device DEVICE    cuda or cpu (cuda)
+    --quick            small sizes: to try the script
+"""
+
+
+def parsed(doc: str | None, argv: list[str] | None = None, **choices: Any) -> argparse.Namespace:
+    """The arguments, --device and --quick among them. Raises SystemExit where they name a GPU and
+    there is none."""
+    args = command_line(f"{doc}{SHARED}", {"device": ["cuda", "cpu"], **choices}).parse_args(argv)
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit(
+            "there is no GPU here (torch.cuda.is_available() is False); --device cpu --quick tries "
+            "the script"
+        )
+    return args
+
+
+def waiting(device: str) -> Callable[[], None]:
+    """What returns when the device has done its work."""
+    return torch.cuda.synchronize if device == "cuda" else lambda: None
+
+
+def seconds(act: Callable[[], Any], device: str, times: int, warmup: int = 0) -> list[float]:
+    """Of each call after the warm-up, until the device is done."""
+    wait, spent = waiting(device), []
+    for _ in range(warmup + times):
+        wait()
+        start = time.perf_counter()
+        act()
+        wait()
+        spent.append(time.perf_counter() - start)
+    return spent[warmup:]
+
+
+def median_us(act: Callable[[], Any], device: str, times: int) -> float:
+    """Microseconds, host included: a decoder waits for what follows."""
+    return 1e6 * statistics.median(seconds(act, device, times, warmup=5))
+
+
+def ms_of_a_step(runs: list[tuple[Callable[[], Any], int]], device: str, times: int = 3) -> float:
+    """The least milliseconds of a long run less those of a short one, divided by the steps that it
+    takes more; runs: the short one and the long one, each with its number of steps."""
+    (short, few), (long, many) = [
+        (min(seconds(act, device, times, warmup=1)), steps) for act, steps in runs
+    ]
+    return 1e3 * (long - short) / (many - few)
 
 
 def random_model(words: int, layers: int, dtype: torch.dtype, device: str, **sizes: int) -> Any:

@@ -111,12 +111,6 @@ def test_the_command_to_try_next_does_as_it_says(printed: str, tmp_path: Path) -
     )
 
 
-def test_phrases_within_longer_ones_are_not_required_twice() -> None:
-    phrases = ["backup", "backup schedule", "unit"]
-    assert demo.contained("The backup schedule of a unit.", phrases) == ["backup schedule", "unit"]
-    assert demo.contained("A backup, united.", phrases) == ["backup"]
-
-
 def test_the_text_is_what_its_readme_says() -> None:
     """Both sides, kinds and documents of each line; each document has its lines in their order;
     each term base has 40 terms or more."""

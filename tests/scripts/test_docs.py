@@ -17,13 +17,7 @@ from sizes import drawn
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from documents import (  # noqa: E402
-    blocks,
-    links,
-    notebook,
-    numbers,
-    tables,
-)
+from documents import blocks, notebook, prose, tables  # noqa: E402
 
 import docs  # noqa: E402
 
@@ -94,21 +88,21 @@ def test_the_readme_can_be_read_in_one_sitting() -> None:
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: page.stem)
 def test_a_page_has_few_numbers_before_its_first_table(page: Path) -> None:
-    assert numbers.early(page.read_text()) == []
+    assert prose.early(page.read_text()) == []
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs/results").glob("*.md")), ids=lambda p: p.stem)
 def test_figures_of_a_results_page_stand_in_what_scripts_write(page: Path) -> None:
-    assert numbers.measured(page.read_text()) == []
+    assert prose.measured(page.read_text()) == []
 
 
 def test_numbers_that_no_table_has_are_seen() -> None:
     free = "# 3 ways\n\n1. `4` [5 of 6](7.md)\n<!-- 8 -->\n```text\n9\n```\n"
-    assert numbers.early(f"{free}1,000 and 0.5\n| 10 |\n| --- |\n") == []
-    assert len(numbers.early(free + "1 " * 13)) == 13
+    assert prose.early(f"{free}1,000 and 0.5\n| 10 |\n| --- |\n") == []
+    assert len(prose.early(free + "1 " * 13)) == 13
     paper = "## From the paper\n\nIt has 26.7 BLEU.\n\n## 1.5 lines\n\nbeams of 5, `--lenpen 1.5`\n"
-    assert numbers.measured(paper) == []
-    assert numbers.measured(f"{paper}It has 26.7 BLEU, takes 22 ms, saves 4 %.\n")[1:] == [
+    assert prose.measured(paper) == []
+    assert prose.measured(f"{paper}It has 26.7 BLEU, takes 22 ms, saves 4 %.\n")[1:] == [
         "22 ms",
         "4 %",
     ]
@@ -193,7 +187,7 @@ def test_a_dead_link_and_a_stale_part_are_seen(tmp_path: Path) -> None:
         "old\n"
         "<!-- end -->\n"
     )
-    assert len(links.broken(page, tmp_path)) == 2
+    assert len(prose.broken(page, tmp_path)) == 2
     assert "--softmax lsh" in tables.fill(page.read_text())
 
 

@@ -29,9 +29,9 @@ DEMO, TEXT = ROOT / "checkpoints" / "demo", ROOT / "data" / "demo" / "test"
 sys.path[:0] = [str(PAPERS / "terminology"), str(PAPERS / "streaming"), str(PAPERS)]
 
 import intervals  # noqa: E402
-import legal_actions  # noqa: E402
 import parsing  # noqa: E402
 import placement_model  # noqa: E402
+import tree_actions  # noqa: E402
 from tree_actions import Tree, TreeError, read_tree, to_actions, to_tree  # noqa: E402
 
 
@@ -39,7 +39,8 @@ def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """A script of a paper; bash where it is one."""
     words = [PAPERS / script, *arguments]
     words = words if script.endswith(".sh") else [warm.python(), *words]
-    environment = os.environ | {"PYTHON": warm.python(), "OMP_NUM_THREADS": "1"}
+    places = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": places, "OMP_NUM_THREADS": "1"}
     return subprocess.run([*map(str, words)], env=environment, capture_output=True, text=True)
 
 
@@ -248,7 +249,7 @@ def test_legal_actions_are_those_of_the_trees_of_three_words():
     known = Dictionary()
     for action in ACTIONS:
         known.add_symbol(action)
-    legal, found, open_ones = legal_actions.LegalActions(known), set(), [()]
+    legal, found, open_ones = tree_actions.LegalActions(known), set(), [()]
     while open_ones:
         length = max(map(len, open_ones))
         # shorter rows on the right
@@ -282,7 +283,7 @@ def test_a_search_over_legal_actions_gives_the_trees_of_fairseq_s(monkeypatch):
     pair = generators([random_model], words=len(ACTIONS), beam=3)
     sample = batch([4, 3, 2], words=len(ACTIONS))
     for generator in (pair.stock, pair.ours):
-        legal_actions.keep_legal(generator, known)
+        tree_actions.keep_legal(generator, known)
     stock, ours = decoded(pair.stock, sample), decoded(pair.ours, sample)
     for words, trees_of, expected in zip((4, 3, 2), ours, stock, strict=True):
         tokens = [[known[i] for i in each["tokens"][:-1].tolist()] for each in trees_of]

@@ -17,29 +17,9 @@ import marian  # noqa: E402
 import random_models  # noqa: E402
 import speed  # noqa: E402
 from contenders import build, ours  # noqa: E402
-from ct2 import instructions  # noqa: E402
-from engines import Engine  # noqa: E402
-from harness import BenchError  # noqa: E402
 from text import prepare  # noqa: E402
 
 TOKENS, LINES, WORDS = 8, 8, 400
-LOG = """[info]  - Selected ISA: AVX2
-[info]  - SGEMM backend: DNNL (packed: false)
-[info]  - GEMM_S8 backend: MKL (packed: true, u8s8 preferred: true)
-"""
-
-
-def test_a_rival_that_cannot_run_ends_in_one_sentence(tmp_path):
-    request = {"engine": "bergamot", "config": {}}
-    with pytest.raises(BenchError, match="the process of bergamot ended: .* has no bergamot"):
-        Engine("bergamot", sys.executable, request)
-    with pytest.raises(BenchError, match="cannot be started: No such file"):
-        Engine("bergamot", str(tmp_path / "python"), request)
-
-
-def test_ctranslate2_says_which_instructions_it_uses():
-    assert instructions(LOG, "float32") == "AVX2; products DNNL"
-    assert instructions(LOG, "int8") == "AVX2; products MKL, packed"
 
 
 @pytest.mark.parametrize("beam", [1, 3])

@@ -25,6 +25,7 @@ machine lengthens less than it does the clock.
 """
 
 import argparse
+import os
 import subprocess
 import sys
 import time
@@ -235,7 +236,8 @@ def prepare(args: argparse.Namespace) -> None:
         if args.raw is None:
             raise BenchError("--raw is needed to train the model")
         command = [HERE / "train.sh", "--raw", args.raw, "--out", args.work, "--arch", args.arch]
-        subprocess.run([*map(str, command)], check=True)
+        places = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        subprocess.run([*map(str, command)], check=True, env={**os.environ, "PATH": places})
     if (args.work / "train.src").exists() and not (args.work / "lexicon").exists():
         sides = ["--source", args.work / "train.src", "--target", args.work / "train.tgt"]
         table = [sys.executable, ROOT / "scripts" / "lexical_table.py", *sides]

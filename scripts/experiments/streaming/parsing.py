@@ -6,7 +6,7 @@ with at most N rows a step.
 
 OUT/SET/model is what train.py made; questions and queries are RAW/SET.test.{nl,sql}, trees
 TREES/test.trees. Each set becomes OUT/parsing/SET.json or OUT/trees/test.json, which is not made
-again. Searches for trees go over legal actions only (legal_actions.py), so all hypotheses of a
+again. Searches for trees go over legal actions only (tree_actions.py), so all hypotheses of a
 sentence are equally long, which the table states. Labelled F1 is PYEVALB's (`pip install PYEVALB`),
 of the best hypotheses and, oracle, of each sentence's best tree among its n-best.
 
@@ -32,10 +32,9 @@ from pathlib import Path
 from typing import Any
 
 from fairseq.data import Dictionary
-from legal_actions import keep_legal
 from methods import TIMING, BenchError, Setting, Text, command_line, of_rows, prepare, run_script
 from train import SETS, read_trees
-from tree_actions import Tree, to_tree
+from tree_actions import Tree, keep_legal, to_tree
 
 Brackets = tuple[int, int, int]  # matched, of the parse, of the treebank
 

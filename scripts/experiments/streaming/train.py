@@ -37,7 +37,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
 
 from harness import BenchError  # noqa: E402
 from text import command_line, parallel_lines, run_script  # noqa: E402
-from tree_actions import Tree, read_tree, to_actions  # noqa: E402
+from tree_actions import Tree, TreeError, read_tree, to_actions  # noqa: E402
 
 SPLITS = {"train": "train", "valid": "dev", "test": "test"}  # fairseq's name -> the file's
 ROOT = Path(__file__).resolve().parents[3]
@@ -74,10 +74,12 @@ SETS = {
 
 
 def run(log: Path, *command: object) -> None:
-    """One command, its messages in `log`."""
+    """One command of this Python's environment, its messages in `log`."""
+    places = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    how = {"stderr": subprocess.STDOUT, "env": {**os.environ, "PATH": places}}
     with log.open("w", encoding="utf-8") as messages:
         words = list(map(str, command))
-        if subprocess.run(words, stdout=messages, stderr=subprocess.STDOUT).returncode:
+        if subprocess.run(words, stdout=messages, **how).returncode:
             raise BenchError(f"{words[0]} failed; its messages are in {log}")
 
 
@@ -127,7 +129,10 @@ def read_trees(file: Path) -> list[Tree]:
     except (OSError, UnicodeDecodeError) as error:
         wanted = "--trees wants a folder with {train,dev,test}.trees"
         raise BenchError(f"cannot read {file}: {wanted}") from error
-    return [read_tree(line) for line in lines if line.strip()]
+    try:
+        return [read_tree(line) for line in lines if line.strip()]
+    except TreeError as error:
+        raise BenchError(f"{file}: {error}") from error
 
 
 def write_sides(trees: dict[str, list[Tree]], out: Path, rare: int) -> None:
