@@ -1,13 +1,19 @@
-"""The command: what it says, what it refuses, and how it ends."""
+"""The command: what it says, what it refuses, and how it ends; who is let in, and for how long:
+names, origins, slow clients, many of them."""
 
 import contextlib
 import hashlib
+import http.client
+import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,7 +22,17 @@ import pytest
 import warm
 from forked import forked
 from libretranslatepy import LibreTranslateAPI
-from serving import FLAGS, ROOT, TSV, started, until, v1  # noqa: F401  (a fixture)
+from serving import (  # noqa: F401  (a fixture)
+    FLAGS,
+    JSON,
+    ROOT,
+    TSV,
+    head,
+    raw_socket,
+    started,
+    until,
+    v1,
+)
 from sizes import drawn
 
 from fairseq_ext.serve.__main__ import main
@@ -73,7 +89,7 @@ def children_of(pid: int) -> list[int]:
 
 @drawn(0)  # long
 def test_stopped_workers_hold_neither_health_nor_the_end_of_the_server(started):  # noqa: F811
-    process, url, _ = started("--cpu-workers", "2", "--beam", "1", "--grace", "1", cold=True)
+    process, url, _ = started(*"--cpu-workers 2 --beam 1 --grace 1".split(), cold=True)
     (fork_server,) = children_of(process.pid)
     assert until(lambda: len(children_of(fork_server)) == 2)
     for worker in children_of(fork_server):
@@ -126,7 +142,10 @@ REFUSED_ALONE = {
 }
 
 
-def test_what_cannot_be_is_refused_in_one_sentence(tmp_path):
+def test_what_cannot_be_is_refused_in_one_sentence_before_a_worker_is_started(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("fairseq_ext.serve.__main__.Engine", None)
     (tmp_path / "models" / "de-en").mkdir(parents=True)
     for name, content in (("keys", "secret\n"), ("empty", "# none\n")):
         (tmp_path / name).write_text(content, encoding="utf-8")
@@ -139,15 +158,6 @@ def test_what_cannot_be_is_refused_in_one_sentence(tmp_path):
                 said = done.stderr.splitlines()[-1]
                 expected = f"error: {sentence.format(tmp_path)}"
                 assert done.status == 1 and said.startswith(expected), (arguments, done)
-
-
-def test_a_port_that_is_taken_is_reported_before_a_worker_is_started(monkeypatch, capsys):
-    monkeypatch.setattr(
-        "fairseq_ext.serve.__main__.Engine", lambda **flags: pytest.fail("a worker was started")
-    )
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert main([*NEEDED, "--port", str(taken.getsockname()[1])]) == 1
-    assert "error: cannot listen on 127.0.0.1:" in capsys.readouterr().err
 
 
 @drawn(0)  # long
@@ -168,18 +178,231 @@ def test_a_model_that_cannot_be_loaded_ends_the_server_with_its_sentence():
 
 
 def test_a_key_is_made_with_the_line_for_its_file():
-    command, environment = (
-        [warm.python(), "-m", "fairseq_ext.serve.guard", "me"],
-        {**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    key, line = (text.split()[1:] for text in done.stdout.splitlines())
+    def said(word: str) -> str:
+        command = [warm.python(), "-m", "fairseq_ext.serve.guard", word]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        return subprocess.check_output(command, text=True, env=environment)
+
+    key, line = (text.split()[1:] for text in said("me").splitlines())
     assert line == [hashlib.sha256(key[0].encode()).hexdigest(), "me"] and len(key[0]) > 40
-    requested = subprocess.run(
-        [*command[:-1], "--help"], capture_output=True, text=True, env=environment
+    assert said("--help").startswith("usage: ") and "key:" not in said("--help")
+
+
+# ---- Connections
+
+BODY = {"source": SOURCE}
+
+
+def test_keys_guard_any_name_and_others_are_named_by_a_flag(serving, keys):
+    with serving(allowed_hosts=("mt.example",)) as client:
+        named = {"Host": "mt.example:443", "Origin": "https://mt.example"}
+        assert client.get("/health", headers=named).status_code == 200
+        assert client.get("/health", headers={"Host": "evil.example"}).status_code == 403
+    with serving(api_keys=keys) as client:
+        any_name = {"Host": "any.example", "Origin": "null"}
+        assert client.get("/health", headers=any_name).status_code == 200
+
+
+@pytest.fixture
+def keys(tmp_path) -> str:
+    """A file with a key that no one has."""
+    (tmp_path / "keys").write_text("0" * 64 + "\n", encoding="utf-8")
+    return str(tmp_path / "keys")
+
+
+def test_a_client_that_hangs_up_inside_its_body_is_cancelled_and_no_fault(client, caplog):
+    def counted(status: int) -> float:
+        pattern = rf'requests_total{{.*status="{status}"}} (\S+)'
+        return sum(map(float, re.findall(pattern, client.get("/metrics").text)))
+
+    gone, faults = counted(499), counted(500)
+    for path in ("/v1/translate", "/v1/translate/stream", "/translate"):
+        with raw_socket(client) as sock:
+            sock.sendall(head(path, b"x" * 1000) + b"{")
+            time.sleep(0.05)
+    with raw_socket(client) as sock:
+        sock.sendall(head("/v1/glossaries/x", b"x" * 1000).replace(b"POST", b"PUT") + b"a\t")
+        time.sleep(0.05)
+    assert until(lambda: counted(499) == gone + 4) and counted(500) == faults
+    assert "Traceback" not in caplog.text
+
+
+def test_keys_are_read_before_the_body(serving, keys):
+    with serving(api_keys=keys) as client:
+        for path in ("/v1/translate", "/v1/translate/stream", "/translate"):
+            begin = head(path, b"x" * 1000).replace(b"\r\n\r\n", b"\r\nX-API-Key: wrong\r\n\r\n")
+            with raw_socket(client) as sock:
+                sock.sendall(begin)  # and no body
+                assert sock.recv(1000).startswith(b"HTTP/1.1 403 ")
+
+
+GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+
+
+def rest(sock: socket.socket) -> bytes:
+    """What comes until the server closes the connection."""
+    return b"".join(iter(lambda: sock.recv(1 << 20), b""))
+
+
+def test_slow_clients_get_an_error_and_are_disconnected(serving):
+    with serving(read_timeout=0.3) as client:
+        with raw_socket(client) as sock:
+            sock.sendall(head("/v1/translate", b"x" * 1000) + b"{")
+            answer = rest(sock)
+            assert answer.startswith(b"HTTP/1.1 408 ")
+            assert b"the body has not come within 0.3 seconds" in answer
+        for sent in (b"", GET[:-5]):
+            with raw_socket(client) as sock:
+                sock.sendall(sent)
+                answer = rest(sock)
+                assert answer.startswith(b"HTTP/1.1 408 ")
+                assert b"the request has not come within 0.3 seconds" in answer
+        with raw_socket(client) as sock:  # the second request of a connection, too
+            sock.sendall(GET + b"\r\n")
+            assert sock.recv(1000).startswith(b"HTTP/1.1 200 ")
+            sock.sendall(GET[:8])
+            assert b"HTTP/1.1 408 " in rest(sock)
+
+
+def test_connections_that_send_nothing_make_room(serving):
+    with serving(max_connections=4) as client:
+        held = [raw_socket(client) for _ in range(12)]
+        for sock in held:
+            sock.sendall(GET[:-5])
+        assert v1(client, BODY).json()["text"]
+        # all places are taken by requests whose body is still to come
+        working = [raw_socket(client) for _ in range(4)]
+        for sock in working:
+            sock.sendall(head("/v1/translate", b"x" * 1000) + b"{")
+        time.sleep(0.1)
+        with raw_socket(client) as sock:
+            sock.sendall(GET + b"\r\n")
+            assert sock.recv(1000).startswith(b"HTTP/1.1 503 ")
+        for sock in held + working:
+            sock.close()
+        assert until(lambda: client.get("/health").status_code == 200)
+
+
+def test_a_header_is_not_kept_without_a_limit(client):
+    """Neither that of a first request, nor of one behind another, nor what follows a body in
+    pieces; without a key."""
+    get, chunked = GET, b"Transfer-Encoding: chunked"
+    chunked = head("/v1/translate", b"").replace(b"Content-Length: 0", chunked)
+    line = b"X-Many: " + b"x" * 1000 + b"\r\n"
+    for begin in (get, get + b"\r\n" + get, chunked + b"1\r\n{\r\n0\r\n", get + b"X-Long: "):
+        with raw_socket(client) as sock:
+            sock.sendall(begin)
+            sent = 0
+            with contextlib.suppress(OSError):  # it is closed
+                while sent < 10 << 20:
+                    sock.sendall(line if begin[-2:] == b"\r\n" else line[8:-2])
+                    sent += len(line)
+            assert sent < 10 << 20
+    for end in (b"", b"\r\n"):
+        with raw_socket(client) as sock:
+            sock.sendall(get + line * 70 + end)
+            assert sock.recv(1000).startswith(b"HTTP/1.1 431 ")
+    assert client.get("/health", headers={"X-Some": "x" * 60000}).status_code == 200
+
+
+def test_clients_that_do_not_read_make_room(serving):
+    """Their answers are more than the buffers take."""
+    with serving(max_connections=8, max_body=4 << 20) as client:
+        body = json.dumps({"q": "x" * (3 << 20), "source": "de", "target": "de"}).encode()
+        held = []
+        for _ in range(8):
+            sock = socket.socket()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect((client.base_url.host, client.base_url.port))
+            sock.sendall((head("/translate", body) + body) * 3)
+            held.append(sock)
+        assert until(lambda: answers_health(client), 30)
+        for sock in held:
+            sock.close()
+
+
+def answers_health(client: httpx.Client) -> bool:
+    try:
+        return client.get("/health", timeout=5).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_a_client_that_sends_too_much_at_once_is_closed(client):
+    get = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    size = len(client.get("/openapi.json").content)
+    with raw_socket(client) as sock, contextlib.suppress(OSError):
+        sock.sendall(get * 5000)
+        assert len(rest(sock)) < 5000 * size
+
+
+def test_the_limits_as_they_are_typed(started):  # noqa: F811
+    flags = "--read-timeout 3 --keep-alive 1 --max-connections 2 --allowed-hosts".split()
+    _, url, _ = started(*flags, "mt.example, b.example")
+    host, port = url.removeprefix("http://").split(":")
+    unfinished, idle, third = (
+        socket.create_connection((host, int(port)), timeout=60) for _ in range(3)
     )
-    assert (
-        requested.returncode == 0
-        and requested.stdout.startswith("usage: ")
-        and "key:" not in requested.stdout
+    assert unfinished.recv(1000) == b"", (
+        "the third connection takes the place of the one that has waited longest"
     )
+    begun = time.monotonic()
+    idle.sendall(GET + b"\r\n")
+    assert idle.recv(1000).startswith(b"HTTP/1.1 200 ")
+    third.sendall(b"GET /health HTTP/1.1\r\n")
+    assert third.recv(1000).startswith(b"HTTP/1.1 408 ")
+    while idle.recv(1000):
+        pass
+    assert 0.9 < time.monotonic() - begun < 30
+    statuses = [
+        httpx.get(f"{url}/health", headers={"Host": name}).status_code
+        for name in ("mt.example", "b.example", "evil.example")
+    ]
+    assert statuses == [200, 200, 403]
+
+
+def test_few_open_files_are_enough_and_no_request_is_lost_at_the_end(
+    started,  # noqa: F811
+    monkeypatch,
+):
+    """300 unfinished headers lock no one out; at SIGTERM every request on a connection that
+    is kept gets an answer."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, files[1]))
+    try:
+        process, url, _ = started()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, files)
+    host, port = url.removeprefix("http://").split(":")
+    held = [socket.create_connection((host, int(port))) for _ in range(300)]
+    for sock in held:
+        sock.sendall(b"POST /v1/translate HTTP/1.1\r\nHost: local")
+    assert httpx.post(f"{url}/v1/translate", json=BODY, timeout=60).json()["text"]
+    for sock in held:
+        sock.close()
+    statuses: list[int] = []
+    failures: list[Exception] = []
+
+    def query() -> None:
+        connection = http.client.HTTPConnection(host, int(port), timeout=60)
+        try:
+            closes = False
+            while not closes:
+                connection.request("POST", "/v1/translate", b'{"source": "Ja."}', JSON)
+                response = connection.getresponse()
+                closes = response.getheader("Connection") == "close"
+                response.read()
+                statuses.append(response.status)
+                time.sleep(0.05)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=query) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    assert until(lambda: len(statuses) > 100 or failures)
+    process.send_signal(signal.SIGTERM)
+    for thread in threads:
+        thread.join(60)
+    assert not failures and set(statuses) <= {200, 503}, (failures, set(statuses))
+    assert process.wait(60) == 0

@@ -1,8 +1,18 @@
 """Wrong requests, clients that hang up or read slowly, full queues, workers that die: one clear
-answer to every accepted request."""
+answer to every accepted request, and one sentence to every refused one, with a status that says
+whose fault it is.
+
+refusals.jsonl has a line a request, also such as a form or a page of another site could send: `to`,
+`json` or `body` (as Latin-1), `headers`, `status`, and what the sentence `says`: its beginning, all
+of it ("$" behind it), or a part ("…" before it).
+"""
 
 import asyncio
 import contextlib
+import gc
+import hashlib
+import hmac
+import http.client
 import json
 import os
 import signal
@@ -53,8 +63,6 @@ def test_a_line_of_a_megabyte_is_cut_ends_at_the_deadline_and_costs_no_other_any
 
 
 def test_keys(serving, tmp_path, lines):
-    import hashlib
-
     file = tmp_path / "keys"
     first, second = (hashlib.sha256(key).hexdigest() for key in (b"right", b"other"))
     file.write_text(f"# ours\n{first} me\n{second.upper()}\n", encoding="utf-8")
@@ -67,10 +75,8 @@ def test_keys(serving, tmp_path, lines):
             403,
             "this server does not kn",
         ),
-        *(
-            ("POST", f"/v1/translate{more}", {}, 401, "this server asks")
-            for more in ("", "/stream")
-        ),
+        ("POST", "/v1/translate", {}, 401, "this server asks"),
+        ("POST", "/v1/translate/stream", {}, 401, "this server asks"),
         *(("GET", path, {}, 401, "") for path in ("/metrics", "/v1/glossaries", "/v1/model")),
         *((way, "/v1/glossaries/x", TSV, 401, "") for way in ("GET", "PUT", "DELETE")),
         *(("GET", path, {}, 200, "") for path in ("/health", "/ready", "/", "/docs", "/languages")),
@@ -97,8 +103,6 @@ def test_keys(serving, tmp_path, lines):
 
 def test_every_known_hash_is_compared(monkeypatch, tmp_path):
     """The time does not say which key was nearest."""
-    import hmac
-
     file = tmp_path / "keys"
     file.write_text("".join(f"{i:064x}\n" for i in range(5)), encoding="utf-8")
     compared = []
@@ -112,10 +116,8 @@ def test_the_deadline_frees_the_rows(serving, engine, lines):
         assert response.status_code == 504 and response.json()["error"].startswith(
             "the translation took more than 0.01 seconds"
         )
-        with client.stream(
-            "POST", "/v1/translate/stream", json={"source": " ".join(lines[:6])}
-        ) as stream:
-            assert "event: error" in stream.read().decode()
+        stream = client.post("/v1/translate/stream", json={"source": " ".join(lines[:6])})
+        assert "event: error" in stream.text
     assert nothing_pending(engine)
 
 
@@ -129,26 +131,20 @@ def test_a_file_ends_with_its_client_and_where_nothing_is_done_for_a_deadline(
     with serving(max_body=4 << 20) as client:
         request = client.build_request("POST", "/translate_file", **file)
         host = f"{client.base_url.host}:{client.base_url.port}"
-        headers = "".join(
-            f"{name}: {value}\r\n" for name, value in request.headers.items() if name != "host"
-        )
+        body, kind = request.read(), request.headers["content-type"]
         with raw_socket(client) as raw:
-            raw.sendall(
-                f"POST /translate_file HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n".encode()
-                + request.read()
-            )
+            raw.sendall(head("/translate_file", body, host, kind) + body)
             assert until(lambda: engine.pending > 0)
         assert nothing_pending(engine)
     with serving(deadline=0.5) as client:
-        monkeypatch.setattr(engine, "submit", lambda source, **request: Future())
+        monkeypatch.setattr(engine, "send", lambda request, on_partial: Future())
         response = client.post("/translate_file", **file)
-        assert (
-            response.status_code == 504 and "took more than 0.5 seconds" in response.json()["error"]
-        )
+        assert response.status_code == 504
+        assert "took more than 0.5 seconds" in response.json()["error"]
         monkeypatch.undo()
         answers = iter([engine.submit(each).result() for each in lines[:6]])
 
-        def steady(source: str, **request) -> Future:
+        def steady(request, on_partial) -> Future:
             """A sentence every 0.2 seconds."""
             future, answer = Future(), next(answers)
             timers.append(threading.Timer(0.2 * (1 + len(timers)), future.set_result, [answer]))
@@ -156,22 +152,25 @@ def test_a_file_ends_with_its_client_and_where_nothing_is_done_for_a_deadline(
             return future
 
         timers: list[threading.Timer] = []
-        monkeypatch.setattr(engine, "submit", steady)
-        response = client.post(
-            "/translate_file",
-            **file | {"files": {"file": ("a.txt", "\n".join(lines[:6]).encode())}},
-        )
+        monkeypatch.setattr(engine, "send", steady)
+        file["files"] = {"file": ("a.txt", "\n".join(lines[:6]).encode())}
+        response = client.post("/translate_file", **file)
         assert response.status_code == 200 and len(timers) == 6, "something was done all the time"
 
 
 @pytest.mark.parametrize("end", ["", "/stream"])
-def test_a_client_that_hangs_up_is_cancelled(client, engine, lines, end):
+def test_a_client_that_hangs_up_is_cancelled_and_leaves_nothing_in_the_log(
+    client, engine, lines, end, caplog
+):
     record = {"source": " ".join(lines[:8]), "prefix": "The patient"}
     body = json.dumps(record if end else [record] * 60).encode()
     with raw_socket(client) as raw:
         raw.sendall(head("/v1/translate" + end, body) + body)
         assert raw.recv(1 << 12) if end else until(lambda: engine.pending > 0)  # it has begun
     assert nothing_pending(engine)
+    time.sleep(0.1)
+    gc.collect()  # says of an error that no one has read
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(
@@ -188,9 +187,7 @@ def test_a_client_that_has_gone_while_the_model_was_loaded_costs_no_work(
 ):
     """A server that waits for its model, and hears then that no one waits for it."""
     submitted, (begun, loaded) = [], (threading.Event(), threading.Event())
-    monkeypatch.setattr(
-        engine, "submit", lambda *a, **b: submitted.append(Future()) or submitted[-1]
-    )
+    monkeypatch.setattr(engine, "send", lambda *given: submitted.append(Future()) or submitted[-1])
     server = Server(Models(engine), settings)
     using = server.models.using
 
@@ -247,18 +244,10 @@ def test_a_client_that_reads_slowly_holds_up_no_one(client, engine, lines):
         assert v1(client, {"source": SOURCE}).json()["text"]
         assert nothing_pending(engine)
         raw.settimeout(60)
-        answer = b""
-        while b"\r\n\r\n" not in answer:
-            answer += raw.recv(512)
-        length = next(
-            int(line.split()[1])
-            for line in answer.split(b"\r\n")
-            if line.lower().startswith(b"content-length")
-        )
-        answer = answer.partition(b"\r\n\r\n")[2]
-        while len(answer) < length:
-            answer += raw.recv(1 << 16)
-        assert len(json.loads(answer)) == len(lines) * 5
+        answer = http.client.HTTPResponse(raw)
+        answer.begin()
+        found = b"".join(iter(lambda: answer.read(1 << 16), b""))
+        assert len(json.loads(found)) == len(lines) * 5
 
 
 def test_a_full_queue_is_reported_and_what_was_accepted_is_answered(client, engine, lines):
@@ -272,10 +261,8 @@ def test_a_full_queue_is_reported_and_what_was_accepted_is_answered(client, engi
             done.append(response.status_code)
         if response.status_code == 429:
             assert int(response.headers["retry-after"]) >= 1
-            assert (
-                "requests are waiting, which is all that the queue takes"
-                in response.json()["error"]
-            )
+            said = "requests are waiting, which is all that the queue takes"
+            assert said in response.json()["error"]
         else:
             assert response.status_code == 200 and all(each["text"] for each in response.json())
 
@@ -311,16 +298,60 @@ def test_a_request_that_kills_its_worker_is_answered_with_the_error(client, line
     parts = (" ".join(line.split()[:n]) for line in lines for n in range(1, 6))
     deadly = next(part for part in parts if len(pieces.encode(part)) + 1 == 4)
     with ThreadPoolExecutor(3) as pool:
-        before, found, behind = pool.map(
-            lambda text: v1(client, {"source": text}),
-            (lines[0], deadly, lines[1]),
-        )
+        texts = (lines[0], deadly, lines[1])
+        before, found, behind = pool.map(lambda text: v1(client, {"source": text}), texts)
     assert before.json()["text"] and behind.json()["text"]
-    assert (found.status_code, found.json()) == (
-        500,
-        {"error": "the sentence could not be translated: two worker processes died over it"},
-    )
+    said = "the sentence could not be translated: two worker processes died over it"
+    assert (found.status_code, found.json()) == (500, {"error": said})
 
 
 def nothing_pending(engine) -> bool:
     return until(lambda: engine.pending == 0)
+
+
+# ---- Refusals
+
+TERMS = {"source_lang": "de", "target_lang": "en", "entries": "a\tb", "entries_format": "tsv"}
+ROWS = [json.loads(line) for line in Path(__file__).with_name("refusals.jsonl").open()]
+DEEP, DEEPL = "the body has lists and objects nested more than 100 deep", "POST /v2/glossaries"
+LARGE = (
+    ("POST /v1/translate", [[]] * 2, 400, DEEP + ": make it flat"),
+    ("POST /v1/translate", {"source": "a", "id": []}, 400, DEEP),
+    ("POST /v1/translate", [{"source": "a"}] * 301, 400, "the request has 301 records and the"),
+    ("POST /v1/translate", {"source": "wort " * 5000, "prefix": "a"}, 400, "the source has"),
+    ("POST /v1/translate", {"source": "x" * 65536}, 413, "the body has more than 65536 bytes"),
+    ("POST /v2/translate", {"text": ["a"] * 301, "target_lang": "EN"}, 400, "301 texts are more"),
+    ("POST /v2/translate", {"text": "a" * 65536}, 413, "the body has more than 65536 bytes"),
+    (DEEPL, {"name": "n" * 1025, **TERMS}, 400, "…has 1025 bytes and may have 1024"),
+    (DEEPL, {"name": "n", **TERMS, "entries": "a\t" + "b" * 1025}, 400, "…a term of 1025 bytes"),
+)
+ROWS += [dict(zip(("to", "json", "status", "says"), row, strict=True)) for row in LARGE]
+
+
+@pytest.fixture(scope="module")
+def glossary(client):
+    """The identifier of a glossary that no refused request changes; none is made."""
+    made = client.post("/v2/glossaries", json={"name": "kept", **TERMS}).json()
+    yield made["glossary_id"]
+    assert client.get("/v3/glossaries/" + made["glossary_id"]).json()["name"] == "kept"
+    assert client.get("/v2/glossaries").json() == {"glossaries": [made]}
+    assert client.get(f"/v2/glossaries/{made['glossary_id']}/entries").text == "a\tb"
+    assert client.get("/v1/glossaries").json() == {"glossaries": []}
+    client.delete("/v2/glossaries/" + made["glossary_id"], headers={"X-Requested-With": "x"})
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['to']} {row.get('says', '')}"[:60])
+def test_a_refusal_is_one_sentence(client, glossary, row):
+    method, path = row["to"].replace("GLOSSARY", glossary).split()
+    content = json.dumps(row["json"]) if "json" in row else row.get("body", "")
+    if row.get("says", "").startswith(DEEP):
+        content = content.replace("[]", "[" * 970 + "]" * 970)
+    given = content.encode("utf-8" if "json" in row else "latin-1")
+    answer = client.request(method, path, content=given, headers=JSON | row.get("headers", {}))
+    assert answer.status_code == row["status"], answer.text
+    if answer.is_error:
+        [(field, said)], says = answer.json().items(), row.get("says", "")
+        assert field == ("message" if path.startswith(("/v2", "/v3")) else "error")
+        assert "\n" not in said and "pydantic" not in said and "Traceback" not in said
+        assert said.startswith(says.rstrip("$")) or (says[:1] == "…" and says[1:] in said), said
+        assert said == says[:-1] or says[-1:] != "$", said
