@@ -20,10 +20,9 @@ from fairseq_ext.kernels.library import library
 from fairseq_ext.search.compiled import CompiledSearch
 from fairseq_ext.search.constraints.glossary import places_terms
 from fairseq_ext.search.constraints.lines import text_constraints
-from fairseq_ext.search.interpreted import LoopSearch
 from fairseq_ext.search.report import Report, Translation
 from fairseq_ext.search.request import GlossaryFile, Request
-from fairseq_ext.search.scheduler import Entry, Searchers
+from fairseq_ext.search.scheduler import Entry
 from fairseq_ext.search.strategies.stop.early import LengthRetry
 
 FLAGS = demo_model.FLAGS | dict(beam=5)
@@ -96,15 +95,9 @@ def same_as_alone(translator: Translator, each: Request, answer: Report) -> None
 def test_terms_stand_where_they_do_offline(flags, tmp_path):
     """The glossary of a request against --glossary, next to other phrases, as
     requests come together."""
-    terms = (
-        ("der", "moonlight"),
-        ("Haus", "edifice"),
-        ("ein", "some|any"),
-        ("nicht", "moonlights"),
-    )
-    (tmp_path / "terms.tsv").write_text(
-        "".join(f"{source}\t{target}\n" for source, target in terms)
-    )
+    table = "der\tmoonlight\nHaus\tedifice\nein\tsome|any\nnicht\tmoonlights\n"
+    terms = tuple(tuple(line.split("\t")) for line in table.splitlines())
+    (tmp_path / "terms.tsv").write_text(table)
     offline = Translator(**FLAGS, **flags, glossary=str(tmp_path / "terms.tsv"))
     decoding = load({**FLAGS, **flags, "stream_width": 6})
     draw, lines = random.Random(5), LINES[: len(part_of(len(LINES), 16))]
@@ -127,13 +120,7 @@ def random_job(draw: random.Random) -> Request:
     if draw.random() < 0.2:
         fields["any_of"] = [draw.sample(WORDS, 2)]
     if draw.random() < 0.2:
-        taken = {
-            word
-            for word in [
-                *fields.get("constraints", []),
-                *(w for some in fields.get("any_of", []) for w in some),
-            ]
-        }
+        taken = {*fields.get("constraints", []), *sum(fields.get("any_of", []), [])}
         fields["avoid"] = [draw.choice([word for word in WORDS if word not in taken])]
     if draw.random() < 0.2:
         fields["prefix"] = "My"
@@ -233,60 +220,11 @@ def test_phrases_of_live_requests_outlast_others_that_leave_and_start(translator
 def test_requests_next_to_others_get_their_own_answers_under_other_flags(flags):
     decoding, translator = load({**FLAGS, **flags}), Translator(**FLAGS | flags)
     jobs = [*map(job, LINES[:8]), job(LINES[0], nbest=1), job(LINES[1], streams=True)]
-    jobs += [
-        job(LINES[i], nbest=1 + i % decoding.generator.setup.k, **fields)
-        for i, fields in enumerate(PHRASES)
-    ]
-    if flags.get("beam") != 1:
-        jobs += [
-            job(LINES[0], constraints=["very"]),
-            job(LINES[1], avoid=["very"]),
-            job(LINES[2], prefix="My"),
-        ]
+    more = [*PHRASES, *[{"avoid": ["very"]}, {"prefix": "My"}] * (flags.get("beam") != 1)]
+    most = decoding.generator.setup.k
+    jobs += [job(LINES[i], nbest=1 + i % most, **fields) for i, fields in enumerate(more)]
     for each, answer in zip(jobs, answers(decoding, jobs), strict=True):
         same_as_alone(translator, each, answer)
-
-
-@pytest.mark.skipif(library() is None, reason="there is no compiled library")
-def test_requests_with_phrases_get_the_answers_of_the_loop_to_the_last_bit_as_they_come_and_go():
-    decoding = load({**FLAGS, "stream_width": 6})
-    draw = random.Random(7)
-    jobs = [
-        job(
-            draw.choice(LINES),
-            i % 3 == 0,
-            draw.choice([None, 1, 3]),
-            constraints=draw.sample(WORDS, 1 + i % 3),
-        )
-        for i in range(24)
-    ]
-    gone = {number: draw.randint(1, 12) for number in range(0, 24, 4)}  # after how many steps
-
-    def found(seed: int) -> dict:
-        arrive, out, steps = random.Random(seed), {}, dict(gone)
-        waiting = list(enumerate(jobs))
-        while waiting or decoding.busy:
-            if waiting and arrive.random() < 0.4:
-                decoding.add(*waiting.pop(0))
-            decoding.work()
-            for number in [number for number in steps if number < 24 - len(waiting)]:
-                steps[number] -= 1
-                if steps[number] == 0:
-                    decoding.cancel(number)
-            out |= {number: what for number, what in decoding.events if isinstance(what, Report)}
-            decoding.events = []
-        return {
-            number: (answer.hypotheses, answer.constraints)
-            for number, answer in out.items()
-            if number not in gone
-        }
-
-    in_compiled = found(1)
-    compiled, loop = decoding.search.searchers
-    assert isinstance(compiled, CompiledSearch) and isinstance(loop, LoopSearch)
-    decoding.search = Searchers([loop])
-    in_loop = found(2)
-    assert len(in_loop) == 18 and in_compiled == in_loop
 
 
 @pytest.mark.skipif(library() is None, reason="there is no compiled library")

@@ -15,7 +15,6 @@ from test_decoding import FLAGS, LINES
 from test_translator_types import values
 
 from fairseq_ext import Engine, Translator, UsageError
-from fairseq_ext.engine.jobs import Partial
 from fairseq_ext.engine.tickets import Busy, Closed, WorkerDied
 from fairseq_ext.search.report import Report
 
@@ -101,17 +100,19 @@ def test_threads_get_what_the_translator_gives(engine, translator, sources):
     assert engine.pending == 0
 
 
-def test_a_stream_grows_to_the_answer(engine, translator, sources):
-    *parts, answer = engine.stream(sources[0])
-    assert isinstance(answer, Report) and answer.text == texts(translator, sources[:1])[0]
-    assert all(isinstance(part, Partial) for part in parts)
-    assert [part.tokens for part in parts] == sorted({part.tokens for part in parts})
-
-
-def is_answered_next_to(
-    engine, translator, sources: list[str], bad: str, error: type[Exception], says: str
-) -> None:
-    """A request among others has an error, and the others have their answers."""
+@pytest.mark.parametrize(
+    ("tokens", "error", "says", "deaths"),
+    [
+        (4, WorkerDied, "two worker processes died over it", 2),
+        (5, RuntimeError, "LookupError: no room for this one", 0),
+    ],
+    ids=["it kills its worker twice", "its step fails"],
+)
+def test_a_request_among_others_has_an_error_and_these_have_their_answers(
+    engine, translator, sources, tokens, error, says, deaths
+):
+    """The others of a step that fails run again, each alone."""
+    sources, before, bad = sources[:8], engine.restarts, of_tokens(translator, tokens)
     half = len(sources) // 2
     good = [engine.submit(line) for line in sources[:half]]
     wrong = engine.submit(bad)
@@ -119,26 +120,7 @@ def is_answered_next_to(
     with pytest.raises(error, match=says):
         wrong.result(PATIENCE)
     assert [future.result(PATIENCE).text for future in good] == texts(translator, sources)
-
-
-def test_a_request_that_kills_its_worker_twice_has_an_error_and_others_an_answer(
-    engine, translator, sources
-):
-    before, bad = engine.restarts, of_tokens(translator, 4)
-    is_answered_next_to(
-        engine, translator, sources[:8], bad, WorkerDied, "two worker processes died over it"
-    )
-    assert engine.restarts == before + 2
-    assert engine.pending == 0
-
-
-def test_a_step_that_fails_is_the_fault_of_one_request(engine, translator, sources):
-    """The others of the step run again, each alone; no worker dies."""
-    before, bad = engine.restarts, of_tokens(translator, 5)
-    is_answered_next_to(
-        engine, translator, sources[:6], bad, RuntimeError, "LookupError: no room for this one"
-    )
-    assert engine.restarts == before
+    assert engine.restarts == before + deaths and engine.pending == 0
 
 
 def test_cancelled_requests_make_room(engine, sources):
@@ -174,6 +156,8 @@ def test_parallel_decoding_streams_what_is_verified_while_it_runs(warm_processes
         engine.wait(PATIENCE)
         *parts, answer = engine.stream(source)
         assert len(parts) > 3 and all(answer.text.startswith(part.text) for part in parts)
+        counts = [part.tokens for part in parts]
+        assert counts == sorted({*counts}) and isinstance(answer, Report)
         running, behind = engine.submit(source), engine.submit(sources[0])
         running.cancel()
         assert (
@@ -182,26 +166,14 @@ def test_parallel_decoding_streams_what_is_verified_while_it_runs(warm_processes
         )
 
 
-def test_counts(engine, sources):
-    before = engine.work()
-    engine.submit(sources[0]).result(PATIENCE)
-    time.sleep(0.5)
-    after = engine.work()
-    assert after.sentences == before.sentences + 1
-    assert all(getattr(after, name) > getattr(before, name) for name in ("steps", "rows", "tokens"))
-
-
 def test_what_cannot_be_loaded_is_reported_to_all(warm_processes):
     with pytest.raises(UsageError, match="^nbest is <function .*: give text or a path, a number"):
         Engine(**FLAGS, nbest=lambda: 1)  # type: ignore[arg-type]
     with Engine(**(FLAGS | {"path": FLAGS["path"] + ".none"}), cpu_workers=8) as engine:
         waiting = engine.submit("Ja.")
-        with pytest.raises(UsageError, match="none"):
-            engine.wait(PATIENCE)
-        with pytest.raises(UsageError, match="none"):
-            waiting.result(PATIENCE)
-        with pytest.raises(UsageError, match="none"):
-            engine.submit("Ja.")
+        for call in (engine.wait, waiting.result, lambda _: engine.submit("Ja.")):
+            with pytest.raises(UsageError, match="none"):
+                call(PATIENCE)
         children = Path(f"/proc/self/task/{engine.loop.native_id}/children")
         until(lambda: not children.read_text().split())
 
