@@ -1,13 +1,20 @@
-"""Corpus runs without Ray: what is written, what a second run does.
+"""Corpus runs without Ray: what is written, what a second run does; the command line: its words,
+its refusals, its last line and its status.
 
 test_corpus_ray.py has the processes.
 """
 
+import gzip
+import hashlib
 import json
+import sys
 import tracemalloc
 from dataclasses import replace
 
+import pyarrow
+import pyarrow.parquet
 import pytest
+import ray
 from corpus_jobs import (
     DEMO,
     FLAGS,
@@ -25,10 +32,13 @@ from corpus_jobs import (
 from sizes import part_of
 
 from fairseq_ext import UsageError
-from fairseq_ext.corpus import run, shards
+from fairseq_ext.core.files import with_digest
+from fairseq_ext.corpus import output, run, shards
+from fairseq_ext.corpus.__main__ import job_of, main
 from fairseq_ext.corpus.output import OutputFolder
 from fairseq_ext.corpus.run import translate
 from fairseq_ext.corpus.worker import CorpusWorker
+from fairseq_ext.plugin.loading.settings import as_keywords
 
 
 @pytest.fixture
@@ -39,11 +49,8 @@ def echo(monkeypatch):
 
 
 def test_a_note_of_the_workers_is_reported_once(tmp_path, echo, caplog):
-    done = run.Run(
-        job(text_shards(tmp_path), tmp_path / "out"),
-        OutputFolder(str(tmp_path / "out"), ".jsonl"),
-        [],
-    )
+    out = tmp_path / "out"
+    done = run.Run(job(text_shards(tmp_path), out), OutputFolder(str(out), ".jsonl"), [])
     for _ in range(2):
         done.manifest.path.parent.mkdir(exist_ok=True)
         done.sign({"signature": "a", "warnings": ("units are decoded batch by batch",)})
@@ -51,33 +58,17 @@ def test_a_note_of_the_workers_is_reported_once(tmp_path, echo, caplog):
 
 
 def test_one_output_shard_for_each_input_in_order(tmp_path, echo):
-    done = translate(
-        job(text_shards(tmp_path), tmp_path / "out", stats_file=str(tmp_path / "stats.json"))
-    )
-    assert finals(tmp_path / "out").keys() == {
-        "in0.jsonl",
-        "in1.jsonl",
-        "in2.jsonl",
-        "errors.jsonl",
-    }
-    assert [r["hypotheses"][0] for r in records(tmp_path / "out/in0.jsonl")] == [
-        f"0: {n}" for n in range(25)
-    ]
-    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
-    assert manifest["shards"]["in0"]["lines"] == 25 and manifest["totals"]["sentences"] == 32
-    import hashlib
-
-    assert (
-        manifest["shards"]["in0"]["sha256"]
-        == hashlib.sha256((tmp_path / "out/in0.jsonl").read_bytes()).hexdigest()
-    )
-    assert json.loads((tmp_path / "stats.json").read_text())["sentences"] == 32
-    assert (done.shards_done, done.errors, done.sentences, parts(tmp_path / "out")) == (
-        3,
-        0,
-        32,
-        [],
-    )
+    out, stats = tmp_path / "out", tmp_path / "stats.json"
+    done = translate(job(text_shards(tmp_path), out, stats_file=str(stats)))
+    assert finals(out).keys() == {"in0.jsonl", "in1.jsonl", "in2.jsonl", "errors.jsonl"}
+    found = [r["hypotheses"][0] for r in records(out / "in0.jsonl")]
+    assert found == [f"0: {n}" for n in range(25)]
+    manifest = json.loads((out / "manifest.json").read_text())
+    first = manifest["shards"]["in0"]
+    assert first["lines"] == 25 and manifest["totals"]["sentences"] == 32
+    assert first["sha256"] == hashlib.sha256((out / "in0.jsonl").read_bytes()).hexdigest()
+    assert json.loads(stats.read_text())["sentences"] == 32
+    assert (done.shards_done, done.errors, done.sentences, parts(out)) == (3, 0, 32, [])
 
 
 def test_the_same_again_does_nothing_and_something_else_is_refused(tmp_path, echo):
@@ -85,12 +76,8 @@ def test_the_same_again_does_nothing_and_something_else_is_refused(tmp_path, ech
     translate(job(inputs, out))
     before, calls = finals(out), echo.calls
     again = translate(job(inputs, out, unit=3, workers=7))  # neither changes what is translated
-    assert (echo.calls, finals(out), again.sentences_before, again.sentences) == (
-        calls,
-        before,
-        32,
-        0,
-    )
+    assert (echo.calls, finals(out)) == (calls, before)
+    assert (again.sentences_before, again.sentences) == (32, 0)
     for change, said in [
         ({"flags": {"beam": "3"}}, r"--beam \(2 there, 3 now\)"),
         ({"flags": {"lenpen": "2"}}, r"--lenpen \(not given there, 2 now\)"),
@@ -235,11 +222,8 @@ def test_a_full_disk_is_one_sentence_and_the_next_run_goes_on(tmp_path, echo):
     for limit, kept in ((300, 0), (4000, 30)):
         with largest_file(limit), pytest.raises(UsageError, match=said):
             translate(job(inputs, out))
-        assert (
-            len(parts(out)) >= kept
-            and not list(out.rglob("*.part"))
-            and "in0.jsonl" not in finals(out)
-        )
+        assert len(parts(out)) >= kept and not list(out.rglob("*.part"))
+        assert "in0.jsonl" not in finals(out)
     calls = echo.calls
     translate(job(inputs, out))
     assert finals(out) == finals(tmp_path / "undisturbed")
@@ -248,8 +232,6 @@ def test_a_full_disk_is_one_sentence_and_the_next_run_goes_on(tmp_path, echo):
 
 def test_a_run_that_breaks_off_anywhere_is_completed(tmp_path, echo, monkeypatch):
     """Every write in turn is the last one that the first run makes."""
-    from fairseq_ext.corpus import output
-
     inputs = text_shards(tmp_path, (25, 0, 7))
     translate(job(inputs, tmp_path / "undisturbed"))
     whole = output.replace
@@ -263,19 +245,17 @@ def test_a_run_that_breaks_off_anywhere_is_completed(tmp_path, echo, monkeypatch
                 raise KeyboardInterrupt
             whole(path, chunks)
 
-        for module in ("output", "job"):
-            monkeypatch.setattr(f"fairseq_ext.corpus.{module}.replace", replace)
-        with pytest.raises(KeyboardInterrupt):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            for module in ("output", "job"):
+                patch.setattr(f"fairseq_ext.corpus.{module}.replace", replace)
             translate(job(inputs, out))
-        for module in ("output", "job"):
-            monkeypatch.setattr(f"fairseq_ext.corpus.{module}.replace", whole)
         translate(job(inputs, out))
-        assert finals(out) == finals(tmp_path / "undisturbed")
-        shown = [
-            json.loads((folder / "manifest.json").read_text())
+        ours, expected = (
+            (finals(folder), json.loads((folder / "manifest.json").read_text()))
             for folder in (out, tmp_path / "undisturbed")
-        ]
-        assert shown[0]["shards"] == shown[1]["shards"] and shown[0]["totals"] == shown[1]["totals"]
+        )
+        assert ours[0] == expected[0]
+        assert all(ours[1][name] == expected[1][name] for name in ("shards", "totals"))
 
 
 def test_a_command_that_was_wrong_binds_no_later_one(tmp_path, echo):
@@ -322,3 +302,144 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path, echo, monkeypatch):
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.2 * peaks[0]
+
+
+# ---- The command line
+
+
+@pytest.mark.parametrize("flag", ["path", "data"])
+def test_a_missing_model_is_found_before_ray_starts(tmp_path, monkeypatch, flag):
+    monkeypatch.setattr(ray, "init", lambda **flags: pytest.fail("Ray was started"))
+    given = job([write_text(tmp_path / "a.txt", ["eins"])], tmp_path / "out")
+    setattr(given, flag, str(tmp_path / "absent"))
+    with pytest.raises(UsageError, match=f"--{flag} .*absent"):
+        translate(given)
+
+
+def test_a_missing_ray_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "fairseq_ext.corpus.scheduler", raising=False)
+    given = job([write_text(tmp_path / "a.txt", ["eins"])], tmp_path / "out")
+    with pytest.raises(UsageError, match=r"needs Ray .*: pip install 'fairseq_ext\[cluster\]'"):
+        translate(given)
+
+
+def test_unknown_flags_are_as_keywords():
+    words = "--beam 5 --cpu --lenpen=-0.5 --user-paths a b --unkpen -1".split()
+    expected = {"beam": "5", "cpu": True, "lenpen": "-0.5", "unkpen": "-1"}
+    assert as_keywords(words) == expected | {"user_paths": ["a", "b"]}
+    with pytest.raises(UsageError, match="belongs to no flag"):
+        as_keywords(["5"])
+    made = job_of(
+        (
+            "translate --path m --data d --input a b --output o -s de -t en --beam 4 "
+            "--glossary g --unit 7"
+        ).split()
+    )
+    assert (made.input, made.unit) == (["a", "b"], 7)
+    assert made.flags == {"beam": "4", "glossary": "g", "source_lang": "de", "target_lang": "en"}
+
+
+def words_of(tmp_path, path, *more) -> list[str]:
+    given = ["--input", str(path), "--output", str(tmp_path / "out")]
+    return [*"translate --path m --data d --cpu".split(), *given, *more]
+
+
+@pytest.mark.parametrize(
+    "content, code, last",
+    [(b"x\n", 0, "1 sentence, no errors"), (b"\xff\n", 3, "1 entry in errors.jsonl")],
+)
+def test_exit_code_and_last_line_say_of_errors(tmp_path, echo, capsys, content, code, last):
+    (tmp_path / "a.txt").write_bytes(content)
+    words = words_of(tmp_path, tmp_path / "a.txt")
+    assert main(words) == code
+    assert last in capsys.readouterr().out.splitlines()[-1]
+    assert main([*words, "--beam", "3"]) == 1
+    assert "--beam (not given there, 3 now)" in capsys.readouterr().err
+
+
+# one line that has the key is enough: what the others lack is reported line by line
+PACKED = gzip.compress(b'Haus\n\xff\n{"german": "eins", "id": 7}\n{"english": "one"}\n')
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "expected"),
+    [
+        ("a.parquet", ("column", "its columns are german, id"), [["EINS"]]),
+        (
+            "a.jsonl.gz",
+            ("key", "the keys of its first lines are german, id, english"),
+            [[], [], ["EINS"], []],
+        ),
+    ],
+)
+def test_a_file_without_the_column_or_key_is_refused_with_those_it_has_and_the_folder_stays_free(
+    tmp_path, echo, capsys, name, said, expected
+):
+    path = tmp_path / name
+    path.write_bytes(PACKED)
+    if name.endswith("parquet"):
+        pyarrow.parquet.write_table(pyarrow.table({"german": ["eins"], "id": [7]}), path)
+    assert main(words_of(tmp_path, path)) == 1
+    lacks = f'{path} has no {said[0]} "source" or "text": name one with --source-field; {said[1]}'
+    assert capsys.readouterr().err == f"error: {lacks}\n"
+    assert (
+        main(words_of(tmp_path, path, "--source-field", "deutsch")) == 1
+        and not (tmp_path / "out").exists()
+    )
+    status = 3 if [] in expected else 0
+    assert main(words_of(tmp_path, path, "--source-field", "german")) == status
+    found = records(tmp_path / "out/a.jsonl")
+    assert [record["hypotheses"] for record in found] == expected
+    assert found[expected.index(["EINS"])]["id"] == 7
+
+
+def test_overwrite_frees_a_folder_for_another_command(tmp_path, echo, capsys):
+    """A key without text makes every line of a JSONL file an error; what is not ours stays."""
+    (tmp_path / "a.jsonl").write_text('{"text": 1, "german": "eins"}\n')
+    assert main(words_of(tmp_path, tmp_path / "a.jsonl")) == 3
+    (tmp_path / "out/notes.txt").write_text("mine")
+    right = words_of(tmp_path, tmp_path / "a.jsonl", "--source-field", "german")
+    assert main(right) == 1 and "--overwrite" in capsys.readouterr().err
+    assert main([*right, "--overwrite"]) == 0
+    assert finals(tmp_path / "out").keys() == {"a.jsonl", "errors.jsonl", "notes.txt"}
+    assert (
+        records(tmp_path / "out/a.jsonl")[0]["hypotheses"] == ["EINS"]
+        and records(tmp_path / "out/errors.jsonl") == []
+    )
+    (tmp_path / "out/manifest.json").write_text("{")
+    assert main(right) == 1 and "start again with --overwrite" in capsys.readouterr().err
+    assert main([*right, "--overwrite"]) == 0
+
+
+def test_overwrite_removes_nothing_outside_the_folder(tmp_path):
+    store = OutputFolder(str(tmp_path / "out"), ".jsonl")
+    (tmp_path / "precious").write_text("x")
+    with store.locked():
+        (tmp_path / "out/manifest.json").write_text(
+            json.dumps(with_digest({"shards": {"a": {"output": "../precious"}, "b": {}}}))
+        )
+        store.clear()
+    assert (tmp_path / "precious").exists() and not (tmp_path / "out/manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        (
+            "--threads 1000000",
+            "--threads (number of CPU threads) must be 1 to 1024, not 1000000",
+        ),
+        (f"--threads {'9' * 200}", "..."),
+        ("--workers 1000000", "--workers (number of workers) must be "),
+        ("--workers 5000 --threads 1000", "far more than this machine's"),
+        ("--unit 99999999", "--unit (number of sentences) must be "),
+        ("--object-store 20", "--object-store 20 is less than Ray takes"),
+        ("--object-store 999999999", "--object-store (number of MiB) must be "),
+        ("--progress nan", "--progress (seconds) must be 0 or more, not nan"),
+    ],
+)
+def test_absurd_counts_are_refused(tmp_path, echo, capsys, flags, said):
+    assert main(words_of(tmp_path, write_text(tmp_path / "a.txt", ["x"]), *flags.split())) == 1
+    reported = capsys.readouterr().err
+    assert said in reported and len(reported) < 300 and not (tmp_path / "out").exists()

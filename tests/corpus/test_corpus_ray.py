@@ -56,55 +56,6 @@ def same(found, expected):
     ]
 
 
-@drawn(0)  # long
-def test_equal_to_one_process_sentence_by_sentence(started, alone, tmp_path):
-    lines = source_lines(0, 45)
-    terms = [
-        {"constraints": ["hospital"]} if i % 3 else {"avoid": ["the"], "prefix": "Today"}
-        for i in range(9)
-    ]
-    write_text(tmp_path / "a.txt.gz", lines)
-    write_text(
-        tmp_path / "b.jsonl",
-        [json.dumps({"source": s, "id": f"b{i}", **terms[i]}) for i, s in enumerate(lines[:9])],
-    )
-    (tmp_path / "c.txt").write_bytes(
-        b"\xff\n" + "\n".join(lines[:3]).encode() + b"\n" + b"und " * 3000
-    )
-    inputs = [tmp_path / name for name in ("a.txt.gz", "b.jsonl", "c.txt")]
-    done = translate(
-        job(inputs, tmp_path / "out", {"nbest": "2"}, stats_file=str(tmp_path / "stats.json"))
-    )
-
-    expected = alone.translate(lines, nbest=2)
-    found = records(tmp_path / "out/a.jsonl")
-    same(found, expected)
-    assert [(r["id"], r["source"]) for r in found] == list(enumerate(lines, 1))
-    same(records(tmp_path / "out/c.jsonl")[1:4], expected[:3])
-    constrained = Translator(
-        str(DEMO / "checkpoint.pt"), str(DEMO), **FLAGS, constraints="unordered"
-    ).translate(
-        lines[:9],
-        nbest=2,
-        constraints=[t.get("constraints", []) for t in terms],
-        avoid=[t.get("avoid", []) for t in terms],
-        prefixes=[t.get("prefix") for t in terms],
-    )
-    found = records(tmp_path / "out/b.jsonl")
-    same(found, constrained)
-    assert [r["id"] for r in found] == [f"b{i}" for i in range(9)]
-    assert all(c["met"] for r in found for c in r["constraints"])
-    assert [(e["shard"], e["line"], e["kind"]) for e in records(tmp_path / "out/errors.jsonl")] == [
-        ("c", 1, "invalid UTF-8"),
-        ("c", 5, "too long"),
-    ]
-    stats = json.loads((tmp_path / "stats.json").read_text())
-    assert stats["sentences"] == 45 + 9 + 3
-    tokens = [len(nbest[0].positional_scores) for nbest in [*expected, *expected[:3], *constrained]]
-    assert stats["target_tokens"] == sum(tokens)
-    assert 0 <= done.waiting < 0.5 and done.restarts == 0
-
-
 def workers() -> list[int]:
     """The processes of this session's actors."""
     return [
@@ -139,10 +90,8 @@ def test_workers_killed_at_random_moments_change_nothing(started, alone, tmp_pat
 @drawn(0)  # long
 @pytest.mark.skipif(not os.environ.get(ALL), reason="test_corpus.py has one small case: --all")
 def test_samples_of_one_worker_of_two_and_of_killed_ones_are_the_same_bytes(started, tmp_path):
-    inputs, flags = (
-        [write_text(tmp_path / "a.txt", source_lines(0, 100))],
-        {"beam": "4", "nbest": "4", "seed": "5", "sampling": True},
-    )
+    inputs = [write_text(tmp_path / "a.txt", source_lines(0, 100))]
+    flags = {"beam": "4", "nbest": "4", "seed": "5", "sampling": True}
     for n in (1, 2):
         translate(job(inputs, tmp_path / str(n), flags, workers=n))
     killed: list[int] = []
@@ -155,34 +104,8 @@ def test_samples_of_one_worker_of_two_and_of_killed_ones_are_the_same_bytes(star
 
     with meanwhile(kill):
         translate(job(inputs, tmp_path / "killed", flags))
-    assert killed and finals(tmp_path / "1") == finals(tmp_path / "2") == finals(
-        tmp_path / "killed"
-    )
-
-
-def command(inputs, out, *more):
-    """The same job as a command of its own, with a Ray of its own."""
-    words = [
-        "--path",
-        DEMO / "checkpoint.pt",
-        "--data",
-        DEMO,
-        *as_arguments(FLAGS),
-        "--input",
-        *inputs,
-        "--output",
-        out,
-    ]
-    return [
-        sys.executable,
-        "-m",
-        "fairseq_ext.corpus",
-        "translate",
-        *map(str, words),
-        "--unit",
-        "10",
-        *more,
-    ]
+    one, two, resumed = (finals(tmp_path / name) for name in ("1", "2", "killed"))
+    assert killed and one == two == resumed
 
 
 @drawn(0)  # long
@@ -198,17 +121,11 @@ def test_statistics_of_one_and_of_two_workers_are_those_of_all_units(started, tm
         ["work"],
         ["a very large hospital"],
     ]
-    lines = [
-        {"source": s, "constraints": phrases[i % 6]} for i, s in enumerate(source_lines(0, 60))
-    ]
+    given = zip(source_lines(0, 60), phrases * 10, strict=True)
+    lines = [{"source": source, "constraints": some} for source, some in given]
     inputs = [write_text(tmp_path / "a.jsonl", [json.dumps(line) for line in lines])]
-    flags = {
-        "stop": "optimal",
-        "softmax": "top",
-        "shortlist_top": "500",
-        "shortlist_share": "sentence",
-        "shortlist_recall_every": "1",
-    }
+    flags = {"stop": "optimal", "softmax": "top", "shortlist_top": "500"}
+    flags |= {"shortlist_share": "sentence", "shortlist_recall_every": "1"}
     one, two = tmp_path / "one", tmp_path / "two"
     done = translate(job(inputs, one, flags, workers=1, stats_file=str(tmp_path / "one.json")))
     assert done.errors == 10  # one phrase is refused
@@ -220,47 +137,39 @@ def test_statistics_of_one_and_of_two_workers_are_those_of_all_units(started, tm
         out = [r for r in records(two / "a.jsonl") if r["hypotheses"]]
         assert of_two["sentences"] == len(out) == 50
         given = [constraint for r in out for constraint in r["constraints"]]
-        assert (
-            of_two["constraints"] == {"given": len(given), "met": sum(c["met"] for c in given)}
-            and len(given) == 50
-        )
+        met = sum(constraint["met"] for constraint in given)
+        assert of_two["constraints"] == {"given": 50, "met": met} and len(given) == 50
         assert of_two["certificates"]["proved"] + of_two["certificates"]["open"] == 50
         assert 500 < of_two["softmax"]["vocab_mean"] < 520 and of_two["softmax"]["recall_at_1"] <= 1
         assert of_two["softmax"]["recall_rows"] == of_two["decoder_rows"]
         assert close(untimed(of_two), untimed(of_one))
         manifest = json.loads((two / "manifest.json").read_text())
-        assert (
-            manifest["totals"]["stats"]["constraints"]
-            == manifest["shards"]["a"]["stats"]["constraints"]
-            == of_two["constraints"]
-        )
+        for part in (manifest["totals"], manifest["shards"]["a"]):
+            assert part["stats"]["constraints"] == of_two["constraints"]
 
 
 @drawn(0)  # long
 def test_a_killed_run_is_started_again(started, alone, tmp_path, hostile):
     """And neither it nor its workers run a file of the folder in which it was started."""
     lines = source_lines(0, 120)
-    inputs = [
-        write_text(tmp_path / "a.txt", lines[:20]),
-        write_text(tmp_path / "b.txt", lines[20:]),
-    ]
+    parts_of = {"a.txt": lines[:20], "b.txt": lines[20:]}
+    inputs = [write_text(tmp_path / name, some) for name, some in parts_of.items()]
     out = tmp_path / "out"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    words = command(inputs, out, "--object-store", "100")
+    words = [*as_arguments(FLAGS), "--path", DEMO / "checkpoint.pt", "--data", DEMO]
+    words += ["--input", *inputs, "--output", out, *"--unit 10 --object-store 100".split()]
+    words = [sys.executable, *"-m fairseq_ext.corpus translate".split(), *map(str, words)]
     driver = subprocess.Popen(
         words, cwd=hostile, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     until = time.monotonic() + 120
     while driver.poll() is None and len(parts(out)) < 2 and time.monotonic() < until:
         time.sleep(0.02)
-    left = descendants(driver.pid)
-    left = {
-        pid: name
-        for pid, name in left.items()
-        if "raylet/raylet" in name or name.startswith("ray::CorpusWorker")
-    }
+    below = descendants(driver.pid).items()
+    raylets = [pid for pid, name in below if "raylet/raylet" in name]
+    left = raylets + [pid for pid, name in below if name.startswith("ray::CorpusWorker")]
     # one of the two workers may be starting
-    assert sum("raylet/raylet" in name for name in left.values()) == 1 and len(left) >= 2
+    assert len(raylets) == 1 and len(left) >= 2
     driver.kill()
     assert driver.wait() == -signal.SIGKILL, driver.stderr.read().decode()
     driver.stderr.close()
