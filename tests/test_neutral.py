@@ -5,6 +5,7 @@ A strategy declares its neutral settings (registry.py); each is run over the who
 down: what stays with fairseq's own loop, and the places where ours differs from stock on purpose.
 """
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
