@@ -1,13 +1,15 @@
 """What scripts/prepare_multi30k.sh runs: raw text -> subwords -> fairseq-preprocess.
 
---src LANGUAGE    de, en, fr or cs (de)
---tgt LANGUAGE    (en)
---out DIR         runs/multi30k.SRC-TGT by default
---raw DIR         local files; nothing is fetched then
---vocab N         pieces (8000)
---spm FILE        segment with this model
---dict DIR        binarise with DIR/dict.LL.txt
---workers N       of fairseq-preprocess (1)
+Its flags, which the header of the shell script explains:
+
+    --src LANGUAGE    de, en, fr or cs (de)
+    --tgt LANGUAGE    (en)
+    --out DIR         runs/multi30k.SRC-TGT by default
+    --raw DIR         local files; nothing is fetched then
+    --vocab N         pieces (8000)
+    --spm FILE        segment with this model
+    --dict DIR        binarise with DIR/dict.LL.txt
+    --workers N       of fairseq-preprocess (1)
 """
 
 import gzip
