@@ -83,7 +83,7 @@ def main(arguments: list[str]) -> int:
         for i, line in enumerate(
             lines if found is not None and any(map(INSIDE.search, lines)) else ()
         ):
-            from fairseq_ext.text.several_sentences import warning
+            from fairseq_ext.text.splitter import warning
 
             if said := warning(line, f"line {first + i + 1}"):
                 print(f"warning: {said}", file=sys.stderr)

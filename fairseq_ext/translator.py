@@ -40,8 +40,7 @@ from fairseq_ext.text.alignment import Aligner
 from fairseq_ext.text.atoms import Segment
 from fairseq_ext.text.formats import Format, Pass, check_text, passes
 from fairseq_ext.text.in_lines import TextTranslation, translated
-from fairseq_ext.text.several_sentences import warning
-from fairseq_ext.text.splitter import splitter
+from fairseq_ext.text.splitter import splitter, warning
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack

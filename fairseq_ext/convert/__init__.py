@@ -8,6 +8,5 @@ hf MODEL_DIR OUT_DIR`.
 | folder.py | the output folder |
 | transformer.py | weights, settings and dictionary in fairseq's terms |
 | pieces.py | a SentencePiece model of tokenizer.json |
-| bart.py, fsmt.py, marian.py | BART, mBART, M2M-100, NLLB-200; FAIR's systems of WMT19; |
-| | Marian and OPUS-MT |
+| families.py | BART, mBART, M2M-100, NLLB-200; Marian and OPUS-MT; FAIR's systems of WMT19 |
 """

@@ -11,17 +11,17 @@ import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable
 
-from fairseq_ext.convert import bart, fsmt, marian
+from fairseq_ext.convert import families
 from fairseq_ext.convert.folder import Folder
 from fairseq_ext.convert.source import HuggingFaceFolder
 from fairseq_ext.core.errors import UsageError, cut, report
 
 CLASSES: dict[str, Callable[[HuggingFaceFolder], Folder]] = {  # config.json's "architectures"
-    "MarianMTModel": marian.convert,
-    "M2M100ForConditionalGeneration": bart.convert_m2m100,
-    "MBartForConditionalGeneration": bart.convert_mbart,
-    "FSMTForConditionalGeneration": fsmt.convert,
-    "BartForConditionalGeneration": bart.convert_bart,
+    "MarianMTModel": families.convert_marian,
+    "M2M100ForConditionalGeneration": families.convert_m2m100,
+    "MBartForConditionalGeneration": families.convert_mbart,
+    "FSMTForConditionalGeneration": families.convert_fsmt,
+    "BartForConditionalGeneration": families.convert_bart,
 }
 
 

@@ -7,9 +7,8 @@ translate --help`
 | worker.py | a Ray actor: a loaded model, and a unit of sentences through it |
 | scheduler.py | the pool whose processes Ray starts; the halving of units; Ray's start |
 | output.py | parts, finished files, errors.jsonl: written under another name, renamed at the end |
-| progress.py | progress lines, the table at the end, the statistics file |
 | job.py | the arguments of a run, the manifest of its output, which shards are finished |
-| run.py | the run as a whole |
+| run.py | the run as a whole: progress lines, the table at the end, the statistics file |
 
 The main process reads all input and writes all output. Workers need only the model and the
 dictionaries (and the files of --glossary and --avoid-file) under the same path; no other shared

@@ -7,9 +7,8 @@
 | tickets.py | a full queue, and the rate of answers |
 | callbacks.py | where the functions run that users pass in |
 | fork_server.py, worker.py | the processes: the one that loads the model, and those it forks |
-| decoding.py | requests through one search |
-| languages.py | the languages of requests to a model with many |
+| decoding.py | requests through one search, each in its languages |
 | requirements.py | a request's phrases and glossaries, and where they stand in its translation |
-| jobs.py | the messages of workers, and the checks of a request (search/request.py) |
-| text.py, joined.py | a text as many requests, and its answer |
+| jobs.py | the messages of workers; the request of a call |
+| text.py | a text as many requests, and its answer |
 """

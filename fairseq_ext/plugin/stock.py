@@ -341,7 +341,7 @@ class MosesNormalized(MosesTokenizer):
 # M. Junczys-Dowmunt et al., Marian: Fast Neural Machine Translation in C++, ACL 2018,
 # https://arxiv.org/abs/1804.00344
 #
-# The weights (convert/marian.py) contain the other differences: positions count from 0 and are a
+# The weights (convert/families.py) contain the other differences: positions count from 0 and are a
 # table, and Marian's decoder begins with a word of its own, whose embedding the first position's
 # embedding makes of that of </s>.
 

@@ -14,7 +14,7 @@
 | report.py | what is reported of a sentence, and its JSON |
 | settings.py | all settings of a run, frozen |
 | protocols.py, registry.py | the extension points; the strategies by name |
-| checks.py, outside.py | refusals of flags; checks of strategies from outside |
+| checks.py | refusals of flags |
 | mbr.py | minimum Bayes risk over the candidates |
 
 Order of imports: phrases/ (phrases as tokens); then the files of this folder; then parallel/ and

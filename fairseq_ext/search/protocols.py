@@ -252,6 +252,6 @@ class Setup(SearchSpec):
     def check_result(
         self, strategy: object, result: object, beam: Beam, candidates: Candidates | None = None
     ) -> None:
-        """Check the result of a strategy if that is due (search/outside.py)."""
+        """Check the result of a strategy if that is due (plugin/search_setup.py)."""
         if self.checks and (check := self.checks.pop(id(strategy), None)):
             check(result, beam, candidates)

@@ -16,7 +16,7 @@ a page for people.
 | guard.py | API keys, the largest body, connections |
 | libretranslate.py | LibreTranslate's API |
 | deepl.py | DeepL's API |
-| deepl_requests.py, deepl_texts.py | what its requests, codes and texts mean |
+| deepl_requests.py | what its requests, codes and texts mean |
 | deepl_glossaries.py | its glossaries, which are kept by identifier |
 | documents.py | files that are translated while their sender does something else |
 | page.html | the page |

@@ -43,6 +43,7 @@ from fairseq_ext.serve.deepl_requests import (
     NewGlossary,
     NewMultilingualGlossary,
     PairOf,
+    Tagged,
     TextRequest,
     Translation,
     WriteRequest,
@@ -55,7 +56,6 @@ from fairseq_ext.serve.deepl_requests import (
     target_codes,
     unsupported,
 )
-from fairseq_ext.serve.deepl_texts import Tagged
 from fairseq_ext.serve.documents import Document, Documents
 from fairseq_ext.serve.glossaries import with_name
 from fairseq_ext.serve.libretranslate import candidates

@@ -26,8 +26,7 @@ from fairseq_ext.search.request import Request as Sentence
 from fairseq_ext.serve import Settings
 from fairseq_ext.serve.models import Pair
 from fairseq_ext.serve.service import Service, ended
-from fairseq_ext.text.archives import Report
-from fairseq_ext.text.files import beginning, translate
+from fairseq_ext.text.files import Report, beginning, translate
 from fairseq_ext.text.formats import passes
 from fairseq_ext.text.office import TooMany
 from fairseq_ext.text.splitter import plain_ends

@@ -29,8 +29,7 @@ from fairseq_ext.search.report import Report, as_json, shown
 from fairseq_ext.search.request import GlossaryFile, Request
 from fairseq_ext.serve.bodies import checked, read_json
 from fairseq_ext.text.formats import FORMATS, passes
-from fairseq_ext.text.several_sentences import warning
-from fairseq_ext.text.splitter import plain_ends
+from fairseq_ext.text.splitter import plain_ends, warning
 
 EXAMPLES: dict[str, object] = {
     "one sentence": {"source": "Der Patient hat einen Port."},

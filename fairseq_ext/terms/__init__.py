@@ -4,8 +4,7 @@ translations have.
 | file | what is in it |
 | --- | --- |
 | __main__.py | the commands `score` and `expand`; inflected forms of a glossary's targets |
-| score.py | all scores of a system |
-| metrics.py | the formulas |
+| score.py | the formulas, and all scores of a system |
 | cases.py | a sentence with its translation, with the terms that count |
 | formats.py | test sets and translations as files |
 

@@ -88,7 +88,7 @@ def cases_of(
 ) -> list[Case]:
     """Return a case for each line.
 
-    A term counts where the source holds it, found as a success is (metrics.py), or where
+    A term counts where the source holds it, found as a success is (score.py), or where
     the test set marks it.
     """
     return [
@@ -111,7 +111,7 @@ def cases_of(
 
 
 def found_in(term: Text, text: Text) -> bool:
-    """Return whether a text holds a term as the WMT25 task decides it (metrics.py)."""
+    """Return whether a text holds a term as the WMT25 task decides it (score.py)."""
     if term.raw.lower() in text.raw.lower():
         return True
     return text.lemma is not None and term.joined_lemmas in text.joined_lemmas

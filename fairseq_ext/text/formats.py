@@ -29,12 +29,59 @@ from fairseq_ext.text.atoms import (
 )
 from fairseq_ext.text.markdown import of_markdown, of_titles
 from fairseq_ext.text.markup import of_attributes, of_markup
-from fairseq_ext.text.po import of_po
-from fairseq_ext.text.reading import escape, of_text, tabbed, tagged, text_atoms
+from fairseq_ext.text.messages import of_po, of_xliff
+from fairseq_ext.text.reading import ENTITY, among, escape, of_text, tabbed, tagged, text_atoms
 from fairseq_ext.text.segments import items_of, led
-from fairseq_ext.text.subtitles import of_subtitles
-from fairseq_ext.text.xliff import of_xliff
-from fairseq_ext.text.xml_text import of_xml
+from fairseq_ext.text.xml_tokens import of_xml
+
+# ---- Subtitles (srt, vtt) as segments: the text of each cue
+#
+# Lines of a cue are joined where a
+# sentence goes on; lines of several speakers, which begin with a dash, are not. Numbers, times,
+# notes and styles are kept. `<i>`, `{b}` and the like are marks; every other `<` and `&` is text.
+#
+# WebVTT: https://www.w3.org/TR/webvtt1/.
+
+
+# the lines of text below the times of a cue; in srt, a number may stand directly behind them
+CUE = r"(?m)^[^\n]*-->[^\n]*\n\K(?:(?![^\n]*-->){}[^\n]*\S[^\n]*(?:\n|\Z))+"
+VTT_CUE = regex.compile(CUE.format(""))
+SRT_CUE = regex.compile(CUE.format(r"(?![ \t]*\d+[ \t]*\r?\n[^\n]*-->)"))
+SUBTITLE_TAG = regex.compile(
+    r"<(?P<close>/?)(?P<name>[a-zA-Z]+)(?:[. \t][^<>\n]*)?>|<[\d:.]+>|\{\\[^}\n]*\}|"
+    r"\{(?P<end>/?)(?P<letter>[biusBIUS])\}|\\[Nnh]"
+)
+SPEAKER = regex.compile(r"\s*[-–—](?=\s*\S)\s*")
+
+
+def of_subtitles(text: str, protect: Sequence[str]) -> Iterator[Part]:
+    """Yield the parts of a file of subtitles."""
+    is_vtt = text.lstrip("\ufeff").startswith("WEBVTT")
+    read = partial(text_atoms, protect=protect, entities=ENTITY if is_vtt else None)
+    cues = (
+        (*cue.span(), of_cue(cue[0].splitlines(True), read))
+        for cue in (VTT_CUE if is_vtt else SRT_CUE).finditer(text)
+    )
+    yield escape if is_vtt else str
+    yield from among(text, cues)
+
+
+def of_cue(lines: Sequence[str], read: Callable[[str], Iterator[Atom]]) -> Iterator[Part]:
+    """Yield the parts of a cue's lines: their tags, and their text."""
+    several = SPEAKER.match(lines[0])
+    for line in lines:
+        dash = SPEAKER.match(line) if several else None
+        if dash:
+            yield dash[0]
+        yield from tagged(line[dash.end() if dash else 0 :], SUBTITLE_TAG, read, of_subtitle_tag)
+
+
+def of_subtitle_tag(tag: regex.Match[str]) -> Atom:
+    """Return the atom of a tag."""
+    if not (name := tag["name"] or tag["letter"]):
+        return Atom(POINT, tag[0], " " if tag[0].startswith("\\") else "")
+    return Atom(CLOSING if tag["close"] or tag["end"] else OPENING, tag[0], name=name.lower())
+
 
 Pass = Callable[[str], Iterator[Item]]
 # from a text, and regular expressions of what stays as it is, to its parts

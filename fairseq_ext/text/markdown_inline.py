@@ -24,8 +24,7 @@ from fairseq_ext.text.atoms import (
     raw,
     text_atom,
 )
-from fairseq_ext.text.html_tokens import tokens
-from fairseq_ext.text.markup import VERBATIM
+from fairseq_ext.text.markup import VERBATIM, tokens
 from fairseq_ext.text.placeholders import KINDS
 from fairseq_ext.text.reading import ENTITY, text_atoms, with_signs
 from fairseq_ext.text.xml_tokens import places

@@ -37,9 +37,8 @@ from fairseq_ext.text.atoms import (
     in_cdata,
     is_word,
 )
-from fairseq_ext.text.matched_units import MatchedUnits, Pairs
 from fairseq_ext.text.stopping import checked
-from fairseq_ext.text.units import UNKNOWN, Source, Written, flat, is_hollow
+from fairseq_ext.text.units import UNKNOWN, MatchedUnits, Pairs, Source, Written, flat, is_hollow
 
 QUOTES = regex.compile(r"[\"\p{Pi}\p{Pf}「」『』]")
 NO_DIGITS = regex.compile(r"\D+")  # of a word such as 3rd

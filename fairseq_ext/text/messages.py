@@ -1,16 +1,36 @@
-"""Texts of localisation files (po, XLIFF): escaped, with markup, mnemonics of menus, line breaks
-and plural forms of ICU (https://unicode-org.github.io/icu/userguide/format_parse/messages/)."""
+"""Localisation files as segments: po (gettext), and XLIFF 1.2 and 2. What has no translation gets
+one; all else is kept."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 
 import regex
 
+from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.text import markup
-from fairseq_ext.text.atoms import BLOCK, BREAK, LEADS, POINT, Atom
-from fairseq_ext.text.reading import cut_at
+from fairseq_ext.text.atoms import (
+    BLOCK,
+    BREAK,
+    CLOSING,
+    LEADS,
+    OPENING,
+    PLACEHOLDER,
+    POINT,
+    Atom,
+    Part,
+)
+from fairseq_ext.text.reading import XML_ENTITY, cut_at, through_escapes, with_signs
+from fairseq_ext.text.stopping import checked
+from fairseq_ext.text.xml_tokens import COMMENT, END, START, Tag, Token, Xml
+from fairseq_ext.text.xml_tokens import TEXT as CHARACTERS
+
+# ---- Their texts: escaped, with markup, mnemonics of menus, line breaks and plural forms of ICU
+# (https://unicode-org.github.io/icu/userguide/format_parse/messages/)
+
 
 ARGUMENT = regex.compile(r"\{\s*[\w.]+\s*,\s*(plural|select|selectordinal)\s*,")
 SELECTOR = regex.compile(r"\s*(?:offset:\d+\s*)?(=\d+|[\w.-]+)\s*\{")
@@ -89,3 +109,266 @@ def message(text: str, at: int, depth: int, kind: str, out: list[tuple[int, int,
             at += 1
     out.append((start, at, kind))
     return at if (open_braces < 0) == (depth > 0) else -1
+
+
+# ---- po: entries without a translation get one
+#
+# An entry is read by its lines (https://www.gnu.org/software/gettext/manual, PO Files). Its plural
+# forms are as many as the file's header says: the first is made of `msgid`, the others of
+# `msgid_plural`; a language with one form has that of `msgid_plural`.
+
+LINE = regex.compile(r"[^\n]*\n|[^\n]+")
+KEYWORD = regex.compile(
+    r"[ \t]*(?P<old>#~\|?[ \t]*)?"
+    r"(?:(?P<key>domain|msgctxt|msgid_plural|msgid|msgstr(?:\[\d\d?\])?)[ \t]*)?"
+    r'(?:"(?P<text>(?:[^"\\\r\n]|\\.)*)"[ \t]*)*\r?\n?'
+)
+ESCAPE = regex.compile(r"\\(?:[0-7]{1,3}|x[\da-fA-F]{1,2}|.)")
+FORMS = regex.compile(r"nplurals\s*=\s*(\d)\b")  # no language has ten
+NAMED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+# text as it stands in quotes
+escaped = with_signs({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"})
+
+
+@dataclass
+class Entry:
+    """An entry in reading: of each keyword the text as it is written, and where it begins."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+    places: dict[str, int] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+    is_old: bool = False
+
+    def is_open(self) -> bool:
+        """Return whether it waits for a translation."""
+        filled = any(text for key, text in self.texts.items() if key.startswith("msgstr"))
+        return bool(self.texts.get("msgid")) and not filled and not self.is_old
+
+
+def of_po(text: str, protect: Sequence[str]) -> Iterator[Part]:
+    """Yield the parts of a po file, where the text of an entry without a translation is its
+    translation (raises UsageError for a line that is none of a po file)."""
+    yield escaped
+    eol = "\r\n" if "\r\n" in text else "\n"
+    count, at = 0, 0
+    for entry, end in entries(text):
+        if entry.texts.get("msgid") == "" and not count:
+            forms = FORMS.search(entry.texts.get("msgstr", ""))
+            count = int(forms[1]) if forms else 0
+        if not entry.is_open():
+            continue
+        here = sorted(
+            (place, key) for key, place in entry.places.items() if key.startswith("msgstr")
+        )
+        for place, key in here:
+            is_plural = "msgid_plural" in entry.texts and (count == 1 or key not in FIRST)
+            if count == 1 and key not in FIRST:
+                continue  # a form that the language does not have
+            yield text[at:place]
+            at = place
+            yield from of_entry(entry, "msgid_plural" if is_plural else "msgid", protect, eol)
+        known = [int(key[7:-1]) for _, key in here if key != "msgstr"]
+        missing = range(max(known) + 1, count) if known else ()
+        if missing:
+            yield text[at:end] + ("" if text[:end].endswith("\n") else eol)
+            at = end
+            for form in missing:
+                yield f'msgstr[{form}] "'
+                yield from of_entry(entry, "msgid_plural", protect, eol)
+                yield f'"{eol}'
+    yield text[at:]
+
+
+FIRST = ("msgstr", "msgstr[0]")
+
+
+def of_entry(entry: Entry, key: str, protect: Sequence[str], eol: str) -> Iterator[Part]:
+    """Yield the parts of a text of an entry, written as that is: with its lines."""
+    raw, size, between = entry.texts[key], 0, f'"{eol}"' if entry.lines[key] > 1 else ""
+    yield between
+    for atom in through_escapes(raw, ESCAPE, partial(message_atoms, protect=protect), decoded):
+        size += len(atom.raw)
+        is_break = atom.kind == BREAK and size < len(raw)
+        yield replace(atom, raw=atom.raw + between) if is_break else atom
+
+
+def entries(text: str) -> Iterator[tuple[Entry, int]]:
+    """Yield the entries, each with where it ends (raises UsageError)."""
+    entry, key, at = Entry(), "", 0
+    for number, line in enumerate(LINE.findall(text), 1):
+        start, at = at, at + len(line)
+        found = KEYWORD.fullmatch(line)
+        if found is None or not (found["key"] or found["text"] is not None):
+            if line.strip() and not line.lstrip().startswith("#"):
+                raise UsageError(
+                    f"the file must be a po file, and line {number} ({cut(repr(line.strip()))}) is "
+                    "none of one: correct it"
+                )
+            if entry.texts and not key.startswith("msgid") and key != "msgctxt":
+                yield entry, start
+                entry, key = Entry(), ""
+            continue
+        if found["key"]:
+            key = found["key"]
+            is_new = key in ("domain", "msgctxt", "msgid") and any(
+                each.startswith("msgstr") for each in entry.texts
+            )
+            if is_new:
+                yield entry, start
+                entry = Entry()
+            entry.texts[key], entry.lines[key] = "", 0
+        elif not key:
+            raise UsageError(
+                f"line {number} ({cut(line.strip())}) follows no msgid or msgstr: correct it"
+            )
+        entry.is_old |= found["old"] is not None
+        if found["text"] is not None:
+            entry.places.setdefault(key, start + found.starts("text")[0])
+        entry.texts[key] += "".join(found.captures("text"))
+        entry.lines[key] += len(found.captures("text"))
+    if entry.texts:
+        yield entry, at
+
+
+def decoded(escape: regex.Match[str]) -> str:
+    """Return the character of an escape."""
+    body = escape[0][1:]
+    if body[0] in "01234567":
+        return chr(int(body, 8))
+    return chr(int(body[1:], 16)) if body[0] == "x" and body[1:] else NAMED.get(body, body)
+
+
+# ---- XLIFF: units without a target get one, behind their source
+#
+# 1.2: http://docs.oasis-open.org/xliff/v1.2/os/xliff-core.html; 2.1:
+# http://docs.oasis-open.org/xliff/xliff-core/v2.1/xliff-core-v2.1.html.
+
+
+UNITS = ("trans-unit", "segment")
+# elements of XLIFF 2 whose start tag is all there is, and those of 1.2 that hold code
+LONE = frozenset("x ph cp sm em it bx ex bpt ept sc ec".split())
+STARTS, ENDS = frozenset("bx bpt sc".split()), frozenset("ex ept ec".split())
+BREAKS = regex.compile(r"(?i)lb|x-(?:html-)?br|xlf:lb")
+
+
+@dataclass
+class Unit:
+    """A unit in reading. source, target: numbers of the first and the last token of each."""
+
+    is_translated: bool
+    source: tuple[int, int] | None = None
+    target: tuple[int, int] | None = None
+    anchor: int = 0  # the token after which a target goes
+
+
+def of_xliff(text: str, protect: Sequence[str]) -> Iterator[Part]:
+    """Yield the parts of XLIFF, where the source of a unit without a target is its target too
+    (raises UsageError for what is not well-formed, or no XLIFF)."""
+    xml = Xml(text, "the XLIFF")
+    found = xml.tokens
+    root = next(token for token in found if token.kind == START)
+    if root.local != "xliff":
+        raise UsageError(f"the root element must be xliff, and is {root.local}: name an XLIFF file")
+    at = 0
+    for unit in checked(units(xml)):
+        source = found[unit.source[0]]  # type: ignore[index]
+        if unit.target is None:
+            start = end = found[unit.anchor].end
+            opening, closing = opened(source), f"</{prefix(source)}target>"
+        else:
+            before, behind = found[unit.target[0]], found[unit.target[1]]
+            start, end = before.start, behind.end
+            opening, closing = text[start : before.end], text[behind.start : end]
+            if before.end == end:  # <target/>
+                opening = opening[:-2].rstrip() + ">"
+                closing = f"</{before.name}>"
+        yield text[at:start] + opening
+        yield from source_parts(xml, unit, protect)
+        yield closing
+        at = end
+    yield text[at:]
+
+
+def prefix(token: Token) -> str:
+    """Return the prefix of a token's name, with its colon."""
+    return token.name[: len(token.name) - len(token.local)]
+
+
+def opened(source: Token) -> str:
+    """Return the start tag of a new target, with the white space that its source has."""
+    space = source.attributes.get("xml:space")
+    return f"<{prefix(source)}target" + (f' xml:space="{space}"' if space else "") + ">"
+
+
+def units(xml: Xml) -> Iterator[Unit]:
+    """Yield the units that have a source and no target, in their order."""
+    # of each open element, whether it is translated; and the unit that it is
+    open_elements: list[tuple[bool, Unit | None]] = [(True, None)]
+    number = 0
+    while number < len(xml.tokens):
+        token = xml.tokens[number]
+        is_translated, unit = open_elements[-1]
+        if token.kind == START and unit and token.local in ("source", "target", "seg-source"):
+            last = xml.partners[number]
+            if token.local == "target":
+                unit.target = number, last
+            else:
+                unit.source = (number, last) if token.local == "source" else unit.source
+                unit.anchor = last
+            number = last
+        elif token.kind == START:
+            is_translated = token.attributes.get("translate", "yes" * is_translated) == "yes"
+            is_unit = token.local in UNITS
+            open_elements.append((is_translated, Unit(is_translated) if is_unit else None))
+        elif token.kind == END:
+            open_elements.pop()
+            if unit and is_open(xml, unit):
+                yield unit
+        number += 1
+
+
+def is_open(xml: Xml, unit: Unit) -> bool:
+    """Return whether a unit is to be translated."""
+    if not unit.is_translated or unit.source is None:
+        return False
+    if unit.target is None:
+        return True
+    first, last = unit.target
+    return not any(
+        xml.tokens[number].kind != CHARACTERS or xml.raw(number).strip()
+        for number in range(first + 1, last)
+    )
+
+
+def source_parts(xml: Xml, unit: Unit, protect: Sequence[str]) -> Iterator[Part]:
+    """Return the parts of a unit's source."""
+    found, partners = xml.tokens, xml.partners
+    first, last = unit.source  # type: ignore[misc]
+    breaks = found[first].attributes.get("xml:space") == "preserve"
+    message = partial(message_atoms, protect=protect, breaks=breaks)
+
+    def read(raw: str, is_cdata: bool) -> Iterator[Atom]:
+        return message(raw) if is_cdata else through_escapes(raw, XML_ENTITY, message)
+
+    def tag(number: int) -> Tag:
+        token = found[number]
+        attributes, name = token.attributes, token.local
+        if token.kind == END:
+            return CLOSING, name, False
+        if token.kind != START:
+            return POINT if token.kind == COMMENT else PLACEHOLDER, "", False
+        key = attributes.get("startRef", attributes.get("rid", attributes.get("id", "")))
+        is_protected = attributes.get("translate") == "no" or (
+            attributes.get("mtype") == "protected"
+        )
+        if BREAKS.fullmatch(attributes.get("ctype", attributes.get("subType", ""))):
+            return BREAK, "", True
+        if is_protected and name not in STARTS:
+            return PLACEHOLDER, "", True
+        if name in STARTS or name in ENDS:
+            return OPENING if name in STARTS else CLOSING, f"span {key}", True
+        if name in LONE or partners[number] == number + 1:
+            return PLACEHOLDER if name in ("x", "ph") else POINT, "", True
+        return OPENING, name, False
+
+    return xml.parts(range(first + 1, last), read, tag)

@@ -10,9 +10,9 @@ from functools import cache, partial
 
 import regex
 
+from fairseq_ext.core.errors import counted
 from fairseq_ext.core.language_codes import two_letters
 from fairseq_ext.text.atoms import Ends
-from fairseq_ext.text.several_sentences import BREAK
 from fairseq_ext.text.stopping import check
 
 logger = logging.getLogger("fairseq_ext")
@@ -197,3 +197,32 @@ def shorter(line: str, ends: list[int]) -> Iterator[int]:
     for end in ends:
         count = bisect_left(places, end)
         yield end - more * count
+
+
+# ---- Whether a text holds several sentences: a model of single ones merges them, or drops some
+
+
+# what a full stop shortens
+FULL_STOPPED = (
+    r"\b(?:\p{L}{1,2}|usw|bzw|vgl|etc|evtl|inkl|Abs|Art|Mrs|Prof|Rev|Gen|Col|Sen|Gov|"
+    r"cie|env|ecc|sig)"
+)
+# `.`, `?` or `!`, not behind such a word or a number, and then a capital; or a blank line
+END, START = r"[.?!][\p{Pe}\p{Pf}\"']*\s+", r"[\p{Ps}\p{Pi}\"'¿¡]*\p{Lu}"
+BREAK = regex.compile(rf"(?<!{FULL_STOPPED}|\d|\.){END}(?={START})|[。！？](?=\s*\p{{L}})|\n\s*\n")
+
+
+def warning(text: str, where: str) -> str:
+    """Return the warning for a source with several sentences; "" for one.
+
+    where: how messages name it.
+    """
+    count = 1 + len(BREAK.findall(text.strip()))
+    return (
+        (
+            f"{where} holds {counted(count, 'sentence')}, and the model may merge or drop some: "
+            "give each by itself"
+        )
+        if count > 1
+        else ""
+    )

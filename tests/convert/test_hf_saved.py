@@ -18,7 +18,7 @@ from hf_models import Made  # noqa: E402
 from sizes import covering
 from test_hf_models import lines  # noqa: E402
 
-from fairseq_ext.convert import bart, fsmt, marian  # noqa: E402
+from fairseq_ext.convert import families  # noqa: E402
 from fairseq_ext.convert.__main__ import convert, main  # noqa: E402
 
 MANY = ["M2M-100", "NLLB-200", "mBART-50", "mBART-25"]
@@ -140,11 +140,11 @@ def test_merges_that_leave_one_out_are_refused(made, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        (marian.KIND, "Marian"),
-        (bart.KIND, "Bart"),
-        (bart.M2M100, "M2M100"),
-        (bart.MBART, "MBart"),
-        (fsmt.KIND, "FSMT"),
+        (families.MARIAN, "Marian"),
+        (families.BART, "Bart"),
+        (families.M2M100, "M2M100"),
+        (families.MBART, "MBart"),
+        (families.FSMT, "FSMT"),
     ],
 )
 def test_fields_that_are_not_there_have_transformers_defaults(kind, name):

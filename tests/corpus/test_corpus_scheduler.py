@@ -10,7 +10,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
 from fairseq_ext import UsageError
 from fairseq_ext.core.supervision import State
-from fairseq_ext.corpus import progress, scheduler
+from fairseq_ext.corpus import run, scheduler
 from fairseq_ext.corpus.scheduler import RayWorkers
 from fairseq_ext.corpus.shards import Shard, ShardLine, Unit
 from fairseq_ext.search.request import Request
@@ -254,8 +254,8 @@ def test_a_run_waits_for_a_node_that_comes_back_in_time(monkeypatch):
 
 def test_progress_lines_repeat_no_figure_that_has_not_changed(monkeypatch, capsys):
     now = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    shown = progress.Progress(10.0, shards=1, bytes=1000, last_report_time=100.0)
+    monkeypatch.setattr(run.time, "monotonic", lambda: now[0])
+    shown = run.Progress(10.0, shards=1, bytes=1000, last_report_time=100.0)
     for alive, sentences in ((2, 100), (2, 100), (0, 100), (0, 100), (0, 100), (1, 150)):
         now[0] += 10
         shown.sentences, shown.bytes_done = sentences, float(sentences)

@@ -20,18 +20,17 @@ from sizes import drawn, part_of
 
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.kernels.library import library
+from fairseq_ext.plugin.steps import without_phrases
 from fairseq_ext.search.compiled import CompiledSearch, supports_phrases
-from fairseq_ext.search.constraints.two_searches import without_phrases
 from fairseq_ext.search.interpreted import LoopSearch
 from fairseq_ext.search.phrases.pieces import Boundaries
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints, met
 from fairseq_ext.search.phrases.token_automaton import minimal
 from fairseq_ext.search.strategies.decoding.beam import beam_search
 from fairseq_ext.search.strategies.select.topk import TopK
+from fairseq_ext.search.strategies.stop.baselines import First, Shrink
 from fairseq_ext.search.strategies.stop.count import Count
-from fairseq_ext.search.strategies.stop.first import First
 from fairseq_ext.search.strategies.stop.ranked import Ranked
-from fairseq_ext.search.strategies.stop.shrink import Shrink
 
 pytestmark = [
     pytest.mark.skipif(library() is None, reason="there is no compiled library"),

@@ -21,8 +21,7 @@ from sizes import ALL
 from fairseq_ext.serve import deepl as routes
 from fairseq_ext.serve import documents
 from fairseq_ext.serve.deepl_glossaries import csv_text, read_entries, tsv
-from fairseq_ext.serve.deepl_requests import TextRequest, read
-from fairseq_ext.serve.deepl_texts import Tagged
+from fairseq_ext.serve.deepl_requests import Tagged, TextRequest, read
 
 if os.environ.get(ALL):
     import deepl

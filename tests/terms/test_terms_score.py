@@ -8,14 +8,15 @@ import pytest
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.lemmas import lemmatizer
 from fairseq_ext.terms.cases import Sentence, Term, cases_of, claim, lemma_places, places
-from fairseq_ext.terms.metrics import (
+from fairseq_ext.terms.score import (
+    EvaluationSet,
     after_final_punctuation,
+    score,
     share,
     success,
     success_words,
     window_overlap,
 )
-from fairseq_ext.terms.score import EvaluationSet, score
 
 lemmas = functools.cache(lemmatizer)  # of a language, read by the first test that needs them
 

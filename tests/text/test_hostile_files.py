@@ -13,8 +13,7 @@ from texts import capitals, done, marked, through
 
 from fairseq_ext import UsageError
 from fairseq_ext.text.__main__ import main
-from fairseq_ext.text.archives import PARTS
-from fairseq_ext.text.files import translate
+from fairseq_ext.text.files import PARTS, translate
 from fairseq_ext.text.formats import passes
 from fairseq_ext.text.office import Part, TooMany
 from fairseq_ext.text.splitter import plain_ends, splitter

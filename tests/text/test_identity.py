@@ -34,8 +34,7 @@ from texts import (
 )
 
 from fairseq_ext.text.__main__ import through_translator
-from fairseq_ext.text.encodings import decoded
-from fairseq_ext.text.files import ENDINGS, TEXTS
+from fairseq_ext.text.files import ENDINGS, TEXTS, decoded
 from fairseq_ext.text.office import Paragraph, Part
 
 HERE = Path(__file__).parent

@@ -23,8 +23,7 @@ from fairseq_ext.text.atoms import Segment
 from fairseq_ext.text.formats import passes
 from fairseq_ext.text.placeholders import KINDS, find
 from fairseq_ext.text.segments import halves
-from fairseq_ext.text.several_sentences import warning
-from fairseq_ext.text.splitter import PLACEHOLDER, plain_ends, splitter
+from fairseq_ext.text.splitter import PLACEHOLDER, plain_ends, splitter, warning
 
 PARTS = (
     "Zwei Hunde. ",

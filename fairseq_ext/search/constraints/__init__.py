@@ -9,7 +9,6 @@
 | sentence_end.py | `--constraint-end` |
 | allowed.py, allowed_strings.py | `--allowed-file` and its like; their automata |
 | allowed_product.py | allowed outputs with required, banned and given words |
-| two_searches.py | `--constraint-compete search` |
 | source_text.py | source tokens as text, in which terms are searched |
 | sources.py | which flags give constraints, and the constraints of every sentence from files |
 | from_python.py, lines.py | constraints from Python, and from the lines of a command |

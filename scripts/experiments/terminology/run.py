@@ -63,8 +63,12 @@ from fairseq_ext.core.lemmas import lemmatizer  # noqa: E402
 from fairseq_ext.terms.cases import Sentence, Term  # noqa: E402
 from fairseq_ext.terms.formats import Files  # noqa: E402
 from fairseq_ext.terms.formats import read_text as read_with_glossary  # noqa: E402
-from fairseq_ext.terms.metrics import success_words  # noqa: E402
-from fairseq_ext.terms.score import EvaluationSet, score, translation_metrics  # noqa: E402
+from fairseq_ext.terms.score import (  # noqa: E402
+    EvaluationSet,
+    score,
+    success_words,  # noqa: E402
+    translation_metrics,
+)
 from fairseq_ext.translator import Translator  # noqa: E402
 
 METHODS: dict[str, dict[str, Any]] = {

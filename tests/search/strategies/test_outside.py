@@ -30,10 +30,10 @@ from sizes import drawn
 from fairseq_ext import UsageError
 from fairseq_ext.plugin.loading.settings import as_arguments
 from fairseq_ext.plugin.options import VERSION
+from fairseq_ext.plugin.search_setup import check_made, check_result
 from fairseq_ext.search import registry
 from fairseq_ext.search.candidates import Candidates, best_of_sentences
 from fairseq_ext.search.log_probs import LogProbs
-from fairseq_ext.search.outside import check_made, check_result
 from fairseq_ext.search.protocols import Prune, Select, Softmax
 from fairseq_ext.search.registry import OUTSIDE_MODULE, Strategy
 from fairseq_ext.search.strategies.stop.count import Count

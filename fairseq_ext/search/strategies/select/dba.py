@@ -401,7 +401,7 @@ class DBAFlags:
             "help": "how the output without required phrases competes: in a further row of the "
             "beam, in a search of its own, or not at all (default: rows)",
             "applies_to": "required phrases",
-            "implemented_by_value": {"search": "search/constraints/two_searches.py"},
+            "implemented_by_value": {"search": "plugin/steps.py"},
         },
     )
     constraint_rows: int = field(

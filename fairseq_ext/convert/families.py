@@ -22,8 +22,9 @@ from fairseq_ext.convert.pieces import sentencepiece_model, with_words
 from fairseq_ext.convert.source import HuggingFaceFolder
 from fairseq_ext.convert.transformer import SPECIAL, ModelFamily, Vocabulary, transformer
 from fairseq_ext.core.errors import UsageError, cut
+from fairseq_ext.core.words import LANGUAGE
 
-KIND = ModelFamily(norm_of_embedding=True, positions="learned", activation="gelu")
+BART = ModelFamily(norm_of_embedding=True, positions="learned", activation="gelu")
 FILES = {"gpt2_encoder_json": "encoder.json", "gpt2_vocab_bpe": "vocab.bpe"}
 
 
@@ -37,7 +38,7 @@ def convert_bart(source: HuggingFaceFolder) -> Folder:
         size,
         "vocab.json",
     )
-    made = transformer(source, KIND, (words, words), joined=True)
+    made = transformer(source, BART, (words, words), joined=True)
     pair = {"source_lang": "source", "target_lang": "target"}
     first = source.read_json("generation_config.json", needed=False).get(
         "forced_bos_token_id", source.config.get("forced_bos_token_id")
@@ -83,7 +84,7 @@ SENTENCEPIECE_FILE = "sentencepiece.bpe.model"
 MASK = "<mask>"
 ENGLISH = ("en", "eng_Latn", "en_XX")
 # language tokens: M2M-100's __fr__, NLLB's fra_Latn, mBART's fr_XX
-LANGUAGE = re.compile(r"__\w+__|[a-z]{2,3}_(?:[A-Z]{2}|[A-Z][a-z]{3})")
+LANGUAGE_TOKEN = re.compile(r"__\w+__|[a-z]{2,3}_(?:[A-Z]{2}|[A-Z][a-z]{3})")
 CODES = {  # languages of M2M-100 and of its successor for WMT21, in the order of their tokens
     "m2m100": "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga "
     "gd gl gu ha he hi hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml "
@@ -118,7 +119,9 @@ def convert_multilingual(
     added = added_tokens(source, len(pieces))
     mark = "__{}__" if style == "multilingual" else "[{}]"
     languages = {
-        language_code(name): number for name, number in added.items() if LANGUAGE.fullmatch(name)
+        language_code(name): number
+        for name, number in added.items()
+        if LANGUAGE_TOKEN.fullmatch(name)
     }
     if len(languages) < 2:
         raise UsageError(
@@ -126,12 +129,12 @@ def convert_multilingual(
             "of the model into it"
         )
     numbers = pieces | {
-        mark.format(language_code(name)) if LANGUAGE.fullmatch(name) else name: number
+        mark.format(language_code(name)) if LANGUAGE_TOKEN.fullmatch(name) else name: number
         for name, number in added.items()
     }
     by_number = {number: language for language, number in languages.items()}
     # words that were added to the model's vocabulary
-    more_words = [name for name in added if name != MASK and not LANGUAGE.fullmatch(name)]
+    more_words = [name for name in added if name != MASK and not LANGUAGE_TOKEN.fullmatch(name)]
     if wrong := next((word for word in more_words if added[word] in by_number), None):
         raise UsageError(
             f"{source.folder} gives the added token '{cut(wrong)}' the number of the language "
@@ -234,7 +237,121 @@ def added_tokens(source: HuggingFaceFolder, first: int) -> dict[str, int]:
     )
     for each in listed:
         names = [name["content"] if isinstance(name, dict) else name for name in each]
-        if not any(map(LANGUAGE.fullmatch, found)):
+        if not any(map(LANGUAGE_TOKEN.fullmatch, found)):
             names = [name for name in names if name not in SPECIAL and name not in found]
             found |= {name: first + i for i, name in enumerate(names)}
     return dict(sorted(found.items(), key=lambda each: each[1]))
+
+
+# ---- MarianMTModel, the class of OPUS-MT's 1,400 models
+#
+# J. Tiedemann and S. Thottingal, OPUS-MT: Building open translation services for the World, EAMT
+# 2020, https://aclanthology.org/2020.eamt-1.61
+
+
+MARIAN = ModelFamily(positions="marian", activation="gelu")
+SIDES = ("source", "target")
+
+
+def convert_marian(source: HuggingFaceFolder) -> Folder:
+    """Return the folder of one model (raises UsageError)."""
+    joined = source.config.get("share_encoder_decoder_embeddings", True)
+    tokenizer = source.read_json("tokenizer_config.json", needed=False)
+    first = source.number("vocab_size")
+    sizes = (first, first if joined else source.number("decoder_vocab_size", first))
+    files = ("vocab.json", "vocab.json" if joined else "target_vocab.json")
+    words = [
+        Vocabulary.from_numbers(source.read_json(name), size, name)
+        for name, size in zip(files, sizes, strict=True)
+    ]
+    for name in SIDES:
+        source.pieces(f"{name}.spm")
+    made = transformer(
+        source, MARIAN, (words[0], words[1]), joined, source.number("decoder_start_token_id")
+    )
+    languages = [language(tokenizer.get(f"{name}_lang"), name) for name in SIDES]
+    languages = list(SIDES) if languages[0] == languages[1] else languages
+    pair = dict(zip(("source_lang", "target_lang"), languages, strict=True))
+    segmentation = {
+        "bpe": "sentencepiece_pair",
+        "sentencepiece_model": "source.spm",
+        "target_sentencepiece_model": "target.spm",
+    }
+    return Folder(
+        made,
+        "translation",
+        pair,
+        segmentation,
+        {f"dict.{code}.txt": own for code, own in zip(languages, words, strict=True)},
+        pair,
+        texts={f"{name}.spm": source.file(f"{name}.spm").read_bytes() for name in SIDES},
+        targets=[word[2:-2] for word in filter(LANGUAGE.fullmatch, words[0].words)],
+    )
+
+
+def language(given: object, otherwise: str) -> str:
+    """Return a language in a form that can be part of a file's name."""
+    return re.sub(r"\W+", "_", given) if isinstance(given, str) and given else otherwise
+
+
+# ---- FSMTForConditionalGeneration: FAIR's systems of WMT19, converted back to fairseq's format
+#
+# N. Ng et al., Facebook FAIR's WMT19 News Translation Task Submission, 2019,
+# https://arxiv.org/abs/1907.06616
+
+
+FSMT = ModelFamily(scales=True)
+WORD_END = "</w>"  # marks the last piece of a word; fairseq marks all other pieces with @@
+
+
+def convert_fsmt(source: HuggingFaceFolder) -> Folder:
+    """Return the model as a folder of fairseq's (raises UsageError)."""
+    langs = source.config.get("langs")
+    if not (
+        isinstance(langs, list)
+        and len(langs) == 2
+        and langs[0] != langs[1]
+        and all(isinstance(each, str) for each in langs)
+    ):
+        raise source.field_error("langs", "two languages are needed")
+    if source.read_json("tokenizer_config.json", needed=False).get("do_lower_case"):
+        raise UsageError(
+            f"{source.folder / 'tokenizer_config.json'} has do_lower_case, which no tokenizer of "
+            "fairseq has: name a model without it"
+        )
+    words = [
+        Vocabulary.from_numbers(
+            {
+                to_fairseq_symbol(word): number
+                for word, number in source.read_json(f"vocab-{side}.json").items()
+            },
+            source.number(f"{side}_vocab_size"),
+            f"vocab-{side}.json",
+        )
+        for side in ("src", "tgt")
+    ]
+    made = transformer(source, FSMT, (words[0], words[1]), joined=False)
+    merges = source.file("merges.txt").read_text(encoding="utf-8").removeprefix("#version: 0.2\n")
+    pair = dict(zip(("source_lang", "target_lang"), langs, strict=True))
+    segmentation = {"tokenizer": "moses_normalized", "bpe": "subword_nmt", "bpe_codes": "bpecodes"}
+    dictionaries = {f"dict.{code}.txt": own for code, own in zip(langs, words, strict=True)}
+    return Folder(
+        made,
+        "translation",
+        pair,
+        segmentation,
+        dictionaries,
+        pair,
+        texts={"bpecodes": f"#version: 0.2\n{merges}"},
+    )
+
+
+def to_fairseq_symbol(word: str) -> str:
+    """Return a word of the vocabulary in the form of fairseq's dictionary."""
+    return (
+        word
+        if word in SPECIAL
+        else word.removesuffix(WORD_END)
+        if word.endswith(WORD_END)
+        else f"{word}@@"
+    )
