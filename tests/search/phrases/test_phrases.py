@@ -10,12 +10,18 @@ import unicodedata
 import numpy as np
 import pytest
 import torch
+from fairseq.data import Dictionary
+from fairseq.token_generation_constraints import pack_constraints, unpack_constraints
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from required_phrases import required_phrases
+from required_phrases import prefix_of, required_phrases
+from search.constraints.test_constraint_files import words
 from sizes import examples
 
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.plugin.input import pack
 from fairseq_ext.search.constraints.banned import build_banned
+from fairseq_ext.search.constraints.lines import from_packed
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases import token_automaton
 from fairseq_ext.search.phrases.phrase_table import Compiler, build_table
@@ -26,8 +32,7 @@ from fairseq_ext.search.phrases.places import (
     find_phrase,
     match_phrases_in_order,
 )
-from fairseq_ext.search.phrases.sentence import SentenceConstraints
-from fairseq_ext.search.phrases.sentence import met as report
+from fairseq_ext.search.phrases.sentence import SentenceConstraints, merge, met
 from fairseq_ext.search.phrases.token_automaton import (
     TokenAutomaton,
     minimal,
@@ -126,7 +131,7 @@ def one(*phrases) -> list[Alternatives]:
 
 
 @pytest.mark.parametrize(
-    "constraints, tokens, met",
+    "constraints, tokens, is_met",
     [
         # ALGORITHMS.md, section 1: sequences that both public implementations get wrong
         (one([1, 2, 3]), [1, 1, 2, 3], [True]),
@@ -143,14 +148,14 @@ def one(*phrases) -> list[Alternatives]:
         (one([2, 3], [1, 2, 3, 4]), [1, 2, 3, 5], [True, False]),
     ],
 )
-def test_overlaps_and_broken_matches(constraints, tokens, met):
+def test_overlaps_and_broken_matches(constraints, tokens, is_met):
     """As the search reads them, and as a report does."""
     row = Automata(constraints)
     for token in tokens:
         row.read(token)
-    assert (row.count >= row.table.need).flatten().tolist() == met
+    assert (row.count >= row.table.need).flatten().tolist() == is_met
     given = SentenceConstraints(required_phrases(constraints))
-    assert report(tokens, given, ordered=False) == met
+    assert met(tokens, given, ordered=False) == is_met
 
 
 # ---- brute force on random strings over tiny alphabets
@@ -366,3 +371,146 @@ def test_a_table_that_has_all_lists_is_used_again():
     assert table.start[0] == again.start[1] and banned_now(again, again.start) == [set(), {3}, {3}]
     other = build_banned([first, [(1,)]], CPU, compiler)
     assert other.automata is not table.automata and banned_now(other, other.start) == [{3}, {1}]
+
+
+# ---- constraints of a hypothesis: which are met
+
+kinds = st.lists(st.lists(phrase, min_size=1, max_size=2).map(tuple), min_size=1, max_size=3)
+# equal ones are frequent
+constraint_lists = kinds.flatmap(lambda few: st.lists(st.sampled_from(few), max_size=4))
+hypotheses = st.lists(letters, max_size=10)
+
+
+def constraints(any_of, **more) -> SentenceConstraints:
+    return SentenceConstraints(
+        required_phrases(tuple(any_of), tuple(str(c) for c in any_of)), **more
+    )
+
+
+def plain(*phrases) -> SentenceConstraints:
+    """One phrase a constraint."""
+    return constraints([(tuple(p),) for p in phrases])
+
+
+def spans_of(tokens, alternatives):
+    return [
+        (i, i + len(p))
+        for p in alternatives
+        for i in range(len(tokens))
+        if tuple(tokens[i : i + len(p)]) == p
+    ]
+
+
+def most_disjoint(spans) -> int:
+    """By trying every choice."""
+    if not spans:
+        return 0
+    (start, end), rest = spans[0], spans[1:]
+    return max(
+        most_disjoint(rest), 1 + most_disjoint([s for s in rest if s[1] <= start or s[0] >= end])
+    )
+
+
+def longest_chain(tokens, any_of, start=0) -> int:
+    """Constraints from the first on that can be laid one after another, by
+    trying every choice."""
+    if not any_of:
+        return 0
+    spans = [s for s in spans_of(tokens, any_of[0]) if s[0] >= start]
+    return max((1 + longest_chain(tokens, any_of[1:], end) for _, end in spans), default=0)
+
+
+@given(constraint_lists, hypotheses)
+def test_met_equals_trying_every_choice(any_of, tokens):
+    answer = met(tokens, constraints(any_of), ordered=False)
+    for kind in {frozenset(c) for c in any_of}:
+        copies = [found for found, c in zip(answer, any_of, strict=True) if frozenset(c) == kind]
+        count = min(len(copies), most_disjoint(sorted(set(spans_of(tokens, kind)))))
+        assert copies == [True] * count + [False] * (len(copies) - count)
+
+
+@given(constraint_lists, hypotheses)
+def test_met_in_order_equals_trying_every_choice(any_of, tokens):
+    count = longest_chain(tokens, any_of)
+    assert met(tokens, constraints(any_of), ordered=True) == [True] * count + [False] * (
+        len(any_of) - count
+    )
+
+
+# ---- packed tensors
+
+
+@given(st.lists(constraint_lists.map(constraints), max_size=4))
+def test_fairseq_unpacks_the_printed_alternatives(sentences):
+    packed = pack(sentences, lambda alternatives: alternatives[-1])
+    assert [[tuple(p.tolist()) for p in unpack_constraints(row)] for row in packed] == [
+        [c[-1] for c in s.any_of] for s in sentences
+    ]
+
+
+@given(
+    st.lists(
+        st.lists(st.lists(st.integers(4, 9), min_size=1, max_size=4), max_size=4),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_packed_constraints_come_back(batch):
+    packed = pack_constraints([[torch.tensor(p) for p in sentence] for sentence in batch])
+    for sentence, row in zip(batch, packed, strict=True):
+        assert from_packed(row, words(), 0).any_of == tuple((tuple(p),) for p in sentence)
+
+
+def packed_fields(fields: list[str], dictionary: Dictionary, width: int = 0) -> torch.Tensor:
+    """As fairseq-interactive does it, with a sentence whose constraints make the tensor wider."""
+    encoded = [dictionary.encode_line(f, append_eos=False, add_if_not_exist=False) for f in fields]
+    return pack_constraints([encoded, [torch.full((width,), 9)]])[0]
+
+
+@pytest.mark.parametrize("width", [1, 20])
+def test_a_field_that_starts_with_s_is_a_prefix(width):
+    dictionary = words()
+    found = from_packed(packed_fields(["a b", "<s> c d", "e"], dictionary, width), dictionary, 0)
+    assert found.any_of == (((4, 5),), ((8,),))
+    assert found.prefix == prefix_of((6, 7), "c d")
+    assert found.text == ("a b", "e")
+
+
+# ---- merging and conflicts
+
+
+def test_merging_keeps_order_and_duplicates():
+    assert merge(plain([1], [2]), plain([1])).any_of == (((1,),), ((2,),), ((1,),))
+
+
+def test_what_the_other_side_bans_becomes_unmet():
+    banning = SentenceConstraints(banned={(2, 3): "bad words"})
+    both = merge(
+        banning,
+        SentenceConstraints(
+            required_phrases((((1, 2, 3),), ((2,),)), ("one bad words", "fine")),
+            prefix=prefix_of((2, 3), "bad words"),
+        ),
+    )
+    assert both.any_of == (((2,),),) and both.text == ("fine",)
+    assert both.prefix == ()
+    reason = "conflicts with the banned phrase 'bad words'"
+    assert both.unmet == (("one bad words", reason), ("bad words", reason))
+
+
+@given(st.lists(phrase, min_size=1, max_size=3, unique=True), constraint_lists)
+def test_nothing_kept_contains_a_banned_phrase(banned, any_of):
+    both = merge(
+        SentenceConstraints(banned={each: str(each) for each in banned}),
+        constraints(any_of),
+    )
+    clean = [[p for p in c if not any(spans_of(p, [a]) for a in banned)] for c in any_of]
+    assert [list(c) for c in both.any_of] == [c for c in clean if c]
+    assert len(both.unmet) + len(both.any_of) == len(any_of)
+
+
+def test_two_prefixes_are_refused_and_too_many_constraints():
+    with pytest.raises(UsageError, match="two target prefixes"):
+        merge(*(SentenceConstraints(prefix=prefix_of((token,))) for token in (1, 2)))
+    with pytest.raises(UsageError, match="has 66 phrases"):
+        merge(plain(*[[1]] * 33), plain(*[[2]] * 33))

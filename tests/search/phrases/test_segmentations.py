@@ -2,8 +2,8 @@
 sequences of a small vocabulary read as text.
 
 What a text holds is found by regular expressions here. The pieces write "ab" as one piece and as
-two, with and without a space in front, and as "Ab" in two; "b.a" has the end of a word inside it,
-and " " is a space alone.
+two, with and without a space in front, and as "Ab" in two; "b.a", "a b" and " a." have the end of a
+word inside them, and " " is a space alone.
 """
 
 import random
@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from fairseq.data import Dictionary
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from required_phrases import required_phrases
 from sizes import covering, examples
@@ -33,7 +33,8 @@ from fairseq_ext.search.phrases.token_automaton import minimal
 from fairseq_ext.search.strategies.select.dba import DBA
 from fairseq_ext.search.strategies.select.gbs import GridBeam
 
-PIECES = [" ab", "b", " a", "a", " A", ".", " ", "b.a"]
+PIECES = [" ab", "b", " a", "a", " A", ".", " ", "b.a", "a b", " a."]
+WORDS = FIRST_WORD + PIECES.index("b.a")  # from here on they may hold two
 V = FIRST_WORD + len(PIECES)
 BOUNDARIES = {
     mode: Boundaries(Pieces([""] * FIRST_WORD + PIECES), mode == "word", "sentencepiece", (BOS,))
@@ -42,7 +43,7 @@ BOUNDARIES = {
 CPU = torch.device("cpu")
 MODES = ["word", "prefix"]
 CASES = ["exact", "initial", "any"]
-TEXTS = ["ab", "a", "a b", "ab ab", "b", "a.", ".", "ba"]
+TEXTS = ["ab", "a", "a b", "ab ab", "b", "a.", ".", "ba", "a. b", ". a"]
 
 
 def read(tokens) -> str:
@@ -136,9 +137,9 @@ def test_required_phrases_are_met_when_their_text_is_there(constraints, ordered,
     table = build_table([wanted.required], ordered, CPU, Compiler(BOUNDARIES[mode]))
     place, count = (x[None] for x in table.begin(torch.tensor([0])))
     report = InText(read, mode == "word")
-    # "b.a" holds two words, and moves a search on by one place of equal or ordered phrases
+    # a piece moves a search on by one place of equal or ordered phrases
     if ordered or len({*constraints}) < len(constraints):
-        tokens = [token for token in tokens if token != V - 1]
+        tokens = [token for token in tokens if token < WORDS]
     for n, token in enumerate(tokens):
         place, count = table.advance(place, count, torch.tensor([[token]]))
         by_hand = met_by_hand(read(tokens[: n + 1]), constraints, mode, ordered)
@@ -209,6 +210,8 @@ def test_allowed_outputs_that_meet_all_are_those_whose_texts_do(
 
 
 @settings(max_examples=examples(400), deadline=None)
+# a token that ends one phrase's word and begins another phrase
+@example(["a. b", ". a"], "exact", "word", [FIRST_WORD + PIECES.index(" a.")] * 2)
 @given(
     st.lists(st.sampled_from(TEXTS), min_size=1, unique=True),
     st.sampled_from(["exact", "any"]),

@@ -17,11 +17,9 @@ from required_phrases import prefix_of, required_phrases
 from search.phrases.test_phrases import Plain
 from search.phrases.test_segmentations import (
     BOUNDARIES_12,
-    places,
     read,
     required,
     usual,
-    violates,
 )
 from sizes import drawn
 from table_model import (
@@ -419,22 +417,6 @@ def test_a_quarter_of_the_rows_may_be_pending(k):
 
     banned_search([random_table(seed, possible=6) for seed in range(12)], [A] * 12, k, 6, Counting)
     assert max(seen) == k // 4
-
-
-@pytest.mark.parametrize("k", [1, 2, 5])
-def test_a_required_word_that_begins_with_a_banned_one_is_met(k):
-    part = required("aa", "exact")
-    wanted = SentenceConstraints(
-        part.required,
-        banned=A.banned,
-    )
-    for seed in range(5):
-        (each,) = banned_search([random_table(seed, possible=6)], [wanted], k, 6)
-        assert each
-        for best in each:
-            assert places(read(best), "aa", "word", "exact") and not violates(
-                read(best), ["a"], "word", "exact", True
-            )
 
 
 def test_a_prefix_may_go_through_a_banned_word():
