@@ -48,7 +48,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--device",
         default="cpu",
-        help="device for the tests that take one: cpu (default), cuda, or pretend: a pretended GPU",
+        help="device for the tests that take one: cpu (default) or cuda",
     )
 
 
@@ -121,27 +121,14 @@ def pytest_make_collect_report():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def device(request, tmp_path_factory):
-    """Where models.py puts what it makes.
-
-    With `--device pretend` all tests run next to a pretended GPU.
-    """
+def device(request):
+    """Where models.py puts what it makes."""
     name = request.config.getoption("--device")
-    if name == "cpu":
-        yield torch.device(name)
-        return
-    import models
-    from pretended_device import pretended_device
+    if name != "cpu":
+        import models
 
-    folder = tmp_path_factory.mktemp("pretended")
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        pretended_device(folder, patch)
-        if name == "pretend"
-        else nullcontext(torch.device(name)) as there,
-    ):
-        models.DEVICE = there
-        yield there
+        models.DEVICE = torch.device(name)
+    return torch.device(name)
 
 
 @contextmanager
@@ -206,10 +193,11 @@ def pretended(device, tmp_path_factory, monkeypatch):
 
 
 @pytest.fixture
-def simulated(request):
+def simulated(device, pretended):
     """For a test of the pretended GPU itself: of what it counts, and of what it says."""
-    if request.config.getoption("--device") not in ("cpu", "pretend"):
+    if device.type != "cpu":
         pytest.skip("the pretended GPU, of which this test is, gives way to a real one")
+    return pretended
 
 
 def at_least_float(x):
@@ -256,19 +244,8 @@ def hostile(tmp_path_factory) -> Path:
 def wheel(tmp_path_factory) -> Path:
     """A wheel of this clone, which takes minutes to build."""
     folder = tmp_path_factory.mktemp("wheel")
-    words = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "-q",
-        "--no-deps",
-        "--wheel-dir",
-        folder,
-        Path(__file__).parents[1],
-    ]
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    words = [*"-m pip wheel -q --no-deps --wheel-dir".split(), folder, Path(__file__).parents[1]]
+    ran(sys.executable, *words, cwd=folder, timeout=3600)
     return next(folder.glob("fairseq_ext-*.whl"))
 
 
@@ -281,6 +258,28 @@ def made(tmp_path_factory):
 
 
 # ---- the commands
+
+
+def ran(
+    *words: object,
+    stdin: str = "",
+    check: bool = True,
+    cwd: Path | None = None,
+    timeout: float = 300,
+    **environment: str,
+) -> subprocess.CompletedProcess:
+    """Run a program, of one thread, in this environment and what is added to it."""
+    done = subprocess.run(
+        [*map(str, words)],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        cwd=cwd,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )
+    assert not check or done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done
 
 
 def command(

@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import logging
-import os
 import re
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import ran
 from torch.torch_version import TorchVersion
 
 from fairseq_ext import doctor
@@ -31,14 +31,7 @@ def quick(monkeypatch):
 
 
 def test_doctor_passes_here_and_decodes(hostile):
-    done = subprocess.run(
-        [sys.executable, "-m", "fairseq_ext.doctor"],
-        cwd=hostile,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = ran(sys.executable, "-m", "fairseq_ext.doctor", cwd=hostile)
     assert not list(hostile.glob("*.run"))
     found = {
         line[6:].split(":")[0]: line[:4].strip()
@@ -99,9 +92,7 @@ def without_pip(tmp_path) -> Path:
 
 def install_fairseq(python: Path, path: Path) -> subprocess.CompletedProcess:
     words = [python, Path(doctor.__file__), "--install-fairseq"]
-    environment = {**os.environ, "PATH": str(path)}
-    environment.pop("PYTHONPATH", None)
-    return subprocess.run(words, capture_output=True, text=True, env=environment, timeout=120)
+    return ran(*words, check=False, PATH=str(path), PYTHONPATH="")
 
 
 def test_in_an_environment_of_uv_fairseq_is_installed_by_uv(without_pip, tmp_path):
@@ -162,16 +153,9 @@ def test_a_dead_start_up_hook_is_noticed_and_its_remedy_is_a_command(monkeypatch
     said = capsys.readouterr().out
     assert said.startswith("FAIL  start-up hook: not active\n      -> add --user-dir ")
     words = said.rpartition(": ")[2].replace(sysconfig.get_path("purelib"), str(tmp_path))
-    subprocess.run(words, shell=True, check=True)
-    started = subprocess.run(
-        [
-            sys.executable,
-            "-S",
-            "-c",
-            f"import site; site.addsitedir({str(tmp_path)!r}); {doctor.HOOK_PROBE}",
-        ]
-    )
-    assert started.returncode == 0
+    ran("sh", "-c", words)
+    start = f"import site; site.addsitedir({str(tmp_path)!r}); {doctor.HOOK_PROBE}"
+    ran(sys.executable, "-S", "-c", start)
 
 
 @pytest.mark.parametrize("version", ["2.13.0+cpu", "2.10.0a0+git1", "2.5.1", "1.13"])

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 import sizes
 import yaml
-from conftest import BIN
+from conftest import BIN, ran
 from demo_model import MODEL as DEMO
 from demo_model import OURS, ROOT
 
@@ -38,16 +38,7 @@ needs_all = pytest.mark.skipif(
 
 
 def run(words: list, folder: Path, **environment: str) -> subprocess.CompletedProcess:
-    done = subprocess.run(
-        [*map(str, words)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **environment},
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done
+    return ran(*words, cwd=folder, timeout=3600, **environment)
 
 
 @needs_all
@@ -193,9 +184,7 @@ def inside(root: Path, words: list[str], *options: str, here: str = "") -> list[
 def settings_of_pip(here: str) -> dict[str, str]:
     """What pip's files and variables say on this machine, and those of certificates, for a root
     that has its files below `here`."""
-    listed = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
-    ).stdout
+    listed = ran(sys.executable, "-m", "pip", "config", "list").stdout
     lines = [line.partition("=") for line in listed.splitlines() if not line.startswith(":env:")]
     said = {
         f"PIP_{name.rpartition('.')[2].upper().replace('-', '_')}": ast.literal_eval(value)
@@ -217,29 +206,18 @@ def root(tmp_path, wheel) -> Path:
     """A Debian on which the steps have run; torch is the one of this environment,
     which may be there."""
     made, here = tmp_path / "root", "/here"
-    subprocess.run(
-        ["mmdebstrap", "--mode=root", "--variant=minbase", "bookworm", made],
-        check=True,
-        capture_output=True,
-    )
+    ran(*"mmdebstrap --mode=root --variant=minbase bookworm".split(), made, timeout=3600)
     for folder in ("wheels", here[1:]):
         (made / folder).mkdir()
     shutil.copy(wheel, made / "wheels")
     for given in ("resolv.conf", "hosts"):  # as a container engine does
         shutil.copy(f"/etc/{given}", made / "etc")
     (made / "torch.txt").write_text(f"torch=={version('torch')}\n")
-    settings = {**os.environ, "TMPDIR": "/tmp", "PIP_RETRIES": "1", **settings_of_pip(here)}
+    settings = {"TMPDIR": "/tmp", "PIP_RETRIES": "1", **settings_of_pip(here)}
     settings |= dict(line.split("=", 1) for line in reported("ARG"))
     settings["PIP_CONSTRAINT"] = f"{settings.get('PIP_CONSTRAINT', '')} /torch.txt"
     for step in reported("RUN"):
-        done = subprocess.run(
-            inside(made, ["sh", "-c", step], here=here),
-            env=settings,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, step + done.stdout[-2000:] + done.stderr[-2000:]
+        ran(*inside(made, ["sh", "-c", step], here=here), timeout=3600, **settings)
     return made
 
 
@@ -269,9 +247,7 @@ def test_the_steps_make_a_server_that_becomes_healthy_and_requests_a_key(root) -
     ) as server:
         try:
             end = time.monotonic() + 300
-            while subprocess.run(
-                inside(root, check, user), capture_output=True, check=False
-            ).returncode:
+            while ran(*inside(root, check, user), check=False).returncode:
                 assert time.monotonic() < end and server.poll() is None, server.stderr.read()
                 time.sleep(1)
             assert os.stat(f"/proc/{server.pid}").st_uid == 1000

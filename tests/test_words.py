@@ -150,3 +150,18 @@ def test_the_words_are_found():
     names, bare, prose = cpp_texts(f"namespace {{\n{code}}}")
     assert {"A", "left", "of", "at", "B", "FOUND"} <= set(bare) and "seen" not in bare
     assert prose == ["// c"] and "seen" in names
+
+
+# ---- docs/reliability.md
+
+PAGE = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+NAMED = set(re.findall(r"`((?:tests|scripts)/[\w/]+\.\w+)`", PAGE))
+
+
+def test_every_test_that_the_page_names_is_there():
+    assert len(NAMED) > 20 and [name for name in sorted(NAMED) if not (ROOT / name).is_file()] == []
+
+
+def test_the_page_names_every_catalogue_of_attacks():
+    attacks = (ROOT / "tests" / "attack").glob("test_*.py")
+    assert {f"tests/attack/{path.name}" for path in attacks} <= NAMED

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import ray
 from bad_inputs import LANGUAGES, search
-from conftest import BIN
+from conftest import BIN, ran
 from corpus_jobs import DEMO, Echo, OneProcess, write_text
 from fairseq_cli.generate import cli_main as generate_main
 from fairseq_cli.interactive import cli_main as interactive_main
@@ -251,8 +251,7 @@ def test_ctrl_c_ends_the_corpus_command_quietly(tmp_path):
 
 def python(script: str, **environment: str) -> subprocess.CompletedProcess:
     """Python runs this."""
-    words, environment = [sys.executable, "-c", script], {**os.environ, **environment}
-    return subprocess.run(words, capture_output=True, text=True, timeout=100, env=environment)
+    return ran(sys.executable, "-c", script, check=False, **environment)
 
 
 STARTS = [
@@ -336,5 +335,5 @@ def test_commands_run_with_every_warning_an_error(tiny, tmp_path):
     named = [word for flag, name in files.items() for word in (flag, tmp_path / name)]
     words = map(str, search(tiny, *named))
     start = [sys.executable, "-W", "error", "-m", "fairseq_cli.generate"]
-    done = subprocess.run([*start, *words], capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0 and done.stdout.count("H-") == 11, done.stderr
+    done = ran(*start, *words)
+    assert done.stdout.count("H-") == 11, done.stderr

@@ -3,14 +3,13 @@ there ends as in any Python; programs that run for long: forks, forgotten engine
 streams."""
 
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import ran
 from demo_model import FLAGS
 from sizes import drawn
 
@@ -26,7 +25,7 @@ def program(hostile, tmp_path_factory) -> dict:
     run, and how it ended."""
     folder = tmp_path_factory.mktemp("program")
     words = [sys.executable, "-I", str(HERE / "program.py"), str(folder), str(DEMO)]
-    done = subprocess.run(words, cwd=hostile, capture_output=True, text=True, timeout=120)
+    done = ran(*words, cwd=hostile, check=False)
     assert done.stdout, done.stderr
     return {
         **json.loads(done.stdout),
@@ -81,9 +80,7 @@ def test_phrases_are_typed_in_a_program_that_runs_fairseqs_command(tmp_path):
         "import sys\nfrom fairseq_cli import interactive\n"
         f"for run in {runs}:\n    sys.argv[1:] = run\n    interactive.cli_main()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120
-    )
+    done = ran(sys.executable, "program.py", cwd=tmp_path, check=False)
     first, second, *_ = re.findall(r"^D-\d\t\S+\t(.*)$", done.stdout, re.MULTILINE)
     assert "house" in first.lower() and second, done.stderr
     assert re.findall(r"^C-(\d)\t(.*)$", done.stdout, re.MULTILINE)[0][0] == "0"
@@ -166,12 +163,9 @@ def test_nothing_changes_under_pytest_and_in_a_thread(tmp_path):
         f"def test_theirs():\n{body}    assert changed(before) == []\n"
         "    import gc\n    gc.freeze()  # to look through what is imported takes a second\n"
     )
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_theirs.py"]
-    alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(
-        words, cwd=tmp_path, env=alone, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout
+    words = "-m pytest -q -p no:cacheprovider test_theirs.py".split()
+    done = ran(sys.executable, *words, cwd=tmp_path, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    assert "1 passed" in done.stdout, done.stdout
 
 
 @drawn(0)  # long
@@ -217,24 +211,18 @@ def test_without_its_extra_each_command_of_the_server_says_what_is_missing(tmp_p
     (tmp_path / "sitecustomize.py").write_text(WITHOUT.replace("{name}", "fastapi"))
     for command in ("serve", "serve.guard"):
         words = [sys.executable, "-m", f"fairseq_ext.{command}", "--data", "x"]
-        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-        done = subprocess.run(
-            words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
-        )
+        done = ran(*words, cwd=tmp_path, check=False, PYTHONPATH=str(tmp_path))
         said = (
             "error: the server needs fastapi, which is not installed: pip install "
             "'fairseq_ext[serve]'"
         )
-        assert (done.returncode, done.stderr.splitlines()[-1]) == (
-            1,
-            said,
-        ) and "Traceback" not in done.stderr
+        assert (done.returncode, done.stderr.splitlines()[-1]) == (1, said)
+        assert "Traceback" not in done.stderr
 
 
 def test_without_fairseq_the_import_and_each_command_say_what_is_missing(tmp_path):
     """As where pip has installed this package alone."""
     (tmp_path / "sitecustomize.py").write_text(WITHOUT.replace("{name}", "fairseq"))
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     said = (
         "fairseq_ext is a plug-in for fairseq, which is not installed: python -m "
         "fairseq_ext.doctor --install-fairseq"
@@ -243,14 +231,8 @@ def test_without_fairseq_the_import_and_each_command_say_what_is_missing(tmp_pat
         (["-c", "import fairseq_ext"], "ImportError: "),
         (["-m", "fairseq_ext.corpus", "translate"], "error: "),
     ):
-        done = subprocess.run(
-            [sys.executable, *words],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        python = [sys.executable, *words]
+        done = ran(*python, cwd=tmp_path, check=False, PYTHONPATH=str(tmp_path))
         assert done.returncode == 1 and done.stderr.splitlines()[-1] == begins + said
         assert ("Traceback" in done.stderr) == (begins != "error: ")
 
@@ -261,13 +243,7 @@ TEXTS = ["The offer is checked tomorrow.", "The doctor opens the folder."]  # do
 def run(folder: Path, *parts: str, streams: str = "") -> dict:
     """What long_lived.py finds; streams: what the shell does to its standard streams."""
     words = [sys.executable, str(HERE / "long_lived.py"), str(DEMO), str(folder / "found"), *parts]
-    done = subprocess.run(
-        ["sh", "-c", f'exec "$@" {streams}', "sh", *words],
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    ran("sh", "-c", f'exec "$@" {streams}', "sh", *words)
     found = json.loads((folder / "found").read_text())
     assert "error" not in found, found["error"]
     return found

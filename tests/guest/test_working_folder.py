@@ -4,7 +4,6 @@ tests/test_doctor.py has the doctor, test_guest.py an Engine under `python -I`,
 tests/corpus/test_corpus_ray.py the corpus and its Ray workers.
 """
 
-import os
 import re
 import shutil
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from conftest import BIN
+from conftest import BIN, ran
 from sizes import drawn
 
 from fairseq_ext.core.child import search_path
@@ -40,41 +39,17 @@ def compiling(tmp_path) -> dict[str, str]:
 def run(
     words: list, folder: Path, given: str = "", **environment: str
 ) -> subprocess.CompletedProcess:
-    environment = {**os.environ, **environment}
-    done = subprocess.run(
-        [*map(str, words)],
-        cwd=folder,
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=environment,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = ran(*words, cwd=folder, stdin=given, **environment)
     assert not list(folder.glob("*.run"))
     return done
 
 
 @needs_library
 def test_commands_of_fairseq(hostile, compiling, tiny):
-    run(
-        [
-            BIN / "fairseq-generate",
-            tiny / "data",
-            "--task",
-            "translation_ext",
-            "--path",
-            tiny / "model.pt",
-            "--cpu",
-        ],
-        hostile,
-    )
-    said = run(
-        [BIN / "fairseq-interactive", DEMO, "--task", "translation_ext", *MODEL],
-        hostile,
-        "\u2581Die \u2581Akte .\n",
-        **compiling,
-    )
+    ours = ["--cpu", "--task", "translation_ext"]
+    run([BIN / "fairseq-generate", tiny / "data", *ours, "--path", tiny / "model.pt"], hostile)
+    words = [BIN / "fairseq-interactive", DEMO, *ours, *MODEL]
+    said = run(words, hostile, "\u2581Die \u2581Akte .\n", **compiling)
     assert "H-0" in said.stdout and list(Path(compiling["XDG_CACHE_HOME"]).rglob("*.so"))
 
 
@@ -94,12 +69,8 @@ def test_the_server_and_its_workers(hostile):
         try:
             url = re.search(r"http://[\d.:]+", server.stderr.readline())
             assert url and server.stderr.readline().startswith("ready: ")
-            assert (
-                httpx.post(
-                    f"{url[0]}/v1/translate", json={"source": "\u2581Die \u2581Akte ."}, timeout=60
-                ).status_code
-                == 200
-            )
+            body = {"source": "\u2581Die \u2581Akte ."}
+            assert httpx.post(f"{url[0]}/v1/translate", json=body, timeout=60).status_code == 200
         finally:
             server.terminate()
     assert not list(hostile.glob("*.run"))
@@ -131,21 +102,8 @@ def test_a_removed_folder(tmp_path):
     as torch is imported."""
     gone = tmp_path / "gone"
     gone.mkdir()
-    command = [
-        "sh",
-        "-c",
-        'rmdir "$PWD" && "$@"',
-        "sh",
-        str(BIN / "fairseq-interactive"),
-        str(DEMO),
-        "--task",
-        "translation_ext",
-        *MODEL,
-    ]
-    said = subprocess.run(
-        command, cwd=gone, input="\u2581Ja\n", capture_output=True, text=True, timeout=120
-    )
-    assert (said.returncode, said.stderr) == (
-        1,
-        "error: the working folder has been removed: change to another\n",
-    )
+    words = [BIN / "fairseq-interactive", DEMO, "--task", "translation_ext", *MODEL]
+    removed = ["sh", "-c", 'rmdir "$PWD" && "$@"', "sh", *words]
+    done = ran(*removed, cwd=gone, stdin="\u2581Ja\n", check=False)
+    said = "error: the working folder has been removed: change to another\n"
+    assert (done.returncode, done.stderr) == (1, said)

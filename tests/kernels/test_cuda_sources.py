@@ -11,12 +11,12 @@ import math
 import mmap
 import os
 import random
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import ran
 from cuda_executor import SOURCE, Executor, KernelError
 from sizes import drawn
 
@@ -303,12 +303,10 @@ def test_arguments_that_a_kernel_does_not_take_are_refused(launches):
 @drawn(0)  # long
 def test_kernels_pass_the_address_and_undefined_behaviour_sanitizers(request):
     """Which end the process at the planted error, the last of these tests."""
-    asan = subprocess.run(
-        ["g++", "-print-file-name=libasan.so"], capture_output=True, text=True
-    ).stdout.strip()
+    asan = ran("g++", "-print-file-name=libasan.so").stdout.strip()
     words = [sys.executable, "-um", "pytest", "-sk", "gives or long or bounds", __file__]
     words += ["--all"] * request.config.getoption("--all")
     more = {SANITIZED: "1", "LD_PRELOAD": asan, "ASAN_OPTIONS": "detect_leaks=0"}
-    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **more})
+    done = ran(*words, check=False, timeout=3000, **more)
     assert done.stdout.endswith("." * (len(KERNELS) + 1)), done.stdout + done.stderr
     assert done.returncode and "heap-buffer-overflow" in done.stderr and "lookup" in done.stderr

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import logging
 import shutil
-import subprocess
 import sys
 
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import ran
 from model.decoder_rows import MODELS, Rows, model_of
 from models import batch, build, generators, run
 from sizes import covering, drawn
@@ -318,9 +318,7 @@ def test_the_library_can_be_switched_off_and_the_log_says_so(monkeypatch, caplog
 @needs_library
 def test_the_command_that_builds_it_says_when_it_is_switched_off(monkeypatch):
     monkeypatch.setenv("FAIRSEQ_EXT_KERNELS", "off")
-    done = subprocess.run(
-        [sys.executable, "-m", "fairseq_ext.kernels"], capture_output=True, text=True, check=True
-    )
+    done = ran(sys.executable, "-m", "fairseq_ext.kernels")
     assert done.stdout.strip().endswith(".so")
     assert "FAIRSEQ_EXT_KERNELS=off" in done.stderr
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import sizes
 import torch
-from conftest import BIN
+from conftest import BIN, ran
 from demo_model import MODEL, OURS, ROOT
 from sizes import drawn
 
@@ -65,14 +65,9 @@ def of_command(name: str) -> list[str]:
 
 
 def run(words: list, **environment: str) -> subprocess.CompletedProcess:
-    environment = {
-        **{name: value for name, value in os.environ.items() if name != sizes.ALL},
-        "OMP_NUM_THREADS": "1",
-        **environment,
-    }
-    return subprocess.run(
-        [*map(str, words)], cwd=ROOT, capture_output=True, text=True, check=False, env=environment
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(sizes.ALL, raising=False)
+        return ran(*words, cwd=ROOT, check=False, timeout=3000, **environment)
 
 
 def translations(*before: str, level: str = "") -> list[tuple[str, float]]:
@@ -81,16 +76,7 @@ def translations(*before: str, level: str = "") -> list[tuple[str, float]]:
     words = [*before, sys.executable, BIN / "fairseq-interactive", MODEL, *OURS, *flags]
     text = ROOT / "data" / "demo" / "test.de"
     given = "".join(text.read_text("utf-8").splitlines(keepends=True)[:9])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "FAIRSEQ_EXT_KERNELS": level}
-    done = subprocess.run(
-        [*map(str, words)],
-        input=given,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-    )
-    assert done.returncode == 0, done.stderr
+    done = ran(*words, stdin=given, timeout=3000, FAIRSEQ_EXT_KERNELS=level)
     return [
         (line.split("\t")[2], float(line.split("\t")[1]))
         for line in done.stdout.splitlines()
@@ -191,9 +177,8 @@ def test_products_by_tiles_have_the_bits_of_those_without_them(tmp_path):
     driver, source = tmp_path / "driver", Path(__file__).with_name("tiles.cpp")
     chosen = LEVELS[platform.machine()][levels()[0]] if levels() else ()
     words = [*FLAGS, *chosen, "-O1", "-w", f"-I{FOLDER}", source, "-o", driver]
-    subprocess.run([*building.compiler(), *words], check=True)
-    done = run([driver], OMP_NUM_THREADS="2")
-    assert done.returncode == 0, done.stdout + done.stderr
+    ran(*building.compiler(), *words)
+    ran(driver, OMP_NUM_THREADS="2")
 
 
 @needs_all
@@ -240,17 +225,8 @@ def test_kernels_compute_right_on_processors_that_are_not_at_hand(machine, level
         pytest.skip("neither this processor nor qemu has it")
     driver, source = tmp_path / "driver", Path(__file__).with_name("level_driver.cpp")
     chosen = LEVELS[machine].get(level, [f"-march={level}"])
-    subprocess.run(
-        [*compiler, *FLAGS, *chosen, f"-I{FOLDER}", "-static", "-w", source, "-o", driver],
-        check=True,
-    )
-    done = subprocess.run(
-        [*processor, driver, *([level] if level in LEVELS[machine] else [])],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    ran(*compiler, *FLAGS, *chosen, f"-I{FOLDER}", "-static", "-w", source, "-o", driver)
+    ran(*processor, driver, *[level] * (level in LEVELS[machine]), timeout=3000)
 
 
 @needs_all
@@ -297,34 +273,27 @@ RANDOM = [  # of beam, transformer, parallel and lists of words
 ]
 
 
-def passed(built: str, files: list[str], environment: dict[str, str]) -> str:
+def passed(built: str, files: list[str], **environment: str) -> str:
     """What pytest says of these tests."""
     words = [sys.executable, "-m", "pytest", "-x", "-p", "built_otherwise", *files]
-    paths = os.pathsep.join([str(KERNELS), environment.get("PYTHONPATH", "")])
-    others = {name: value for name, value in environment.items() if name != sizes.ALL}
-    done = subprocess.run(
-        words,
-        cwd=KERNELS.parent,
-        env={**others, "PYTHONPATH": paths, "BUILT": built, "OMP_NUM_THREADS": "2"},
-        capture_output=True,
-        text=True,
-        timeout=3000,
-    )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
-    return done.stdout
+    paths = os.pathsep.join([str(KERNELS), os.environ.get("PYTHONPATH", "")])
+    environment |= {"PYTHONPATH": paths, "BUILT": built, "OMP_NUM_THREADS": "2"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(sizes.ALL, raising=False)
+        return ran(*words, cwd=KERNELS.parent, timeout=3000, **environment).stdout
 
 
 @otherwise
 @pytest.mark.parametrize("file", RANDOM)
 def test_the_random_tests_pass_under_sanitizers(file):
     words = [*building.compiler(), "-print-file-name=libasan.so"]
-    runtime = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+    runtime = ran(*words, check=False).stdout.strip()
     if not os.path.isabs(runtime):
         pytest.skip("there is no sanitizer")
     options = {"LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0"}
-    assert " passed" in passed("sanitized", [file], {**os.environ, **options})
+    assert " passed" in passed("sanitized", [file], **options)
 
 
 @otherwise
 def test_searches_of_which_any_allocation_fails_end_by_an_error():
-    assert " passed" in passed("starved", ["search/starved_searches.py"], dict(os.environ))
+    assert " passed" in passed("starved", ["search/starved_searches.py"])

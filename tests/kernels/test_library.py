@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import warm
+from conftest import ran
 from forked import in_fork
 from sizes import drawn
 
@@ -46,7 +47,7 @@ def test_structures_are_laid_out_as_the_compiler_lays_them_out(tmp_path):
     asserts = "".join(f"static_assert({each}, {json.dumps(each)});\n" for each in claims)
     checking.write_text(f'#include <cstddef>\n#include "entry.hpp"\n{asserts}')
     words = [*building.compiler(), *FLAGS, "-w", "-fsyntax-only", f"-I{FOLDER}", checking]
-    assert not subprocess.run(words, capture_output=True, text=True, check=False).stderr
+    assert not ran(*words, check=False).stderr
 
 
 def test_a_field_that_the_structure_does_not_have_is_an_error():
@@ -59,9 +60,7 @@ def test_a_field_that_the_structure_does_not_have_is_an_error():
 
 @needs_compiler
 def test_the_library_exports_the_declared_functions_and_nothing_else():
-    named = subprocess.run(
-        ["nm", "-D", "--defined-only", building.build()], capture_output=True, text=True, check=True
-    ).stdout
+    named = ran("nm", "-D", "--defined-only", building.build()).stdout
     found = {line.split()[-1] for line in named.splitlines()}
     declared = re.findall(r"^\w+ (\w+)\(", ABI.read_text("utf-8"), re.M)
     assert found == {*declared}
@@ -113,8 +112,8 @@ def planted(folder: Path, mark: Path) -> bytes:
     )
     made = folder.parent / "planted.so"
     words = [*building.compiler(), "-shared", "-fPIC", f"-I{FOLDER}", "-o", made, source]
-    subprocess.run(words, check=True)
-    subprocess.run([sys.executable, "-c", LOAD, made], check=True)
+    ran(*words)
+    ran(sys.executable, "-c", LOAD, made)
     assert mark.exists()  # it does run
     mark.unlink()
     return made.read_bytes()
@@ -187,8 +186,7 @@ def test_there_is_one_openmp_runtime(first):
     }
     maps = "for line in open('/proc/self/maps'): print(line.split()[-1])"
     script = "\n".join([code.pop(first), *code.values(), maps])
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = ran(sys.executable, "-c", script)
     names = ("libgomp", "libomp", "libiomp")
     found = {line for line in done.stdout.split() if Path(line).name.startswith(names)}
     assert len(found) == 1 and "torch" in found.pop(), found

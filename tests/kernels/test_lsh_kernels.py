@@ -22,8 +22,8 @@ SOURCE = Path(lsh_torch.__file__).with_name("lsh_cuda.cu")
 
 
 def functions(device):
-    """torch's, or CUDA's on a GPU, which is no pretended one."""
-    if device.type != "cuda" or torch.version.cuda is None:
+    """torch's, or CUDA's on a GPU."""
+    if device.type != "cuda":
         return lsh_torch
     assert lsh_cuda.unavailable_reason() is None, lsh_cuda.unavailable_reason()
     return lsh_cuda

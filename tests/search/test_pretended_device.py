@@ -67,12 +67,10 @@ def test_a_strategy_gives_on_the_device_what_it_gives_on_the_cpu(name, pretended
     same(*on_both(flags, pretended, **needed))
 
 
-def test_lsh_by_its_cuda_kernels_gives_what_the_cpu_gives(
-    pretended, simulated, monkeypatch, tmp_path
-):
+def test_lsh_by_its_cuda_kernels_gives_what_the_cpu_gives(simulated, monkeypatch, tmp_path):
     launched = use_kernels(tmp_path, monkeypatch)
     with counting() as counts:
-        same(*on_both(WAYS["LSH"], pretended, max_len_b=4))
+        same(*on_both(WAYS["LSH"], simulated, max_len_b=4))
     waits = {place.split(":")[0] for place in counts.waits}
     assert "_local_scalar_dense in kernels/lsh_cuda.py" in waits  # the shortlist's length
     assert "a mask as an index in kernels/lsh_cuda.py" not in waits
@@ -84,9 +82,7 @@ def test_lsh_by_its_cuda_kernels_gives_what_the_cpu_gives(
 
 @drawn(1)
 @pytest.mark.parametrize("beam", [1, 5, 20])
-def test_steps_are_recorded_while_the_kv_cache_grows(
-    beam, pretended, simulated, monkeypatch, caplog
-):
+def test_steps_are_recorded_while_the_kv_cache_grows(beam, simulated, monkeypatch, caplog):
     monkeypatch.setattr(cuda_graph, "FIRST_POSITIONS", 1)
     monkeypatch.setattr(cuda_graph, "PATIENCE", 0)
     shapes, made = [], Buffers.__init__
@@ -96,13 +92,13 @@ def test_steps_are_recorded_while_the_kv_cache_grows(
         lambda self, like, *shape: (shapes.append(shape), made(self, like, *shape))[1],
     )
     with counting() as counts:
-        same(*on_both({}, pretended, beam=beam, max_len_b=40, min_len=40))
+        same(*on_both({}, simulated, beam=beam, max_len_b=40, min_len=40))
     assert counts.launches["graph"] >= 30 and "operation by operation" not in caplog.text
     assert len({positions for _, positions, _ in shapes}) > 1  # it has grown
 
 
-def test_recording_refuses_what_cuda_refuses(pretended, simulated):
-    x = torch.arange(6).to(pretended)
+def test_recording_refuses_what_cuda_refuses(simulated):
+    x = torch.arange(6).to(simulated)
     for name, act in WAIT.items():
         with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
             CudaGraph(lambda act=act: [act(x.clone())], torch.cuda.graph_pool_handle())
@@ -184,11 +180,11 @@ def on_page(way: str) -> tuple[float, int]:
 @drawn(1)
 @pytest.mark.parametrize("way", WAITS)
 def test_a_step_waits_no_more_than_it_must_and_requests_what_the_page_says(
-    way, pretended, simulated, monkeypatch, tmp_path
+    way, simulated, monkeypatch, tmp_path
 ):
     if way == "LSH, CUDA kernels":
         use_kernels(tmp_path, monkeypatch)
-    step = counted(WAYS[way], pretended)
+    step = counted(WAYS[way], simulated)
     assert 0 < step.waits.total() <= WAITS[way], step.waits
     (waits, launches), (_, of_stock) = (
         on_page(way),
@@ -203,10 +199,10 @@ def test_a_step_waits_no_more_than_it_must_and_requests_what_the_page_says(
 
 
 @drawn(0)  # long
-def test_stocks_step_is_counted_by_the_same_harness(pretended, simulated):
+def test_stocks_step_is_counted_by_the_same_harness(simulated):
     # the second waits for each of its candidates, and takes long
     for way in ["stock", "stock, constrained"][: len(part_of(2, 1))]:
-        stock, (waits, launches) = counted(WAYS[way], pretended), on_page(way)
+        stock, (waits, launches) = counted(WAYS[way], simulated), on_page(way)
         assert stock.waits.total() == pytest.approx(
             waits, rel=0.05
         ) and stock.launches.total() == pytest.approx(launches, rel=0.05)
@@ -215,8 +211,8 @@ def test_stocks_step_is_counted_by_the_same_harness(pretended, simulated):
 # ---- the pretended device itself
 
 
-def test_what_a_gpu_refuses_is_refused(pretended, simulated):
-    there, host = torch.arange(6, device=pretended), torch.arange(6)
+def test_what_a_gpu_refuses_is_refused(simulated):
+    there, host = torch.arange(6, device=simulated), torch.arange(6)
     for wrong in (
         lambda: there + host,
         lambda: torch.cat([there, host]),
@@ -230,7 +226,7 @@ def test_what_a_gpu_refuses_is_refused(pretended, simulated):
             wrong()
     drawn = torch.Generator()
     for wrong in (
-        lambda: torch.rand(2, device=pretended, generator=drawn),
+        lambda: torch.rand(2, device=simulated, generator=drawn),
         lambda: there.float().exponential_(generator=drawn),
     ):
         with pytest.raises(RuntimeError, match="device type for generator"):
@@ -241,7 +237,7 @@ def test_what_a_gpu_refuses_is_refused(pretended, simulated):
         there.view(2, 3) @ there.view(3, 2)
     # a number of the host may stand anywhere
     assert (there + torch.tensor(1)).tolist() == [1, 2, 3, 4, 5, 6]
-    assert copy.deepcopy(there).device == pretended
+    assert copy.deepcopy(there).device == simulated
 
 
 WAIT = {
@@ -278,8 +274,8 @@ NO_WAIT = {
 
 
 @pytest.mark.parametrize("name", [*WAIT, *NO_WAIT])
-def test_waits_are_counted(name, pretended, simulated):
-    x = torch.arange(6).to(pretended)
+def test_waits_are_counted(name, simulated):
+    x = torch.arange(6).to(simulated)
     with counting() as counts:
         (WAIT | NO_WAIT)[name](x)
     assert counts.waits.total() == (name in WAIT)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import sacrebleu
 import warm
+from conftest import ran
 from lxml import etree
 from office.make import made
 from office_files import PARAGRAPHS, archive, docx, parts_of
@@ -139,10 +140,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path, lines):
             "0)[2]; print(used.ru_maxrss)"
         )
         words = [sys.executable, "-c", run, sys.executable, *COMMAND, "in.txt", "out.txt"]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
-            [*words, *MODEL], cwd=tmp_path, capture_output=True, text=True, env=environment
-        )
+        done = ran(*words, *MODEL, cwd=tmp_path, check=False, PYTHONPATH=str(ROOT))
         assert (tmp_path / "out.txt").stat().st_size > times * 50_000, done.stderr
         peaks.append(int(done.stdout))
     assert peaks[1] < 1.15 * peaks[0], peaks
@@ -150,8 +148,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path, lines):
 
 def command(folder: Path, *words: str) -> subprocess.CompletedProcess:
     """The command, its flags last."""
-    command = [warm.python(), *COMMAND, *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    return ran(warm.python(), *COMMAND, *words, cwd=folder, check=False)
 
 
 def test_the_command(tmp_path):
