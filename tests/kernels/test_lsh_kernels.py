@@ -265,4 +265,5 @@ def test_the_cuda_source_compiles(architecture, tmp_path):
 def test_without_a_gpu_the_reason_is_reported():
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
+    lsh_cuda.unavailable_reason.cache_clear()
     assert lsh_cuda.unavailable_reason() == "there is no CUDA device"
