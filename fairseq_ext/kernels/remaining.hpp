@@ -44,7 +44,7 @@ bool choose_output(Sentence& s) {
         if (s.read[j] > s.ends[j]) continue;
         // log-probabilities are at most 0
         const double bound = final_score(s, s.score[j * s.T + s.read[j]], s.ends[j] + 1);
-        if (s.reading < 0 || bound > highest) highest = bound, s.reading = j;
+        if (bound > highest) highest = bound, s.reading = j;
     }
     if (s.reading < 0) return false;
     for (int64_t f = 0; f < s.finished; ++f) {

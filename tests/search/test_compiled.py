@@ -78,9 +78,9 @@ def phrases(draw: random.Random, most: int) -> SentenceConstraints:
     return SentenceConstraints(required_phrases(given, map(str, given)))
 
 
-def allowed(draw: random.Random, words: int) -> SentenceConstraints:
-    """Up to 40 outputs of up to 6 words, or all."""
-    count = draw.choice([0, 1, 5, 40])
+def allowed(draw: random.Random, words: int, counts=(0, 1, 5, 40)) -> SentenceConstraints:
+    """So many outputs or fewer of up to 6 words, or all (0)."""
+    count = draw.choice(counts)
     outputs = {
         tuple(draw.randrange(WORD, WORD + words) for _ in range(draw.randint(1, 6)))
         for _ in range(count)
@@ -116,8 +116,8 @@ def both(
     assert some.keys() == others.keys() and some.keys() <= {*(wanted or some)}
     is_compiled = once not in looped
     for sentence, hypotheses in some.items():
-        # with --stop optimal the loop has more than the n best
-        n = ours.setup.nbest if hasattr(counts[0], "certificates") else None
+        # with --stop optimal, and of few allowed outputs, the loop has more than the n best
+        n = ours.setup.nbest if hasattr(counts[0], "certificates") or not counted else None
         for a, b in zip(hypotheses[:n], others[sentence][:n], strict=True):
             assert a.score == b.score and torch.equal(a.tokens, b.tokens)
             assert torch.equal(a.positional_scores, b.positional_scores)
@@ -254,6 +254,35 @@ def test_random_searches_give_the_loops_bits(has_phrases, tmp_path, monkeypatch)
     del tried["beam 12"]
     assert all(compiled[name] > 0.5 * n for name, n in tried.items()), (compiled, tried)
     assert {"int8", "stream_rows", "stream_width"} <= compiled.keys()
+
+
+@pytest.mark.parametrize("ending", ENDINGS, ids=str)
+def test_ties_between_an_end_and_what_goes_on_give_the_loops_bits(ending):
+    """The end is as likely as a word, behind which words of probability 1 follow, so that sums of
+    several steps are equal."""
+    draw = random.Random(SEED)
+    for seed in range(8):
+        of = with_ties(build("transformer", seed, torch.float32, 21, peak=draw.choice([1.0, 40.0])))
+        with torch.no_grad():
+            of.decoder.output_projection.weight[2] = of.decoder.output_projection.weight[4]
+        flags = ending | draw.choice([{}, {"prune_finished": 0.0}, {"prune_children": 3}])
+        stock = {"beam": draw.choice([2, 2, 5]), "max_len_b": 9, "lenpen": draw.choice([0.0, 1.0])}
+        ours = generators([of], flags, nbest=draw.randint(1, 2), **stock).ours
+        assert both(ours, batch([6, 4, 2, 1], seed))
+
+
+def test_allowed_outputs_give_the_loops_bits():
+    """Of few of them a beam keeps all, so that none needs to be chosen."""
+    draw, compiled = random.Random(SEED), 0
+    for seed in range(30):
+        flags = draw.choice([{}, {}, {"prune_children": 2}])
+        stock = {"beam": draw.choice([2, 4, 8]), "max_len_b": draw.choice([6, 8])}
+        stock |= {"no_repeat_ngram_size": draw.choice([0, 0, 1]), "lenpen": draw.choice([0.0, 1.0])}
+        ours = generators([model("transformer", seed % 9 + 1)], flags, nbest=1, **stock).ours
+        sample = batch([5, 3, 2], seed)
+        sample["requests"] = requests_of([allowed(draw, 3, [4, 12, 40]) for _ in range(3)])
+        compiled += both(ours, sample, counted=())
+    assert compiled > 20
 
 
 def test_a_batch_without_phrases_does_not_go_through_the_loop(monkeypatch):
