@@ -79,7 +79,7 @@ def phrases(draw: random.Random, most: int) -> SentenceConstraints:
 
 
 def allowed(draw: random.Random, words: int, counts=(0, 1, 5, 40)) -> SentenceConstraints:
-    """So many outputs or fewer of up to 6 words, or all (0)."""
+    """Outputs of up to 6 words, at most one of these counts of them; 0: all are allowed."""
     count = draw.choice(counts)
     outputs = {
         tuple(draw.randrange(WORD, WORD + words) for _ in range(draw.randint(1, 6)))
