@@ -47,7 +47,7 @@ BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-XML = regex.compile(rb"\s*<\?xml\s[^>]*?\sencoding\s*=\s*[\"']([A-Za-z][\w.-]*)[\"']")
+DECLARED = regex.compile(rb"\s*<\?xml\s[^>]*?\sencoding\s*=\s*[\"']([A-Za-z][\w.-]*)[\"']")
 META = regex.compile(rb"(?i)<meta\s[^>]*?charset\s*=\s*[\"']?\s*([\w:.-]+)")
 PO = regex.compile(rb"(?i)charset=([\w:.-]+)\\n")
 HTML_FORMATS, XML_FORMATS = ("html",), ("xml", "xliff", "html")
@@ -99,7 +99,7 @@ def declared(content: bytes, format: str, what: str) -> str:
     """
     found = None
     if format in XML_FORMATS:
-        found = XML.match(content[:FIRST])
+        found = DECLARED.match(content[:FIRST])
     if found is None and format in HTML_FORMATS:
         found = META.search(content[:FIRST])
     if format == "po":
