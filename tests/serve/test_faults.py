@@ -160,14 +160,16 @@ def test_a_file_ends_with_its_client_and_where_nothing_is_done_for_a_deadline(
 
 @pytest.mark.parametrize("end", ["", "/stream"])
 def test_a_client_that_hangs_up_is_cancelled_and_leaves_nothing_in_the_log(
-    client, engine, lines, end, caplog
+    client, engine, lines, end, caplog, monkeypatch
 ):
+    sent, send = [], engine.send
+    monkeypatch.setattr(engine, "send", lambda *given: sent.append(send(*given)) or sent[-1])
     record = {"source": " ".join(lines[:8]), "prefix": "The patient"}
     body = json.dumps(record if end else [record] * 60).encode()
     with raw_socket(client) as raw:
         raw.sendall(head("/v1/translate" + end, body) + body)
         assert raw.recv(1 << 12) if end else until(lambda: engine.pending > 0)  # it has begun
-    assert nothing_pending(engine)
+    assert nothing_pending(engine) and any(future.cancelled() for future in sent)
     time.sleep(0.1)
     gc.collect()  # says of an error that no one has read
     assert not caplog.records
