@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from serving import FLAGS, listening, upload, v1
+from serving import FLAGS, libre, listening, upload, v1
 
 from fairseq_ext import Engine, Translator, UsageError
 from fairseq_ext.engine.worker import load
@@ -20,9 +20,7 @@ from fairseq_ext.serve.models import pivoted
 from fairseq_ext.text.__main__ import through_translator
 from fairseq_ext.text.files import translate
 
-SAMPLES = {name: value for name, value in FLAGS.items() if name not in ("stop", "stream_width")} | {
-    "beam": 4
-}
+SAMPLES = {k: v for k, v in FLAGS.items() if k not in ("stop", "stream_width")} | {"beam": 4}
 LINE = "Die Ärztin öffnet den Ordner."
 MANY = 2**32 - 1
 # of a docx, paragraphs in each; their sentences are counted together
@@ -51,12 +49,9 @@ def test_the_server_draws_by_a_requests_seed(warm_processes):
         together = v1(client, records).json()
         for seed, answer in zip((3, 7, 7, MANY), together, strict=True):
             assert [(h["text"], round(h["score"], 4)) for h in answer["nbest"]] == drawn(seed)
-        assert (
-            v1(client, records[1]).json()["nbest"] == together[1]["nbest"] != together[0]["nbest"]
-        )
-        found = client.post(
-            "/translate", json={"q": LINE, "source": "de", "target": "en", "alternatives": 3}
-        ).json()
+        alone = v1(client, records[1]).json()["nbest"]
+        assert alone == together[1]["nbest"] != together[0]["nbest"]
+        found = libre(client, LINE, alternatives=3)
         texts = list(dict.fromkeys(h["text"] for h in together[0]["nbest"]))
         assert [found["translatedText"], *found["alternatives"]] == texts and len(texts) > 1
         for seed, said in (
@@ -122,16 +117,10 @@ def test_both_models_of_a_pair_draw_by_the_seed():
     both = pivoted(submit, submit)
     assert both(Request(2, "a", seed=7)).result().text == "a''"
     assert both(Request(source="b")).result().text == "b''"
-    assert [(source, seed) for source, seed, _ in requested] == [
-        ("a", 7),
-        ("a'", 7),
-        ("b", None),
-        ("b'", None),
-    ]
-    # noise that is unrelated
-    assert [number for *_, number in requested[::2]] == [2, 0] and len(
-        {number for *_, number in requested}
-    ) == 4
+    seeds = [(source, seed) for source, seed, _ in requested]
+    assert seeds == [("a", 7), ("a'", 7), ("b", None), ("b'", None)]
+    numbers = [number for *_, number in requested]
+    assert numbers[::2] == [2, 0] and len({*numbers}) == 4  # noise that is unrelated
 
 
 def test_requests_of_one_search_and_calls_of_python_draw_by_their_seeds():
@@ -149,10 +138,8 @@ def test_requests_of_one_search_and_calls_of_python_draw_by_their_seeds():
         assert found == drawn(seed, loop) != drawn(10 - seed, loop)
     lines = ["Guten Morgen.", LINE]
     expected = [[h.text for h in nbest] for nbest in seven.translate(lines, nbest=4)]
-    for calls in (
-        three.translate(lines, 4, seed=7),
-        three.translate_iter(lines, 4, buffer=1, seed=7),
-    ):
+    one_by_one = three.translate_iter(lines, 4, buffer=1, seed=7)
+    for calls in (three.translate(lines, 4, seed=7), one_by_one):
         assert [[h.text for h in nbest] for nbest in calls] == expected
     with pytest.raises(UsageError, match="seed is 1.5"):
         three.translate([LINE], seed=1.5)
