@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 import sizes
 import torch
+from demo_model import MODEL as DEMO
 from fairseq import checkpoint_utils, options
 from fairseq.data import data_utils_fast, token_block_utils_fast
 from fairseq.models.transformer import TransformerModel
@@ -30,12 +31,6 @@ from models import batch, build, dictionary, generators, run, same
 from sizes import drawn
 
 from fairseq_ext.plugin.compat import checkpoints, patches, startup, uncompiled
-
-ROOT = Path(__file__).resolve().parents[3]
-
-
-DEMO = ROOT / "checkpoints" / "demo"
-
 
 CURRENT = sys.version_info >= (3, 11)  # the Pythons that refuse fairseq's dataclasses
 
@@ -56,15 +51,8 @@ def test_the_hook_imports_nothing_heavy_at_start_up():
     done = python("import sys; print(*sys.modules)")
     assert done.returncode == 0, done.stderr
     loaded = set(done.stdout.split())
-    assert not loaded & {
-        "torch",
-        "numpy",
-        "fairseq",
-        "fairseq_ext",
-        "dataclasses",
-        "inspect",
-        "importlib.abc",
-    }
+    heavy = "torch numpy fairseq fairseq_ext dataclasses inspect importlib.abc"
+    assert not loaded & {*heavy.split()}
 
 
 def processor_ms(command: list[str]) -> float:
@@ -138,12 +126,9 @@ def test_a_file_that_the_hook_loads_by_its_path_is_the_module_that_others_import
 
 
 def test_hydra_says_nothing_and_other_warnings_stay():
-    convert = (
-        "from fairseq.dataclass.utils import convert_namespace_to_omegaconf as convert; "
-        "convert(Namespace())"
-    )
     done = python(
-        f"import warnings; from argparse import Namespace; {convert}; warnings.warn('mine')"
+        "import warnings; from argparse import Namespace; from fairseq.dataclass import utils; "
+        "utils.convert_namespace_to_omegaconf(Namespace()); warnings.warn('mine')"
     )
     assert done.returncode == 0 and "mine" in done.stderr
     assert "hydra" not in done.stderr and "version_base" not in done.stderr
@@ -185,10 +170,8 @@ Outer = dataclasses.make_dataclass("Outer", fields, bases=(FairseqDataclass,))
     stock = dataclasses._get_field
     options.utils.import_user_module(Namespace(user_dir=str(tmp_path / "with_defaults")))
     theirs = sys.modules["with_defaults"]
-    assert (
-        theirs.Outer().inner is theirs.inner
-        and dataclasses.fields(theirs.Outer)[-1].default is theirs.inner
-    )
+    assert theirs.Outer().inner is theirs.inner
+    assert dataclasses.fields(theirs.Outer)[-1].default is theirs.inner
     assert dataclasses._get_field is stock and stock.__module__ == "dataclasses"
     if CURRENT:
         with pytest.raises(ValueError, match="mutable default"):
@@ -213,12 +196,8 @@ HISTORY = {
 
 
 def test_a_checkpoint_of_plain_containers_loads(tmp_path):
-    import numpy
-
     path = str(tmp_path / "plain.pt")
-    settings = Namespace(
-        arch="transformer", task="translation", lr=[numpy.float64(0.1)], max_positions=9
-    )
+    settings = Namespace(arch="transformer", task="translation", lr=[np.float64(0.1)])
     torch.save({"args": settings, "model": {"w": torch.ones(2)}, **HISTORY}, path)
     before = set(torch.serialization.get_safe_globals())
     loaded = checkpoint_utils.load_checkpoint_to_cpu(path)
@@ -231,12 +210,9 @@ def test_a_checkpoint_of_plain_containers_loads(tmp_path):
 
 @pytest.mark.parametrize("core", ["core", "_core"])
 def test_a_number_that_numpy_1_or_2_has_saved_is_read(core, tmp_path):
-    import numpy
-
-    own = numpy.float64(0).__reduce__()[0].__module__.encode()
-    torch.save(
-        {"args": None, "lr": numpy.float64(0.25), "model": {}, **HISTORY}, tmp_path / "own.pt"
-    )
+    own = np.float64(0).__reduce__()[0].__module__.encode()
+    state = {"args": None, "lr": np.float64(0.25), "model": {}, **HISTORY}
+    torch.save(state, tmp_path / "own.pt")
     with (
         zipfile.ZipFile(tmp_path / "own.pt") as saved,
         zipfile.ZipFile(tmp_path / "theirs.pt", "w") as theirs,
@@ -252,9 +228,8 @@ def test_pickled_code_is_refused_and_not_run(tmp_path):
     foreign = Foreign()
     foreign.mark = str(tmp_path / "code was run")
     torch.save({"args": foreign, "model": {}}, tmp_path / "foreign.pt")
-    with pytest.raises(
-        OSError, match="foreign.pt holds builtins.exec, .* set FAIRSEQ_EXT_ALLOW_GLOBALS="
-    ):
+    said = "foreign.pt holds builtins.exec, .* set FAIRSEQ_EXT_ALLOW_GLOBALS="
+    with pytest.raises(OSError, match=said):
         checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "foreign.pt"))
     assert not (tmp_path / "code was run").exists()
 
@@ -274,11 +249,6 @@ def test_a_foreign_class_is_named_and_loads_with_the_opt_in(tmp_path, monkeypatc
     )
     allowed = python(load, PYTHONPATH=str(tmp_path), FAIRSEQ_EXT_ALLOW_GLOBALS="theirs.Settings")
     assert allowed.stdout.endswith("0.1\n"), allowed.stderr
-
-
-def test_a_missing_checkpoint_keeps_fairseqs_error(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "absent.pt"))
 
 
 # ---- the encoder
@@ -332,23 +302,14 @@ HELD = {
 
 
 FOR_A_WHILE = {
-    "leave_out_working_folder",
-    "allow_plain_classes",
-    "set_up_no_log",
-    "log_as_stock",
+    *("leave_out_working_folder", "allow_plain_classes", "set_up_no_log", "log_as_stock")
 }
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        COMMAND,
-        pytest.param(
-            ["program"],
-            marks=pytest.mark.skipif(not os.environ.get(sizes.ALL), reason="with --all"),
-        ),
-    ],
-)
+NEEDS_ALL = pytest.mark.skipif(not os.environ.get(sizes.ALL), reason="with --all")
+
+
+@pytest.mark.parametrize("given", [COMMAND, pytest.param(["program"], marks=NEEDS_ALL)])
 def test_the_list_of_patches_is_what_hangs_in_the_modules_of_others(given):
     words = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("patched.py")), *given]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
@@ -374,28 +335,20 @@ def test_batches_are_those_of_the_compiled_function():
         if chance.random() < 0.5:
             sizes.sort()
         indices = np.array(chance.sample(range(len(sizes)), len(sizes)), np.int64)
-        limits = (
-            chance.choice([-1, 30, 31, 64, 200]),
-            chance.choice([-1, 1, 2, 5, 8]),
-            chance.choice([1, 2, 8]),
-        )
+        limits = [*map(chance.choice, ([-1, 30, 31, 64, 200], [-1, 1, 2, 5, 8], [1, 2, 8]))]
         for given, function in (
             (sizes, "batch_by_size_vec"),
             (lambda i, sizes=sizes: sizes[i], "batch_by_size_fn"),
         ):
             expected = getattr(data_utils_fast, function)(indices, given, *limits)
             got = getattr(uncompiled, function)(indices, given, *limits)
-            assert [list(batch) for batch in got] == [list(batch) for batch in expected], (
-                sizes,
-                limits,
-            )
+            assert [*map(list, got)] == [*map(list, expected)], (sizes, limits)
 
 
 def test_a_sentence_longer_than_a_batch_is_refused_in_the_same_words():
     for functions in (data_utils_fast, uncompiled):
-        with pytest.raises(
-            AssertionError, match="Sentences lengths should not exceed max_tokens=8"
-        ):
+        said = "Sentences lengths should not exceed max_tokens=8"
+        with pytest.raises(AssertionError, match=said):
             functions.batch_by_size_vec(np.arange(2), np.array([3, 9]), 8, -1, 1)
 
 
@@ -436,7 +389,6 @@ def test_bleu_counts_are_libbleus(monkeypatch):
         for scorer in ours:
             scorer.add(*pair)
     for expected, got in zip(stock, ours, strict=True):
-        counts = [
-            [getattr(each.stat, name) for name, _ in each.stat._fields_] for each in (expected, got)
-        ]
-        assert counts[0] == counts[1] and expected.result_string() == got.result_string()
+        for name, _ in expected.stat._fields_:
+            assert getattr(got.stat, name) == getattr(expected.stat, name)
+        assert expected.result_string() == got.result_string()

@@ -53,12 +53,8 @@ def replaced(value, path: list[float], by):
     """The JSON value with a part of it, found by chance numbers, replaced."""
     if not path or not isinstance(value, (dict, list)) or not value:
         return by
-    key = (
-        list(value)[int(path[0] * len(value))]
-        if isinstance(value, dict)
-        else int(path[0] * len(value))
-    )
-    copy = dict(value) if isinstance(value, dict) else list(value)
+    keys = list(value) if isinstance(value, dict) else range(len(value))
+    key, copy = keys[int(path[0] * len(value))], value.copy()
     copy[key] = replaced(value[key], path[1:], by)
     return copy
 
@@ -71,30 +67,24 @@ PATHS = st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=4)
 def test_a_sealed_record_comes_back_and_another_does_not(record):
     record.pop("sha256", None)
     text = json.dumps(with_digest(record)).encode()
-    assert json.dumps(verify_digest(text), sort_keys=True) == json.dumps(
-        json.loads(json.dumps(record)), sort_keys=True
-    )
+    found, given = (json.dumps(each, sort_keys=True) for each in (verify_digest(text), record))
+    assert found == given
     with pytest.raises(ValueError, match="not what was written"):
         verify_digest(json.dumps({**with_digest(record), "more": 1}).encode())
 
 
 # ---- --results-file
 
-SENTENCE = {
-    "id": 3,
-    "source": "abc",
-    "text": "a b",
-    "hypotheses": [
-        {
-            "tokens": [4, 5, 2],
-            "score": -0.5,
-            "positional_scores": [-0.5, -0.5, -0.5],
-            "unmet": [["a", "no room"]],
-        }
-    ],
-}
-
+HYPOTHESIS = {"tokens": [4, 5, 2], "score": -0.5, "positional_scores": [-0.5, -0.5, -0.5]}
+HYPOTHESIS["unmet"] = [["a", "no room"]]
+SENTENCE = {"id": 3, "source": "abc", "text": "a b", "hypotheses": [HYPOTHESIS]}
 MADE_FROM = {"--beam": "5"}
+
+
+def written(*sentences: object) -> bytes:
+    """A results file of these records, with their digests."""
+    lines = [{**FORMAT, "signature": "ours", "made_from": MADE_FROM}, *sentences]
+    return b"".join(json.dumps(with_digest(line)).encode() + b"\n" for line in lines)
 
 
 def results(path: Path) -> dict | None:
@@ -117,12 +107,7 @@ def results(path: Path) -> dict | None:
 @given(HARMS, st.floats(0, 1))
 def test_results_that_were_damaged(tmp_path, harms, end):
     path = tmp_path / "results"
-    lines = [
-        {**FORMAT, "signature": "ours", "made_from": MADE_FROM},
-        SENTENCE,
-        {**SENTENCE, "id": 4},
-    ]
-    content = b"".join(json.dumps(with_digest(line)).encode() + b"\n" for line in lines)
+    content = written(SENTENCE, {**SENTENCE, "id": 4})
     path.write_bytes(content)
     whole = results(path)
     path.write_bytes(harmed(content, harms, end))
@@ -138,13 +123,8 @@ def test_results_that_were_damaged(tmp_path, harms, end):
 def test_results_that_another_program_wrote(tmp_path, path, value):
     """The digest is right, a part of the record is anything."""
     record = replaced(SENTENCE, path, value)
-    lines = [
-        {**FORMAT, "signature": "ours", "made_from": MADE_FROM},
-        record if isinstance(record, dict) else {},
-        {**SENTENCE, "id": 4},
-    ]
-    file = tmp_path / "results"
-    file.write_bytes(b"".join(json.dumps(with_digest(line)).encode() + b"\n" for line in lines))
+    file, more = tmp_path / "results", {**SENTENCE, "id": 4}
+    file.write_bytes(written(record if isinstance(record, dict) else {}, more))
     results(file)
 
 
@@ -179,12 +159,7 @@ def test_a_manifest_that_was_damaged(tmp_path, harms, end):
 def test_parts_that_were_damaged(tmp_path, harms, end):
     store = OutputFolder(str(tmp_path), ".jsonl")
     payload = b'{"id": 1}\n{"id": 2}\n'
-    store.save(
-        SHARD,
-        0,
-        2,
-        Result(payload, [{"line": 1, "reason": "r"}], signature="s"),
-    )
+    store.save(SHARD, 0, 2, Result(payload, [{"line": 1, "reason": "r"}], signature="s"))
     part = store.parts_of(SHARD) / "0-2"
     part.write_bytes(harmed(part.read_bytes(), harms, end))
     try:
@@ -268,25 +243,16 @@ def test_lines_of_jsonl(tmp_path, lines):
         one_sentence(error)
     else:
         assert [sentence.number for sentence in found] == list(range(len(lines)))
-        assert all(
-            isinstance(sentence.request.source, str)
-            and (sentence.error is None or "\n" not in sentence.error[1])
-            for sentence in found
-        )
+        for sentence in found:
+            assert isinstance(sentence.request.source, str)
+            assert sentence.error is None or "\n" not in sentence.error[1]
 
 
 # ---- dependency graphs
 
 CELLS = [{"token": token, "probability": 0.5, "right": True} for token in ("a", "</s>")]
-GRAPH = Graph(
-    "1",
-    ["x"],
-    ["a", "</s>"],
-    "jacobi",
-    [{"first": 0, "verified": 2, "cells": CELLS}],
-    [0, 0],
-    [-1, -1],
-)
+STEPS = [{"first": 0, "verified": 2, "cells": CELLS}]
+GRAPH = Graph("1", ["x"], ["a", "</s>"], "jacobi", STEPS, [0, 0], [-1, -1])
 
 
 @FUZZ
