@@ -14,7 +14,7 @@ The driver is search/parallel/driver.py.
 | 1, PJ | jacobi | the whole sentence, of length m = --parallel-length |
 | 2, PGJ | gs-jacobi | b = --block-size positions, one block after the other |
 | 3, HGJ | hybrid-jacobi | as PGJ up to length h = --parallel-length, then 1 |
-| not in the paper | window, window.py | from each call anew, 1 to b positions, by expected gain |
+| not in the paper | window, window.py | from each call again, 1 to b positions, by expected gain |
 
 The paper assumes to know m for PJ and PGJ, and sets h to the maximum. Here both are never taken
 from the reference: without the flag they are 1.25 x source tokens, and if a sentence is longer, PJ
