@@ -262,7 +262,7 @@ def made(tmp_path_factory):
 
 def ran(
     *words: object,
-    stdin: str = "",
+    stdin: bytes | str = "",
     check: bool = True,
     cwd: Path | None = None,
     timeout: float = 300,
@@ -271,13 +271,13 @@ def ran(
     """Run a program, of one thread, in this environment and what is added to it."""
     done = subprocess.run(
         [*map(str, words)],
-        input=stdin,
+        input=stdin.encode() if isinstance(stdin, str) else stdin,
         capture_output=True,
-        text=True,
         timeout=timeout,
         cwd=cwd,
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
     )
+    done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
     assert not check or done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done
 
@@ -298,17 +298,8 @@ def command(
     import warm
 
     folder = BIN if cold or name not in warm.NAMES else warm.commands()
-    done = subprocess.run(
-        [str(folder / name), *map(str, arguments)],
-        input=stdin.encode() if isinstance(stdin, str) else stdin,
-        capture_output=True,
-        timeout=300,
-        cwd=cwd,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1", **environment},
-    )
-    done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
-    assert not check or done.returncode == 0, done.stdout + done.stderr
-    return done
+    words, environment = [folder / name, *arguments], {"PYTHONUTF8": "1", **environment}
+    return ran(*words, stdin=stdin, check=check, cwd=cwd, **environment)
 
 
 @contextmanager
