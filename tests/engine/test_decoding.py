@@ -157,19 +157,15 @@ def test_answers_are_those_of_each_sentence_alone_as_they_come_and_go(decoding, 
 
 def test_what_comes_to_its_length_limit_is_searched_again_as_offline(monkeypatch):
     flags = {**FLAGS, "beam": 2, "max_len_b": 10, "no_repeat_ngram_size": 1}
-    decoding, translator = (
-        load({**flags, "stream_width": 3}),
-        Translator(**flags, constraints="unordered"),
-    )
+    decoding = load({**flags, "stream_width": 3})
+    translator = Translator(**flags, constraints="unordered")
     better, again = LengthRetry.choose, []
     monkeypatch.setattr(
         LengthRetry, "choose", lambda self, *found: again.append(self) or better(self, *found)
     )
     draw = random.Random(4)
-    jobs = [
-        job(line, streams=True, constraints=draw.sample(WORDS, 3))
-        for line in ["Ja.", "Nein.", "Gut.", "Danke.", *LINES[:8]]
-    ]
+    lines = ["Ja.", "Nein.", "Gut.", "Danke.", *LINES[:8]]
+    jobs = [job(line, streams=True, constraints=draw.sample(WORDS, 3)) for line in lines]
     for each, answer in zip(jobs, answers(decoding, jobs), strict=True):
         same_as_alone(translator, each, answer)
     assert again and again.count(decoding.steps.shorter) * 2 == len(again)  # as often there as here
@@ -338,12 +334,11 @@ def test_a_request_of_parallel_decoding_ends_where_it_is_cancelled():
         decoding.work()
     assert 0 < counted.decoder_calls - before < len(LINES[1].split()) * 3
     ((number, answer),) = decoding.events
-    assert (
-        number == 1
-        and answer.text == Translator(**FLAGS | {"beam": 1}).translate([LINES[1]])[0][0].text
-    )
+    (expected,) = Translator(**FLAGS | {"beam": 1}).translate([LINES[1]])
+    assert (number, answer.text) == (1, expected[0].text)
 
 
+PHRASE = {"constraints": ["port"]}
 # a request's source, fields and terms, and its constraints: phrase, term, reason why it is not met
 REPORTS: dict[str, tuple[str, dict, dict, list[tuple[str, str, str]]]] = {
     "terms": (
@@ -358,15 +353,10 @@ REPORTS: dict[str, tuple[str, dict, dict, list[tuple[str, str, str]]]] = {
         {},
         [("My", "", ""), ("the", "", ""), ("the", "", "")],
     ),
-    "a phrase that is a term": (
-        PORT,
-        {"constraints": ["port"]},
-        {"Port": "port"},
-        [("port", "Port", "")],
-    ),
+    "a phrase that is a term": (PORT, PHRASE, {"Port": "port"}, [("port", "Port", "")]),
     "a phrase that is one of a term's": (
         PORT,
-        {"constraints": ["port"]},
+        PHRASE,
         {"Port": "house|port"},
         [("port", "Port", "")],
     ),
@@ -377,12 +367,7 @@ REPORTS: dict[str, tuple[str, dict, dict, list[tuple[str, str, str]]]] = {
         [("the", "", "conflicts with the banned phrase 'the'")],
     ),
     "no source": ("", {}, {}, []),
-    "an empty source": (
-        " \t",
-        {"constraints": ["the"]},
-        {},
-        [("the", "", "the source is empty")],
-    ),
+    "an empty source": (" \t", {"constraints": ["the"]}, {}, [("the", "", "the source is empty")]),
 }
 
 
@@ -427,10 +412,8 @@ def test_a_place_serves_one_of_equal_terms(decoding, terms, held):
 
 
 def test_a_form_that_meets_two_different_terms_is_the_place_of_each_that_has_no_other(decoding):
-    (answer,) = answers(
-        decoding,
-        [Request(source=PORT, terms=(("Patient", "house|patient"), ("Port", "patient")))],
-    )
+    terms = (("Patient", "house|patient"), ("Port", "patient"))
+    (answer,) = answers(decoding, [Request(source=PORT, terms=terms)])
     spans = [span for constraint in answer.constraints for span in constraint.spans]
     free = [match.span() for match in re.finditer(r"\b(house|patient)\b", answer.text)]
     assert all(constraint.met for constraint in answer.constraints) and "patient" in answer.text
