@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import sys
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq import options
 
-from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.files import fingerprint, refuse_shared, sha256_of
+from fairseq_ext.core.errors import UsageError, counted
+from fairseq_ext.core.files import fingerprint, is_stream, refuse_shared, replace, sha256_of
 from fairseq_ext.core.stats import Section
 from fairseq_ext.corpus.job import (
     SUFFIXES,
@@ -35,17 +39,6 @@ from fairseq_ext.corpus.shards import (
 from fairseq_ext.corpus.worker import NOT_MET, Result, died_result, error_entry
 from fairseq_ext.plugin.loading.data_folder import SegmentationCheck, kind_of_files
 from fairseq_ext.plugin.loading.settings import as_arguments, parse
-
-if TYPE_CHECKING:
-    from fairseq_ext.corpus.scheduler import RayWorkers
-import json
-import sys
-import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-from fairseq_ext.core.errors import counted
-from fairseq_ext.core.files import is_stream, replace
 
 if TYPE_CHECKING:
     from fairseq_ext.corpus.scheduler import RayWorkers

@@ -8,9 +8,9 @@ a page for people.
 | app.py | the application, its routes, and which sites may use them |
 | service.py | what the routes share: answers that are waited for, errors |
 | glossaries.py | glossaries that are kept by name |
-| models.py | one model that stays, or those of a folder; chains of two models |
+| models.py | one model that stays, or those of a folder; chains of two models; counts for |
+| | Prometheus |
 | model_folder.py | the models of a folder, in which they come and go |
-| metrics.py | counts and histograms for Prometheus |
 | bodies.py | JSON and forms as UTF-8, checked by pydantic models |
 | records.py | requests as JSON, and answers |
 | guard.py | API keys, the largest body, connections |

@@ -29,8 +29,7 @@ from fairseq_ext.serve import Settings, default_folder
 from fairseq_ext.serve.bodies import apart, urlencoded
 from fairseq_ext.serve.glossaries import Glossaries, Missing
 from fairseq_ext.serve.guard import Keys, digest, read_body
-from fairseq_ext.serve.metrics import Metrics
-from fairseq_ext.serve.models import SOON, Model, Models, Pair
+from fairseq_ext.serve.models import SOON, Metrics, Model, Models, Pair
 from fairseq_ext.serve.records import Record, Text, read_records
 from fairseq_ext.text.formats import Pass, passes
 from fairseq_ext.text.splitter import splitter

@@ -3,10 +3,10 @@
 | file | what is in it |
 | --- | --- |
 | atoms.py | the parts of a text: tags, placeholders, words; sentences made of them |
-| reading.py | what the readers of all formats share: texts as atoms, and what is between them |
+| reading.py | what the readers of all formats share: texts as atoms, what is between them, and |
+| | what stays as it is: URLs, {name}, %s |
 | segments.py | the one cutter behind them: sentences, and pieces that fit the model |
 | splitter.py | where sentences end; whether a text holds several |
-| placeholders.py | what stays as it is: URLs, {name}, %s |
 | units.py | words of a sentence; which words of its translation stand for which |
 | marks.py | tags and placeholders put back into a translation |
 | alignment.py | which word has become which |

@@ -100,7 +100,7 @@ def main(argv: list[str] | None = None) -> int:
             with_values(sys.argv[1:] if argv is None else argv)
         )
         from fairseq_ext.text.files import translate
-        from fairseq_ext.text.placeholders import pattern
+        from fairseq_ext.text.reading import pattern
         from fairseq_ext.translator import Translator
 
         if args.max_unpacked <= 0:

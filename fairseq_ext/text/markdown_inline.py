@@ -25,8 +25,7 @@ from fairseq_ext.text.atoms import (
     text_atom,
 )
 from fairseq_ext.text.markup import VERBATIM, tokens
-from fairseq_ext.text.placeholders import KINDS
-from fairseq_ext.text.reading import ENTITY, text_atoms, with_signs
+from fairseq_ext.text.reading import ENTITY, KINDS, text_atoms, with_signs
 from fairseq_ext.text.xml_tokens import places
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from fairseq_ext import Translator
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.text.atoms import Segment
 from fairseq_ext.text.formats import passes
-from fairseq_ext.text.placeholders import KINDS, find
+from fairseq_ext.text.reading import KINDS, find
 from fairseq_ext.text.segments import halves
 from fairseq_ext.text.splitter import PLACEHOLDER, plain_ends, splitter, warning
 

@@ -29,7 +29,7 @@ from fairseq_ext.core.glossary import Entry, Languages, LineErrors, read
 from fairseq_ext.core.language_codes import two_letters
 from fairseq_ext.core.lemmas import has_lemmas
 from fairseq_ext.core.words import Match, matcher, words_of
-from fairseq_ext.search.constraints.glossary_fit import GlossaryFit
+from fairseq_ext.search.constraints.source_text import GlossaryFit
 from fairseq_ext.search.phrases.agreement import LANGUAGES
 from fairseq_ext.search.phrases.forms import Forms, forms_of_language
 from fairseq_ext.search.phrases.letter_case import NOUNS_HAVE_CAPITALS, keeps_case, lowered
