@@ -13,10 +13,11 @@ from torch import Tensor
 from fairseq_ext.core.words import is_word, words_of
 from fairseq_ext.search.constraints.word_alignment import Mention, WordAlignment, word_spans
 from fairseq_ext.search.finished import Hypothesis
-from fairseq_ext.search.phrases.agreement import has_noun
+from fairseq_ext.search.phrases.agreement import has_noun, noun_after
 from fairseq_ext.search.phrases.forms import FEMININE
 from fairseq_ext.search.phrases.function_words import stem
-from fairseq_ext.search.phrases.letter_case import NOUNS_HAVE_CAPITALS
+from fairseq_ext.search.phrases.german_nouns import ALL, lexicon
+from fairseq_ext.search.phrases.letter_case import NOUNS_HAVE_CAPITALS, starts_sentence
 from fairseq_ext.search.phrases.pieces import folded, normal
 from fairseq_ext.search.phrases.places import (
     PLURAL,
@@ -41,7 +42,7 @@ Alternatives = tuple[Phrase, ...]
 FURTHER_REASON = "a further mention for which the draft has no word of its own"
 COPIED_REASON = "a part of a name or code that the draft repeats as the source has it"
 FORM_REASON = "the draft has it in another form"
-UNFIT_REASON = "a common word that does not fit this sentence, by the model"
+UNFIT_REASON = "a word that does not fit this sentence"
 JOINTS = frozenset("-/\\_@#")  # between the parts of a path, a code, a compound
 SEARCHED = 5  # hypotheses that are searched for a word where the best has none
 
@@ -92,10 +93,29 @@ def is_phrasal(term: SourceTerm) -> bool:
     return term.around[1] in ("up", "down", "out", "off")
 
 
-def is_verb_of_order(term: SourceTerm, text: str, span: Span) -> bool:
-    """Return whether a place of a German text is the verb of an imperative, which no noun replaces:
-    Geben in "Geben Sie den Namen ein"."""
-    return has_noun(term.text) and re.match(r" Sie\b", text[span[1] :]) is not None
+def is_function_word(term: SourceTerm, functions: Collection[str]) -> bool:
+    """Return whether a term has none but function words of its language: "über"."""
+    return set(functions).issuperset(words_of(folded(term.source)))
+
+
+def is_other_class(term: SourceTerm, text: str, span: Span, is_own: bool = True) -> bool:
+    """Return whether the German words of a place have another word class than a term: no noun
+    stands for the adjective in "folgende Werte" or the verb in "Geben Sie den Namen ein", no
+    adjective for a noun. is_own: whether the model begins a translation of the term alone so."""
+    words, known = text[slice(*span)].split(), lexicon()
+    if re.match(r" Sie\b", text[span[1] :]):
+        return has_noun(term.text)
+    if known is None or any(folded(word) in folded(term.mention) for word in words):
+        return False
+    if all(map(has_noun, term.targets)):
+        is_own = is_own or noun_after(text, span[1], "de") is not None
+        return is_own and all(word.islower() and known.forms.has(word) for word in words)
+    if any(map(has_noun, term.targets)) or starts_sentence(text, span[0]) or not is_own:
+        return False
+    return all(
+        word[:1].isupper() and known.cells(word) != ALL and not known.is_infinitive(word)
+        for word in words
+    )
 
 
 def is_copied(term: SourceTerm, words: Sequence[str], is_known: bool) -> bool:

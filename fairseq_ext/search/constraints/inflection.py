@@ -32,9 +32,8 @@ KNOWN_COST = 8.0  # nats that a term which the model knows may cost its sentence
 OTHER_COST = 1.0
 WRONG_MARGIN = 2.0  # that the draft's own words must be better by, where they do not agree
 Options = list[tuple[SourceTerm, list[Rewrite]]]  # the terms of a draft, and ways to write them
-Score = Callable[[Pool, Sources, Sequence[Version], int | None], None]
-# tokens behind a term that are compared first, and the best ways, which the sentence then compares
-NEAR, COMPARED = 8, 4
+Score = Callable[[Pool, Sources, Sequence[Version], bool], None]
+COMPARED = 4  # ways that are compared by the whole sentence
 
 
 class Choice(NamedTuple):
@@ -126,14 +125,14 @@ class Inflection:
         for sentence, candidate, options in drafts:
             choices[candidate] = self.choices(pool, sentence, candidate, options, turn)
         many = [each for of in choices.values() if len(of) > COMPARED for each in of]
-        self.score_versions_(pool, sources, [each.version for each in many], NEAR)
+        self.score_versions_(pool, sources, [each.version for each in many], True)
         for candidate, of in choices.items():
             if len(of) > COMPARED:
                 ranked = sorted(of, key=lambda each: -each.total)
                 best = [each for i, each in enumerate(ranked) if i < COMPARED or each.way is None]
                 choices[candidate] = best
         left = [each for of in choices.values() for each in of]
-        self.score_versions_(pool, sources, [each.version for each in left], None)
+        self.score_versions_(pool, sources, [each.version for each in left], False)
         for candidate, of in choices.items():
             for each in of:
                 candidate.scores[tuple(each.version.tokens)] = each.version.scores

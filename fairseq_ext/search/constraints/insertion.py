@@ -28,7 +28,6 @@ from fairseq_ext.search.phrases.sentence import SourceTerm
 from fairseq_ext.search.pool import Pool
 
 COMPARED = 3  # places of a term that are compared by the whole sentence
-NEAR = 8  # tokens behind a term that are compared
 
 
 class Option(NamedTuple):
@@ -50,7 +49,7 @@ class Insertion:
         self,
         forced_decoding: ForcedDecoding,
         writer: TermWriter,
-        score_versions_: Callable[[Pool, Sources, Sequence[Version], int | None], None],
+        score_versions_: Callable[[Pool, Sources, Sequence[Version], bool], None],
     ):
         self.forced_decoding, self.writer, self.score_versions_ = (
             forced_decoding,
@@ -76,7 +75,7 @@ class Insertion:
             return
         options = [self.options(sentence, term) for sentence, term in jobs]
         versions = self.selected(pool, sources, jobs, options)
-        self.score_versions_(pool, sources, [version for of in versions for version, _ in of], NEAR)
+        self.score_versions_(pool, sources, [version for of in versions for version, _ in of], True)
         for (sentence, term), of in zip(jobs, versions, strict=True):
             best = max(of, key=lambda each: float(each[0].scores.sum()), default=None)
             if best is not None:

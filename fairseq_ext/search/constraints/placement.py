@@ -36,10 +36,11 @@ from fairseq_ext.search.constraints.drafts import (
     elsewhere,
     is_copied,
     is_form,
+    is_function_word,
     is_imperative,
+    is_other_class,
     is_part_of,
     is_phrasal,
-    is_verb_of_order,
     mentions_of,
     phrase_of,
     usable_hypotheses,
@@ -69,6 +70,7 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Setup
 from fairseq_ext.search.settings import DEFAULT
 
+NEAR = 8  # tokens behind a changed one that count where versions are only compared
 BATCH_SIZE = 128  # sentences whose hypotheses are scored in one call
 Driver = Callable[[Pool, OnFinal], None]
 # least share of a term among the model's own translations of its source term, by which it knows it
@@ -337,19 +339,20 @@ class GlossaryPlacement:
             }
 
     def score_versions_(
-        self, pool: Pool, sources: Sources, versions: Sequence[Version], near: int | None = None
+        self, pool: Pool, sources: Sources, versions: Sequence[Version], near_terms: bool = False
     ) -> None:
         """Score versions; the drafts' own log-probabilities are used up to the first changed token,
-        and from `near` tokens behind the last one on (None: never)."""
+        and, for versions that are only compared (near_terms), from NEAR tokens behind the last one
+        on."""
         drafts = [each.candidate.draft for each in versions]
         tokens = [draft.tokens.tolist() for draft in drafts]
         known, pairs, tails = [], [], []
         for version, draft, own in zip(versions, drafts, tokens, strict=True):
             first = len(commonprefix([version.tokens, own]))
             behind = 0
-            if near is not None and self.reuses:
+            if near_terms and self.reuses:
                 same = len(commonprefix([version.tokens[:first:-1], own[:first:-1]]))
-                behind = max(0, same - near)
+                behind = max(0, same - NEAR)
             known.append(draft.positional_scores[:first])
             tails.append(draft.positional_scores[len(own) - behind :].cpu())
             end = len(version.tokens) - behind
@@ -399,8 +402,18 @@ class GlossaryPlacement:
             candidate.unfit |= {
                 term
                 for term, span in sentence.all_places(candidate)
-                if self.inflect.has_agreement and span is not None and not term.required
-                if is_verb_of_order(term, candidate.text, span)
+                if not term.required
+                and (
+                    is_function_word(term, self.source_functions)
+                    if span is None
+                    else self.inflect.has_agreement
+                    and is_other_class(
+                        term,
+                        candidate.text,
+                        span,
+                        words.is_own(sentence.aligned_mention(candidate, term)),
+                    )
+                )
             }
             if sentence.entry is not None:
                 words.span_of_mention[0] = 0, len(candidate.text)

@@ -37,10 +37,7 @@ from fairseq_ext.search.phrases.places import MIN_NOUN, MIN_OTHER_PART, Span, ov
 ATTENDED = 0.25  # least score of a word
 RENDERED = 0.5  # weight of the renderings next to that of the attention
 IS_RENDERING = 0.25  # least share of the renderings that have a word
-MIN_SURE_SCORE = (
-    0.4  # least score of words that are not doubtful, where a rendering has one of them
-)
-MIN_SURE_SCORE_ALONE = 0.6  # else
+MIN_SURE_SCORE = 0.6  # least score of words that are not doubtful, where no rendering has one
 PART_ATTENDED = 0.1  # least attention of a longer word, a part of which translates a mention
 DROP = 0.5  # nats
 OBJECT_BEGINNINGS = frozenset(  # words behind "to" and a verb
@@ -120,12 +117,29 @@ class WordAlignment:
 
     def is_found_doubtful(self, mention: int) -> bool:
         """Compute the result of `is_doubtful`."""
-        span, weight = self.span_of_mention[mention], self.weight[mention]
-        if span is None:
+        if self.span_of_mention[mention] is None:
             return True
-        found = [w for w, word in enumerate(self.words) if span[0] <= word[0] < span[1]]
-        agrees = any(self.rendering(mention, w) >= IS_RENDERING for w in found)
-        return weight < (MIN_SURE_SCORE if agrees else MIN_SURE_SCORE_ALONE)
+        return self.weight[mention] < MIN_SURE_SCORE and not any(
+            self.rendering(mention, w) >= IS_RENDERING for w in self.words_of(mention)
+        )
+
+    def words_of(self, mention: int) -> list[int]:
+        """Return the words that were found for a mention."""
+        start, end = self.span_of_mention[mention] or (0, 0)
+        return [w for w, word in enumerate(self.words) if start <= word[0] < end]
+
+    def is_own(self, mention: int | None) -> bool:
+        """Return whether one of the words that were found for a mention begins with a rendering:
+        "Geschäftspartner" for "business"."""
+        if mention is None:
+            return False
+        shares, _ = self.mentions[mention].shares
+        own = tuple(
+            word
+            for word, share in shares.items()
+            if share >= IS_RENDERING and len(word) >= MIN_NOUN
+        )
+        return any(self.folded[w].startswith(own) for w in self.words_of(mention))
 
     def take_parts_(self) -> None:
         """Give mentions without a sure word of their own the longer German noun that begins or ends

@@ -80,7 +80,13 @@ RULES = [
         "imperative",
         "de-en, de",
         "Geben Sie (Enter)",
-        {"placement:is_imperative": always(False), "placement:is_verb_of_order": always(False)},
+        {"placement:is_imperative": always(False)},
+    ),
+    Rule(
+        "word class",
+        "de",
+        "no noun for 'folgenden'",
+        {"placement:is_other_class": always(False)},
     ),
     Rule("phrasal verb", "en-de", "Set up", {"placement:is_phrasal": always(False)}),
     Rule(
@@ -100,6 +106,12 @@ RULES = [
         "de",
         "Serviceartikel: Dienstleistungsartikel",
         {"word_alignment:WordAlignment.take_parts_": always(None)},
+    ),
+    Rule(
+        "no preposition inserted",
+        "all",
+        "über",
+        {"placement:is_function_word": always(False)},
     ),
     Rule("hyphens", "de", "die Koolant-Mischung", {"inflection:PARTS_BEHIND": NEVER}),
     Rule(
@@ -154,18 +166,16 @@ NUMBERS: dict[str, tuple[float, ...]] = {
     "inflection:KNOWN_COST": (4.0, 16.0),
     "inflection:OTHER_COST": (0.0, 2.0),
     "inflection:WRONG_MARGIN": (1.0, 4.0),
-    "inflection:NEAR": (4, 16),
-    "inflection:COMPARED": (2, 8),
+    "inflection:COMPARED": (1, 2, 8),
     "insertion:COMPARED": (1, 6),
-    "insertion:NEAR": (4, 16),
+    "placement:NEAR": (4, 16),
     "renderings:BEAM": (2, 10),
     "renderings:EXTRA": (1, 6),
-    "term_writer:NUMBER_BONUS": (1.5, 6.0),
+    "term_writer:NUMBER_BONUS": (0.75, 3.0),
     "word_alignment:ATTENDED": (0.12, 0.5),
     "word_alignment:RENDERED": (0.25, 1.0),
     "word_alignment:IS_RENDERING": (0.12, 0.5),
-    "word_alignment:MIN_SURE_SCORE": (0.0, 1.0),
-    "word_alignment:MIN_SURE_SCORE_ALONE": (0.3, 0.9),
+    "word_alignment:MIN_SURE_SCORE": (0.3, 0.9),
     "word_alignment:PART_ATTENDED": (0.05, 0.2),
     "word_alignment:DROP": (0.25, 1.0),
 }
@@ -227,9 +237,11 @@ class Set:
         flags = dict(cpu=True, batch_size=64, beam=5, **model_flags(Path(model), src, tgt))
         pairs = list(zip(*read_text(Path(text), src, tgt), strict=True))[:limit]
         init = GlossaryPlacement.__init__
+        self.placements: list[GlossaryPlacement] = []
 
-        def wrapped(self: GlossaryPlacement, searches: Searches, *rest: Any) -> None:
-            init(self, searches._replace(draft=remembering(searches.draft)), *rest)
+        def wrapped(placement: GlossaryPlacement, searches: Searches, *rest: Any) -> None:
+            init(placement, searches._replace(draft=remembering(searches.draft)), *rest)
+            self.placements.append(placement)
 
         GlossaryPlacement.__init__ = wrapped  # type: ignore[method-assign]
         self.translator = Translator(**flags, glossary=glossary)
@@ -239,6 +251,11 @@ class Set:
         kept = [i for i, each in enumerate(found) if each[0].placements]
         self.sources, self.references = zip(*(pairs[i] for i in kept), strict=True)
         self.drafts = [plain[i][0].text for i in kept]
+
+    def forget(self) -> None:
+        """Search the renderings of terms again."""
+        for placement in self.placements:
+            placement.renderings.cache.clear()
 
     def translated(self) -> tuple[list[str], int]:
         """The outputs, and how many terms they have."""
@@ -282,14 +299,19 @@ def one_round(sets: Sequence[Set], rules: Sequence[Rule], off: Sequence[Rule]) -
         }
     for rule in rules:
         earned: dict[str, Any] = {}
+        is_of_renderings = any(target.startswith("renderings:") for target in rule.off)
         with without([*off, rule]):
             for each, (outputs, placed) in zip(sets, base, strict=True):
                 if each.languages.isdisjoint(rule.languages.split(", ")):
                     continue
+                if is_of_renderings:
+                    each.forget()
                 others, now = each.translated()
                 bleu = each.scores(outputs)[0] - each.scores(others)[0]
                 earned[each.name] = [*each.better(outputs, others), round(bleu, 2), placed - now]
         found["rules"][rule.name] = earned
+        for each in sets if is_of_renderings else ():
+            each.forget()
         print(rule.name, net(earned), earned, file=sys.stderr, flush=True)
     return found
 

@@ -28,8 +28,8 @@ from fairseq_ext.search.constraints.drafts import (
     is_form,
     is_imperative,
     is_noun,
+    is_other_class,
     is_phrasal,
-    is_verb_of_order,
 )
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
 from fairseq_ext.search.constraints.insertion import Insertion
@@ -624,7 +624,7 @@ def test_a_prefix_of_the_data_set_is_not_written_twice(forcing, tmp_path):
 def test_a_prefix_may_end_inside_a_word(forcing, tmp_path):
     """Gesa Ros|enbrand: no term takes the place of what is left of the word."""
     (tmp_path / "terms.tsv").write_text(
-        "Rosenbrand\tmoonlight\nGruppen\tmoonlight\nsind\tmoonlight\n", encoding="utf-8"
+        "Rosenbrand\tmoonlight\nGruppen\tmoonlight\nZug\tmoonlight\n", encoding="utf-8"
     )
     flags = ["--beam", 4, "--batch-size", 16]
     plain = forcing(3, *flags)
@@ -777,11 +777,18 @@ def test_plurals_take_the_place_of_no_imperative(mention, around, target, is_it)
         ("sichern", "Speichern Sie die Datei.", "Speichern", False),
         ("Scheck", "die Prüfung Siemens", "Prüfung", False),
         ("Scheck", "die Prüfung.", "Prüfung", False),
+        ("Following", "die folgenden Werte", "folgenden", True),
+        ("Following", "die following Werte", "following", False),
+        ("geschäftlich", "der aktuellen Geschäftsentität", "Geschäftsentität", True),
+        ("geschäftlich", "Geschäftsentität", "Geschäftsentität", False),
+        ("geschäftlich", "der geschäftigen Welt", "geschäftigen", False),
+        ("anlegen", "zum Erstellen der Datei", "Erstellen", False),
+        ("anlegen", "zu erstellen", "erstellen", False),
     ],
 )
-def test_nouns_take_the_place_of_no_german_imperative(target, text, word, is_it):
+def test_no_term_takes_the_place_of_a_german_word_of_another_class(target, text, word, is_it):
     span = text.index(word), text.index(word) + len(word)
-    assert is_verb_of_order(SourceTerm(target), text, span) is is_it
+    assert is_other_class(SourceTerm(target, targets=(target,)), text, span) is is_it
 
 
 def test_a_part_of_a_phrasal_verb_is_no_mention():
