@@ -347,6 +347,7 @@ def test_a_file_of_bytes_is_read_and_kept(client, tmp_path):
         assert put(file.name, file.read_bytes()).is_success
     assert put("b.csv", b"source,target,case\nPort,house,exact\n").is_success
     assert client.get("/v1/glossaries/kept").text == "source\ttarget\tcase\nPort\thouse\texact\n"
+    client.delete("/v1/glossaries/kept", headers=TSV)
 
 
 def test_the_documentation_has_examples_that_work(client):
