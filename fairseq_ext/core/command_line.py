@@ -56,9 +56,9 @@ def has_help_flag() -> bool:
     return not {"-h", "--help"}.isdisjoint(arguments())
 
 
-def named_task(argv: list[str] | None = None) -> str:
-    """Return the value of --task, "" if there is none; argv: None for the program's arguments."""
-    return (values_of("--task", argv) or [""])[-1]
+def named_task() -> str:
+    """Return the value of --task, "" if there is none."""
+    return (values_of("--task") or [""])[-1]
 
 
 def names_our_task() -> bool:

@@ -28,10 +28,10 @@ EPILOGUES = {"none": 0, "relu": 1, "gelu": 2, "silu": 3}
 KIND_OF_BITS = {32: 0, 8: 1, 16: 2}  # by bits of the weights
 
 
-def panels(weight: Tensor, columns: int | None = None) -> Tensor:
-    """Return a tensor (out, ...) as panels (panels, P, ...), padded with zeros; P: `columns`, or
-    the number of linear maps."""
-    P = columns or loaded().panel_columns()
+def panels(weight: Tensor) -> Tensor:
+    """Return a tensor (out, ...) as panels (panels, P, ...), padded with zeros; P: the number of
+    linear maps."""
+    P = loaded().panel_columns()
     missing = -weight.size(0) % P
     return F.pad(weight, (0, 0) * (weight.dim() - 1) + (0, missing)).unflatten(0, (-1, P))
 
@@ -45,11 +45,11 @@ def quantised(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     return (weight / scale[:, None]).round_().to(torch.int8 if bits == 8 else torch.int16), scale
 
 
-def packed_bytes(weight: Tensor, columns: int | None = None) -> tuple[Tensor, Tensor]:
+def packed_bytes(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return integers of 8 bits (out, in) in the layout of the dot-product instruction, (panels, in
-    / 4, P, 4), and 128 x each output's sum (panels, P); columns: as in `panels`."""
-    offset = panels(weight.sum(1, dtype=torch.int32) * 128, columns).contiguous()
-    return panels(weight, columns).unflatten(2, (-1, 4)).transpose(1, 2).contiguous(), offset
+    / 4, P, 4), and 128 x each output's sum (panels, P)."""
+    offset = panels(weight.sum(1, dtype=torch.int32) * 128).contiguous()
+    return panels(weight).unflatten(2, (-1, 4)).transpose(1, 2).contiguous(), offset
 
 
 class PackedLinear:

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 
 
 VERSION = __version__.rpartition(".")[0]
+SAMPLED = 1024  # values of a weight by which it is known
 
 
 # ---- Namespaces of fairseq, read once
@@ -254,19 +255,16 @@ def fingerprint_of_weights(models: Iterable[torch.nn.Module]) -> str:
     return f"{sum(weight.numel() for _, weight in named)} weights, {digest[:SHOWN]}"
 
 
-def short_name_of_weights(models: Iterable[torch.nn.Module], sampled: int = 1024) -> str:
+def short_name_of_weights(models: Iterable[torch.nn.Module]) -> str:
     """Return eight hexadecimal digits that identify a trained model: a digest of every weight's
-    name and shape and of some of its values.
-
-    sampled: the number of values of a weight, evenly spread, so that a model of any size takes
-    milliseconds.
-    """
+    name and shape and of SAMPLED of its values, evenly spread, so that a model of any size takes
+    milliseconds."""
 
     def parts() -> Iterator[bytes | np.ndarray]:
         for model in models:
             for name, weight in model.named_parameters():
                 yield f"{name} {tuple(weight.shape)}\n".encode()
-                values = weight.detach().reshape(-1)[:: max(1, weight.numel() // sampled)]
+                values = weight.detach().reshape(-1)[:: max(1, weight.numel() // SAMPLED)]
                 yield values.float().cpu().contiguous().numpy()
 
     return sha256(parts())[:8]
