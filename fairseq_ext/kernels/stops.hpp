@@ -1,7 +1,6 @@
 // Pruning and the stop rule of a sentence: each candidate is dropped, becomes a finished hypothesis, or becomes a row of the next beam.
-// Definition: search/strategies/prune.py, search/strategies/stop/count.py,
-// search/strategies/stop/baselines.py, search/strategies/stop/optimal.py,
-// search/strategies/stop/ranked.py.
+// Definition: search/strategies/prune.py, search/strategies/stop/count.py, search/strategies/stop/first.py,
+// search/strategies/stop/optimal.py, search/strategies/stop/ranked.py, search/strategies/stop/shrink.py.
 //
 // Shapes: k beam, c candidates, m the length of the n-best list.
 

@@ -28,9 +28,10 @@ from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints, met
 from fairseq_ext.search.phrases.token_automaton import minimal
 from fairseq_ext.search.strategies.decoding.beam import beam_search
 from fairseq_ext.search.strategies.select.topk import TopK
-from fairseq_ext.search.strategies.stop.baselines import First, Shrink
 from fairseq_ext.search.strategies.stop.count import Count
+from fairseq_ext.search.strategies.stop.first import First
 from fairseq_ext.search.strategies.stop.ranked import Ranked
+from fairseq_ext.search.strategies.stop.shrink import Shrink
 
 pytestmark = [
     pytest.mark.skipif(library() is None, reason="there is no compiled library"),

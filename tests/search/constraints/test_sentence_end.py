@@ -17,8 +17,9 @@ from table_model import EOS, FIRST_WORD, random_table, search, stop_plug
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.phrases.sentence_ends import EndTokens, SentenceEnds, end_tokens
 from fairseq_ext.search.strategies.select.bonus import Bonus
+from fairseq_ext.search.strategies.select.cbs import ConstrainedBeam
 from fairseq_ext.search.strategies.select.dba import DBA
-from fairseq_ext.search.strategies.select.gbs import ConstrainedBeam, GridBeam
+from fairseq_ext.search.strategies.select.gbs import GridBeam
 
 SYMBOLS = "ABd.'"
 

@@ -197,7 +197,7 @@ def check(name: str, flags: ParallelFlags, generation: Generation) -> None:
             raise UsageError(f"{flag} must be 0 or more, or -1 for the default, not {value:g}")
 
 
-# ---- Blocks that are computed until they have converged: jacobi.py
+# ---- Blocks that are computed until they have converged: jacobi.py, gs_jacobi.py, hybrid_jacobi.py
 #
 # The compiled twin for a single sentence is in kernels/parallel.cpp.
 #

@@ -9,11 +9,11 @@ changes. Tokens before the first change are those of greedy decoding, for any dr
 their keys and values are kept (section 4.1), and the next call reads the rest of the block.
 The driver is search/parallel/driver.py.
 
-| algorithm | flag | block |
+| algorithm | flag, file | block |
 | --- | --- | --- |
-| 1, PJ | jacobi | the whole sentence, of length m = --parallel-length |
-| 2, PGJ | gs-jacobi | b = --block-size positions, one block after the other |
-| 3, HGJ | hybrid-jacobi | as PGJ up to length h = --parallel-length, then 1 |
+| 1, PJ | jacobi, this one | the whole sentence, of length m = --parallel-length |
+| 2, PGJ | gs-jacobi, gs_jacobi.py | b = --block-size positions |
+| 3, HGJ | hybrid-jacobi, hybrid_jacobi.py | as PGJ up to length h = --parallel-length, then 1 |
 | not in the paper | window, window.py | from each call again, 1 to b positions, by expected gain |
 
 The paper assumes to know m for PJ and PGJ, and sets h to the maximum. Here both are never taken
@@ -23,17 +23,13 @@ the outputs before them; the paper compares one more output, which costs a call 
 EOS ends a sentence as soon as it is verified. INITT, the first draft of a block, is --draft; the
 paper's is `pad`.
 
-Neutral setting: --decoding beam; a block of 1 is greedy decoding, with greedy's calls
-(gs-jacobi and hybrid-jacobi: --block-size 1). Beams, constraints, language models and alignments
-are not supported (refused).
+Neutral setting: --decoding beam; a block of 1 is greedy decoding, with greedy's calls. Beams,
+constraints, language models and alignments are not supported (refused).
 """
-
-from __future__ import annotations
 
 from fairseq_ext.search.parallel.driver import ParallelSearch
 from fairseq_ext.search.protocols import Setup
 from fairseq_ext.search.strategies.decoding._parallel import (
-    BLOCK,
     Blocks,
     ParallelFlags,
     driver_with,
@@ -45,22 +41,4 @@ from fairseq_ext.search.strategies.decoding._parallel import (
 def build(flags: ParallelFlags, setup: Setup) -> ParallelSearch:
     return driver_with(
         flags, setup, lambda drafter: Blocks(drafter, 1, flags.parallel_length, one_block=True)
-    )
-
-
-@register_method("gs-jacobi", "Santilli et al. 2023, parallel decoding", block_size=4)
-def build_blocks(flags: ParallelFlags, setup: Setup) -> ParallelSearch:
-    return driver_with(flags, setup, lambda drafter: Blocks(drafter, flags.block_size or BLOCK, 0))
-
-
-@register_method(
-    "hybrid-jacobi", "Santilli et al. 2023, parallel decoding", block_size=3, parallel_length=4
-)
-def build_hybrid(flags: ParallelFlags, setup: Setup) -> ParallelSearch:
-    return driver_with(
-        flags,
-        setup,
-        lambda drafter: Blocks(
-            drafter, flags.block_size or BLOCK, flags.parallel_length, hybrid=True
-        ),
     )

@@ -17,7 +17,7 @@ here: the n-th best finished score against the best score that any live hypothes
 | expansion of B_i | --stop-expansion paper: a finished candidate takes a slot of the step; |
 | | fairseq: it does not |
 
-Baselines: count.py (fairseq), baselines.py. Neutral setting: --stop count without
+Baselines: count.py (fairseq), first.py, shrink.py. Neutral setting: --stop count without
 --length-reward.
 The certificate holds for the search with this beam (the paper's "modulo beam size"), not for the
 model; if the length limit cuts off the search, it stays open, and the gap is reported.

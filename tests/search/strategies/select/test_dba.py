@@ -43,8 +43,9 @@ from fairseq_ext.search.constraints.report import (
 )
 from fairseq_ext.search.finished import Scoring
 from fairseq_ext.search.phrases.sentence import SentenceConstraints, met
+from fairseq_ext.search.strategies.select.cbs import ConstrainedBeam
 from fairseq_ext.search.strategies.select.dba import DBA
-from fairseq_ext.search.strategies.select.gbs import ConstrainedBeam, GridBeam
+from fairseq_ext.search.strategies.select.gbs import GridBeam
 from fairseq_ext.search.strategies.select.topk import TopK
 from fairseq_ext.search.strategies.stop.optimal import OptimalEnding
 

@@ -1,11 +1,8 @@
-"""Two stopping criteria, baselines of optimal.py: `--stop first` (of OpenNMT-py) returns the best
-candidate when it is complete; with `--stop shrink` (of RNNsearch) every finished hypothesis narrows
-the beam.
+"""Every finished hypothesis narrows the beam (`--stop shrink`): the stopping criterion of
+RNNsearch, a baseline of optimal.py.
 
 Compiled twin: kernels/stops.hpp.
 """
-
-from __future__ import annotations
 
 import torch
 from torch import Tensor
@@ -18,46 +15,6 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Setup, Stop
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.strategies.stop.length_reward import LengthFlags, check_length
-
-
-class First(Stop):
-    """Final when the best candidate is complete; that candidate is the answer."""
-
-    def __init__(self, eos: int):
-        self.eos = eos
-
-    @property
-    def rules(self) -> StrategyRules | None:
-        return StrategyRules(StopRule.FIRST)
-
-    def __call__(
-        self,
-        candidates: Candidates,
-        beam: Beam,
-        pool: Pool,
-        finished: Finished,
-        at_limit: Tensor | None,
-    ) -> StopDecision:
-        ends, goes_on = candidates.split_by_eos(self.eos)
-        done = ends.clone()
-        done[:, 1:] = False
-        final = done[:, 0] | ~goes_on.any(1)
-        if at_limit is not None:
-            final = final | at_limit
-        return StopDecision(done, ~ends, final)
-
-
-@register(
-    "stop",
-    "first",
-    LengthFlags,
-    check=check_length,
-    needs=("search loop", "beam"),
-    example=({"stop": "first"},),
-    paper="Huang, Zhao and Ma 2017, baseline of OpenNMT-py",
-)
-def build_first(flags: LengthFlags, setup: Setup) -> First:
-    return First(setup.eos)
 
 
 class Shrink(Stop):
@@ -101,5 +58,5 @@ class Shrink(Stop):
     example=({"stop": "shrink"},),
     paper="Huang, Zhao and Ma 2017, baseline of RNNsearch",
 )
-def build_shrink(flags: LengthFlags, setup: Setup) -> Shrink:
+def build(flags: LengthFlags, setup: Setup) -> Shrink:
     return Shrink(setup.k, setup.eos)
