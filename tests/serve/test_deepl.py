@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
+from office_files import docx
 from serving import JSON, ROOT, TSV, deepl_routes, v1
 from sizes import ALL
-from text.office_files import docx
 
 from fairseq_ext.serve import deepl as routes
 from fairseq_ext.serve import documents

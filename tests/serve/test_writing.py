@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from office_files import docx
 from serving import JSON, TSV, ended, upload, v1
-from text.office_files import docx
 
 from fairseq_ext.serve import documents
 from fairseq_ext.text import files as text_files
