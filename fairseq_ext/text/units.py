@@ -15,6 +15,7 @@ import regex
 from fairseq_ext.core.words import UNITS, is_word
 from fairseq_ext.search.phrases.places import Span
 from fairseq_ext.text.atoms import CLOSING, OPENING, POINT, SOFT, Edge, Mark, Segment
+from fairseq_ext.text.atoms import is_word as is_of_word
 
 # of a text: as UNITS has them, but no tag is to stand inside "don't"
 WITH_NEGATIONS = regex.compile(rf"(?V1)\w+n['’]t\b|{UNITS.pattern.removeprefix('(?V1)')}")
@@ -205,7 +206,7 @@ class MatchedUnits:
                 )
         self.spread()
         self.signs = unknown_signs(source.plain, self.text, self.words)
-        for i in [i for i, sign in self.signs.items() if sign and is_word(sign[0])]:
+        for i in [i for i, sign in self.signs.items() if sign and is_of_word(sign[0])]:
             is_behind = i > 0 and self.words[i - 1][1] == self.words[i][0]  # a part of the word
             self.unit[i] = self.unit[i - 1 if is_behind else i + 3]
 
@@ -215,7 +216,7 @@ class MatchedUnits:
         starts = [target[0] for _, target in known]
         for start, end in spans:
             place = bisect.bisect_right(starts, start) - 1
-            is_known = place >= 0 and known[place][1][1] >= end and is_word(self.text[start])
+            is_known = place >= 0 and known[place][1][1] >= end and is_of_word(self.text[start])
             yield self.source.word_at(known[place][0][0]) if is_known else None
 
     def by_order(self, texts: Sequence[str]) -> list[int | None]:
@@ -223,7 +224,7 @@ class MatchedUnits:
         equal words belong together, and the others are spread evenly."""
         sources = [self.source.plain[slice(*span)] for span in self.source.words]
         found: list[int | None] = [
-            len(sources) * i // len(texts) if sources and is_word(text[0]) else None
+            len(sources) * i // len(texts) if sources and is_of_word(text[0]) else None
             for i, text in enumerate(texts)
         ]
         same = SequenceMatcher(None, sources, texts, autojunk=False).get_matching_blocks()
