@@ -188,7 +188,8 @@ Status commit(Row* row_) {
     for (int64_t i = 0; i < std::max<int64_t>(1, verified); ++i)
         if (std::isnan(row.word_score[i])) return row.broken = i, NOT_A_NUMBER;
     if (row.learn) row.learn(row.method, row_, verified);
-    row.calls += 1, row.positions += w, row.committed += verified, row.offered += w - 1, row.accepted += std::max<int64_t>(verified - 1, 0);
+    row.calls += 1, row.positions += w, row.committed += verified, row.accepted += std::max<int64_t>(verified - 1, 0);
+    row.offered += w - 1 - std::count(row.draft, row.draft + w - 1, NONE);
     bool lost = false;  // every word was banned
     for (int64_t i = 0; i < verified; ++i) {
         row.tokens[*row.length + 1 + i] = row.word[i];

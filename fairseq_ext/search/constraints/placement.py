@@ -36,11 +36,7 @@ from fairseq_ext.search.constraints.drafts import (
     elsewhere,
     is_copied,
     is_form,
-    is_function_word,
-    is_imperative,
-    is_other_class,
     is_part_of,
-    is_phrasal,
     mentions_of,
     phrase_of,
     usable_hypotheses,
@@ -53,6 +49,12 @@ from fairseq_ext.search.constraints.term_writer import TermWriter
 from fairseq_ext.search.constraints.word_alignment import (
     WordAlignment,
     remove_tokens,
+)
+from fairseq_ext.search.constraints.word_class import (
+    is_function_word,
+    is_imperative,
+    is_other_class,
+    is_phrasal,
 )
 from fairseq_ext.search.finished import Hypothesis, OnFinal
 from fairseq_ext.search.phrases.function_words import function_words

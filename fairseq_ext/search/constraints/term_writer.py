@@ -47,7 +47,7 @@ from fairseq_ext.search.phrases.places import (
 from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.phrases.sentence import SourceTerm
 
-NUMBER_BONUS = 1.5  # nats for the number of the source term
+NUMBER_BONUS = 6.0  # nats for the number of the source term
 PARTS_BEFORE, PARTS_BEHIND = re.compile(r"(?:\w+-)+$"), re.compile(r"(?:-\w+)+")
 SENTENCE_END = re.compile(r"\s*[.!?…]$")
 TAKES_S = re.compile(r"(?:ung|[hk]eit|schaft|ion|tät|ling|tum)$")

@@ -35,7 +35,6 @@ from fairseq_ext.search.phrases.pieces import folded
 from fairseq_ext.search.phrases.places import MIN_NOUN, MIN_OTHER_PART, Span, overlapping
 
 ATTENDED = 0.25  # least score of a word
-RENDERED = 0.5  # weight of the renderings next to that of the attention
 IS_RENDERING = 0.25  # least share of the renderings that have a word
 MIN_SURE_SCORE = 0.6  # least score of words that are not doubtful, where no rendering has one
 PART_ATTENDED = 0.1  # least attention of a longer word, a part of which translates a mention
@@ -195,7 +194,7 @@ class WordAlignment:
                 for source, word in enumerate(of_source.argmax(1).tolist()):
                     self.claims[word].add(source)
         scores = {
-            m: [attention[m][w] + RENDERED * self.rendering(m, w) for w in range(len(self.words))]
+            m: [attention[m][w] + self.rendering(m, w) for w in range(len(self.words))]
             for m in range(len(self.mentions))
         }
         self.take_(scores, ATTENDED)

@@ -31,6 +31,7 @@ from fairseq_ext.kernels.parallel import CompiledRow, Status
 from fairseq_ext.search.beam import upload
 from fairseq_ext.search.finished import Hypothesis, OnFinal, Scoring
 from fairseq_ext.search.parallel.blocks import (
+    NONE,
     BlockReader,
     Iteration,
     Method,
@@ -223,7 +224,11 @@ class ParallelSearch(Searcher):
                 )
         self.last = Outputs(rows.live, rows.length, out, verified)
         self.counts.count(
-            1, len(rows), int(verified.sum()), draft.size, int(np.maximum(verified - 1, 0).sum())
+            1,
+            len(rows),
+            int(verified.sum()),
+            int((draft != NONE).sum()),
+            int(np.maximum(verified - 1, 0).sum()),
         )
         # (6) verified outputs are history, the others guesses
         rows.append_(out, score, verified)

@@ -26,15 +26,18 @@ from fairseq_ext.search.constraints.drafts import (
     Rewrite,
     Sentence,
     is_form,
-    is_imperative,
-    is_noun,
-    is_other_class,
-    is_phrasal,
 )
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
 from fairseq_ext.search.constraints.insertion import Insertion
 from fairseq_ext.search.constraints.term_writer import TermWriter, ended
 from fairseq_ext.search.constraints.word_alignment import Mention, WordAlignment, sums
+from fairseq_ext.search.constraints.word_class import (
+    is_function_word,
+    is_imperative,
+    is_noun,
+    is_other_class,
+    is_phrasal,
+)
 from fairseq_ext.search.phrases.function_words import function_words
 from fairseq_ext.search.phrases.letter_case import fitted
 from fairseq_ext.search.phrases.places import agreeing, edited, edits, fitting, plural_of
@@ -784,11 +787,34 @@ def test_plurals_take_the_place_of_no_imperative(mention, around, target, is_it)
         ("geschäftlich", "der geschäftigen Welt", "geschäftigen", False),
         ("anlegen", "zum Erstellen der Datei", "Erstellen", False),
         ("anlegen", "zu erstellen", "erstellen", False),
+        ("Anzeige", "zeigt alle Werte an", "zeigt", True),
     ],
 )
 def test_no_term_takes_the_place_of_a_german_word_of_another_class(target, text, word, is_it):
     span = text.index(word), text.index(word) + len(word)
     assert is_other_class(SourceTerm(target, targets=(target,)), text, span) is is_it
+
+
+def test_a_wrong_word_of_the_draft_gives_way_to_a_term_of_another_class():
+    """The model does not write "platzieren" for "placebo" by itself, and no noun follows it."""
+    placebo, business = (SourceTerm(word, targets=(word,)) for word in ("Placebo", "geschäftlich"))
+    assert not is_other_class(placebo, "im Vergleich zu platzieren.", (16, 26), is_own=False)
+    assert is_other_class(placebo, "die folgenden Werte", (4, 13), is_own=False)
+    assert not is_other_class(business, "der Partner", (4, 11), is_own=False)
+    words = WordAlignment("der Geschäftspartner", [], [Mention((0,), ()), Mention((1,), ())])
+    words.span_of_mention = [(4, 20), (0, 3)]
+    for rendering, own in (("geschäft", True), ("partner", False), ("ges", False)):
+        for mention in words.mentions:
+            mention.renderings = {(rendering,): 0.9}
+            mention.__dict__.pop("shares", None)
+        assert [words.is_own(i) for i in (0, 1, None)] == [own, False, False]
+
+
+def test_a_term_of_function_words_is_one():
+    german = function_words("de")
+    found = [is_function_word(SourceTerm("", source=s), german) for s in ("Über", "über das", "ab")]
+    assert found == [True, True, True]
+    assert not is_function_word(SourceTerm("", source="über Nacht"), german)
 
 
 def test_a_part_of_a_phrasal_verb_is_no_mention():

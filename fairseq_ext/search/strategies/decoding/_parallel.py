@@ -232,8 +232,11 @@ class Blocks(Method):
         if self.hybrid:
             size = np.where(rows.length < self.length[rows.live], size, 1)
         end = self.end[rows.live]
-        end = self.end[rows.live] = np.where(rows.length < end, end, rows.length + size)
-        left = np.minimum(end - rows.length - 1, most)  # (n,) draft tokens of each row
+        begins = rows.length >= end
+        rows.guess[begins] = NONE  # outputs behind the last block
+        end = self.end[rows.live] = np.where(begins, rows.length + size, end)
+        # (n,) draft tokens of each row
+        left = np.minimum(np.minimum(end - 1, rows.limit) - rows.length, most)
         m = int(left.max())
         is_inside = np.arange(m) < left[:, None]
         tokens = rows.guess[:, :m]
