@@ -63,6 +63,12 @@ def main() -> None:
 
     args = command_line(__doc__, {"src": LANGUAGES, "tgt": LANGUAGES}).parse_args()
     languages = args.src, args.tgt
+    if args.src == args.tgt:
+        fail(f"--src and --tgt are both {args.src}.")
+    known = [args.dict / f"dict.{language}.txt" for language in languages if args.dict]
+    for file in known:
+        if not file.is_file():
+            fail(f"--dict {args.dict} has no {file.name}.")
     out = args.out or ROOT / "runs" / f"multi30k.{args.src}-{args.tgt}"
     raw = args.raw or out / "raw"
     if not args.raw:
@@ -78,12 +84,20 @@ def main() -> None:
         files = [str(raw / f"train.{language}") for language in languages]
         how = dict(model_type="bpe", character_coverage=1.0, minloglevel=2)
         prefix = str(model.with_suffix(""))
-        sentencepiece.SentencePieceTrainer.train(
-            input=files, model_prefix=prefix, vocab_size=args.vocab, **how
-        )
-    elif args.spm.resolve() != model.resolve():
-        shutil.copy(args.spm, model)
-    pieces = sentencepiece.SentencePieceProcessor(model_file=str(model))
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                input=files, model_prefix=prefix, vocab_size=args.vocab, **how
+            )
+        except RuntimeError as error:
+            why = str(error).strip().splitlines()[-1]
+            fail(f"SentencePiece cannot learn {args.vocab} pieces: change --vocab ({why}).")
+    used = args.spm or model
+    try:
+        pieces = sentencepiece.SentencePieceProcessor(model_file=str(used))
+    except (OSError, RuntimeError) as error:
+        fail(f"{used} is no SentencePiece model that can be read ({error}).")
+    if used.resolve() != model.resolve():
+        shutil.copy(used, model)
     say(f"segmenting {', '.join(PARTS)} of {args.src}-{args.tgt}")
     for name, texts in sides.items():
         for language, lines in zip(languages, texts, strict=True):
@@ -93,8 +107,7 @@ def main() -> None:
     command = ["fairseq-preprocess", "-s", args.src, "-t", args.tgt, "--destdir", out / "bin"]
     command += [word for name in PARTS for word in (f"--{name}pref", out / name)]
     command += ["--workers", args.workers]
-    if args.dict:
-        known = [args.dict / f"dict.{language}.txt" for language in languages]
+    if known:
         command += ["--srcdict", known[0], "--tgtdict", known[1]]
     else:
         command += ["--joined-dictionary"]

@@ -252,7 +252,8 @@ def give_back_memory() -> None:
 
 def read(decoded: list[tuple[list[int], list]]) -> Outputs:
     """fairseq's hypotheses in the order of the sentences."""
-    numbers, nbests = ([each for batch in side for each in batch] for side in zip(*decoded))  # noqa: B905
+    sides = zip(*decoded, strict=True)
+    numbers, nbests = ([each for batch in side for each in batch] for side in sides)
     return [
         [(hypo["tokens"].tolist(), float(hypo["score"])) for hypo in nbest]
         for nbest in in_order(numbers, nbests)

@@ -14,12 +14,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts" / "bench")]
 
 import torch  # noqa: E402
 from fairseq.token_generation_constraints import pack_constraints  # noqa: E402
-from gpu_step import (  # noqa: E402
-    ms_of_a_step,
-    parsed,
-    random_model,  # noqa: E402
-    waiting,
-)
+from gpu_step import ms_of_a_step, parsed, random_model, waiting  # noqa: E402
 from model.decoder_rows import model_of  # noqa: E402
 from models import WORDS, batch, generators, on_device, run  # noqa: E402
 from search.counted_steps import WAYS  # noqa: E402

@@ -175,9 +175,13 @@ def ctranslate2(folder: Path, hf: Path, kind: Kind, tokens: int, numbers: str) -
     one = dict(device="cpu", compute_type=numbers, inter_threads=1, intra_threads=1)
     translator, tokenizer = library.Translator(str(folder), **one), kind.tokenizer
     how = dict(max_decoding_length=tokens, min_decoding_length=tokens, max_batch_size=0)
-    pieces = lambda line: tokenizer.convert_ids_to_tokens(tokenizer(line)["input_ids"])  # noqa: E731
-    # words without a piece, numbered from the last piece's on
-    number = lambda match: f"madeupword{int(match[1]) + len(tokenizer):04d}"  # noqa: E731
+
+    def pieces(line: str) -> list[str]:
+        return tokenizer.convert_ids_to_tokens(tokenizer(line)["input_ids"])
+
+    def number(match: re.Match[str]) -> str:
+        """Words without a piece are numbered from the last piece's on."""
+        return f"madeupword{int(match[1]) + len(tokenizer):04d}"
 
     def run(**requested: Any) -> list[str]:
         best = []
@@ -240,6 +244,10 @@ def measure(runs: dict[str, Run], args: argparse.Namespace, kind: Kind) -> None:
         f"thread, CPU time, {args.rounds} interleaved rounds. Instructions: {own}; the other "
         "engines choose their own.\n",
     )
+
+    def read(lines: list[str]) -> list:
+        return [[(x, 0.0)] for x in words_of(lines, kind, args.tokens)]
+
     text, rows, left_out = made_up_lines(args.lines, 12, seed=2), [], []
     for beam, bulk in ((beam, bulk) for beam in (1, 5) for bulk in (True, False)):
         lines = text if bulk else text[: max(1, len(text) // 4)]
@@ -254,7 +262,6 @@ def measure(runs: dict[str, Run], args: argparse.Namespace, kind: Kind) -> None:
                 del runs[name]
                 continue
             taken = (lambda _, run=run: run.seconds) if isinstance(run, Engine) else None
-            read = lambda found: [[(x, 0.0)] for x in words_of(found, kind, args.tokens)]  # noqa: E731
             contenders.append(Contender(name, called, read, exact=False, taken=taken))
         found = compare(contenders, args.rounds, 0, clock=time.process_time)
         expected = found["transformers"].outputs

@@ -146,7 +146,11 @@ def main(argv: list[str] | None = None) -> None:
         tokens = sum(translator.encode(line).numel() for line in lines)
         width = 1 if int8 else 4  # bytes of a weight
         for name, groups in (("bulk", [lines]), ("one at a time", [[line] for line in lines])):
-            run = lambda to=translator, groups=groups: [to.translate(each) for each in groups]  # noqa: E731
+
+            def run(to=translator, groups=groups) -> None:
+                for each in groups:
+                    to.translate(each)
+
             run()
             before, peaks, taken = translator.stats.copy(), [], []
             run()

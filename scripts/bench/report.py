@@ -34,7 +34,8 @@ class Page:
     benchmark keeps what it has."""
 
     def __init__(self, out: Path | None, note: str = ""):
-        self.out, self.parts, self.data = out, [note.rstrip() + "\n"] * bool(note), []  # type: ignore
+        self.out, self.parts = out, [note.rstrip() + "\n"] * bool(note)
+        self.data: list[Any] = []
         if note:
             print(note, flush=True)
 

@@ -162,7 +162,10 @@ def main(argv: list[str] | None = None) -> None:
                 if count == args.rows[0]:
                     layer.first_use(x)
                 ways = layer.ways(x)
-                renew = lambda turn, x=x: x.copy_(states(layer.weight, x.size(0), turn))  # noqa: E731, B023
+
+                def renew(turn: int, x=x, weight=layer.weight) -> None:
+                    x.copy_(states(weight, x.size(0), turn))
+
                 spent, _ = time_ways(ways, args.times, CLOCKS[args.clock], renew)
             ms = [1e3 * statistics.median(seconds) for seconds in spent.values()]
             rows.append([str(count), *(f"{each:.2f} ms ({ms[0] / each:.2f}x)" for each in ms)])

@@ -1,6 +1,7 @@
 """The one style of all figures: lines with error bars, as wide as a page, a legend, SVG.
 
-draw(OUT / "figure4", {"lines": {"DBA, k = 5": [(1, 20.0, 19.0, 22.0)]}, "x": "tokens", "y": "ms"})
+lines = {"DBA, k = 5": [(1, 20.0, 19.0, 22.0)]}
+draw(OUT / "figure4", {"lines": lines, "xlabel": "tokens", "ylabel": "ms"})
 
 A dictionary is a panel, with the arguments of `plot`.
 """

@@ -11,7 +11,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
 
 from harness import BenchError  # noqa: E402
-from report import table  # noqa: E402, F401
+from report import named, table  # noqa: E402, F401
 from text import command_line  # noqa: E402
 
 Results = dict[str, Any]

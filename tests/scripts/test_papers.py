@@ -59,6 +59,13 @@ SMOKE = {
         [f"lsh/train.sh {TRAINED} --max-tokens 200 --arch lstm", f"lsh/run.py {SEARCHED}"],
         {"work/tables.md": "## Table 8", "work/figure6.svg": "<svg"},
     ),
+    "prepared": (  # without a lexicon
+        [
+            f"lsh/prepare.py --model {DEMO} --text OUT/two --counts OUT/two.en --out OUT/plain",
+            f"lsh/run.py {SEARCHED.replace('OUT/work', 'OUT/plain')}",
+        ],
+        {"plain/tables.md": "## Table 8"},
+    ),
     "optimal_ending": (
         [
             f"optimal_ending/run.py --dev {TEXT} --limit 8 --beams 2 --rewards 0 1.2 --out OUT "

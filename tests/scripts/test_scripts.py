@@ -206,14 +206,21 @@ def test_prepare_multi30k_binarises_a_local_copy(raw, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        ("--src de --tgt de", "--src and --tgt are both de"),
         ("--raw RAW --tgt fr", "cannot read"),
+        ("--raw RAW --vocab 90000", "change --vocab"),
+        ("--raw RAW --dict RAW", "has no dict.de.txt"),
+        ("--raw RAW --spm RAW/train.de", "is no SentencePiece model"),
+        ("--raw RAW --spm RAW/none", "is no SentencePiece model"),
         ("--raw SHORT", "train.de has 1 lines and"),
+        ("--raw WRONG", "it is not UTF-8"),
     ],
 )
 def test_prepare_multi30k_refuses_in_one_sentence(raw, tmp_path, arguments, sentence):
-    shutil.copytree(raw, tmp_path / "SHORT")
-    (tmp_path / "SHORT" / "train.de").write_text("eins\n")
-    arguments = arguments.replace("SHORT", str(tmp_path / "SHORT"))
+    for name, text in (("SHORT", b"eins\n"), ("WRONG", b"\xff\xfe\n" * 100)):
+        shutil.copytree(raw, tmp_path / name)
+        (tmp_path / name / "train.de").write_bytes(text)
+        arguments = arguments.replace(name, str(tmp_path / name))
     done = prepare(*arguments.replace("RAW", str(raw)).split(), "--out", tmp_path / "out")
     assert done.returncode == 1
     assert sentence in last(done) and "Traceback" not in done.stderr

@@ -101,7 +101,10 @@ def times(runs: Runs) -> str:
     if not at:
         return ""
     columns = sorted({tokens for _, tokens in at})
-    ms = lambda each: [f"{1000 * each[key]:.0f}" for key in ("seconds", "low", "high")]  # noqa: E731
+
+    def ms(each: dict[str, Any]) -> list[str]:
+        return [f"{1000 * each[key]:.0f}" for key in ("seconds", "low", "high")]
+
     methods = list(dict.fromkeys(method for method, _ in at))
     rows = [[m, *("{} ({}-{})".format(*ms(at[m, n])) for n in columns)] for m in methods]
     rows.append(["sentences", *(str(at[methods[0], n]["sentences"]) for n in columns)])

@@ -72,7 +72,9 @@ class Batches:
     def watch(self, loaded: Loaded, generator: Any) -> None:
         self.loaded, step = loaded, loaded.task.inference_step
         self.lines = [number for batch in loaded.batches for number in batch["id"].tolist()]
-        calls = lambda: getattr(generator, "stats", None) and generator.stats.decoder_calls  # noqa: E731
+
+        def calls() -> int | None:
+            return getattr(generator, "stats", None) and generator.stats.decoder_calls
 
         def timed(*given: Any, **named: Any) -> Any:
             before, begin = calls(), time.process_time()

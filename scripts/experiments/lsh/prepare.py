@@ -8,7 +8,7 @@ vocabulary of some 50,000 words.
 DIR of --raw holds train.LL, val.LL and test_2016_flickr.LL for en, de, fr and cs. Every English
 sentence occurs once for each target language, with the language's tag as its first word. OUT then
 holds the text in words and OUT/bin, for fairseq-train. With --model OUT gets that model, which has
-an spm.model, and the text in its pieces: for runs.py, but for the lexical table. FILEs are target
+an spm.model, and the text in its pieces: for run.py, but for the lexical table. FILEs are target
 text, in which the pieces are counted: a dictionary from SentencePiece may have no counts.
 
     --raw DIR            Multi30k's text
@@ -48,7 +48,7 @@ def read(path: Path) -> list[str]:
 
 
 def with_model(args: argparse.Namespace) -> None:
-    """Write the model under the names of runs.py, and the text in pieces."""
+    """Write the model under the names of run.py, and the text in pieces."""
     import sentencepiece
 
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(args.model / "spm.model"))

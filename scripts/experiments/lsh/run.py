@@ -38,7 +38,7 @@ from unittest.mock import patch
 
 import tables
 import torch
-from write_up import BenchError, command_line, kept, write_json, write_tables
+from write_up import BenchError, command_line, kept, named, write_json, write_tables
 
 import fairseq_ext
 from fairseq_ext.model.transformer import decoder as transformer
@@ -261,6 +261,12 @@ def main() -> None:
     softmax_stats.CLOCK = time.CLOCK_THREAD_CPUTIME_ID
     wanted = ("full", tables.BEST, *args.only)
     chosen = {label: flags for label, flags in settings().items() if label in wanted}
+    if not (args.work / "lexicon").exists():
+        left_out = [label for label, flags in chosen.items() if flags["softmax"] == "lexical"]
+        if left_out:
+            print(f"{args.work} has no lexicon: without {', '.join(left_out)}", file=sys.stderr)
+        chosen = {label: flags for label, flags in chosen.items() if label not in left_out}
+    model = [named(args.work), (args.work / "checkpoint.pt").stat().st_size]
     shares: dict[str, list[dict[str, Any]]] = {label: [] for label in chosen}
     for turn in range(rounds):
         for label, flags in list(chosen.items())[:: -1 if turn % 2 else 1]:
@@ -268,7 +274,7 @@ def main() -> None:
             lines = [i * available // count for i in range(count)][turn::rounds]
             name = f"{label.replace(' ', '_')}.{turn + 1}of{rounds}.{count}of{available}.json"
             make = partial(search, args.work, flags, lines)
-            shares[label].append(kept(args.out / "searches" / name, flags, make))
+            shares[label].append(kept(args.out / "searches" / name, [*model, flags], make))
     found = {label: together(of_search) for label, of_search in shares.items()}
     write_json(args.out / "runs.json", found)
     write_tables(None, "run.py", tables.markdown, tables.figures, args.out)

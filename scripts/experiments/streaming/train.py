@@ -139,7 +139,10 @@ def write_sides(trees: dict[str, list[Tree]], out: Path, rare: int) -> None:
     """Write SPLIT.words and SPLIT.actions: `word|TAG`, or `|TAG` of a word that is rare
     in the training trees."""
     seen = Counter(leaf.word for tree in trees["train"] for leaf in tree.leaves())
-    shown = lambda leaf: f"{leaf.word if seen[leaf.word] >= rare else ''}|{leaf.label}"  # noqa: E731
+
+    def shown(leaf: Tree) -> str:
+        return f"{leaf.word if seen[leaf.word] >= rare else ''}|{leaf.label}"
+
     for split, those in trees.items():
         lines = {"words": [" ".join(map(shown, tree.leaves())) for tree in those]}
         lines["actions"] = [" ".join(to_actions(tree)) for tree in those]

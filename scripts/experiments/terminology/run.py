@@ -66,7 +66,7 @@ from fairseq_ext.terms.formats import read_text as read_with_glossary  # noqa: E
 from fairseq_ext.terms.score import (  # noqa: E402
     EvaluationSet,
     score,
-    success_words,  # noqa: E402
+    success_words,
     translation_metrics,
 )
 from fairseq_ext.translator import Translator  # noqa: E402

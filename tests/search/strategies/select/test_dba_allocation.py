@@ -292,7 +292,7 @@ def test_the_experiments_early_stopping_ends_at_the_first_complete_hypothesis(se
     draw = random.Random(seed)
     k, c = draw.randint(1, 7), random_constraints(draw, MAX_LEN - 1, "abc")
     table = random_table(seed, ending=0.4)
-    monkeypatch.syspath_prepend(EXPERIMENTS / "optimal_ending")  # where runs.py finds searches.py
+    monkeypatch.syspath_prepend(EXPERIMENTS / "optimal_ending")  # where run.py finds searches.py
     stop = runpy.run_path(str(EXPERIMENTS / "dba" / "paper.py"))["FirstComplete"](EOS)
     expected = paper_search(table, c, k, math.inf, paper_slots, first=True)
     assert ours([table], [c], k, stop=stop, nbest=9) == [expected]
