@@ -39,13 +39,12 @@ MOST, AT_ONCE = 100, 2
 
 
 @contextlib.contextmanager
-def counted(settings: Settings) -> Iterator[None]:
+def counted() -> Iterator[None]:
     """Read a file in this context (raises HTTPException 413 for too many segments)."""
     try:
         yield
-    except TooMany:
-        said = f"the file has more than {settings.max_segments} sentences: divide it"
-        raise HTTPException(413, said) from None
+    except TooMany as error:
+        raise HTTPException(413, f"the file has more than {error}: divide it") from None
 
 
 def stoppable(engine: ThroughEngine, settings: Settings, given: Path, target: Path) -> Report:
@@ -60,11 +59,11 @@ def stoppable(engine: ThroughEngine, settings: Settings, given: Path, target: Pa
                 segments += 1
                 engine.total += len(item.plain)
             if segments > most:
-                raise TooMany
+                raise TooMany(f"{most} sentences")
         yield text
 
     limits = settings.max_unpacked, most
-    with until(lambda: engine.stopped), counted(settings):
+    with until(lambda: engine.stopped), counted():
         for through in (count, engine):
             report = translate(str(given), str(target), through, given.name, *limits)
             engine.moved = time.monotonic()
@@ -159,7 +158,7 @@ class Documents:
         `read_in_time` and of `counted`."""
         settings = self.service.settings
         limits = settings.max_unpacked, settings.max_segments
-        with counted(settings):
+        with counted():
             return await self.service.read_in_time(
                 beginning, str(document.input), READ, document.name, *limits
             )

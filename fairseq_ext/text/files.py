@@ -187,7 +187,7 @@ def translate_archive(
     """Write an archive whose parts with text are translated.
 
     name: of the file, for messages; limit: bytes to which these parts may unpack together; most:
-    paragraphs with letters that a part may have, None for no limit.
+    paragraphs with letters that a part may have (more without), None for no limit.
     Errors: UsageError for a file that is none, is encrypted or damaged, or unpacks to more;
     TooMany.
     """
@@ -331,8 +331,9 @@ def translate(
 
     name: of the source, for messages (default: its path); max_unpacked: bytes to which the text of
     an archive may unpack; max_paragraphs: paragraphs with letters that a part of an office file may
-    have (default: no limit). Errors: UsageError for one that cannot be read, and for one that is
-    not what its ending says; TooMany; OSError for a target that cannot be written.
+    have, and ten times as many without (default: no limit). Errors: UsageError for one that cannot
+    be read, and for one that is not what its ending says; TooMany; OSError for a target that cannot
+    be written.
     """
     ending, name = Path(source).suffix.lower(), name or source
     if ending not in ENDINGS:

@@ -78,18 +78,20 @@ DELETED = names(W, "del moveFrom") | names(O_TEXT, "deletion")
 NO_MATTER = names(W, "lang noProof rPrChange") | names(
     "", "lang err dirty noProof altLang smtClean"
 )
+WITHOUT_LETTERS = 10  # paragraphs of numbers alone, as in tables, for one of those with letters
 NOT_XML = regex.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
 class TooMany(Exception):
-    """A part has more paragraphs than are allowed."""
+    """A part has more paragraphs than are allowed: says how many of which kind are."""
 
 
 class Part:
     """A part of an archive that holds paragraphs.
 
-    most: paragraphs with letters that it may have, None for no limit. Errors: UsageError where it
-    is not well-formed; TooMany, before the rest of it takes memory.
+    most: paragraphs with letters that it may have, and `WITHOUT_LETTERS` times as many with other
+    text, None for no limit. Errors: UsageError where it is not well-formed; TooMany, before the
+    rest of it takes memory.
     """
 
     def __init__(self, content: bytes, most: int | None = None):
@@ -97,21 +99,38 @@ class Part:
         if self.is_strict and USUAL.search(content):
             raise UsageError("it is of the standard's strict form and of the other one")
         content = STRICT.sub(rb"http://schemas.openxmlformats.org/\1/2006/\2", content)
+        # kinds of text in it that are not translated, each as often as it is there
+        self.untranslated: list[str] = []
+        events = etree.iterparse(BytesIO(content), tag=[*PARAGRAPHS], resolve_entities=False)
         try:
-            root = tree_of(content, most)
+            texts = self.texts(events, most)
         except etree.XMLSyntaxError as error:
             raise UsageError(f"it is not well-formed ({cut(str(error.msg))})") from None
+        root = events.root
         self.tree = root.getroottree()
-        deleted = {each for old in root.iter(*UNREAD) for each in old.iter(*PARAGRAPHS)}
-        # kinds of text in it that are not translated, each as often as it is there
-        self.untranslated = ["deletions" for _ in root.iter(*DELETED)]
+        self.untranslated += ["deletions" for _ in root.iter(*DELETED)]
         # elements with their texts; what else is read of them is as large as the part many times
-        self.paragraphs: list[tuple[Element, str]] = []
-        for element in checked(root.iter(*PARAGRAPHS)):
-            if element not in deleted:
-                found = Paragraph(element)
-                self.untranslated += sorted(found.unread)
-                self.paragraphs += [(element, found.text)] if found.text else []
+        self.paragraphs = [(each, texts[each]) for each in root.iter(*PARAGRAPHS) if each in texts]
+
+    def texts(self, events: etree.iterparse, most: int | None) -> dict[Element, str]:
+        """Return the paragraphs with text, an inner one before that around it. Errors:
+        etree.XMLSyntaxError; TooMany, at the first one beyond a limit."""
+        texts, lettered = dict[Element, str](), 0
+        for _, element in checked(events):
+            if next(element.iterancestors(*UNREAD), None) is not None:
+                continue
+            found = Paragraph(element)
+            self.untranslated += sorted(found.unread)
+            if found.text:
+                texts[element] = found.text
+                lettered += found.has_letters
+            if most is None:
+                continue
+            if lettered > most:
+                raise TooMany(f"{most} sentences")
+            if len(texts) - lettered > WITHOUT_LETTERS * most:
+                raise TooMany(f"{WITHOUT_LETTERS * most} paragraphs without letters")
+        return texts
 
     def text(self) -> str:
         """Return the paragraphs as one text."""
@@ -138,23 +157,6 @@ class Part:
         )
         strict = rb"http://purl.oclc.org/ooxml/\1/\2"
         return USUAL.sub(strict, made) if self.is_strict else made
-
-
-def tree_of(content: bytes, most: int | None) -> Element:
-    """Return the root of a part. Errors: etree.XMLSyntaxError; TooMany, at the first paragraph
-    with letters beyond `most`."""
-    tags = [*PARAGRAPHS, *TEXTS, O_TEXT + "span"]
-    events = etree.iterparse(BytesIO(content), tag=tags, resolve_entities=False)
-    count, has_letters = 0, False
-    for _, element in checked(events):
-        own = (element.text, *(child.tail for child in element))
-        if not has_letters and any(LETTER.search(text) for text in own if text):
-            has_letters = next(element.iterancestors(*UNREAD), None) is None
-        if element.tag in PARAGRAPHS:
-            count, has_letters = count + has_letters, False
-            if most is not None and count > most:
-                raise TooMany
-    return events.root
 
 
 class Paragraph:
@@ -184,8 +186,9 @@ class Paragraph:
                 self.forms.setdefault(piece.form, piece.run)
         self.usual = max(counts, key=counts.__getitem__, default="")
         self.table: list[Piece | str] = []
-        has_text = any(each.text.strip() for each in self.pieces if each.kind == "text")
-        self.text = "".join(self.marked()) if has_text else ""
+        texts = [each.text for each in self.pieces if each.kind == "text"]
+        self.has_letters = any(map(LETTER.search, texts))
+        self.text = "".join(self.marked()) if any(map(str.strip, texts)) else ""
 
     def read(self, element: Element) -> Iterator[Piece]:
         """Yield the pieces of an element's content."""

@@ -246,20 +246,25 @@ def test_a_file_has_so_many_sentences(serving):
 
 
 @pytest.mark.parametrize("source", ["de", "auto"])
-def test_no_paragraph_of_a_file_with_too_many_is_read(serving, monkeypatch, source):
+def test_of_a_file_with_too_many_paragraphs_no_more_are_read_than_are_allowed(
+    serving, monkeypatch, source
+):
     """Some kilobytes unpack to millions of them, and what is read of each is a hundred times as
     large."""
     read, known = [], office.Paragraph
     monkeypatch.setattr(office, "Paragraph", lambda element: read.append(element) or known(element))
     with serving(max_segments=9) as client:
-        content = docx(*["<w:r><w:t>a</w:t></w:r>"] * 10)
+        content = docx(*["<w:r><w:t>a</w:t></w:r>"] * 500)
         answer, made = both(client, "a.docx", content, (source, "en"))
-        assert answer.status_code == 413 and not read
+        assert answer.status_code == 413 and len(read) < 50
         if source == "auto":
             assert made.json() == {"message": answer.json()["error"]}
         else:
             assert ended(client, made.json())["message"] == answer.json()["error"]
-        assert upload(client, "a.docx", docx("<w:r><w:t>a</w:t></w:r>")).is_success and read
+        assert upload(client, "a.docx", docx("<w:r><w:t>a</w:t></w:r>")).is_success
+        numbers = docx(*["<w:r><w:t>7</w:t></w:r>"] * 91)
+        said = both(client, "a.docx", numbers, (source, "en"))[0].json()["error"]
+        assert said == "the file has more than 90 paragraphs without letters: divide it"
 
 
 @pytest.mark.parametrize("source", ["de", "auto"])

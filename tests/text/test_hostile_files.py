@@ -15,7 +15,7 @@ from fairseq_ext import UsageError
 from fairseq_ext.text.__main__ import main
 from fairseq_ext.text.files import PARTS, translate
 from fairseq_ext.text.formats import passes
-from fairseq_ext.text.office import Part, TooMany
+from fairseq_ext.text.office import LO, O_TEXT, Part, TooMany, W
 from fairseq_ext.text.splitter import plain_ends, splitter
 
 
@@ -40,6 +40,41 @@ def test_a_limit_counts_no_more_paragraphs_than_have_sentences(file):
             Part(content, count)
             with pytest.raises(TooMany):
                 Part(content, count // 2)
+
+
+O_SPACES = "".join(
+    f' xmlns:{prefix}="{space[1:-1]}"' for prefix, space in dict(text=O_TEXT, loext=LO, w=W).items()
+)
+
+
+@pytest.mark.parametrize(
+    "paragraph",
+    [
+        *(
+            f"<text:p><{tag}>x</{tag}></text:p>"
+            for tag in ("text:span", "text:a", "text:meta", "text:meta-field", "w:hyperlink")
+        ),
+        "<text:p><loext:content-control>x</loext:content-control></text:p>",
+        "<text:p><text:s/>x</text:p>",
+        "<text:p>x<text:p>x<text:p>x</text:p></text:p></text:p>",
+        "<w:p><w:r><w:t>x</w:t></w:r><w:p><w:r><w:t>x</w:t></w:r></w:p></w:p>",
+    ],
+)
+def test_all_that_is_read_of_a_paragraph_counts_for_the_limit(paragraph):
+    """With letters, and ten times as many without."""
+    whole = f"<a{O_SPACES}>{paragraph * 60}</a>".encode()
+    count = len(Part(whole).paragraphs)
+    assert count == 60 * paragraph.count(">x")
+    for content, most in ((whole, count), (whole.replace(b">x", b">7"), count // 10)):
+        assert len(Part(content, most).paragraphs) == count
+        with pytest.raises(TooMany):
+            Part(content, most - 1)
+
+
+def test_inner_paragraphs_stand_behind_those_around_them():
+    nested = "<text:p>1<text:p>2<text:p>3</text:p></text:p><text:p>4</text:p></text:p>"
+    part = Part(f"<a{O_SPACES}>{nested}<text:p>5</text:p></a>".encode())
+    assert [re.sub("<.*?>", "", text) for _, text in part.paragraphs] == [*"12345"]
 
 
 def test_parts_without_text_are_copied_as_they_are_packed(tmp_path):
