@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import pickle
 import time
+from collections import OrderedDict
 from typing import Any
 
 import torch
@@ -37,7 +38,36 @@ IDLE_MS = 1000  # without a request: then too
 # seconds for which requests are read before a step of the search; what one takes longer is made
 # good by steps
 INTAKE = 0.1
-MANY_TERMS = 500  # of a request that is read behind those with fewer: 9,000 take a second
+# a request with many terms is read behind those with fewer (9,000 take a second), but not behind
+# more than these at a time
+MANY_TERMS, SMALLER_BEFORE = 500, 100
+
+
+class Waiting:
+    """Requests that are not read yet, such as their glossaries, by the engine's number."""
+
+    def __init__(self) -> None:
+        self.small, self.large = OrderedDict[int, Request](), OrderedDict[int, Request]()
+        self.passed = 0  # small ones taken while the first large one waits
+
+    def __len__(self) -> int:
+        return len(self.small) + len(self.large)
+
+    def add(self, number: int, request: Request) -> None:
+        (self.large if len(request.terms) >= MANY_TERMS else self.small)[number] = request
+
+    def cancel(self, number: int) -> None:
+        self.small.pop(number, None)
+        self.large.pop(number, None)
+
+    def take(self) -> tuple[int, Request]:
+        """Remove the request that is read next, and return it with its number (raises KeyError
+        where none waits)."""
+        if self.large and (not self.small or self.passed >= SMALLER_BEFORE):
+            self.passed = 0
+            return self.large.popitem(last=False)
+        self.passed = self.passed + 1 if self.large else 0
+        return self.small.popitem(last=False)
 
 
 def load(flags: dict[str, object], longest: int | None = None) -> Decoding:
@@ -139,8 +169,7 @@ def serve(channel: Channel, decoding: Decoding) -> None:
     torch.set_num_threads(1)
     channel.send(pickle.dumps(description(decoding)))
     reported, answered = time.monotonic(), 0
-    waiting: dict[int, Request] = {}  # requests that are not read yet, such as their glossaries
-    left = INTAKE
+    waiting, left = Waiting(), INTAKE
 
     def report() -> None:
         """Send the results of requests, and counts of work now and then."""
@@ -181,16 +210,15 @@ def serve(channel: Channel, decoding: Decoding) -> None:
         for message in next_messages():
             kind, number, *request = pickle.loads(message)
             if kind == "add":
-                waiting[number] = request[0]
+                waiting.add(number, request[0])
             else:
-                waiting.pop(number, None)
+                waiting.cancel(number)
                 decoding.cancel(number)
                 decoding.events.append((number, None))  # it is gone
         left = left if decoding.busy else INTAKE
         while waiting and left > 0:
             begin = time.monotonic()
-            number = min(waiting, key=lambda each: len(waiting[each].terms) >= MANY_TERMS)
-            decoding.add(number, waiting.pop(number))
+            decoding.add(*waiting.take())
             left += begin - time.monotonic()
         if decoding.busy:
             begin = time.monotonic()

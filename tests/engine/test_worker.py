@@ -150,10 +150,12 @@ def test_requests_are_read_for_half_of_the_time(monkeypatch):
     assert 20 < len(read) < 30 and not any(number % 2 for number in read)
 
 
-def test_requests_with_many_terms_are_read_behind_those_that_wait_for_them(monkeypatch):
+LARGE = Request(source="a", terms=tuple((f"Wort {i}", "word") for i in range(9000)))
+
+
+def order(monkeypatch, jobs: list[Request]) -> list[int]:
+    """The numbers of requests that arrive together, as a worker reads them."""
     read: list[int] = []
-    large = Request(source="a", terms=tuple((f"Wort {i}", "word") for i in range(9000)))
-    jobs = [large, job("a"), large, job("a")]
     arrived = iter([[pickle.dumps(("add", *each)) for each in enumerate(jobs)]])
 
     def receive(_: int = -1) -> list[bytes]:
@@ -167,7 +169,34 @@ def test_requests_with_many_terms_are_read_behind_those_that_wait_for_them(monke
     monkeypatch.setattr(worker, "description", lambda _: None)
     with pytest.raises(EOFError):
         worker.serve(pipe, busy)  # type: ignore[arg-type]
-    assert read == [1, 3, 0, 2]
+    return read
+
+
+def test_requests_with_many_terms_are_read_behind_those_that_wait_for_them(monkeypatch):
+    assert order(monkeypatch, [LARGE, job("a"), LARGE, job("a")]) == [1, 3, 0, 2]
+
+
+def test_requests_with_many_terms_do_not_wait_for_ever(monkeypatch):
+    """However many others wait."""
+    monkeypatch.setattr(worker, "SMALLER_BEFORE", 3, raising=False)
+    read = order(monkeypatch, [LARGE, LARGE, *[job("a")] * 10])
+    assert read == [2, 3, 4, 0, 5, 6, 7, 1, 8, 9, 10, 11]
+
+
+class Terms(tuple):
+    """Terms of a request that count how often a worker looks at them."""
+
+    looks = 0
+
+    def __len__(self) -> int:
+        Terms.looks += 1
+        return super().__len__()
+
+
+def test_a_request_is_looked_at_once_however_many_wait(monkeypatch):
+    jobs = [Request(source="a", terms=Terms([("Haus", "house")])) for _ in range(300)]
+    monkeypatch.setattr(Terms, "looks", 0)
+    assert order(monkeypatch, jobs) == [*range(300)] and Terms.looks <= 3 * 300
 
 
 def test_a_worker_without_requests_gives_memory_back_once(decoding, monkeypatch):
