@@ -5,6 +5,7 @@ Each bad line gets its E- line and an empty hypothesis; its neighbours are trans
 as they are without it.
 """
 
+import json
 import time
 from pathlib import Path
 
@@ -116,6 +117,17 @@ def test_the_files_are_read_before_the_first_line(of_files, name):
 @pytest.mark.parametrize(("file", "name"), [(file, name) for file in BAD for name in BAD[file]])
 def test_a_bad_line_of_a_file(of_files, good, file, name):
     expect(of_files[file], 2 * list(BAD[file]).index(name) + 1, BAD[file][name][1], good)
+
+
+def test_null_in_a_line_of_a_file_is_as_no_key(tiny, good, tmp_path):
+    """For each key."""
+    keys = ("constraints", "any_of", "prefix", "avoid")
+    lines = [dict.fromkeys(keys), *({key: None} for key in keys)]
+    (tmp_path / "c.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    session = search(tiny, *SESSION, "--constraints-file", tmp_path / "c.jsonl")
+    done = interactive(*session, stdin=(GOOD + b"\n") * len(lines))
+    assert done.status == 0 and not done.reported(), done.stderr
+    assert done.texts() == dict.fromkeys(range(len(lines)), good) and good
 
 
 # ---- Glossaries that cannot be used: one sentence, nothing printed, status 1
