@@ -144,7 +144,8 @@ def type_of(action: Action) -> str:
         )
         kind = kind.replace("'", '"')
     else:
-        kind = {int: "Number", float: "Real"}.get(action.type, "Text")  # type: ignore[call-overload]
+        numbers = {int: "Number", float: "Real"}
+        kind = numbers.get(action.type, "Text")  # type: ignore[call-overload]
     if action.nargs in ("+", "*"):
         return f"Sequence[{kind}] | None"
     return f"{kind} | bool" if action.nargs == "?" else kind

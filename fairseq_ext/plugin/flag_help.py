@@ -152,7 +152,8 @@ def print_flags() -> None:
         kind = make_dataclass(
             "Group", [(f.name, f.type, copy(f)) for f in group.fields], bases=(FairseqDataclass,)
         )
-        gen_parser_from_dataclass(parser.add_argument_group(group.title, group.about), kind())  # type: ignore[arg-type]
+        part = parser.add_argument_group(group.title, group.about)
+        gen_parser_from_dataclass(part, kind())  # type: ignore[arg-type]
     print(parser.format_help(), flush=True)
 
 

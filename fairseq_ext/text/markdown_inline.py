@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 Span = tuple[int, int]
 # what the parser does not know, or takes where it is none, such as formulas, and what is kept of it
 OPAQUE = regex.compile(
-    r"\[!(?:INCLUDE|code[\w-]*)\s*\[[^\]\n]*\]\([^)\n]*\)\]|:::image\b.*?:::|\{%.*?%\}|\{\{.*?\}\}+|"
+    r"\[!(?:INCLUDE|code[\w-]*)\s*\[[^\]\n]*\]\([^)\n]*\)\]|"
+    r":::image\b.*?:::|\{%.*?%\}|\{\{.*?\}\}+|"
     r"\[\[[^\]\n]+\]\]|[<{](?P<stars>\*\*?)[^*<>{}\n]+(?P=stars)[>}]|"
     r"(?<!\])\{[#:.][^{}\n]*\}|(?s:\$\$.*?\$\$)|(?<![\w\\$])\$(?=[^\s$])[^$`]*(?<=[^\s\\])\$(?!\w)",
     regex.IGNORECASE,

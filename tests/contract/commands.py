@@ -228,7 +228,8 @@ class Translate(Interactive):
         if done.status not in (0, 3):
             return super().lines(row, done)
         said = [line[7:] for line in done.stderr.splitlines() if line.startswith("error: ")]
-        errors = {re.search(r"line (\d+)", each)[1]: self.plain(each) for each in said}  # type: ignore[index]
+        numbers = [re.search(r"line (\d+)", each)[1] for each in said]  # type: ignore[index]
+        errors = dict(zip(numbers, map(self.plain, said), strict=True))
         return {
             "lines": [
                 {"error": errors[str(i)]} if str(i) in errors else [[line]]

@@ -64,7 +64,8 @@ STEMS_OF_DIES = ("dies", "jed", "jen", "welch", "solch", "manch", "all", "beid")
 CONJUNCTIONS = ("wenn", "dass", "ob", "weil", "damit")
 SUBJECT = regex.compile(r"(?<!\p{L})(?:Sie|[Ww]ir|[Ii]ch|[Mm]an) (?:\p{Ll}+ )?$")  # and its verb
 COPULA = regex.compile(
-    r"(?<!\p{L})(?:bin|ist|sind|war|waren|wäre|wären|sein|werden?|wird|bleib\w+|hei(?:ß|ss)\w+)(?!\p{L})"
+    r"(?<!\p{L})(?:bin|ist|sind|war|waren|wäre|wären|sein|werden?|wird|bleib\w+|hei(?:ß|ss)\w+)"
+    r"(?!\p{L})"
 )
 CLAUSE_END = regex.compile(r"[.,;:!?()]")
 # begin a sentence as adjectives do, which take the ending of the next one
