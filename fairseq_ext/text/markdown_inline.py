@@ -25,7 +25,7 @@ from fairseq_ext.text.atoms import (
     text_atom,
 )
 from fairseq_ext.text.markup import VERBATIM, tokens
-from fairseq_ext.text.reading import ENTITY, KINDS, text_atoms, with_signs
+from fairseq_ext.text.reading import ENTITY, ENTITY_IN_VALUE, KINDS, text_atoms, with_signs
 from fairseq_ext.text.xml_tokens import places
 
 if TYPE_CHECKING:
@@ -330,7 +330,7 @@ def titles(given: Inline) -> Iterator[Part]:
             continue
         yield given.text[at:start]
         yield html.escape if is_quoted else bracketed
-        yield from text_atoms(given.text[start:end], given.protect, ENTITY)
+        yield from text_atoms(given.text[start:end], given.protect, ENTITY_IN_VALUE)
         at = end
     yield given.text[at:]
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import regex
 
 from fairseq_ext.text.atoms import BLOCK, BREAK, CLOSING, OPENING, PLACEHOLDER, POINT, Atom, Part
-from fairseq_ext.text.reading import ENTITY, among, escape, text_atoms
+from fairseq_ext.text.reading import ENTITY, ENTITY_IN_VALUE, among, escape, text_atoms
 from fairseq_ext.text.stopping import checked
 
 # ---- The tokens of HTML with their places
@@ -186,7 +186,7 @@ def of_markup(text: str, protect: Sequence[str]) -> Iterator[Part]:
 def of_attributes(text: str, protect: Sequence[str]) -> Iterator[Part]:
     """Yield the parts of HTML whose only text is in attributes that people read."""
     places = (
-        (start, end, text_atoms(text[start:end], protect, ENTITY))
+        (start, end, text_atoms(text[start:end], protect, ENTITY_IN_VALUE))
         for part in parts(text, bool(XHTML.search(text[:4000])))
         if isinstance(part, Token)
         for start, end in read_values(text, part)

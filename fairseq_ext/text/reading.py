@@ -121,10 +121,15 @@ def find(text: str, protect: Sequence[str] = (), of_markup: bool = False) -> lis
     return found
 
 
-# of HTML; some are known without a semicolon
-ENTITY = regex.compile(
-    r"&(?:#\d{1,8}|#[xX][\da-fA-F]{1,7}|[a-zA-Z]\w{1,31});"
-    rf"|&(?:{'|'.join(name for name in html5 if name[-1] != ';')})(?![\w=])"
+# of HTML: in text the longest known name, some of them without a semicolon; in an attribute such a
+# name is text before `=`, a letter or a digit (WHATWG HTML, section 13.2.5.73)
+NUMBER = r"#\d{1,8};?|#[xX][\da-fA-F]{1,7};?"
+UNKNOWN = r"(?P<unknown>&[a-zA-Z]\w{1,31};)"
+ENTITY = regex.compile(rf"&(?:{NUMBER}|\L<names>)|{UNKNOWN}", names=list(html5))
+ENTITY_IN_VALUE = regex.compile(
+    rf"&(?:{NUMBER}|\L<ended>|\L<names>(?![a-zA-Z\d=]))|{UNKNOWN}",
+    ended=[name for name in html5 if name[-1] == ";"],
+    names=[name for name in html5 if name[-1] != ";"],
 )
 # of XML; those that are unknown are defined by the document, if at all
 XML_ENTITY = regex.compile(r"&(?:#\d+|#x[\da-fA-F]+|amp|lt|gt|quot|apos);|(?P<unknown>&[^\s&;<]+;)")

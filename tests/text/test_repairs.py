@@ -36,6 +36,17 @@ READ = [
     (".srt", f"{CUE}Tom & Jerry < Katze", "Tom & Jerry < Katze"),
     (".vtt", f"WEBVTT\n\n{CUE}Tom &amp; Jerry", "Tom & Jerry"),
     (".html", "<p>Ein &amp;copy Hund</p>", "Ein &copy Hund"),
+    (
+        ".html",
+        "<p>Der&nbspHund in M&uumlnchen &copyright &notit; &notin;</p>",
+        "Der Hund in München ©right ¬it; ∉",
+    ),
+    (".html", "<p>M&#252nchen, K&#xF6ln, &foo; &bar</p>", "München, Köln, &bar"),
+    (
+        ".html",
+        "<img title='M&uumlnchen &copy=2 &notit; &copy 1 &copy;2'>",
+        "M&uumlnchen &copy=2 © 1 ©2",
+    ),
 ]
 
 
