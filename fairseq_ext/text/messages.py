@@ -118,10 +118,11 @@ def message(text: str, at: int, depth: int, kind: str, out: list[tuple[int, int,
 # `msgid_plural`; a language with one form has that of `msgid_plural`.
 
 LINE = regex.compile(r"[^\n]*\n|[^\n]+")
-KEYWORD = regex.compile(
-    r"[ \t]*(?P<old>#~\|?[ \t]*)?"
-    r"(?:(?P<key>domain|msgctxt|msgid_plural|msgid|msgstr(?:\[\d\d?\])?)[ \t]*)?"
-    r'(?:"(?P<text>(?:[^"\\\r\n]|\\.)*)"[ \t]*)*\r?\n?'
+# a keyword, its texts, or both; several may stand on a line
+STATEMENT = regex.compile(
+    r"[ \t]*(?P<old>#~\|?[ \t]*)?(?:(?P<key>domain|msgctxt|msgid_plural|msgid|"
+    r"msgstr(?:[ \t]*\[[ \t]*\d\d?[ \t]*\])?)[ \t]*)?"
+    r'(?:"(?P<text>(?:[^"\\\r\n]|\\.)*)"[ \t]*)*'
 )
 ESCAPE = regex.compile(r"\\(?:[0-7]{1,3}|x[\da-fA-F]{1,2}|.)")
 FORMS = regex.compile(r"nplurals\s*=\s*(\d)\b")  # no language has ten
@@ -196,38 +197,52 @@ def entries(text: str) -> Iterator[tuple[Entry, int]]:
     """Yield the entries, each with where it ends (raises UsageError)."""
     entry, key, at = Entry(), "", 0
     for number, line in enumerate(LINE.findall(text), 1):
-        start, at = at, at + len(line)
-        found = KEYWORD.fullmatch(line)
-        if found is None or not (found["key"] or found["text"] is not None):
-            if line.strip() and not line.lstrip().startswith("#"):
-                raise UsageError(
-                    f"the file must be a po file, and line {number} ({cut(repr(line.strip()))}) is "
-                    "none of one: correct it"
-                )
-            if entry.texts and not key.startswith("msgid") and key != "msgctxt":
-                yield entry, start
-                entry, key = Entry(), ""
-            continue
-        if found["key"]:
-            key = found["key"]
-            is_new = key in ("domain", "msgctxt", "msgid") and any(
-                each.startswith("msgstr") for each in entry.texts
-            )
-            if is_new:
-                yield entry, start
-                entry = Entry()
-            entry.texts[key], entry.lines[key] = "", 0
-        elif not key:
+        first, at = at, at + len(line)
+        found = statements(line)
+        if found is None:
             raise UsageError(
-                f"line {number} ({cut(line.strip())}) follows no msgid or msgstr: correct it"
+                f"the file must be a po file, and line {number} ({cut(repr(line.strip()))}) is "
+                "none of one: correct it"
             )
-        entry.is_old |= found["old"] is not None
-        if found["text"] is not None:
-            entry.places.setdefault(key, start + found.starts("text")[0])
-        entry.texts[key] += "".join(found.captures("text"))
-        entry.lines[key] += len(found.captures("text"))
+        if not found and entry.texts and not key.startswith("msgid") and key != "msgctxt":
+            yield entry, first
+            entry, key = Entry(), ""
+        for each in found:
+            start = first + each.start()
+            if each["key"]:
+                key = regex.sub(r"[ \t]", "", each["key"])
+                is_new = key in ("domain", "msgctxt", "msgid") and any(
+                    known.startswith("msgstr") for known in entry.texts
+                )
+                if is_new:
+                    yield entry, start
+                    entry = Entry()
+                entry.texts[key], entry.lines[key] = "", 0
+            elif not key:
+                raise UsageError(
+                    f"line {number} ({cut(line.strip())}) follows no msgid or msgstr: correct it"
+                )
+            entry.is_old |= found[0]["old"] is not None
+            if each["text"] is not None:
+                entry.places.setdefault(key, first + each.starts("text")[0])
+            entry.texts[key] += "".join(each.captures("text"))
+            entry.lines[key] += len(each.captures("text"))
     if entry.texts:
         yield entry, at
+
+
+def statements(line: str) -> list[regex.Match[str]] | None:
+    """Return a line's keywords and texts; none of a comment; None for what is no line of a po
+    file."""
+    found, at, body = list[regex.Match[str]](), 0, line.rstrip("\r\n")
+    while at < len(body):
+        match = STATEMENT.match(body, at)
+        if match is None or not (match["key"] or match["text"] is not None):
+            break
+        found.append(match)
+        at = match.end()
+    rest = body[at:].lstrip()
+    return found if not rest or rest.startswith("#") else None
 
 
 def decoded(escape: regex.Match[str]) -> str:

@@ -32,6 +32,13 @@ READ = [
     (".po", 'msgid "Ein " "Hund"\nmsgstr "" ""\n', "Ein Hund"),
     (".po", 'msgid\n"Ein Hund"\nmsgstr\n""\n', "Ein Hund"),
     (".po", 'domain "x"\nmsgid "Ein Hund"\nmsgstr ""\n', "Ein Hund"),
+    (".po", 'msgid "Ein Hund" msgstr ""\n', "Ein Hund"),
+    (
+        ".po",
+        'msgid "a" msgstr "b" msgid "Ein Hund" msgstr "" # c\n#~ msgid "c" msgstr ""',
+        "Ein Hund",
+    ),
+    (".po", 'msgid "Ein Hund" msgid_plural ""\nmsgstr[ 0 ] ""\nmsgstr [1] ""', "Ein Hund"),
     (".md", "Es gilt $a_b*c*d$ hier.", "Es gilt hier."),
     (".srt", f"{CUE}Tom & Jerry < Katze", "Tom & Jerry < Katze"),
     (".vtt", f"WEBVTT\n\n{CUE}Tom &amp; Jerry", "Tom & Jerry"),
