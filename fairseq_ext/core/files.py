@@ -14,7 +14,9 @@ import json
 import logging
 import os
 import pwd
+import re
 import stat
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -28,6 +30,7 @@ BLOCK = 1 << 24  # bytes searched for line ends at once
 MAX_PIPE = 1 << 28  # bytes read from a pipe or device
 MAX_IN_MEMORY = 1 << 24  # bytes of a file that is kept in memory
 SHOWN_ERRORS = 5  # of a file's lines
+STANDARD = ("/dev/stdin", "/dev/stdout", "/dev/stderr")
 PART = ".part"  # suffix of a file that is being written; a killed process leaves it behind
 
 logger = logging.getLogger("fairseq_ext")
@@ -177,11 +180,13 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     to disk.
 
     The target of a symbolic link is replaced, and the link stays. A replaced file keeps its mode.
-    A device or pipe is written in place. If the block or the disk fails, `path` is unchanged and
-    no other file is left. Errors: OSError.
+    A device or pipe is written in place, /dev/stdout behind what it has got and in front of what
+    it gets later. If the block or the disk fails, `path` is unchanged and no
+    other file is left. Errors: OSError.
     """
     if is_stream(path):
-        with open(path, "ab") as out:
+        number = descriptor(path)
+        with open(path, "ab") if number is None else open(duplicate(number), "wb") as out:
             yield out
         return
     target = Path(os.path.realpath(path))
@@ -239,18 +244,33 @@ def replace(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> None:
 def is_stream(path: str | os.PathLike[str]) -> bool:
     """Return whether writing to `path` does not replace a file: a device, a pipe, or a file that
     this process has open (/dev/stdout)."""
+    if descriptor(path) is not None:
+        return True
     try:
         mode = os.stat(path).st_mode
     except OSError:
         return False
     if stat.S_ISDIR(mode):
         return False
+    return not stat.S_ISREG(mode) or os.path.abspath(path).startswith("/proc/")
+
+
+def descriptor(path: str | os.PathLike[str]) -> int | None:
+    """Return the descriptor of this process that a path names, as /dev/stdout names 1."""
     name = os.path.abspath(path)
-    return (
-        not stat.S_ISREG(mode)
-        or name.startswith(("/proc/", "/dev/fd/"))
-        or name in ("/dev/stdin", "/dev/stdout", "/dev/stderr")
-    )
+    if name in STANDARD:
+        return STANDARD.index(name)
+    found = re.fullmatch(rf"/(?:dev|proc/(?:self|{os.getpid()}))/fd/([0-9]{{1,9}})", name)
+    return int(found[1]) if found else None
+
+
+def duplicate(number: int) -> int:
+    """Return another descriptor of the same open file, behind what is printed so far. Errors:
+    OSError for one that is not open, or was not when the process began."""
+    if number < 3 and (sys.__stdin__, sys.__stdout__, sys.__stderr__)[number] is None:
+        raise OSError(errno.EBADF, "it is closed")  # the number may be another file's by now
+    print(end="", flush=True)
+    return os.dup(number)
 
 
 def refuse_shared(written: Iterable[tuple[str, str]], read: Iterable[tuple[str, str]]) -> None:

@@ -22,13 +22,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 import regex
 from tqdm import tqdm
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.files import atomic_write
+from fairseq_ext.core.files import atomic_write, is_stream
 from fairseq_ext.text import MAX_UNPACKED
 from fairseq_ext.text.atoms import Item
 from fairseq_ext.text.formats import passes
@@ -347,8 +348,11 @@ def translate(
         ) from None
     with atomic_write(target) as out:
         if ending in PARTS:
+            # an archive would seek, and a file that is open may write at its end alone
+            pipe: Any = SimpleNamespace(write=out.write, flush=out.flush)
+            into = pipe if is_stream(target) else out
             return translate_archive(
-                source, out, ending, translate_text, name, max_unpacked, max_paragraphs
+                source, into, ending, translate_text, name, max_unpacked, max_paragraphs
             )
         format = TEXTS[ending]
         text, encoding = decoded(content, format, name)

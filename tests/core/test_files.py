@@ -8,6 +8,7 @@ import resource
 import signal
 import stat
 import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -95,15 +96,29 @@ def test_a_device_is_written_in_place(tmp_path):
         )
 
 
-def test_what_is_open_already_is_not_replaced(path):
-    """/dev/stdout that goes to a file: what is behind the name is written on to."""
-    code = (
-        "from fairseq_ext.core.files import replace; print('first', flush=True); "
-        "replace('/dev/stdout', [b'second\\n'])"
-    )
-    with path.open("wb") as out:
-        subprocess.run([warm.python(), "-c", code], stdout=out, check=True)
-    assert path.read_bytes() == b"first\nsecond\n"
+WRITES = (
+    "from fairseq_ext.core.files import replace; print('first'); "
+    "replace('{}', [b'second\\n']); print('third')"
+)
+
+
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
+@pytest.mark.parametrize("sign", [">", ">>"])
+def test_what_is_open_already_is_written_on_to(path, name, sign):
+    """A standard output that goes to a file: in front of what others write behind it."""
+    shell = f'{{ echo before; "$0" -c "$1"; echo after; }} {sign} "$2"'
+    code = WRITES.format(name)
+    subprocess.run(["sh", "-c", shell, warm.python(), code, path], check=True)
+    before = OLD if sign == ">>" else b""
+    assert path.read_bytes() == before + b"before\nfirst\nsecond\nthird\nafter\n"
+
+
+def test_a_standard_output_that_is_closed_cannot_be_written():
+    """Also where another file has its number by now."""
+    code = f"import sys; file = open(sys.executable); {WRITES.format('/dev/stdout')}"
+    shell = '"$0" -c "$1" >&-'
+    done = subprocess.run(["sh", "-c", shell, sys.executable, code], stderr=subprocess.PIPE)
+    assert done.returncode == 1 and b"it is closed" in done.stderr.splitlines()[-1]
 
 
 def test_a_folder_is_refused(tmp_path):

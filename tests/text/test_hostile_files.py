@@ -2,6 +2,7 @@
 
 import gc
 import io
+import os
 import re
 import time
 import zipfile
@@ -96,6 +97,19 @@ def test_parts_without_text_are_copied_as_they_are_packed(tmp_path):
         there = made.getinfo("word/media/a.png")
         at = there.header_offset + 30 + len(there.filename)
         assert result[at : at + there.compress_size] == broken[start : start + info.compress_size]
+
+
+@pytest.mark.parametrize("flag", [0, os.O_APPEND])
+def test_an_archive_through_a_file_that_is_open(flag, tmp_path):
+    """Which may write at its end alone."""
+    (tmp_path / "a.docx").write_bytes(docx(PARAGRAPHS["runs"]))
+    number = os.open(tmp_path / "b.docx", os.O_CREAT | os.O_WRONLY | flag)
+    try:
+        translate(str(tmp_path / "a.docx"), f"/dev/fd/{number}", through(capitals))
+    finally:
+        os.close(number)
+    with zipfile.ZipFile(tmp_path / "b.docx") as made:
+        assert made.testzip() is None and b"HUND" in made.read("word/document.xml")
 
 
 def changed(content: bytes, **fields: int) -> bytes:
