@@ -99,9 +99,10 @@ def transformer(
         weights["decoder.embed_tokens.weight"] if tied else words[1].reorder(output)
     )
     for side in SIDES:
-        weights[f"{side}.version"] = torch.tensor([3.0])
+        weights[f"{side}.version"] = torch.tensor([3.0], dtype=torch.float32)
         if kind.positions == "sinusoidal":
-            weights[f"{side}.embed_positions._float_tensor"] = torch.zeros(1)
+            empty = torch.zeros(1, dtype=torch.float32)
+            weights[f"{side}.embed_positions._float_tensor"] = empty
         else:
             weights[f"{side}.embed_positions.weight"] = positions(source, kind, given, side).to(
                 output.dtype

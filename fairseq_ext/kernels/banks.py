@@ -29,7 +29,7 @@ class Estimate:
 
     def missing_cost(self, lacks: Tensor) -> Tensor:
         """Return the cost of `lacks` missing tokens (any shape, int64), in float32."""
-        return self.missing_token_cost * lacks
+        return self.missing_token_cost * lacks.float()
 
     def extra_cost(self, device: torch.device | None = None) -> Tensor:
         """Return the cost of EOS and 0, 1, ... other tokens (1 + max_extra_tokens,), in float32."""

@@ -160,7 +160,7 @@ def uniform(seed: Word, number: Tensor, sample: Tensor, step: Tensor) -> Tensor:
     a, b, _, _ = philox(
         [step, sample, torch.zeros_like(step), number >> 32 & MASK], (seed & MASK, number & MASK)
     )
-    return ((a >> 5) * 2.0**26 + (b >> 6)).double() / 2.0**53  # type: ignore[union-attr]
+    return ((a >> 5).double() * 2.0**26 + (b >> 6)) / 2.0**53  # type: ignore[union-attr]
 
 
 def weights(value: Tensor) -> Tensor:

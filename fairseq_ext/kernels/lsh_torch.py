@@ -30,7 +30,8 @@ def draw_dimensions(D: int, K: int, u: int, W: int, seed: int) -> Tensor:
     """Return the first K elements (P, K) of P = u x W random permutations of D dimensions; Eq. 5
     uses only these."""
     generator = torch.Generator().manual_seed(seed)
-    places = torch.rand(u * W, D, generator=generator).argsort(dim=1, stable=True)[:, :K]
+    places = torch.rand(u * W, D, generator=generator, dtype=torch.float32)
+    places = places.argsort(dim=1, stable=True)[:, :K]
     return places.t().contiguous().t()  # the memory layout that wta_hash reads
 
 

@@ -281,7 +281,10 @@ class CompiledReader:
     def widen_(self, w: int) -> None:
         """Allocate memory for blocks of w positions."""
         self.struct.width = w
-        self.x, self.logits = torch.empty(w, self.struct.d), torch.empty(w, self.struct.vocabulary)
+        self.x, self.logits = (
+            torch.empty(w, size, dtype=torch.float32)
+            for size in (self.struct.d, self.struct.vocabulary)
+        )
         self.struct.x = self.step_struct.x = pointer(self.x)
         self.struct.logits = pointer(self.logits)
 

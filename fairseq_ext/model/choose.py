@@ -217,7 +217,7 @@ def difference_of_steps(
 ) -> float:
     """Return the difference of the third step's features, relative to the largest feature."""
     like, e = weights.embedding, weights.layers[0].cross_source.inputs
-    states = torch.arange(6.0 * e, device=like.device).mul(0.7).sin()
+    states = torch.arange(6 * e, device=like.device).float().mul(0.7).sin()
     padding = torch.arange(6, device=like.device).view(2, 3) == 3  # the first of the second
     source = {"encoder_out": [states.view(3, 2, e).to(like)], "encoder_padding_mask": [padding]}
     cache = KVCache([KeyValues.from_encoder_output(weights, source)], 2)

@@ -38,7 +38,7 @@ def source_of(sample: dict[str, Any]) -> Tensor:
 
 def dictionary_of(hypothesis: Hypothesis) -> dict[str, object]:
     """Return a hypothesis as fairseq's commands read it, and its `Outcome`, which they do not."""
-    nothing, h = torch.empty(0), hypothesis
+    nothing, h = torch.empty(0, dtype=torch.float32), hypothesis
     return {
         "tokens": h.tokens,
         "score": torch.tensor(h.score, dtype=h.positional_scores.dtype),

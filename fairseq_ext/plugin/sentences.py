@@ -184,7 +184,9 @@ class Sentences:
             given = request.own_constraints
             own = source.of_text(given, where) if given else EMPTY
         unknown: tuple[str, ...] = ()
-        tokens = torch.tensor([]) if request.tokens is None else request.tokens  # speech has none
+        tokens = request.tokens
+        if tokens is None:  # speech has none
+            tokens = torch.tensor([], dtype=torch.long)
         if request.source:
             encoders = (self.tokenizer, self.bpe)
             unknown = unknown_pieces(request.source, tokens, self.source_dictionary, encoders)

@@ -332,7 +332,8 @@ class Attention:
     def start(rows: int, columns: int, first: int, device: torch.device) -> Attention:
         """Return the attention of rows without tokens."""
         return Attention(
-            torch.zeros(rows, 0, columns, device=device), torch.full((rows,), first, device=device)
+            torch.zeros(rows, 0, columns, dtype=torch.float32, device=device),
+            torch.full((rows,), first, device=device),
         )
 
     def add_(self, step: Tensor) -> None:

@@ -34,7 +34,7 @@ class Hypothesis(Outcome):
 
 def no_hypothesis(eos: int, device: torch.device | None = None) -> Hypothesis:
     """Return the hypothesis of a sentence without one: empty, with the lowest score."""
-    lost = torch.tensor([-torch.inf], device=device)
+    lost = torch.tensor([-torch.inf], dtype=torch.float32, device=device)
     return Hypothesis(torch.tensor([eos], device=device), -torch.inf, lost)
 
 
@@ -200,6 +200,11 @@ class Finished:
 # Shapes: N sentences in the pool, S live sentences.
 
 
+def in_float32(length: int | Tensor) -> int | Tensor:
+    """Return lengths whose product with a number of Python has no default dtype of torch."""
+    return length.float() if isinstance(length, Tensor) else length
+
+
 @dataclass
 class Scoring:
     """The score of a hypothesis from its sum of log-probabilities, and a bound for live ones.
@@ -235,7 +240,7 @@ class Scoring:
         if not self.reward:
             return total
         if not self.bounded:
-            return total + self.reward * length
+            return total + self.reward * in_float32(length)
         return total + self.reward * (
             rewarded.minimum(length) if isinstance(length, Tensor) else rewarded.clamp(max=length)
         )
@@ -244,7 +249,7 @@ class Scoring:
         """Return the divisors (lengths,) in float32 of totals of these lengths, from 0: those of
         `__call__` for a number as the length, and for a tensor; only without a reward."""
         if not self.normalize:
-            return torch.ones(lengths), torch.ones(lengths)
+            return (torch.ones(lengths, dtype=torch.float32),) * 2
         numbers = torch.tensor(
             [1.0, *(length**self.lenpen for length in range(1, lengths))], dtype=torch.float64
         )
@@ -256,7 +261,7 @@ class Scoring:
         number of target tokens of its sentence, EOS included."""
         if self.normalize:
             return total / (
-                longest**self.lenpen if self.lenpen > 0 else (step + 1.0) ** self.lenpen
+                longest**self.lenpen if self.lenpen > 0 else (in_float32(step) + 1.0) ** self.lenpen
             )
         if not self.reward:
             return total

@@ -171,7 +171,8 @@ def from_json(kind: object, value: object, name: str = "line") -> Any:
             return kind(**given)  # type: ignore[operator]
     elif kind is Tensor and isinstance(value, list):
         with contextlib.suppress(RuntimeError, TypeError, ValueError):  # no numbers
-            return torch.tensor(value)
+            found = torch.tensor(value)
+            return torch.tensor(value, dtype=torch.float32) if found.is_floating_point() else found
     elif origin is not None and isinstance(value, list):
         each = inner if origin is tuple and ... not in inner else inner[:1] * len(value)
         if len(each) == len(value):

@@ -170,4 +170,5 @@ class CompiledLists:
             ]
         )
         full = self.decoder.log_probs([reader.x[: len(ids)]], 1.0)
-        self.softmax.meter.sample(full, LogProbs(torch.zeros(ids.shape), ids, full.size(1)))
+        zeros = torch.zeros(ids.shape, dtype=torch.float32)
+        self.softmax.meter.sample(full, LogProbs(zeros, ids, full.size(1)))

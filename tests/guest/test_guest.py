@@ -2,16 +2,18 @@
 there ends as in any Python; programs that run for long: forks, forgotten engines, closed
 streams."""
 
+import contextlib
 import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import ran
 from demo_model import FLAGS
-from sizes import drawn
+from sizes import covering, drawn
 
 from fairseq_ext import Translator, UsageError
 
@@ -35,18 +37,67 @@ def program(hostile, tmp_path_factory) -> dict:
     }
 
 
-@pytest.mark.parametrize(
-    ("dtype", "device"),
-    [(torch.float16, "cpu"), (torch.bfloat16, "cpu"), (torch.float32, "meta")],
-)
-def test_defaults_of_torch_with_which_no_model_can_be_loaded(dtype, device):
+@contextlib.contextmanager
+def by_default(dtype: torch.dtype) -> Iterator[None]:
+    """With this as torch's default dtype."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        with torch.device(device), pytest.raises(UsageError, match="load it under torch.float32"):
-            Translator(**FLAGS)
+        yield
     finally:
         torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_defaults_of_torch_with_which_no_model_can_be_loaded(dtype):
+    with by_default(dtype), pytest.raises(UsageError, match="load it under torch.float32"):
+        Translator(**FLAGS)
+
+
+SEARCHES = {
+    "beam": {"beam": 2},
+    "beam by torch": {"beam": 2, "decoder_backend": "fairseq"},
+    "beam with constraints": {"beam": 3, "stop": "ranked"},
+    "proved best": {"beam": 3, "stop": "optimal", "lenpen": -0.5, "decoder_backend": "fairseq"},
+    "parallel": {"beam": 1, "decoding": "jacobi"},
+    "parallel by torch": {"beam": 1, "decoding": "hybrid-jacobi", "decoder_backend": "fairseq"},
+    "samples": {"beam": 2, "sampling": True, "seed": 3, "decoder_backend": "fairseq"},
+    "shortlist": {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_bands": 20, "lsh_top": 8},
+    "length reward": {"unnormalized": True, "length_reward": 0.3, "length_reward_unbounded": True},
+    "alignment": {"beam": 2, "print_alignment": "hard"},
+    "glossary": {"beam": 2},
+    "glossary by torch": {"beam": 2, "decoder_backend": "fairseq"},
+}
+
+
+def translator_of(search: str, folder: Path) -> Translator:
+    """A translator, with a glossary where the search's name says so."""
+    glossary = {}
+    if "glossary" in search:
+        (folder / "terms.tsv").write_text("Hund\thound\n")
+        glossary["glossary"] = str(folder / "terms.tsv")
+    return Translator(**FLAGS, **SEARCHES[search], **glossary)
+
+
+def results_of(translator: Translator, search: str) -> list:
+    """What it returns, to the last bit."""
+    lines = ["Der Hund bellt.", "Das Haus und der Hund sind klein."]
+    phrases = [["house"], []] if "constraints" in search or search == "proved best" else None
+    found = [nbest[0] for nbest in translator.translate(lines, constraints=phrases)]
+    found += translator.score(lines, [each.text for each in found])
+    marked = translator.translate_text("<p>Das <b>Haus</b> ist klein.</p>", "html").text
+    return [marked, *((h.text, h.score, h.positional_scores) for h in found)]
+
+
+@covering(1)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("search", SEARCHES)
+def test_a_default_dtype_set_after_loading_changes_no_result(search, dtype, tmp_path):
+    expected = results_of(translator_of(search, tmp_path), search)
+    translator = translator_of(search, tmp_path)
+    with by_default(dtype):
+        assert results_of(translator, search) == expected
+        assert torch.get_default_dtype() == dtype
 
 
 @pytest.mark.parametrize("backend", ["auto", "fairseq"])

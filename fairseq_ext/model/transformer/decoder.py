@@ -412,7 +412,7 @@ def drop_(model: BaseFairseqModel, module: nn.Linear) -> None:
 
 def empty_parameter() -> nn.Parameter:
     """Return a parameter without elements."""
-    return nn.Parameter(torch.empty(0, 0), requires_grad=False)
+    return nn.Parameter(torch.empty(0, 0, dtype=torch.float32), requires_grad=False)
 
 
 def is_embedding(model: BaseFairseqModel, weight: torch.Tensor) -> bool:

@@ -58,7 +58,7 @@ class LineReader:
         """Return the attention (N, T) to the sources, averaged over models, layers and heads. The
         positions, the next N, are kept."""
         lines, ids, past = self.lines(new)
-        total = torch.zeros(len(ids), self.sources[0].source.size(4))
+        total = torch.zeros(len(ids), self.sources[0].source.size(4), dtype=torch.float32)
         for model, source, target in zip(self.weights, self.sources, self.targets, strict=True):
             assert model.compiled is not None
             of_model = torch.zeros_like(total)

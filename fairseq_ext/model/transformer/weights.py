@@ -38,7 +38,9 @@ class SmallParameters:
             for layer in module.layers
             for p in (layer.final_layer_norm.weight, layer.fc1.bias, layer.self_attn.out_proj.bias)
         ]
-        self.parameters = [p for p in small if p is not None] or [torch.zeros(0)]
+        self.parameters = [p for p in small if p is not None] or [
+            torch.zeros(0, dtype=torch.float32)
+        ]
         # concatenated: one comparison, and on a GPU one synchronisation, instead of one each
         self.snapshot = torch.cat(self.parameters).detach()
 

@@ -135,6 +135,5 @@ def table_of(
         return torch.full((states, width), -1, device=device).index_put((row, column), token[which])
 
     starts = dict(zip(lists, automata.starts[1:].tolist(), strict=True))
-    return BannedTable(
-        automata, torch.tensor([], device=device), padded(completes), padded(pends), starts
-    )
+    none = torch.tensor([], dtype=torch.long, device=device)
+    return BannedTable(automata, none, padded(completes), padded(pends), starts)

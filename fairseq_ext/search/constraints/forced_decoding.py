@@ -223,7 +223,7 @@ class ForcedDecoding:
             features: list[Tensor], target: Tensor, counts: Sequence[int]
         ) -> Sequence[Tensor]:
             if not sum(counts):
-                return [torch.empty(0)] * len(counts)
+                return [torch.empty(0, dtype=torch.float32)] * len(counts)
             size = AT_ONCE if sources.device.type == "cpu" else len(target)
             blocks = zip(*(x.split(size) for x in features), strict=True)
             each = zip(blocks, target.split(size), strict=True)
@@ -306,7 +306,7 @@ class ForcedDecoding:
 
         starts: of each pair, where it begins; keeps: keep the rows in `sources`.
         """
-        out: list[Tensor] = [torch.empty(0)] * len(pairs)
+        out: list[Tensor] = [torch.empty(0, dtype=torch.float32)] * len(pairs)
         starts = starts or [sources.start(source) for source, _ in pairs]
         rest = [
             len(target) - start.length for (_, target), start in zip(pairs, starts, strict=True)

@@ -131,7 +131,7 @@ def signature_part(flags: SamplingFlags, generation: Generation) -> str:
     paper="fairseq's own; Hewitt et al. 2022 (--sampling-epsilon)",
 )
 def build(flags: SamplingFlags, setup: Setup) -> Sampling:
-    floor = float(torch.tensor(flags.sampling_epsilon or 0.0).log())
+    floor = float(torch.tensor(flags.sampling_epsilon or 0.0, dtype=torch.float32).log())
     given = setup.settings.generation
     mass = given.sampling_topp if given.sampling_topp > 0 else 1.0
     return Sampling(setup.k, SamplingCut(max(0, given.sampling_topk), mass, floor))

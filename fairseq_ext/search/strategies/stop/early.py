@@ -45,7 +45,7 @@ from fairseq_ext.kernels.banks import Estimate, finished_needed
 from fairseq_ext.kernels.beam import StopRule, StrategyRules
 from fairseq_ext.search.beam import Beam, numbers, upload
 from fairseq_ext.search.candidates import Candidates, StopDecision
-from fairseq_ext.search.finished import Finished, Hypothesis, OnFinal, Scoring
+from fairseq_ext.search.finished import Finished, Hypothesis, OnFinal, Scoring, in_float32
 from fairseq_ext.search.phrases.sentence import Meets, met_with_prefix
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Setup, Stop
@@ -161,7 +161,7 @@ class Early(Count):
     def ranking_score(self, total: Tensor, length: int | Tensor, rewarded: Tensor) -> Tensor:
         """Return the score, except that the part of the total (any shape) beyond MAX_NATS_PER_TOKEN
         nats a token is not divided by the length."""
-        least = -MAX_NATS_PER_TOKEN * length
+        least = -MAX_NATS_PER_TOKEN * in_float32(length)
         return self.scoring(total.clamp(min=least), length, rewarded) + (total - least).clamp(max=0)
 
     def bank_turn_rank(self, candidates: Candidates, stays: Tensor) -> Tensor:

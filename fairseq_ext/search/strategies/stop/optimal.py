@@ -130,7 +130,10 @@ class OptimalEnding(Stop):
         ):
             # gap, steps, rows
             each = beam.cached_for_live(
-                "saved", lambda: upload([0.0, 1.0, candidates.width], beam.device)
+                "saved",
+                lambda: upload(
+                    torch.tensor([0.0, 1.0, candidates.width], dtype=torch.float32), beam.device
+                ),
             )
             finished.ending[:, :3].index_copy_(0, live, (longest - (beam.step + 1)) * each)
         else:

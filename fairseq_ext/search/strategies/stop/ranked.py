@@ -49,10 +49,10 @@ class Ranked(Stop):
         self.k = k  # largest number of finished hypotheses on the beam
         self.eos = eos
         self.worst = worst  # --prune-finished
-        none = torch.zeros(0, k)
+        none = torch.zeros(0, k, dtype=torch.float64)
         # (N, k) sums of log-probabilities, or other keys, of the finished hypotheses on the beam;
         # else -inf
-        self.total = none.double()
+        self.total = none
         self.number = none.long()  # (N, k) their numbers among the sentence's finished hypotheses
         self.answer = none.long()  # (N, k) numbers of the answers, padded with -1
         self.count = none.long().sum(1)  # (N,) answers

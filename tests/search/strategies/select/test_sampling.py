@@ -84,6 +84,18 @@ def test_philox_gives_its_authors_numbers(counter, key, words):
     assert [f"{int(word):08x}" for word in as_tensors] == words.split()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_noise_has_53_bits_whatever_the_default_dtype(dtype):
+    torch.set_default_dtype(dtype)
+    try:
+        found = uniform(3, *torch.tensor([[5, 2, 7], [2**33 + 1, 0, 1]]).T).tolist()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for u, (number, sample, step) in zip(found, [(5, 2, 7), (2**33 + 1, 0, 1)], strict=True):
+        a, b, *_ = philox([step, sample, 0, number >> 32], (3, number & 0xFFFFFFFF))
+        assert u == ((a >> 5) * 2**26 + (b >> 6)) / 2**53
+
+
 def test_noise_of_sentences_samples_and_steps_is_uniform_and_unrelated():
     grid = torch.tensor(list(itertools.product(range(40), range(25), range(20))))
     u = uniform(3, *grid.T)
