@@ -24,7 +24,7 @@ from fairseq_ext.plugin.calls import (
 from fairseq_ext.plugin.loading.model import configuration, find_model
 from fairseq_ext.plugin.loading.settings import as_arguments, checked, languages_of, text_of
 from fairseq_ext.plugin.stock import refuse_flags
-from fairseq_ext.plugin.workers import CallLock, without_autocast
+from fairseq_ext.plugin.workers import CallLock, with_torch_as_usual
 from fairseq_ext.search.constraints.from_python import (
     Avoid,
     Call,
@@ -50,14 +50,14 @@ if TYPE_CHECKING:
 ALIGNED = 64  # translations at once
 
 
-def check_defaults() -> None:
-    """Raise UsageError for a default dtype or device of the calling program under which no model
-    can be loaded."""
-    dtype, device = torch.get_default_dtype(), torch.get_default_device()
-    if dtype in (torch.float16, torch.bfloat16) or device.type == "meta":
+def check_default_dtype() -> None:
+    """Raise UsageError for a default dtype of the calling program under which no model can be
+    loaded."""
+    dtype = torch.get_default_dtype()
+    if dtype in (torch.float16, torch.bfloat16):
         raise UsageError(
-            f"torch's defaults in this program are {dtype} on {device}, with which no model can be "
-            "loaded: load it under torch.float32 on the CPU; for half precision give fp16=True"
+            f"torch's default in this program is {dtype}, with which no model can be loaded: load "
+            "it under torch.float32; for half precision give fp16=True"
         )
 
 
@@ -106,7 +106,7 @@ class Translator(SearchingModel):
             {**{name: text_of(name, each) for name, each in given.items()}, **flags}
         )
         refuse_flags(task, arguments)
-        check_defaults()
+        check_default_dtype()
         self.cfg = configuration([text_of("data", data), *arguments])
         generation = self.cfg.generation
         self.aligns = generation.print_alignment == "hard"
@@ -114,7 +114,7 @@ class Translator(SearchingModel):
         self.beam, self.nbest = width_and_length(None, None, (generation.beam, generation.nbest))
         self.lock = CallLock()  # held while a call uses task, generator or models
         # modules draw weights, which the checkpoint then replaces: not from the caller's numbers
-        with torch.random.fork_rng(devices=[]), without_autocast(), in_one_sentence():
+        with torch.random.fork_rng(devices=[]), with_torch_as_usual(), in_one_sentence():
             super().__init__(self.cfg)
             self.sentences.phrases_of_calls = True
             self.sentences.glossaries_of_calls = self.glossaries_of_calls
@@ -289,7 +289,7 @@ class Translator(SearchingModel):
         """Translate lines that need not be the first of their call, as `translate` does."""
         if not isinstance(errors, str) or errors not in ("raise", "return"):
             raise UsageError(f"errors is {cut(repr(errors))}: use 'raise' or 'return'")
-        with self.lock, without_autocast():
+        with self.lock, with_torch_as_usual():
             check_seed(given.seed, self.generator.settings)
             self.generator, nbest = self.generators.use(beam, given.nbest)
             given = replace(given, nbest=nbest)
@@ -407,7 +407,7 @@ class Translator(SearchingModel):
     def align(self, sources: Sequence[str], hypotheses: Sequence[Translation]) -> None:
         """Find the `words` of translations that stand for those of their sources; None where the
         model does not say what it attends to."""
-        with self.lock, without_autocast():
+        with self.lock, with_torch_as_usual():
             self.aligner = self.aligner or Aligner(self)
             for part in range(0, len(sources), ALIGNED):
                 here = hypotheses[part : part + ALIGNED]
@@ -432,7 +432,7 @@ class Translator(SearchingModel):
                 "target for each source"
             )
         check_task(self.task)
-        with self.lock, without_autocast():
+        with self.lock, with_torch_as_usual():
             source, target = (
                 [
                     self.checked(line, f"the {('source', 'target')[side]} of line {number}", side)

@@ -17,7 +17,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -276,13 +276,17 @@ class CallLock(type(threading.RLock())):  # type: ignore[misc]
 
 
 @contextmanager
-def without_autocast() -> Iterator[None]:
-    """Compute in the model's types, whatever `torch.autocast` of the calling program says."""
+def with_torch_as_usual() -> Iterator[None]:
+    """Compute in the model's types, and make tensors on the CPU where no device is named, whatever
+    `torch.autocast` and `torch.set_default_device` of the calling program say."""
     kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+    # only where needed: a device that is set slows each call of torch
+    is_usual = torch.get_default_device().type == "cpu"
     for kind in kinds:
         torch.set_autocast_enabled(kind, False)
     try:
-        yield
+        with nullcontext() if is_usual else torch.device("cpu"):
+            yield
     finally:
         for kind in kinds:
             torch.set_autocast_enabled(kind, True)

@@ -100,6 +100,21 @@ def test_a_default_dtype_set_after_loading_changes_no_result(search, dtype, tmp_
         assert torch.get_default_dtype() == dtype
 
 
+@pytest.mark.parametrize("search", ["beam", "beam by torch", "parallel", "glossary"])
+def test_a_default_device_changes_no_result(search, tmp_path):
+    """Neither at loading nor at a call."""
+    expected = results_of(translator_of(search, tmp_path), search)
+    translator = translator_of(search, tmp_path)
+    before = torch.get_default_device()
+    torch.set_default_device("meta")
+    try:
+        for each in (translator, translator_of(search, tmp_path)):
+            assert results_of(each, search) == expected
+        assert torch.get_default_device().type == "meta"
+    finally:
+        torch.set_default_device(None if before.type == "cpu" else before)
+
+
 @pytest.mark.parametrize("backend", ["auto", "fairseq"])
 def test_a_program_under_autocast_gets_the_translations_of_one_without(backend):
     def results():
