@@ -12,6 +12,7 @@ Functions registered for the end, such as writing statistics, run in every case.
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import contextlib
 import errno
@@ -21,7 +22,7 @@ import select
 import signal
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fairseq_ext.core import command_line
 from fairseq_ext.core.errors import report
@@ -55,9 +56,10 @@ def report_output_error(problem: OSError) -> int:
     return 1
 
 
-def exit_process(status: int) -> NoReturn:
-    """End the process now. An error of standard output changes the status."""
-    problem = output_error()
+def exit_process(status: int, problem: OSError | None = None) -> NoReturn:
+    """End the process now. An error of standard output changes the status; problem: one that a
+    flush has raised, as the next one may not raise it."""
+    problem = problem or output_error()
     if problem is not None and status != INTERRUPTED:
         status = report_output_error(problem)
     with contextlib.suppress(OSError, ValueError):
@@ -136,8 +138,8 @@ def interrupted_at_end(*signal_and_frame: object) -> None:
 
 
 def watch_output() -> None:
-    """Let write errors of a command's output end it with the status above, also in log lines and at
-    the very end.
+    """Let write errors of a command's output end it with the status above, also in log lines, in a
+    help and at the very end.
 
     subtle: if standard error is closed, Python would print its messages to standard output.
     """
@@ -156,14 +158,22 @@ def watch_output() -> None:
             raise error
         stock(handler, record)
 
+    def print_message(parser: argparse.ArgumentParser, message: str, file: Any = None) -> None:
+        """Print a help or an error of the command line; argparse ignores what writing raises."""
+        file = file or sys.stderr
+        with contextlib.suppress(*([OSError] if file is sys.stderr else [])):
+            file.write(message)
+
     logging.Handler.handleError = raise_errors_of_output  # type: ignore[assignment,method-assign]
+    argparse.ArgumentParser._print_message = print_message  # type: ignore[assignment,method-assign]
     atexit.register(check_output)
 
 
 def check_output() -> None:
     """Set the status at the end of the process, after all other functions registered for it."""
-    if not is_exiting and (end_status or output_error() is not None):
-        exit_process(end_status)
+    problem = None if is_exiting else output_error()
+    if not is_exiting and (end_status or problem is not None):
+        exit_process(end_status, problem)
 
 
 # ---- Functions that run when the process ends

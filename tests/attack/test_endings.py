@@ -28,6 +28,7 @@ from fairseq_ext.core import exit
 from fairseq_ext.corpus import run
 from fairseq_ext.corpus.__main__ import main as corpus_main
 from fairseq_ext.plugin import compat
+from fairseq_ext.serve.__main__ import main as serve_main
 from fairseq_ext.terms.__main__ import main as terms_main
 
 START_UP = Path(compat.__file__).with_name("fairseq_ext_start.py")
@@ -117,6 +118,17 @@ def test_a_closed_output_is_one_sentence_and_no_success(commands, name):
     main, argv, stdin = commands[name]
     said = Child(without("stdout", main), argv, stdin).wait().error()
     assert said == "error: standard output is closed: send it to a file"
+
+
+@pytest.mark.parametrize("output", ["closed", "full"])
+@pytest.mark.parametrize(("main", "name"), [(serve_main, "serve"), (interactive_main, "fairseq")])
+def test_a_help_that_cannot_be_printed_is_one_sentence(main, name, output):
+    """One that is longer than the buffer of standard output, and one that argparse cannot write."""
+    full = os.open("/dev/full", os.O_WRONLY)
+    run = without("stdout", main) if output == "closed" else main
+    done = Child(run, [name, "--help"], stdout=full if output == "full" else None).wait()
+    os.close(full)
+    assert done.error().startswith("error: standard output ")
 
 
 @pytest.mark.parametrize("name", ["interactive", "terms"])

@@ -282,8 +282,8 @@ def leave_out_working_folder() -> bool:
 
 
 @patch(
-    "sys.excepthook, logging.Handler.handleError, an exit handler, standard error where it is "
-    "closed",
+    "sys.excepthook, logging.Handler.handleError, ArgumentParser._print_message, an exit handler, "
+    "standard error where it is closed",
     of_command=True,
 )
 def report_errors() -> None:

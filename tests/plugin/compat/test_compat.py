@@ -293,7 +293,8 @@ HELD = {
     r"fairseq\.scoring\.bleu\.Scorer\.(__init__|reset|add)",
     "pin_no_memory": r"fairseq\.data\.iterators\.CountingIterator\.__init__",
     "silence_notices": r"warnings\.filters",
-    "report_errors": r"sys\.excepthook|logging\.Handler\.handleError",
+    "report_errors": r"sys\.excepthook|logging\.Handler\.handleError|"
+    r"argparse\.ArgumentParser\._print_message",
     "spare_collections": r"gc\.set_threshold",
     "read_plain_values": r"omegaconf\.dictconfig\."
     r"DictConfig\.__getattr__",
