@@ -180,6 +180,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(**given)
         self.most, self.timeout = most, timeout
         self.head = 0  # bytes that have come since the last header or part of a body
+        self.url = b""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -213,6 +214,12 @@ class Connection(HttpToolsProtocol):
             head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
             self.transport.write(head.encode() + body)
             self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        """Say what uvicorn refuses: a line of a request that is too long for its parser, or no
+        HTTP."""
+        is_long = len(self.url) >= MAX_HEADER
+        self.refuse(*((431, LONG) if is_long else (400, "the request is not valid HTTP: check it")))
 
     # ---- of the parser, which calls what follows `on_`
 

@@ -302,6 +302,14 @@ def test_a_header_is_not_kept_without_a_limit(client):
         with raw_socket(client) as sock:
             sock.sendall(get + line * 70 + end)
             assert sock.recv(1000).startswith(b"HTTP/1.1 431 ")
+    long = get.replace(b"health", b"x" * 70_000) + b"\r\n"
+    refused = (long, 431, b"the header has more"), (b"x\r\n\r\n", 400, b"the request")
+    for sent, status, said in refused:
+        with raw_socket(client) as sock:
+            sock.sendall(sent)
+            top, _, body = rest(sock).partition(b"\r\n\r\n")
+            assert top.startswith(b"HTTP/1.1 %d " % status) and b"application/json" in top
+            assert json.loads(body)["error"].encode().startswith(said)
     assert client.get("/health", headers={"X-Some": "x" * 60000}).status_code == 200
 
 
