@@ -28,10 +28,11 @@ from fairseq_ext.engine.tickets import Busy, Closed
 from fairseq_ext.search.report import ConstraintReport, Ending, Report, Span, Translation
 from fairseq_ext.search.request import Request
 from fairseq_ext.text import in_lines
+from fairseq_ext.text.atoms import Item, Segment, Untranslated
 from fairseq_ext.text.formats import Pass
 from fairseq_ext.text.in_lines import pieces
 from fairseq_ext.text.marks import Projection, ended
-from fairseq_ext.text.segments import LONGEST, Item, Segment
+from fairseq_ext.text.segments import LONGEST
 from fairseq_ext.text.stopping import until
 
 # segments of a text that an engine has at once, and items that are not joined:
@@ -361,6 +362,8 @@ class Joined:
         if isinstance(slot.item, Segment) and isinstance(slot.answer, BaseException):
             self.error = self.error or slot.answer
             self.untranslated.append((slot.item.source, str(slot.answer)))
+        if isinstance(slot.item, Untranslated):
+            self.untranslated.append((str(slot.item), slot.item.reason))
         if isinstance(slot.answer, Report):
             self.answers += 1
             self.last = slot.answer

@@ -40,6 +40,17 @@ class Atom:
 Part = Atom | str | Escape
 
 
+class Untranslated(str):
+    """Text that a reader keeps though people read it. reason: why."""
+
+    reason: str
+
+    def __new__(cls, text: str, reason: str) -> Untranslated:
+        made = super().__new__(cls, text)
+        made.reason = reason
+        return made
+
+
 def text_atom(text: str) -> Atom:
     """Return text that is written as it is read."""
     return Atom(TEXT, text, text)

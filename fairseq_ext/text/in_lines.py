@@ -10,7 +10,7 @@ from itertools import islice
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.plugin.loading.settings import TooLong
 from fairseq_ext.search.report import Translation
-from fairseq_ext.text.atoms import Item, Segment
+from fairseq_ext.text.atoms import Item, Segment, Untranslated
 from fairseq_ext.text.marks import Projection
 from fairseq_ext.text.segments import halves
 
@@ -39,6 +39,8 @@ def translated(
         answers = iter(translate([item for item in part if isinstance(item, Segment)]))
         for item in part:
             if isinstance(item, str):
+                if isinstance(item, Untranslated):
+                    untranslated.append((str(item), item.reason))
                 yield item
                 continue
             found = next(answers)

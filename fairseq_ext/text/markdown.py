@@ -8,7 +8,8 @@ Its inline parser takes time by the square of a text, so it gets bounded pieces.
 from __future__ import annotations
 
 import html
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import pairwise
@@ -18,8 +19,8 @@ import regex
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.text import markup
-from fairseq_ext.text.atoms import Escape, Part
-from fairseq_ext.text.markdown_inline import Inline, titles
+from fairseq_ext.text.atoms import LETTER, Escape, Part, Untranslated
+from fairseq_ext.text.markdown_inline import LINK_END, Inline, titles
 from fairseq_ext.text.reading import text_atoms, with_signs
 from fairseq_ext.text.stopping import checked
 from fairseq_ext.text.xml_tokens import places
@@ -65,6 +66,20 @@ HASHES = regex.compile(r"[ \t]+#+[ \t]*$")  # at the end of a heading
 SYNTAX = regex.compile(r"[*_~\[\]!<`$\\]")
 MOST = 200  # such characters in a piece of the inline parser, and 6,000 characters
 LONGEST = 6000
+NO_TEXT, UNCUT = "no text", "uncut"
+UNREAD = f"it can be cut nowhere in {MOST} signs of Markdown or {LONGEST:,} characters: divide it"
+Piece = tuple[int, int, str]  # start, end; NO_TEXT: kept; UNCUT: too much for the inline parser
+SENTENCE_END = regex.compile(r"[.!?…][\"'“”»)*_]*\s+|[。！？]")
+SPACE_END = regex.compile(r"\s+|[、，；：]")
+GOES_ON = regex.compile(r".[({:`*_~]|\]\[")  # signs that may go on an element in front of them
+ADDRESS = regex.compile(r"(?<=\]\(|<)[^\s<>]{200,}")  # a picture may be its own address
+ELEMENT = regex.compile(
+    r"\\.|(?P<whole>(?<!`)(?P<ticks>`++)(?s:.{1,6000}?)(?<!`)(?P=ticks)(?!`)|<!--.{0,600}?-->|"
+    r"(?s:\$\$.{1,600}?\$\$)|(?<![\w$])\$(?=[^\s$])[^$`\n]{0,200}(?<=[^\s\\])\$(?!\w)|"
+    r"\{%.{0,200}?%\}|\{\{.{0,200}?\}\}|<[a-z]+:[^\s<>]{1,2000}>)|"
+    r"(?P<tag></?(?P<name>[a-zA-Z][\w-]*)(?:\s[^<>]{0,2000})?>)|"
+    rf"(?P<close>{LINK_END.pattern}|\])|(?P<open>\[)|(?P<run>(?P<sign>[*_~])(?P=sign)*+)"
+)
 DEEPEST = 60  # levels of quotes and lists that are read
 
 
@@ -177,10 +192,16 @@ class Document:
 
     def inline(self, start: int, end: int, inside: Sequence[Span]) -> Iterator[Part]:
         """Yield the parts of a paragraph, a heading or a table, which is a paragraph here."""
-        for a, b, is_kept in pieces(self.text, start, end, inside):
-            has_titles = self.attributes and HAS_TITLES.search(self.text, a, b)
-            if not has_titles and (is_kept or self.attributes or self.text[a:b].isspace()):
-                yield self.text[a:b]
+        for a, b, way in pieces(self.text, start, end, inside):
+            has_titles = (
+                self.attributes
+                and way != UNCUT
+                and HAS_TITLES.search(self.text, a, b)
+                and is_short(self.text, a, b)
+            )
+            if not has_titles and (way or self.attributes or self.text[a:b].isspace()):
+                is_left = way == UNCUT and not self.attributes and LETTER.search(self.text, a, b)
+                yield Untranslated(self.text[a:b], UNREAD) if is_left else self.text[a:b]
                 continue
             here = inside[bisect_left(inside, (a, a)) : bisect_left(inside, (b, b))]
             spans = [(x - a, y - a) for x, y in here if y <= b]
@@ -248,11 +269,8 @@ def of_titles(text: str, protect: Sequence[str]) -> Iterator[Part]:
     return Document(text, protect, True).parts()
 
 
-def pieces(
-    text: str, start: int, end: int, inside: Sequence[Span]
-) -> Iterator[tuple[int, int, bool]]:
-    """Yield a block cut at the lines that are kept, and where it is long for the inline parser:
-    (start, end, whether it is kept)."""
+def pieces(text: str, start: int, end: int, inside: Sequence[Span]) -> Iterator[Piece]:
+    """Yield a block cut at the lines that are kept, and where it is long for the inline parser."""
     begins = {a: b for a, b in inside}
     table = HEADING.search(text, start, end)
     at = first = start
@@ -265,24 +283,27 @@ def pieces(
         is_bounded = line.strip()[:1] == line.strip()[-1:] == "|" and line.count("|") > 2
         if not kept and (is_bounded or (table and at >= table.start() and "|" in line)):
             yield from bounded(text, first, at)
-            yield at, body, True
+            yield at, body, NO_TEXT
             first = body
             for cell in CELL.finditer(text, body, body + len(line.rstrip())):
                 first = cell.end()
-                yield cell.start(), first, text[cell.start()] == "|"
+                if text[cell.start()] == "|":
+                    yield cell.start(), first, NO_TEXT
+                else:
+                    yield from bounded(text, cell.start(), first)
             at = line_end
             continue
         lead = None if kept else LEAD.match(line)
         if kept or lead:
             yield from bounded(text, first, at)
             first = line_end if kept else body + lead.end()  # type: ignore[union-attr]
-            yield at, first, True
+            yield at, first, NO_TEXT
             if lead and line.lstrip()[0] in ":!?=*" and line_end > first:  # a title
                 end_quote = text.rfind('"', first + 1, line_end) if text[first] == '"' else -1
                 if end_quote > 0:
-                    yield first, first + 1, True
+                    yield first, first + 1, NO_TEXT
                     yield from bounded(text, first + 1, end_quote)
-                    yield end_quote, line_end, True
+                    yield end_quote, line_end, NO_TEXT
                 else:
                     yield from bounded(text, first, line_end)
                 first = line_end
@@ -290,12 +311,14 @@ def pieces(
     yield from bounded(text, first, end)
 
 
-def bounded(text: str, start: int, end: int) -> Iterator[tuple[int, int, bool]]:
+def bounded(text: str, start: int, end: int) -> Iterator[Piece]:
     """Yield a text in pieces that the inline parser reads in little time: whole lines, else up to
-    the end of a sentence with all of its links; one that has no such place is kept."""
+    the end of a sentence, a space, or the end of an element, where no element is open; what has no
+    such place is kept."""
+    free: list[list[int]] | None = None
     while start < end:
-        if end - start <= LONGEST and len(SYNTAX.findall(text, start, end)) <= MOST:
-            yield start, end, False
+        if end - start <= LONGEST and is_short(text, start, end):
+            yield start, end, ""
             return
         last = start
         for count, match in enumerate(SYNTAX.finditer(text, start, min(end, start + LONGEST))):
@@ -306,29 +329,121 @@ def bounded(text: str, start: int, end: int) -> Iterator[tuple[int, int, bool]]:
             last = min(end, start + LONGEST)
         cut = text.rfind("\n", start, last) + 1
         if cut <= start:
-            cut = next(
-                (
-                    match.end()
-                    for match in regex.finditer(r"(?r)[.!?]\s+", text, pos=start, endpos=last)
-                    if is_even(text[start : match.end()])
-                ),
-                0,
-            )
-        if cut <= start:
-            cut = text.find("\n", last, end) + 1 or end
-            yield start, cut, True
+            free = free_places(text, start, end) if free is None else free
+            cut = next((at for at in (last_place(each, last) for each in free) if at > start), 0)
+        if cut > start:
+            yield start, cut, ""
         else:
-            yield start, cut, False
+            line_end = text.find("\n", last, end) + 1 or end
+            cut = min(
+                line_end, *(first_place(each, max(last, start + 1), end) for each in free or ())
+            )
+            yield start, cut, "" if is_short(text, start, cut) else UNCUT
         start = cut
 
 
-def is_even(text: str) -> bool:
-    """Return whether all that is opened is closed, as far as counting says."""
-    return (
-        text.count("`") % 2 == text.count("*") % 2 == 0
-        and text.count("[") == text.count("]")
-        and text.count("(") == text.count(")")
-    )
+def is_short(text: str, start: int, end: int) -> bool:
+    """Return whether the inline parser reads a piece in little time."""
+    size = end - start
+    if size > LONGEST:
+        size -= sum(map(len, ADDRESS.findall(text, start, end)))
+    return size <= LONGEST and len(SYNTAX.findall(text, start, end)) <= MOST
+
+
+def last_place(places: Sequence[int], last: int) -> int:
+    """Return the last of sorted places up to this one; 0 for none."""
+    at = bisect_right(places, last)
+    return places[at - 1] if at else 0
+
+
+def first_place(places: Sequence[int], first: int, end: int) -> int:
+    """Return the first of sorted places from this one on; `end` for none."""
+    at = bisect_left(places, first)
+    return places[at] if at < len(places) else end
+
+
+def free_places(text: str, start: int, end: int) -> list[list[int]]:
+    """Return where a text can be cut, since no element is open there: behind sentences, behind
+    spaces, and behind elements."""
+    found = list(ELEMENT.finditer(text, start, end))
+    elements = elements_of(text, found)
+    outer = list[Span]()
+    for a, b in sorted(elements):
+        if outer and a < outer[-1][1]:
+            outer[-1] = outer[-1][0], max(b, outer[-1][1])
+        else:
+            outer.append((a, b))
+    starts = [a for a, _ in outer]
+
+    def is_free(at: int) -> bool:
+        place = bisect_left(starts, at) - 1
+        return place < 0 or outer[place][1] <= at
+
+    return [
+        [match.end() for match in pattern.finditer(text, start, end) if is_free(match.end())]
+        for pattern in (SENTENCE_END, SPACE_END)
+    ] + [[b for _, b in outer if GOES_ON.match(text, b - 1) is None]]
+
+
+def elements_of(text: str, found: Sequence[regex.Match[str]]) -> Iterator[Span]:
+    """Yield the elements that are begun and ended, roughly as CommonMark has them."""
+    brackets, ends = list[int](), dict[int, int]()
+    for number, match in enumerate(found):
+        if match.lastgroup == "open":
+            brackets.append(number)
+        elif match.lastgroup == "close" and brackets:
+            ends[number] = brackets.pop()
+    partners = {*ends.values()}
+    stack, count = list[tuple[str, int, int]](), Counter[str]()  # name, place, signs
+
+    def closed(name: str) -> tuple[str, int, int] | None:
+        while count[name] and (name == "[" or stack[-1][0] != "["):
+            last = stack.pop()
+            count[last[0]] -= 1
+            if last[0] == name:
+                return last
+        return None
+
+    def opened(name: str, at: int, size: int = 1) -> None:
+        stack.append((name, at, size))
+        count[name] += 1
+
+    for number, match in enumerate(found):
+        kind, (first, last) = match.lastgroup, match.span()
+        if kind == "whole":
+            yield first, last
+        elif kind == "tag":
+            yield first, last
+            name = match["name"].lower()
+            if match[0][1] != "/":
+                opened(f"<{name}", first)
+            elif (tag := closed(f"<{name}")) is not None:
+                yield tag[1], last
+        elif number in partners:
+            opened("[", first)
+        elif number in ends:
+            if (bracket := closed("[")) is not None:
+                yield bracket[1], last
+        elif kind == "run":
+            sign, size = match[0][0], last - first
+            opens, closes = flanks(text, first, last)
+            while closes and size and (run := closed(sign)) is not None:
+                yield run[1], last
+                if run[2] > size:
+                    opened(sign, run[1], run[2] - size)
+                size = max(0, size - run[2])
+            if opens and size:
+                opened(sign, last - size, size)
+
+
+def flanks(text: str, first: int, last: int) -> tuple[bool, bool]:
+    """Return whether a run of signs may begin an emphasis, and whether it may end one."""
+    left, right = text[first - 1 : first] or " ", text[last : last + 1] or " "
+    opens = not right.isspace() and (right.isalnum() or not left.isalnum())
+    closes = not left.isspace() and (left.isalnum() or not right.isalnum())
+    if text[first] == "_":
+        return opens and not left.isalnum(), closes and not right.isalnum()
+    return opens, closes
 
 
 # text in double quotes of YAML and TOML, and in single quotes of YAML

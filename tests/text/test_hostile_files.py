@@ -249,7 +249,7 @@ OPENINGS = [
     *(("markdown", each) for each in ("[...](", "*a **b ", "[", "> ", "`", "<!--", "- ", "<a ")),
     *(
         ("markdown", each)
-        for each in ("![", "a\n", "[a](b) ", "|a", "~~a", "# a\n", "|a|\n", "**a** ")
+        for each in ("![", "a\n", "[a](b) ", "|a", "![[", "~~a", "# a\n", "|a|\n", "**a** ")
     ),
     *(
         ("text", each)

@@ -95,6 +95,16 @@ def test_one_bad_segment_stays_and_a_text_of_them_is_refused(engine, translator)
         engine.submit_text("x", "pdf")
 
 
+def test_what_of_markdown_cannot_be_cut_stays_and_is_said(engine, translator):
+    text = f"Der Patient hat einen Port. {'[' * 300}Hund\n\nEr ist sehr alt.\n"
+    answer = engine.submit_text(text, "markdown").result(60)
+    whole = translator.translate_text(text, "markdown")
+    assert (answer.text, answer.untranslated) == (whole.text, whole.untranslated)
+    ((source, reason),) = whole.untranslated
+    assert source == "[" * 300 + "Hund" and "can be cut nowhere in 200 signs" in reason
+    assert whole.text.count("[" * 300 + "Hund") == 1 and "alt" not in whole.text
+
+
 def test_a_cancelled_text_leaves_the_engine(engine, lines):
     future = engine.submit_text("\n".join(lines * 30))
     future.cancel()

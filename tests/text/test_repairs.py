@@ -13,8 +13,11 @@ from office_files import FIELD, ODT, archive, docx
 from test_making import shuffled
 from texts import capitals, done, marked, through, without_marks, xliff
 
+from fairseq_ext import UsageError
+from fairseq_ext.text.atoms import Segment
 from fairseq_ext.text.files import translate
 from fairseq_ext.text.formats import passes
+from fairseq_ext.text.in_lines import translated
 from fairseq_ext.text.splitter import splitter
 
 CUE = "1\n00:00:01,000 --> 00:00:02,000\n"
@@ -155,6 +158,43 @@ def test_spaces_of_an_odt_stay(many, tmp_path):
     out = done(tmp_path, "a.odt", archive({"content.xml": text}), through(marked))
     with zipfile.ZipFile(io.BytesIO(out)) as made:
         assert f'<text:s text:c="{many}"/>'.encode() in made.read("content.xml")
+
+
+LINKS = [f"[Hund {number}](http://a.b/{number})" for number in range(210)]
+BOLD = f"**Hier {', '.join(LINKS)}!**"
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (f"Hier {', '.join(LINKS[:110])} und mehr.", ""),
+        ("Hier " + "".join(LINKS) + ".", ""),
+        (" ".join(f"**Hund {number}** 2 * 3 _ [" for number in range(99)), ""),
+        ("|Hier " + ", ".join(LINKS) + "|b|", ""),
+        (BOLD, BOLD),
+        ("[" * 300 + "Hund", "[" * 300 + "Hund"),
+        ("![[" * 100, ""),
+        (f"![Bild](data:image/png;base64,{'aB3+' * 3000}) hier", ""),
+    ],
+)
+def test_many_signs_on_a_line(text, left):
+    """What cannot be cut stays and says so; what stands around it is translated."""
+    row = text[0] == "|"
+    text = f"{text}\n|-|-|\n|Nein.|x|\n" if row else f"Ja.\nDer Hund bellt. {text} Nein.\n"
+    first, last = passes("markdown", splitter("de"))
+    items, untranslated = list(last(text)), list[tuple[str, str]]()
+    read = [item for item in items if isinstance(item, Segment)]
+    plain = " ".join(item.plain for item in read)
+    words = re.findall(r"(?<!\w)(?:Hund|Hier|Ja|Nein)\b", text.replace(left, "") if left else text)
+    assert len(re.findall(r"Hund|Hier|Ja|Nein", plain)) == len(words)
+    assert all(mark.half == "" for item in read for mark in item.marks)
+    out = "".join(translated(items, lambda them: [UsageError("no")] * len(them), untranslated))
+    assert out == text == "".join(i if isinstance(i, str) else i.source for i in first(text))
+    assert [source.strip() for source, reason in untranslated if reason != "no"] == (
+        [left] if left else []
+    )
+    shown = [item.plain for item in first(text) if isinstance(item, Segment)]
+    assert shown == (["Bild"] if "![Bild]" in text else [])
 
 
 def table(seed: int) -> str:
