@@ -105,6 +105,10 @@ class Part:
         try:
             texts = self.texts(events, most)
         except etree.XMLSyntaxError as error:
+            if "Excessive depth" in str(error.msg):  # libxml2's limit, of which lxml has no code
+                raise UsageError(
+                    "its elements are nested too deeply: remove the formatting of its text"
+                ) from None
             raise UsageError(f"it is not well-formed ({cut(str(error.msg))})") from None
         root = events.root
         self.tree = root.getroottree()

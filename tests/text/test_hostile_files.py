@@ -193,6 +193,17 @@ def test_what_is_not_translated_is_said_once(tmp_path):
     assert report.kinds == ["deletions", "charts"] and not report.parts
 
 
+def test_an_odt_that_is_nested_too_deeply_says_so(tmp_path):
+    """A part of it: it stays as it is, and the others are translated."""
+    deep = "<text:span>" * 3000 + "Hund" + "</text:span>" * 3000
+    content = f"<a{O_SPACES}><text:p>{deep}</text:p></a>"
+    (tmp_path / "a.odt").write_bytes(archive({"content.xml": content}))
+    report = translate(str(tmp_path / "a.odt"), str(tmp_path / "b.odt"), through())
+    ((part, reason),) = report.parts
+    assert part == "content.xml"
+    assert reason == "its elements are nested too deeply: remove the formatting of its text"
+
+
 LAUGHS = '<!DOCTYPE a [<!ENTITY a "ha">' + "".join(
     f'<!ENTITY {chr(98 + i)} "{("&" + chr(97 + i) + ";") * 20}">' for i in range(12)
 )
