@@ -180,13 +180,13 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     to disk.
 
     The target of a symbolic link is replaced, and the link stays. A replaced file keeps its mode.
-    A device or pipe is written in place, /dev/stdout behind what it has got and in front of what
-    it gets later. If the block or the disk fails, `path` is unchanged and no
-    other file is left. Errors: OSError.
+    If the block or the disk fails, it is unchanged and no other file is left. A device or pipe is
+    written in place, /dev/stdout behind what it has got and in front of what it gets later. Errors:
+    OSError.
     """
     if is_stream(path):
         number = descriptor(path)
-        with open(path, "ab") if number is None else open(duplicate(number), "wb") as out:
+        with open(path, "ab") if number is None else open(duplicate(number, path), "wb") as out:
             yield out
         return
     target = Path(os.path.realpath(path))
@@ -264,13 +264,17 @@ def descriptor(path: str | os.PathLike[str]) -> int | None:
     return int(found[1]) if found else None
 
 
-def duplicate(number: int) -> int:
-    """Return another descriptor of the same open file, behind what is printed so far. Errors:
-    OSError for one that is not open, or was not when the process began."""
+def duplicate(number: int, path: str | os.PathLike[str]) -> int:
+    """Return another descriptor of the open file that a path names by its number, behind what is
+    printed so far. Errors: OSError for one that is not open, or was not when the process began."""
+    closed = OSError(errno.EBADF, "it is closed", str(path))
     if number < 3 and (sys.__stdin__, sys.__stdout__, sys.__stderr__)[number] is None:
-        raise OSError(errno.EBADF, "it is closed")  # the number may be another file's by now
+        raise closed  # the number may be another file's by now
     print(end="", flush=True)
-    return os.dup(number)
+    try:
+        return os.dup(number)
+    except OSError:
+        raise closed from None
 
 
 def refuse_shared(written: Iterable[tuple[str, str]], read: Iterable[tuple[str, str]]) -> None:

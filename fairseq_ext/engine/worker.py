@@ -59,6 +59,7 @@ class Waiting:
     def cancel(self, number: int) -> None:
         self.small.pop(number, None)
         self.large.pop(number, None)
+        self.passed *= bool(self.large)
 
     def take(self) -> tuple[int, Request]:
         """Remove the request that is read next, and return it with its number (raises KeyError

@@ -73,12 +73,17 @@ SENTENCE_END = regex.compile(r"[.!?…][\"'“”»)*_]*\s+|[。！？]")
 SPACE_END = regex.compile(r"\s+|[、，；：]")
 GOES_ON = regex.compile(r".[({:`*_~]|\]\[")  # signs that may go on an element in front of them
 ADDRESS = regex.compile(r"(?<=\]\(|<)[^\s<>]{200,}")  # a picture may be its own address
+TITLED_END = (  # of a link: any title of CommonMark
+    r"\]\([^\s()<>]{1,2000}+\s+"
+    r"(?:\"(?:[^\"\\]|\\.)*+\"|'(?:[^'\\]|\\.)*+'|\((?:[^()\\]|\\.)*+\))\s*\)"
+)
 ELEMENT = regex.compile(
     r"\\.|(?P<whole>(?<!`)(?P<ticks>`++)(?s:.{1,6000}?)(?<!`)(?P=ticks)(?!`)|<!--.{0,600}?-->|"
     r"(?s:\$\$.{1,600}?\$\$)|(?<![\w$])\$(?=[^\s$])[^$`\n]{0,200}(?<=[^\s\\])\$(?!\w)|"
     r"\{%.{0,200}?%\}|\{\{.{0,200}?\}\}|<[a-z]+:[^\s<>]{1,2000}>)|"
-    r"(?P<tag></?(?P<name>[a-zA-Z][\w-]*)(?:\s[^<>]{0,2000})?>)|"
-    rf"(?P<close>{LINK_END.pattern}|\])|(?P<open>\[)|(?P<run>(?P<sign>[*_~])(?P=sign)*+)"
+    r"(?P<tag></?(?P<name>[a-zA-Z][\w-]*)(?:\s(?:[^<>\"']|\"[^\"]*+\"|'[^']*+'){0,2000}+)?>)|"
+    rf"(?P<close>{TITLED_END}|{LINK_END.pattern}|\])|(?P<open>\[)|"
+    r"(?P<run>(?P<sign>[*_~])(?P=sign)*+)"
 )
 DEEPEST = 60  # levels of quotes and lists that are read
 
