@@ -810,6 +810,21 @@ def test_a_wrong_word_of_the_draft_gives_way_to_a_term_of_another_class():
         assert [words.is_own(i) for i in (0, 1, None)] == [own, False, False]
 
 
+def test_a_preposition_without_a_word_is_left_by_the_command(tmp_path):
+    """Not "Rename a column about from the menu"."""
+    (tmp_path / "terms.tsv").write_text("über\tabout\n", encoding="utf-8")
+    lines = "Benennen Sie eine Spalte über das Menü um.\nWir freuen uns über Ihren Besuch.\n"
+    report = ["--glossary", tmp_path / "terms.tsv", "--glossary-report", tmp_path / "report.jsonl"]
+    outputs = []
+    for flags in ([], report):
+        status, out, log = interactive(MODEL, *OURS, *flags, stdin=lines.encode())
+        assert status == 0, log
+        outputs.append(re.findall(r"^H-\d+\t\S+\t(.*)$", out, re.MULTILINE))
+    assert outputs[0] == outputs[1] and len(outputs[0]) == 2
+    found = sorted(map(json.loads, (tmp_path / "report.jsonl").open()), key=lambda of: of["id"])
+    assert [of["terms"][0]["placed_by"] for of in found] == ["left", "draft"]
+
+
 def test_a_term_of_function_words_is_one():
     german = function_words("de")
     found = [is_function_word(SourceTerm("", source=s), german) for s in ("Über", "über das", "ab")]

@@ -213,8 +213,8 @@ class Blocks(Method):
     def __init__(
         self, drafter: Drafter, b: int, h: int, one_block: bool = False, hybrid: bool = False
     ):
-        """h: target tokens that are decoded in parallel, 0 to predict them; whole: the block has h
-        positions; hybrid: single tokens after h."""
+        """h: target tokens that are decoded in parallel, 0 to predict them; one_block: the block
+        has h positions; hybrid: single tokens after h."""
         self.drafter = drafter
         self.b = b
         self.h = h

@@ -14,14 +14,14 @@ The driver is search/parallel/driver.py.
 | 1, PJ | jacobi, this one | the whole sentence, of length m = --parallel-length |
 | 2, PGJ | gs-jacobi, gs_jacobi.py | b = --block-size positions |
 | 3, HGJ | hybrid-jacobi, hybrid_jacobi.py | as PGJ up to length h = --parallel-length, then 1 |
-| not in the paper | window, window.py | from each call again, 1 to b positions, by expected gain |
+| not in the paper | window, window.py | at each call 1 to b positions, by expected gain |
 
 The paper assumes to know m for PJ and PGJ, and sets h to the maximum. Here both are never taken
 from the reference: without the flag they are 1.25 x source tokens, and if a sentence is longer, PJ
 continues with another block and HGJ with single tokens. A block has converged when its inputs equal
-the outputs before them; the paper compares one more output, which costs a call and changes nothing.
-EOS ends a sentence as soon as it is verified. INITT, the first draft of a block, is --draft; the
-paper's is `pad`.
+the outputs before them; Equation 5 compares one more output, which costs a call and changes
+nothing. EOS ends a sentence as soon as it is verified. INITT, the first draft of a block, is
+--draft; the paper's is `pad`.
 
 Neutral setting: --decoding beam; a block of 1 is greedy decoding, with greedy's calls. Beams,
 constraints, language models and alignments are not supported (refused).

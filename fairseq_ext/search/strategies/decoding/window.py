@@ -1,9 +1,9 @@
 """Blocks whose width is chosen by the expected gain of drafts (`--decoding window`).
 
-The method is not in the paper that jacobi.py cites. `Cost` is
-the cost of a draft of m tokens. Its gain is the number of tokens that the drafter expects to be
-right, corrected by how often it has been right so far. The block has the width with the most tokens
-for its cost. While its drafts cost more than they gain, the drafter is not called for some calls.
+The method is not in the paper that jacobi.py cites. `Cost` is the cost of a draft of m tokens. Its
+gain is the number of tokens that the drafter expects to be right, corrected by how often it has
+been right so far. The block has the width with the most tokens for its cost. While its drafts cost
+more than they gain, the drafter is not called for some calls.
 search/parallel/driver.py reads the drafts and reports which tokens were right. The compiled twin
 for a single sentence is in kernels/parallel.cpp.
 
