@@ -1,7 +1,8 @@
 """The comparisons of the paper in its own search: --dba-allocation paper --stop ranked
 --prune-finished 20 (PAPER), for run.py --paper.
 
-- figure4: BLEU of DBA and GBS by number of constraint tokens, next to our own search
+- figure4: BLEU of DBA and GBS by number of constraint tokens (--figure4-sets), next to our own
+  search; GBS also with --stop early
 - table3: BLEU, decoder rows and steps of the paper's search by pruning threshold
 - stops: Section 6.4's early stopping, at the first complete hypothesis
 - figure6: one sentence with one set of words after the other (--example, --example-words)
@@ -59,12 +60,15 @@ def facts(run: Run, references: Sequence[str]) -> dict[str, Any]:
     return found | {"total": sum(total for total, *_ in run.best), "signature": run.signature}
 
 
-def figure4(runs: Runs) -> dict[str, Any]:
+def figure4(runs: Runs) -> list[dict[str, Any]]:
+    """BLEU of every method on each set of --figure4-sets."""
+    return [of_methods(runs, name) for name in runs.args.figure4_sets if name in runs.sets]
+
+
+def of_methods(runs: Runs, name: str) -> dict[str, Any]:
     """BLEU of every method over the sentences of a set that have all their words, and over those
     with each number of constraint tokens."""
-    args, name = runs.args, runs.timed
-    if name not in runs.sets:
-        return {}
+    args = runs.args
     tokens = runs.tokens(name)
     whole = [i for i, found in enumerate(runs.sets[name]) if found]
     methods: dict[str, dict[str, Any]] = {}
@@ -72,13 +76,15 @@ def figure4(runs: Runs) -> dict[str, Any]:
         methods |= {f"none, k = {k}": dict(beam=k), f"DBA, k = {k}": dict(beam=k)}
         methods[f"DBA of the paper, k = {k}"] = dict(beam=k, prune_finished=THRESHOLD, **PAPER)
     for b in args.gbs:
-        methods[f"GBS, b = {b}"] = dict(select="gbs", gbs_base=b, prune_finished=THRESHOLD, **STOP)
+        gbs: dict[str, Any] = dict(select="gbs", gbs_base=b)
+        methods[f"GBS, b = {b}"] = gbs | dict(prune_finished=THRESHOLD, **STOP)
+        methods[f"GBS, b = {b}, --stop early"] = gbs
     groups = {n: [i for i in whole if tokens[i] == n] for n in sorted({tokens[i] for i in whole})}
     groups = {n: found for n, found in groups.items() if len(found) >= args.figure4_least}
     base = f"DBA of the paper, k = {max(args.figure4_beams)}"
     found = {}
     for method, flags in methods.items():
-        label = f"figure4.{method.replace(' = ', '').replace(', ', '.').replace(' ', '_')}"
+        label = f"figure4.{name}.{method.replace(' = ', '').replace(', ', '.').replace(' ', '_')}"
         given = None if method.startswith("none") else runs.sets[name]
         found[method] = runs.search(label, whole, given, **flags)
     references = [runs.references[i] for i in whole]

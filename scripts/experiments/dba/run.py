@@ -24,6 +24,7 @@ time of a whole call, segmenting included; the model is loaded before.
     --placed SET              of Figure 7 (phr3)
     --no-reference-score      do not score the references for Figure 8
     --paper PART [...]        of the paper's own search, paper.py (all)
+    --figure4-sets SET ...    whose BLEU is compared with GBS (rand3)
     --figure4-beams N ...     of DBA (5 10)
     --figure4-least N         sentences of a number of tokens (10)
     --time-paper              time the paper's search too, also without pruning
@@ -261,7 +262,7 @@ def place_of(phrase: str, line: str) -> float | None:
 
 
 def main() -> None:
-    known = {"sets": MORE_SETS, "placed": MORE_SETS, "paper": PARTS}
+    known = {"sets": MORE_SETS, "figure4_sets": MORE_SETS, "placed": MORE_SETS, "paper": PARTS}
     parse = command_line(__doc__, known, out=ROOT / "runs" / "dba", example_words=[])
     text_arguments(parse)
     args = parse.parse_args()

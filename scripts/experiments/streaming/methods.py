@@ -27,8 +27,10 @@ sys.path += [
     str(Path(__file__).resolve().parents[1]),
 ]
 
+import numpy as np  # noqa: E402
 from contenders import Change, ours, stock  # noqa: E402
 from harness import BenchError, Outputs, check, compare  # noqa: E402, F401
+from intervals import Counts, bleu, interval, resampled  # noqa: E402
 from report import ROOT, cores, machine, named  # noqa: E402, F401
 from text import Text, command_line, prepare, run_script, text_arguments  # noqa: E402, F401
 from write_up import kept, made_by  # noqa: E402
@@ -85,9 +87,11 @@ def measure(
     args: argparse.Namespace,
     change: Mapping[str, Change] | None = None,
     same_as: Mapping[str, str] = SAME_AS,
+    counts: Callable[[Outputs], Counts] | None = None,
 ) -> list[dict[str, Any]]:
     """Run these methods in turns; a row of a table for each, whose seconds come from the same
-    rounds. change: what is done to a method before it runs."""
+    rounds. change: what is done to a method before it runs. counts: BLEU's of each sentence, for
+    the difference from FIXED and its interval."""
     made = []
     for name, flags in wanted.items():
         kind = stock if name == "FIXED" else ours
@@ -96,13 +100,18 @@ def measure(
     done = compare(made, args.repeats, 0, args.threads, clock=clock_of(args))
     out = []
     for each in made:
-        outputs, counts, same = done[each.name].outputs, each.stats, same_as.get(each.name, "")
+        outputs, stats, same = done[each.name].outputs, each.stats, same_as.get(each.name, "")
         row = {"method": each.name, "quality": quality(outputs)}
-        row |= {"seconds": done[each.name].seconds, "timesteps": counts["decoder_calls"]}
-        row |= {"expansions": counts["expansions"], "signature": each.signature, "outputs": ""}
-        row["useful"] = counts["expansions"] / counts["decoder_rows"]
+        row |= {"seconds": done[each.name].seconds, "timesteps": stats["decoder_calls"]}
+        row |= {"expansions": stats["expansions"], "signature": each.signature, "outputs": ""}
+        row["useful"] = stats["expansions"] / stats["decoder_rows"]
         if same in wanted:
             row["outputs"] = f"{check(outputs, done[same].outputs)} to {same}"
+        if counts is not None and "FIXED" in wanted:
+            of_both = [counts(done[name].outputs) for name in (each.name, "FIXED")]
+            less = float(np.subtract(*(bleu(x.sum(0)) for x in of_both)))
+            row["over_fixed"] = less, *interval(np.subtract(*map(resampled, of_both)))
+            row["length_ratio"] = float(np.divide(*of_both[0].sum(0)[8:]))
         out.append(row)
     return out
 

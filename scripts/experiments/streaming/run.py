@@ -24,7 +24,8 @@ repeated, so an interrupted run goes on where it was. Times compare within a gro
     --beams N ...            k (5 50)
     --n N ...                sentences of a batch, for each k (64 32)
     --natural N ...          k and n of natural order in turn (5 16 20 8)
-    --delta X                --prune-threshold (1.5)
+    --delta X                --prune-threshold, the one that FIXED's BLEU on dev chooses (1.5)
+    --beside X [...]         further thresholds in Tables 1, 3 and 4
     --children N             --prune-children, the paper's M (5)
     --raw DIR                for semantic parsing
     --trees DIR              for syntactic parsing
@@ -44,6 +45,7 @@ from pathlib import Path
 from typing import Any
 
 import tables
+from intervals import counts_of
 from methods import (
     ROOT,
     TIMING,
@@ -71,7 +73,7 @@ from fairseq_ext.search.compiled import CompiledSearch
 HERE = Path(__file__).resolve().parent
 PARTS = ("grid", "natural", "exploration", "steps")
 # one at a time: Table 5, and the further values of the paper's manual tuning (Appendix A.3)
-EXPLORED = {"delta": (0.5, 2.5, 5, 10), "M": (3, 10), "eps": (1 / 12, 1 / 4, 1 / 3, 1 / 2)}
+EXPLORED = {"delta": (0.5, 2, 2.5, 3, 4, 5, 10), "M": (3, 10), "eps": (1 / 12, 1 / 4, 1 / 3, 1 / 2)}
 WIDTHS = {"default": ("DEFAULT", "DEFAULT-STREAM"), "fixed": ("FIXED-OURS", "FIXED-STREAM")}
 WIDTHS["variable"] = ("VAR-BATCH", "VAR-STREAM")
 
@@ -140,6 +142,8 @@ class Translation:
 
         def make() -> list[dict]:
             quality = lambda outputs: {"BLEU": text.bleu(outputs)}  # noqa: E731
+            counts = lambda outputs: counts_of(text.lines(outputs), text.references)  # noqa: E731
+            how["counts"] = counts
             return measure(text, flags if members else wanted, quality, self.args, **how)
 
         self.keep(name, text, n, wanted, make, members)
@@ -150,7 +154,12 @@ class Translation:
             for models, members in self.models.items():
                 for s in map(self.setting, self.args.beams):
                     title = f"{name}, {models}, k = {s.k}"
-                    self.group(title, self.texts[name], s.n, methods(s), members)
+                    wanted = methods(s)
+                    for delta in self.args.beside:
+                        at = methods(replace(s, delta=delta))
+                        pair = ("VAR-BATCH", "VAR-STREAM")
+                        wanted |= {f"{method}, delta = {delta:g}": at[method] for method in pair}
+                    self.group(title, self.texts[name], s.n, wanted, members)
 
     def natural(self) -> None:
         """Streams next to batches of n lines in the order of the corpus and in the order of
@@ -262,7 +271,7 @@ def started(script: str, *words: object) -> None:
 def main() -> None:
     known = {"parts": PARTS, "texts": ("test", "mixed")}
     more = dict(dev=str(ROOT / "data" / "demo" / "test"), out=ROOT / "runs" / "streaming")
-    parse = command_line(f"{__doc__}{TIMING}", known, ensemble=[], **more)
+    parse = command_line(f"{__doc__}{TIMING}", known, ensemble=[], beside=[], **more)
     text_arguments(parse)
     args = parse.parse_args()
     if len(args.n) != len(args.beams) or len(args.natural) % 2:

@@ -19,7 +19,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from figure_style import draw  # noqa: E402
 from methods import BenchError  # noqa: E402
-from write_up import folder, table, with_message  # noqa: E402
+from write_up import difference_cell, folder, table, with_message  # noqa: E402
 
 NOTE = """Expansions: live hypotheses that a decoder call extended; useful rows: their share in \
 the rows sent through the decoder.
@@ -49,13 +49,17 @@ def section(title: str, file: Path, over: Sequence[str]) -> str:
     for row in rows:
         seconds, steps, expansions = (row[key] for key in ("seconds", "timesteps", "expansions"))
         cells = [row["method"], *(f"{row['quality'][name]:.2f}" for name in qualities)]
+        if "over_fixed" in rows[0]:
+            cells += [difference_cell(row["over_fixed"]), f"{row['length_ratio']:.3f}"]
         cells.append(f"{statistics.median(seconds):.2f} ({min(seconds):.2f}-{max(seconds):.2f})")
         for name in over:
             ratios = [a / b for a, b in zip(by_name[name]["seconds"], seconds, strict=True)]
             cells.append(f"{statistics.median(ratios):.2f}x")
         cells += [f"{steps:,}", f"{expansions:,}", f"{expansions / steps:.1f}"]
         lines.append([*cells, f"{row['useful']:.3f}", row["outputs"]])
-    head = ["method", *qualities, "seconds", *(f"over {name}" for name in over), "timesteps"]
+    head = ["method", *qualities]
+    head += ["over FIXED's BLEU", "length ratio"] * ("over_fixed" in rows[0])
+    head += ["seconds", *(f"over {name}" for name in over), "timesteps"]
     head += ["expansions", "expansions / step", "useful rows", "n-best"]
     return f"{table(head, lines, title.format(file.stem))}\n{saved['about']}\n"
 
