@@ -17,6 +17,8 @@ their best hypothesis; stock is fairseq's own generator.
     --cost-beams N ...    for the searches that only count decoder rows; --beams by default
     --cost-limit N        sentences of the dev set for them
     --no-costs            leave them out
+    --steps-text PREFIX   whose steps are counted by length of the sentence (none)
+    --steps-beam N        (10)
     --time-beams N [...]  that are timed (5 20)
     --time-limit N        sentences of the test set that are timed (200)
     --repeats N           timed rounds (2)
@@ -75,6 +77,10 @@ RAW = dict(stop="optimal", unnormalized=True)
 PRUNED = RAW | dict(prune_bound=True)
 # a candidate that ends takes a place of its step's beam (B_i of the paper)
 EXPANSION = RAW | dict(stop_expansion="paper")
+SINGLE = dict(unnormalized=True, batch_size=1)  # whose decoder calls are steps
+WAYS: dict[str, dict[str, Any]] = {"first": dict(stop="first"), "optimal": RAW}
+WAYS |= {"optimal, --stop-expansion paper": EXPANSION, "count": {}}
+WORDS = (1, 11, 21, 31, 41, 61)  # the shortest source of each group
 COUNTS = ("count, unnormalised scores", "count, normalised scores")
 
 
@@ -230,15 +236,27 @@ class Sweep:
 
     def steps(self) -> dict[str, dict[str, float]]:
         """Decoder steps a sentence of each way to stop, on dev: calls with single sentences."""
-        ways = {"first": dict(stop="first"), "optimal": RAW}
-        ways |= {"optimal, --stop-expansion paper": EXPANSION, "count": {}}
-        out: dict[str, dict[str, float]] = {label: {} for label in ways}
-        for label, flags in ways.items():
+        out: dict[str, dict[str, float]] = {label: {} for label in WAYS}
+        for label, flags in WAYS.items():
             name = f"steps.{label.replace(', --', '.').replace(' ', '_')}"
-            single = dict(unnormalized=True, batch_size=1) | flags
             for beam in self.args.cost_beams or self.args.beams:
-                found = self.search("dev", name, beam, single, self.args.cost_limit)
+                found = self.search("dev", name, beam, SINGLE | flags, self.args.cost_limit)
                 out[label][str(beam)] = found.stats["decoder_calls"] / len(found.hypotheses)
+        return out
+
+    def steps_by_length(self) -> dict[str, dict[str, float]]:
+        """The same for --steps-text at --steps-beam, by the number of source words."""
+        args, out = self.args, dict[str, dict[str, float]]()
+        lines = read_text(args.steps_text, args.src, args.tgt)[0] if args.steps_text else []
+        for low, high in zip(WORDS, [*WORDS[1:], None], strict=True):
+            some = [x for x in lines if low <= len(x.split()) < (high or len(x) + 1)]
+            label = f"{low} to {high - 1}" if high else f"{low} or more"
+            for way, flags in WAYS.items() if some else ():
+                path = args.out / "searches" / f"words.{low}.{way.replace(', --', '.')}.json"
+                flags = self.flags | SINGLE | flags | {"beam": args.steps_beam}
+                calls = cached(path, some, **flags).stats["decoder_calls"]
+                row = out.setdefault(label, {"sentences": len(some)})
+                row[way] = calls / len(some)
         return out
 
 
@@ -294,7 +312,8 @@ def times(args: argparse.Namespace, tuned: Setting) -> dict[str, list[dict[str, 
 
 def main() -> None:
     demo = str(ROOT / "data" / "demo" / "test")
-    parse = command_line(__doc__, text=demo, out=ROOT / "runs" / "optimal_ending")
+    out = ROOT / "runs" / "optimal_ending"
+    parse = command_line(__doc__, text=demo, out=out, steps_text="")
     text_arguments(parse, "--dev")
     args = parse.parse_args()
     sweep = Sweep(args)
@@ -320,6 +339,9 @@ def main() -> None:
         "best": [asdict(choice) for choice in best],
         "costs": {} if args.no_costs else sweep.costs(tuned),
         "steps": {} if args.no_costs else sweep.steps(),
+        "steps_by_length": sweep.steps_by_length(),
+        "steps_text": named(args.steps_text),
+        "steps_beam": args.steps_beam,
         "times": times(args, tuned),
         "machine": machine(),
     }

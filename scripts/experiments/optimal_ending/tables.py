@@ -103,6 +103,20 @@ def steps(sweep: Sweep) -> str:
     return table(head, rows, f"{title}sentences, unnormalised scores)")
 
 
+def steps_by_length(sweep: Sweep) -> str:
+    """The same by the length of the source, in words."""
+    found = sweep.get("steps_by_length", {})
+    names = [name for name in next(iter(found.values()), {}) if name != "sentences"]
+    rows = [
+        [words, str(row["sentences"])]
+        + [f"{row[name]:.1f} ({row['first'] - row[name]:+.1f})" for name in names]
+        for words, row in found.items()
+    ]
+    title = "Steps a sentence by words of the source, and how many earlier than first "
+    title += f"({sweep.get('steps_text')}, beam {sweep.get('steps_beam')}, unnormalised scores)"
+    return table(["words", "sentences", *names], rows, title) if rows else ""
+
+
 def falls(sweep: Sweep) -> str:
     """What larger beams do to BLEU on dev: the best number of each decoder, beam by beam."""
     beams, rows = sorted({c["beam"] for c in sweep["choices"]}), []
@@ -140,7 +154,9 @@ def markdown(sweep: Sweep) -> str:
         f"bootstrap of 1,000 resamples; differences on the same resamples. "
         f"{made_by(sweep['machine'])}\n"
     )
-    parts = [part(sweep) for part in (table_2, table_3, falls, costs, steps, times)]
+    parts = [
+        part(sweep) for part in (table_2, table_3, falls, costs, steps, steps_by_length, times)
+    ]
     return "\n".join([note, *filter(None, parts)])
 
 
