@@ -149,7 +149,7 @@ class Echo:
             for s in sentences
         ]
         stats = Stats(sentences=len(sentences) - len(errors), target_tokens=len(sentences))
-        return Result("".join(lines).encode(), errors, stats, "echo", 0.01, 0.01)
+        return Result("".join(lines).encode(), errors, stats, "echo", 0.01)
 
 
 def read(path, size=1000, done=(), **how):

@@ -179,7 +179,6 @@ def files_read(job: CorpusJob, shards: Sequence[Shard]) -> list[tuple[str, str]]
 
 
 FORMAT = {"format": "fairseq_ext corpus manifest", "version": 1}
-OUTPUT_FLAGS = ("glossary_report",)  # flags that name a file that the run writes
 
 
 def fingerprint_arguments(job: CorpusJob, shards: list[Shard]) -> dict[str, object]:
@@ -187,51 +186,36 @@ def fingerprint_arguments(job: CorpusJob, shards: list[Shard]) -> dict[str, obje
     fingerprints of the files that they name."""
     named = {"path": job.path, "data": job.data, **job.flags}
     named |= {"format": job.format, "source_field": job.source_field}
-    files = {
-        f"a file of {typed(name)}": value
-        for name, value in job.flags.items()
-        if isinstance(value, str) and name not in OUTPUT_FLAGS
-    }
+    files = {f"a file of {typed(name)}": str(value) for name, value in job.flags.items()}
     files |= {f"the model {part}": part for part in job.path.split(":")}
-    files |= {f"the dictionary {entry.name}": entry.path for entry in dictionaries(job.data)}
+    files |= {f"the dictionary {path.name}": str(path) for path in dictionaries(job.data)}
+    files |= {f"--constraints-file of {each.name}": each.constraints or "" for each in shards}
     return {
         **{typed(name): value for name, value in named.items()},
         **{name: fingerprint(file) for name, file in sorted(files.items()) if os.path.isfile(file)},
-        "--input": [shard.name for shard in shards],
-        "--constraints-file": [
-            fingerprint(shard.constraints) for shard in shards if shard.constraints
-        ],
+        **{f"--input {shard.name}": True for shard in shards},
     }
 
 
-def dictionaries(data: str) -> list[os.DirEntry]:
+def dictionaries(data: str) -> list[Path]:
     """Return the dictionaries in fairseq's data directory, sorted by name."""
-    folder = data.split(":")[0]
-    found = os.scandir(folder) if os.path.isdir(folder) else ()
-    return sorted((e for e in found if e.name.startswith("dict.")), key=lambda e: e.name)
+    return sorted(Path(data.split(":")[0]).glob("dict.*"))
 
 
 def differences(old: dict[str, object], new: dict[str, object]) -> list[str]:
     """Return a phrase for each argument that differs, with both values."""
 
     def shown(value: object) -> str:
-        if isinstance(value, list) and value:
-            return counted(len(value), "entry", "entries")
-        return (
-            "not given" if value in (None, False, []) else "given" if value is True else str(value)
-        )
+        if value in (None, False, []):
+            return "not given"
+        return "given" if value is True else str(value)
 
-    found = []
-    for key in dict.fromkeys([*old, *new]):
-        there, now = old.get(key), new.get(key)
-        if there == now or not (there or now):
-            continue
-        place = ""
-        if isinstance(there, list) and isinstance(now, list) and len(there) == len(now):
-            i = next(i for i, (a, b) in enumerate(zip(there, now, strict=True)) if a != b)
-            place, there, now = f"entry {i + 1}: ", there[i], now[i]
-        found.append(f"{key} ({place}{shown(there)} there, {shown(now)} now)")
-    return found
+    both = {name: (old.get(name), new.get(name)) for name in {**old, **new}}
+    return [
+        f"{name} ({shown(there)} there, {shown(now)} now)"
+        for name, (there, now) in both.items()
+        if there != now and (there or now)
+    ]
 
 
 class Manifest:
@@ -239,8 +223,7 @@ class Manifest:
 
     def __init__(self, folder: Path):
         self.path = folder / "manifest.json"
-        self.arguments: dict[str, object] = {}
-        self.signature = ""
+        self.signature, self.arguments = "", dict[str, object]()
         self.shards: dict[str, dict[str, Any]] = {}
         self.totals: dict[str, object] = {}
         if self.path.exists():
@@ -248,8 +231,7 @@ class Manifest:
                 found = verify_digest(self.path.read_bytes())
                 if {name: found.get(name) for name in FORMAT} != FORMAT:
                     raise ValueError("it is of another format or version")
-                self.arguments = found["arguments"]
-                self.signature = found["signature"]
+                self.signature, self.arguments = found["signature"], found["arguments"]
                 self.shards = found["shards"]
             except (OSError, ValueError) as error:
                 raise UsageError(
@@ -269,13 +251,12 @@ class Manifest:
         new = json.loads(json.dumps(new))
         # no output exists before a worker has set the signature
         different = differences(self.arguments, new) if self.signature else []
-        known = [shard for shard in shards if shard.name in self.shards]
-        changed = [s for s in known if self.shards[s.name]["input"] != inputs[s.name]]
-        different += [
-            f"{s.path} ({self.shards[s.name]['input']} there, {inputs[s.name]} now)"
-            for s in changed
-            if self.is_done(s)
-        ]
+        changed = []
+        for shard in shards:
+            there, now = self.shards.get(shard.name, {}).get("input"), inputs[shard.name]
+            if there not in (None, now):
+                changed.append(shard)
+                different += [f"{shard.path} ({there} there, {now} now)"] * self.is_done(shard)
         if different:
             raise UsageError(
                 f"{self.path.parent} holds the output of other arguments: {'; '.join(different)}. "
@@ -309,16 +290,7 @@ class Manifest:
 
     def write(self) -> None:
         """Write the file atomically."""
-        found = {
-            "signature": self.signature,
-            "arguments": self.arguments,
-            "totals": self.totals,
-            "shards": self.shards,
-        }
-        replace(
-            self.path,
-            [
-                json.dumps(with_digest({**FORMAT, **found}), indent=1, ensure_ascii=False).encode(),
-                b"\n",
-            ],
-        )
+        record = {"signature": self.signature, "arguments": self.arguments}
+        record |= {"totals": self.totals, "shards": self.shards}
+        text = json.dumps(with_digest({**FORMAT, **record}), indent=1, ensure_ascii=False)
+        replace(self.path, [text.encode(), b"\n"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fairseq import options
 
 from fairseq_ext.core.errors import UsageError, counted
-from fairseq_ext.core.files import fingerprint, is_stream, refuse_shared, replace, sha256_of
+from fairseq_ext.core.files import fingerprint, refuse_shared, sha256_of
 from fairseq_ext.core.stats import Section
 from fairseq_ext.corpus.job import (
     SUFFIXES,
@@ -39,6 +38,7 @@ from fairseq_ext.corpus.shards import (
 from fairseq_ext.corpus.worker import NOT_MET, Result, died_result, error_entry
 from fairseq_ext.plugin.loading.data_folder import SegmentationCheck, kind_of_files
 from fairseq_ext.plugin.loading.settings import as_arguments, parse
+from fairseq_ext.plugin.results import StatsFile
 
 if TYPE_CHECKING:
     from fairseq_ext.corpus.scheduler import RayWorkers
@@ -85,6 +85,13 @@ def translate(job: CorpusJob) -> Progress:
         ) from error
 
 
+class Counts(Section):
+    """The counters of all workers, with those of earlier runs."""
+
+    def __init__(self) -> None:
+        self.signature = ""
+
+
 class Run:
     """A job that is being run, in the calling thread."""
 
@@ -97,13 +104,11 @@ class Run:
         self.lines: dict[str, int] = {}  # number of lines of each shard that was read to its end
         # entries of errors.jsonl for shards that cannot be read to their end
         self.unreadable: dict[str, dict[str, Any]] = {}
-        self.stats = RunStats(job.stats_file)
+        self.counts = Counts()
+        self.signatures: set[str] = set()  # of the finished parts
+        self.stats_file: StatsFile | None = None
         self.warnings: set[str] = set()  # of workers, that have been logged
-        kind = (
-            None
-            if job.flags.get("bpe")
-            else kind_of_files([entry.path for entry in dictionaries(job.data)])
-        )
+        kind = None if job.flags.get("bpe") else kind_of_files([*map(str, dictionaries(job.data))])
         self.segmentation_check = SegmentationCheck(kind, job.data.split(":")[0])
 
     def run(self) -> Progress:
@@ -111,9 +116,9 @@ class Run:
         counts."""
         todo = self.read_progress()
         manifest, progress = self.manifest, self.progress
-        if not self.stats.is_stream:
-            # fail now, not at the end, if the statistics file cannot be written
-            self.stats.write(manifest.signature)
+        if self.job.stats_file:
+            # it fails now, not at the end, if it cannot be written
+            self.stats_file = StatsFile(self.job.stats_file, self.counts)
         try:
             if todo:
                 self.work(todo)
@@ -128,12 +133,20 @@ class Run:
             manifest.totals = {
                 "sentences": progress.sentences_before + progress.sentences,
                 "errors": progress.errors,
-                "stats": self.stats.as_dict(manifest.signature),
+                "stats": self.counts.as_dict(),
             }
             manifest.write()
-            self.stats.write(manifest.signature)
+            if self.stats_file is not None:
+                self.stats_file.write()
         progress.signature = manifest.signature
         return progress
+
+    def count(self, part: Section, *signatures: str) -> None:
+        """Add the counts of what was made with these signatures; while nothing is finished, the
+        manifest's holds."""
+        self.counts.add(part)
+        self.signatures |= {*signatures} - {""}
+        self.counts.signature = " and ".join(sorted(self.signatures)) or self.manifest.signature
 
     def read_progress(self) -> list[Shard]:
         """Read the existing output; return the shards that are not finished."""
@@ -180,7 +193,7 @@ class Run:
             self.progress.bytes_before += os.path.getsize(shard.path)
         found = entry if is_done else self.store.summary(shard)[0]
         try:
-            self.stats.add(Section.restored(found["counts"]), *found["signatures"])
+            self.count(Section.restored(found["counts"]), *found["signatures"])
         except (ValueError, TypeError, KeyError) as error:
             raise UsageError(
                 f"{self.manifest.path} cannot be used, because the counts of {shard.name} cannot "
@@ -245,6 +258,7 @@ class Run:
         """Record the signature of a worker that has loaded the model, and log its warnings."""
         known = self.manifest.signature
         self.manifest.sign(loaded["signature"])
+        self.count(Section())
         self.log_once(loaded["warnings"])
         if not known:
             self.manifest.write()
@@ -264,7 +278,7 @@ class Run:
         self.log_once(result.warnings)
         self.store.save(unit.shard, unit.start, unit.end, result)
         self.progress.add(unit, result)
-        self.stats.add(result.stats, result.signature)
+        self.count(result.stats, result.signature)
         self.sentences_in_flight[unit.shard.name] -= len(unit.sentences)
         self.join_if_whole(unit.shard)
 
@@ -282,10 +296,11 @@ class Run:
     def tick(self, workers: RayWorkers) -> None:
         """Write progress and statistics; called about once a second."""
         self.progress.tick(workers)
-        self.stats.write_occasionally(self.manifest.signature)
+        if self.stats_file is not None:
+            self.stats_file.write_occasionally()
 
 
-# ---- Progress lines of a run, the table at its end, and `--stats-file`
+# ---- Progress lines of a run, and the table at its end
 
 
 @dataclass
@@ -302,7 +317,6 @@ class Progress:
     sentences: int = 0  # done by this run, like all fields below
     tokens: int = 0  # of the best hypotheses, EOS included
     busy: float = 0.0  # seconds that workers spent on units, summed
-    cpu_seconds: float = 0.0  # CPU time of that
     idle_seconds: float = 0.0  # seconds that they waited between two units, summed
     bytes: int = 0  # of the input
     bytes_before: float = 0.0  # done by earlier runs, or left out
@@ -321,7 +335,6 @@ class Progress:
         self.sentences += len(unit.sentences)
         self.tokens += result.stats.target_tokens
         self.busy += result.seconds
-        self.cpu_seconds += result.cpu_seconds
         self.idle_seconds += result.idle_seconds
         self.bytes_done += unit.input_bytes
 
@@ -405,49 +418,3 @@ def clock(seconds: float | None) -> str:
         return "?"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
-
-
-# ---- `--stats-file`: the counters of a run
-#
-# The file is written atomically, from time to time and at the end.
-
-
-SECONDS_BETWEEN_WRITES = 30.0
-
-
-class RunStats:
-    """The counters of all workers, with those of earlier runs. path: the file, None for none;
-    a stream is written once, at the end.
-
-    The methods' `signature` is that of the manifest; it is used while nothing is finished.
-    """
-
-    def __init__(self, path: str | None):
-        self.path = path
-        self.is_stream = path is not None and is_stream(path)
-        self.counts = Section()
-        self.signatures: set[str] = set()  # of the finished parts
-        self.written = time.monotonic()
-
-    def add(self, part: Section, *signatures: str) -> None:
-        """Count a finished part; empty signatures are ignored."""
-        self.counts.add(part)
-        self.signatures |= {*signatures} - {""}
-
-    def as_dict(self, signature: str) -> dict[str, object]:
-        """Return the JSON object of the file."""
-        return {
-            "signature": " and ".join(sorted(self.signatures)) or signature,
-            **self.counts.as_dict(),
-        }
-
-    def write(self, signature: str) -> None:
-        """Write the file, if there is one. Errors: OSError."""
-        self.written = time.monotonic()
-        if self.path:
-            replace(self.path, [json.dumps(self.as_dict(signature), indent=1).encode() + b"\n"])
-
-    def write_occasionally(self, signature: str) -> None:
-        """Write the file if SECONDS_BETWEEN_WRITES have passed."""
-        if not self.is_stream and time.monotonic() - self.written > SECONDS_BETWEEN_WRITES:
-            self.write(signature)

@@ -115,42 +115,35 @@ def check_columns(shards: Sequence[Shard], source_field: str | None) -> None:
     """
     names = source_names(source_field)
     for shard in shards:
-        if shard.kind == "text":
-            continue
-        one, all_of_them, read = "key", "the keys of its first lines", keys_of
-        if shard.kind == "parquet":
-            one, all_of_them, read = "column", "its columns", columns_of
-        known = read(shard)
-        if known is not None and not set(names) & set(known):
+        known = names_in(shard)
+        if known and known.keys().isdisjoint(names):
+            one, which = (
+                ("column", "its columns")
+                if shard.kind == "parquet"
+                else ("key", "the keys of its first lines")
+            )
             raise UsageError(
                 f"{shard.path} has no {one} {' or '.join(map(json.dumps, names))}: name one with "
-                f"--source-field; {all_of_them} are {cut(', '.join(known)) or 'none'}"
+                f"--source-field; {which} are {cut(', '.join(known))}"
             )
 
 
-def columns_of(shard: Shard) -> list[str] | None:
-    """Return the columns of a Parquet file; None if it cannot be read."""
-    try:
-        import pyarrow.parquet
+def names_in(shard: Shard) -> dict[str, None]:
+    """Return the columns of a Parquet file, or the keys of the objects in a JSONL file's first
+    lines; none of a file or a line that cannot be read."""
+    found: dict[str, None] = {}
+    with contextlib.suppress(ImportError, OSError, ValueError, UnreadableShard):
+        # pyarrow's errors are ValueErrors, or OSErrors
+        if shard.kind == "parquet":
+            import pyarrow.parquet
 
-        return pyarrow.parquet.read_schema(shard.path).names
-    except (ImportError, OSError, ValueError):  # pyarrow's errors are ValueErrors, or OSErrors
-        return None
-
-
-def keys_of(shard: Shard) -> list[str] | None:
-    """Return the keys of the objects in a JSONL file's first lines; bad lines are ignored. None if
-    there is no object."""
-    found: dict[str, None] | None = None
-    if not os.path.isfile(shard.path):
-        return None
-    with contextlib.suppress(UnreadableShard, OSError):
-        for line in islice(ShardReader(shard._replace(constraints=None)).raw_lines(), FIRST_LINES):
-            with contextlib.suppress(UsageError, UnicodeDecodeError):
-                found = (found or {}) | dict.fromkeys(
-                    json_object((line or b"").decode("utf-8"), shard.path)
-                )
-    return None if found is None else list(found)
+            found |= dict.fromkeys(pyarrow.parquet.read_schema(shard.path).names)
+        elif shard.kind == "jsonl":
+            lines = ShardReader(shard._replace(constraints=None)).raw_lines()
+            for line in islice(lines, FIRST_LINES):
+                with contextlib.suppress(UsageError, UnicodeDecodeError):
+                    found |= dict.fromkeys(json_object((line or b"").decode(), shard.path))
+    return found
 
 
 # ---- A shard as numbered sentences with their ids and constraints

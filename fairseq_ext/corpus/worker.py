@@ -32,7 +32,6 @@ class Result:
     stats: Stats = field(default_factory=Stats)  # of this unit alone
     signature: str = ""
     seconds: float = 0.0  # wall time of the worker
-    cpu_seconds: float = 0.0  # CPU time of the worker
     idle_seconds: float = 0.0  # since the worker finished the unit before
     warnings: tuple[str, ...] = ()  # that it has logged meanwhile
 
@@ -86,26 +85,23 @@ class CorpusWorker:
 
     def translate(self, shard: Shard, sentences: list[ShardLine]) -> Result:
         """Translate the sentences of one unit; return its result."""
-        start, processor = time.perf_counter(), time.process_time()
-        before = self.translator.stats.copy()
+        start, stats = time.perf_counter(), self.translator.stats
+        before = stats.copy()
         unit = UnitTranslation(self.translator, shard, sentences)
         with self.warnings:
             unit.decode()
-        stats = self.translator.stats.since(before)
+        own = stats.since(before)
         # it may differ between units with and without own constraints; the result has it
-        stats.signature = ""
-        of_unit, of_all = (
-            each.find_section(ConstraintCounts) for each in (stats, self.translator.stats)
-        )
+        own.signature = ""
+        of_unit, of_all = (each.find_section(ConstraintCounts) for each in (own, stats))
         # errors.jsonl lists them; a copy here would grow without limit
         if of_unit is not None and of_all is not None:
             del of_unit.unmet
             of_all.unmet.clear()
         payload = unit.payload(self.plain)
-        waited, self.last_unit_end = start - (self.last_unit_end or start), time.perf_counter()
-        times = (self.last_unit_end - start, time.process_time() - processor, waited)
-        signature, warnings = self.translator.signature, self.warnings.take()
-        return Result(payload, unit.errors, stats, signature, *times, warnings)
+        idle, self.last_unit_end = start - (self.last_unit_end or start), time.perf_counter()
+        seconds, warnings = self.last_unit_end - start, self.warnings.take()
+        return Result(payload, unit.errors, own, self.translator.signature, seconds, idle, warnings)
 
 
 def load(flags: dict[str, Any]) -> object:
@@ -172,67 +168,54 @@ class UnitTranslation:
     def decode(self) -> None:
         """Translate every sentence that can be translated."""
         failed: dict[int, Exception] = {}
-        constrained = self.use_constraints()
+        refusal = ""  # of sentences with constraints of their own
+        try:
+            if any(sentence.request.own_constraints for sentence in self.sentences):
+                self.translator.use_constraints()
+        except UsageError as error:
+            refusal = f" has constraints, and {error}"
         for sentence in self.sentences:
+            request, number, where = sentence.request, sentence.number, self.where(sentence)
             try:
-                self.prepare(sentence, constrained)
+                if sentence.error:
+                    self.refuse(number, *sentence.error)
+                elif refusal and request.own_constraints:
+                    self.refuse(number, "constraint", where + refusal)
+                else:
+                    self.requests[number] = self.translator.prepared(request, where)
+            except UsageError as error:
+                is_long = isinstance(error, SentenceError)
+                self.refuse(number, "too long" if is_long else "constraint", str(error))
             except Exception as error:
-                failed[sentence.number] = error
-        good = [s.number for s in self.sentences if s.number not in {*self.refused, *failed}]
+                failed[number] = error
+        good = [*self.requests]
         results = isolated(good, self.search, Exception) if good else []
         for number, result in zip(good, results, strict=True):
             if isinstance(result, Exception):
                 failed[number] = result
             else:
                 self.hypotheses[number] = result
-        unexpected = [
-            problem
-            for problem in failed.values()
-            if explain(problem) is None and "out of memory" not in str(problem).lower()
-        ]
-        if unexpected and not self.hypotheses:
-            self.check_process(unexpected[0])
+        if not self.hypotheses:
+            for problem in failed.values():
+                if explain(problem) is None and "out of memory" not in str(problem).lower():
+                    self.check_process(problem)
+                    break
         for number, problem in failed.items():
             reason = explain(problem) or f"{type(problem).__name__}: {problem}".splitlines()[0]
             self.refuse(number, "failed", reason)
 
-    def prepare(self, sentence: ShardLine, constrained: UsageError | None) -> None:
-        """Encode a sentence and add its constraints, or refuse it. constrained: why sentences can
-        have none of their own."""
-        request, number, where = sentence.request, sentence.number, self.where(sentence)
-        if sentence.error:
-            return self.refuse(number, *sentence.error)
-        if request.own_constraints and constrained is not None:
-            return self.refuse(number, "constraint", f"{where} has constraints, and {constrained}")
-        try:
-            self.requests[number] = self.translator.prepared(request, where)
-        except SentenceError as error:
-            self.refuse(number, "too long", str(error))
-        except UsageError as error:
-            self.refuse(number, "constraint", str(error))
-
-    def use_constraints(self) -> UsageError | None:
-        """Switch the translator to constraints if a sentence has some. Return the error if the
-        flags do not allow it, else None."""
-        try:
-            if any(sentence.request.own_constraints for sentence in self.sentences):
-                self.translator.use_constraints()
-        except UsageError as error:
-            return error
-        return None
-
     def check_process(self, problem: Exception) -> None:
         """Raise the problem if this process cannot translate a single word either; then the process
         is broken, not the sentences."""
-        dictionary, stats = self.translator.task.source_dictionary, self.translator.stats
-        before = stats.mark()
+        dictionary = self.translator.task.source_dictionary
+        before = self.translator.stats.mark()
         word = min(dictionary.nspecial, len(dictionary) - 1)
         try:
             self.translator.search([Request(tokens=torch.tensor([word, dictionary.eos()]))])
         except Exception:
             raise problem from None
         finally:
-            stats.rollback(before)
+            self.translator.stats.rollback(before)
 
     def where(self, sentence: ShardLine) -> str:
         """Return a sentence's place, for messages."""
@@ -258,9 +241,8 @@ class UnitTranslation:
         """The entries of errors.jsonl."""
         found = []
         for sentence in self.sentences:
-            nbest, entries = self.hypotheses.get(sentence.number, []), []
-            if sentence.number in self.refused:
-                entries = [self.refused[sentence.number]]
+            nbest = self.hypotheses.get(sentence.number)
+            entries = [self.refused[sentence.number]] if sentence.number in self.refused else []
             for phrase, reason in nbest[0].unmet if nbest else ():
                 where = f"'{phrase}' in {self.where(sentence)}"
                 entries.append((NOT_MET, f"{where} is not met: {reason}"))

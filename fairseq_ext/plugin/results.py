@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.core.files import is_stream, replace, sha256, verify_digest, with_digest
-from fairseq_ext.core.stats import Stats
+from fairseq_ext.core.stats import Section, Stats
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.report import as_json, from_json
 
@@ -313,7 +313,7 @@ class StatsFile:
     Errors: UsageError if it cannot be written, which is reported before the run.
     """
 
-    def __init__(self, path: str, stats: Stats):
+    def __init__(self, path: str, stats: Section):
         self.path, self.stats, self.is_stream = path, stats, is_stream(path)
         if not self.is_stream:
             self.write()

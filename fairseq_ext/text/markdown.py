@@ -20,15 +20,14 @@ import regex
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.text import markup
 from fairseq_ext.text.atoms import LETTER, Escape, Part, Untranslated
-from fairseq_ext.text.markdown_inline import LINK_END, Inline, titles
+from fairseq_ext.text.markdown_inline import LINK_END, Inline, places, titles
+from fairseq_ext.text.markup import Span
 from fairseq_ext.text.reading import text_atoms, with_signs
 from fairseq_ext.text.stopping import checked
-from fairseq_ext.text.xml_tokens import places
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
-Span = tuple[int, int]
 # lines in a paragraph that are kept: notes, includes, definitions of links, formulas, code of MDX
 KEPT_LINE = regex.compile(
     r"[ \t]*(?:\[!\w+[^\]\n]*\][-+]?[ \t]*|:{3,}[ \t]*(?:[\w-]+)?(?:[ \t]+\S*[={}\[\]/\"].*)?|"

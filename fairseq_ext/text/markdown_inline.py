@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
 import regex
 
 from fairseq_ext.text import markup
@@ -24,14 +25,12 @@ from fairseq_ext.text.atoms import (
     raw,
     text_atom,
 )
-from fairseq_ext.text.markup import VERBATIM, tokens
+from fairseq_ext.text.markup import VERBATIM, Span, tokens
 from fairseq_ext.text.reading import ENTITY, ENTITY_IN_VALUE, KINDS, text_atoms, with_signs
-from fairseq_ext.text.xml_tokens import places
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
-Span = tuple[int, int]
 # what the parser does not know, or takes where it is none, such as formulas, and what is kept of it
 OPAQUE = regex.compile(
     r"\[!(?:INCLUDE|code[\w-]*)\s*\[[^\]\n]*\]\([^)\n]*\)\]|"
@@ -234,6 +233,15 @@ class Inline:
                 at = self.inside[at]
             yield Atom(TEXT, self.text[head:at], " ")
         yield from text_atoms(self.text[at:end], self.protect)
+
+
+def places(content: bytes, found: list[int]) -> list[int]:
+    """Return places in UTF-8 as places in its text."""
+    if content.isascii():
+        return found
+    begins = (np.frombuffer(content, np.uint8) & 0xC0) != 0x80  # a byte that begins a character
+    before = np.concatenate(([0], np.cumsum(begins)))
+    return before[np.asarray(found, dtype=np.int64)].tolist()
 
 
 def apart(spans: list[Span]) -> list[Span]:

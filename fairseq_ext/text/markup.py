@@ -26,6 +26,7 @@ from fairseq_ext.text.stopping import checked
 # give no places, take time by the square of the text, or read `a < b` as a tag.)
 
 
+Span = tuple[int, int]
 TEXT, START, END, COMMENT, DECLARATION, CDATA = "text", "start", "end", "comment", "decl", "cdata"
 RAW = frozenset("script style xmp iframe noembed noframes".split())  # hold text without tags
 TITLES = frozenset(("title", "textarea"))  # the same, with entities
@@ -40,18 +41,27 @@ COMMENT_END = re.compile(r"--!?>")
 
 @dataclass(slots=True)
 class Token:
-    """A token, which is text[start:end].
+    """A token of HTML or XML, which is text[start:end].
 
-    name: of a tag, in small letters but for XHTML; attributes: names in small letters, with the
-    places of their values; is_closed: the tag ends with `/>`.
+    name: of a tag, in small letters but for XML; attributes: with the places of their values, names
+    of HTML in small letters; is_closed: the tag of HTML ends with `/>`.
     """
 
     kind: str
     start: int
     end: int
     name: str = ""
-    attributes: list[tuple[str, int, int]] = field(default_factory=list)
+    attributes: dict[str, Span] = field(default_factory=dict)
     is_closed: bool = False
+
+    @property
+    def local(self) -> str:
+        """Return the name without its prefix."""
+        return self.name.rpartition(":")[2]
+
+    def values(self, text: str) -> dict[str, str]:
+        """Return the attributes with their values."""
+        return {name: text[slice(*span)] for name, span in self.attributes.items()}
 
 
 def tokens(text: str, xhtml: bool = False) -> Iterator[Token]:
@@ -130,7 +140,8 @@ def markup(text: str, at: int, has_cdata: bool) -> Token:
         at = part.end()  # type: ignore[union-attr]
         kind = part.lastgroup  # type: ignore[union-attr]
         if kind in ("double", "single", "bare"):
-            token.attributes.append((part["name"].lower(), *part.span(kind)))  # type: ignore
+            # of two with one name, the first counts
+            token.attributes.setdefault(part["name"].lower(), part.span(kind))  # type: ignore
         if text.startswith(">", at):
             token.end, token.is_closed = at + 1, text[at - 1] == "/" and kind != "bare"
             return token
@@ -199,8 +210,8 @@ def read_values(text: str, tag: Token) -> Iterator[tuple[int, int]]:
     """Yield where the values of a tag's attributes stand that people read."""
     if tag.kind != START:
         return
-    values = {name: text[start:end] for name, start, end in tag.attributes}
-    for name, start, end in tag.attributes:
+    values = tag.values(text)
+    for name, (start, end) in tag.attributes.items():
         if name not in READ and tag.name not in READ_OF.get(name, ()):
             continue
         if name == "value" and values.get("type", "").lower() not in BUTTONS:
@@ -224,10 +235,10 @@ def is_kept(text: str, tag: Token) -> bool:
 
 def is_protected(text: str, tag: Token) -> bool:
     """Return whether a start tag says so."""
-    return any(
-        (name == "translate" and text[start:end].strip().lower() == "no")
-        or (name == "class" and NOT_TRANSLATED.search(text[start:end]) is not None)
-        for name, start, end in tag.attributes
+    values = tag.values(text)
+    return (
+        values.get("translate", "").strip().lower() == "no"
+        or NOT_TRANSLATED.search(values.get("class", "")) is not None
     )
 
 

@@ -23,10 +23,10 @@ from fairseq_ext.text.atoms import (
     Atom,
     Part,
 )
+from fairseq_ext.text.markup import COMMENT, END, START
 from fairseq_ext.text.reading import XML_ENTITY, cut_at, through_escapes, with_signs
 from fairseq_ext.text.stopping import checked
-from fairseq_ext.text.xml_tokens import COMMENT, END, START, Tag, Token, Xml
-from fairseq_ext.text.xml_tokens import TEXT as CHARACTERS
+from fairseq_ext.text.xml_tokens import Tag, Xml
 
 # ---- Their texts: escaped, with markup, mnemonics of menus, line breaks and plural forms of ICU
 # (https://unicode-org.github.io/icu/userguide/format_parse/messages/)
@@ -113,37 +113,43 @@ def message(text: str, at: int, depth: int, kind: str, out: list[tuple[int, int,
 
 # ---- po: entries without a translation get one
 #
-# An entry is read by its lines (https://www.gnu.org/software/gettext/manual, PO Files). Its plural
-# forms are as many as the file's header says: the first is made of `msgid`, the others of
-# `msgid_plural`; a language with one form has that of `msgid_plural`.
+# The file is read as keywords, texts and comments (https://www.gnu.org/software/gettext/manual, PO
+# Files). An entry has as many plural forms as the file's header says: the first is made of `msgid`,
+# the others of `msgid_plural`; a language with one form has that of `msgid_plural`.
 
-LINE = regex.compile(r"[^\n]*\n|[^\n]+")
-# a keyword, its texts, or both; several may stand on a line
-STATEMENT = regex.compile(
-    r"[ \t]*(?P<old>#~\|?[ \t]*)?(?:(?P<key>domain|msgctxt|msgid_plural|msgid|"
-    r"msgstr(?:[ \t]*\[[ \t]*\d\d?[ \t]*\])?)[ \t]*)?"
-    r'(?:"(?P<text>(?:[^"\\\r\n]|\\.)*)"[ \t]*)*'
+WORD = regex.compile(
+    r"\s+|#[^\n]*|"
+    r"(?P<key>domain|msgctxt|msgid_plural|msgid|msgstr(?:[ \t]*\[[ \t]*\d\d?[ \t]*\])?)|"
+    r'"(?P<text>(?:[^"\\\r\n]|\\.)*)"'
 )
 ESCAPE = regex.compile(r"\\(?:[0-7]{1,3}|x[\da-fA-F]{1,2}|.)")
 FORMS = regex.compile(r"nplurals\s*=\s*(\d)\b")  # no language has ten
 NAMED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 # text as it stands in quotes
 escaped = with_signs({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"})
+FIRST = ("msgstr", "msgstr[0]")
 
 
 @dataclass
 class Entry:
-    """An entry in reading: of each keyword the text as it is written, and where it begins."""
+    """An entry in reading. texts: of each keyword its texts as they are written, each with where it
+    begins; end: of its last text, then of its last line."""
 
-    texts: dict[str, str] = field(default_factory=dict)
-    places: dict[str, int] = field(default_factory=dict)
-    lines: dict[str, int] = field(default_factory=dict)
-    is_old: bool = False
+    texts: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+    end: int = 0
 
-    def is_open(self) -> bool:
-        """Return whether it waits for a translation."""
-        filled = any(text for key, text in self.texts.items() if key.startswith("msgstr"))
-        return bool(self.texts.get("msgid")) and not filled and not self.is_old
+    def text(self, key: str) -> str:
+        """Return the text of a keyword; "" where it has none."""
+        return "".join(text for _, text in self.texts.get(key, ()))
+
+    def translations(self) -> list[str]:
+        """Return the keywords of its translations."""
+        return [key for key in self.texts if key.startswith("msgstr")]
+
+    def ended(self, text: str, limit: int) -> Entry:
+        """Return the entry with the end of its last line, up to this place."""
+        self.end = text.find("\n", self.end, limit) + 1 or limit
+        return self
 
 
 def of_po(text: str, protect: Sequence[str]) -> Iterator[Part]:
@@ -152,27 +158,26 @@ def of_po(text: str, protect: Sequence[str]) -> Iterator[Part]:
     yield escaped
     eol = "\r\n" if "\r\n" in text else "\n"
     count, at = 0, 0
-    for entry, end in entries(text):
-        if entry.texts.get("msgid") == "" and not count:
-            forms = FORMS.search(entry.texts.get("msgstr", ""))
+    for entry in entries(text):
+        keys = [key for key in entry.translations() if entry.texts[key]]
+        if entry.text("msgid") == "" and not count:
+            forms = FORMS.search(entry.text("msgstr"))
             count = int(forms[1]) if forms else 0
-        if not entry.is_open():
+        if not entry.text("msgid") or any(map(entry.text, keys)):
             continue
-        here = sorted(
-            (place, key) for key, place in entry.places.items() if key.startswith("msgstr")
-        )
-        for place, key in here:
+        for key in keys:
             is_plural = "msgid_plural" in entry.texts and (count == 1 or key not in FIRST)
             if count == 1 and key not in FIRST:
                 continue  # a form that the language does not have
+            place = entry.texts[key][0][0]
             yield text[at:place]
             at = place
             yield from of_entry(entry, "msgid_plural" if is_plural else "msgid", protect, eol)
-        known = [int(key[7:-1]) for _, key in here if key != "msgstr"]
+        known = [int(key[7:-1]) for key in keys if key != "msgstr"]
         missing = range(max(known) + 1, count) if known else ()
         if missing:
-            yield text[at:end] + ("" if text[:end].endswith("\n") else eol)
-            at = end
+            yield text[at : entry.end] + ("" if text.endswith("\n", 0, entry.end) else eol)
+            at = entry.end
             for form in missing:
                 yield f'msgstr[{form}] "'
                 yield from of_entry(entry, "msgid_plural", protect, eol)
@@ -180,12 +185,10 @@ def of_po(text: str, protect: Sequence[str]) -> Iterator[Part]:
     yield text[at:]
 
 
-FIRST = ("msgstr", "msgstr[0]")
-
-
 def of_entry(entry: Entry, key: str, protect: Sequence[str], eol: str) -> Iterator[Part]:
     """Yield the parts of a text of an entry, written as that is: with its lines."""
-    raw, size, between = entry.texts[key], 0, f'"{eol}"' if entry.lines[key] > 1 else ""
+    raw, size = entry.text(key), 0
+    between = f'"{eol}"' if len(entry.texts[key]) > 1 else ""
     yield between
     for atom in through_escapes(raw, ESCAPE, partial(message_atoms, protect=protect), decoded):
         size += len(atom.raw)
@@ -193,56 +196,35 @@ def of_entry(entry: Entry, key: str, protect: Sequence[str], eol: str) -> Iterat
         yield replace(atom, raw=atom.raw + between) if is_break else atom
 
 
-def entries(text: str) -> Iterator[tuple[Entry, int]]:
-    """Yield the entries, each with where it ends (raises UsageError)."""
+def entries(text: str) -> Iterator[Entry]:
+    """Yield the entries (raises UsageError)."""
     entry, key, at = Entry(), "", 0
-    for number, line in enumerate(LINE.findall(text), 1):
-        first, at = at, at + len(line)
-        found = statements(line)
-        if found is None:
-            raise UsageError(
-                f"the file must be a po file, and line {number} ({cut(repr(line.strip()))}) is "
-                "none of one: correct it"
-            )
-        if not found and entry.texts and not key.startswith("msgid") and key != "msgctxt":
-            yield entry, first
-            entry, key = Entry(), ""
-        for each in found:
-            start = first + each.start()
-            if each["key"]:
-                key = regex.sub(r"[ \t]", "", each["key"])
-                is_new = key in ("domain", "msgctxt", "msgid") and any(
-                    known.startswith("msgstr") for known in entry.texts
-                )
-                if is_new:
-                    yield entry, start
-                    entry = Entry()
-                entry.texts[key], entry.lines[key] = "", 0
-            elif not key:
-                raise UsageError(
-                    f"line {number} ({cut(line.strip())}) follows no msgid or msgstr: correct it"
-                )
-            entry.is_old |= found[0]["old"] is not None
-            if each["text"] is not None:
-                entry.places.setdefault(key, first + each.starts("text")[0])
-            entry.texts[key] += "".join(each.captures("text"))
-            entry.lines[key] += len(each.captures("text"))
-    if entry.texts:
-        yield entry, at
-
-
-def statements(line: str) -> list[regex.Match[str]] | None:
-    """Return a line's keywords and texts; none of a comment; None for what is no line of a po
-    file."""
-    found, at, body = list[regex.Match[str]](), 0, line.rstrip("\r\n")
-    while at < len(body):
-        match = STATEMENT.match(body, at)
-        if match is None or not (match["key"] or match["text"] is not None):
+    for word in WORD.finditer(text):
+        if word.start() > at:
             break
-        found.append(match)
-        at = match.end()
-    rest = body[at:].lstrip()
-    return found if not rest or rest.startswith("#") else None
+        if word["key"]:
+            key = regex.sub(r"[ \t]", "", word["key"])
+            if key in ("domain", "msgctxt", "msgid") and entry.translations():
+                yield entry.ended(text, at)
+                entry = Entry()
+            entry.texts[key] = []
+        elif word["text"] is not None:
+            if not key:
+                raise UsageError(f"line {line_at(text, at)} follows no msgid or msgstr: correct it")
+            entry.texts[key].append((word.start("text"), word["text"]))
+            entry.end = word.end()
+        at = word.end()
+    if at < len(text):
+        raise UsageError(
+            f"the file must be a po file, and line {line_at(text, at)} is none of one: correct it"
+        )
+    yield entry.ended(text, at)
+
+
+def line_at(text: str, at: int) -> str:
+    """Return the number and the text of the line at this place, for messages."""
+    number, start = text.count("\n", 0, at) + 1, text.rfind("\n", 0, at) + 1
+    return f"{number} ({cut(text[start:].splitlines()[0])})"
 
 
 def decoded(escape: regex.Match[str]) -> str:
@@ -289,7 +271,10 @@ def of_xliff(text: str, protect: Sequence[str]) -> Iterator[Part]:
         source = found[unit.source[0]]  # type: ignore[index]
         if unit.target is None:
             start = end = found[unit.anchor].end
-            opening, closing = opened(source), f"</{prefix(source)}target>"
+            name = source.name.removesuffix("source") + "target"
+            space = source.values(text).get("xml:space")
+            opening = f"<{name}" + (f' xml:space="{space}"' if space else "") + ">"
+            closing = f"</{name}>"
         else:
             before, behind = found[unit.target[0]], found[unit.target[1]]
             start, end = before.start, behind.end
@@ -302,17 +287,6 @@ def of_xliff(text: str, protect: Sequence[str]) -> Iterator[Part]:
         yield closing
         at = end
     yield text[at:]
-
-
-def prefix(token: Token) -> str:
-    """Return the prefix of a token's name, with its colon."""
-    return token.name[: len(token.name) - len(token.local)]
-
-
-def opened(source: Token) -> str:
-    """Return the start tag of a new target, with the white space that its source has."""
-    space = source.attributes.get("xml:space")
-    return f"<{prefix(source)}target" + (f' xml:space="{space}"' if space else "") + ">"
 
 
 def units(xml: Xml) -> Iterator[Unit]:
@@ -332,7 +306,8 @@ def units(xml: Xml) -> Iterator[Unit]:
                 unit.anchor = last
             number = last
         elif token.kind == START:
-            is_translated = token.attributes.get("translate", "yes" * is_translated) == "yes"
+            said = token.values(xml.text).get("translate", "yes" * is_translated)
+            is_translated = said == "yes"
             is_unit = token.local in UNITS
             open_elements.append((is_translated, Unit(is_translated) if is_unit else None))
         elif token.kind == END:
@@ -349,17 +324,14 @@ def is_open(xml: Xml, unit: Unit) -> bool:
     if unit.target is None:
         return True
     first, last = unit.target
-    return not any(
-        xml.tokens[number].kind != CHARACTERS or xml.raw(number).strip()
-        for number in range(first + 1, last)
-    )
+    return last <= first + 1 or (last == first + 2 and xml.raw(first + 1).isspace())
 
 
 def source_parts(xml: Xml, unit: Unit, protect: Sequence[str]) -> Iterator[Part]:
     """Return the parts of a unit's source."""
     found, partners = xml.tokens, xml.partners
     first, last = unit.source  # type: ignore[misc]
-    breaks = found[first].attributes.get("xml:space") == "preserve"
+    breaks = found[first].values(xml.text).get("xml:space") == "preserve"
     message = partial(message_atoms, protect=protect, breaks=breaks)
 
     def read(raw: str, is_cdata: bool) -> Iterator[Atom]:
@@ -367,7 +339,7 @@ def source_parts(xml: Xml, unit: Unit, protect: Sequence[str]) -> Iterator[Part]
 
     def tag(number: int) -> Tag:
         token = found[number]
-        attributes, name = token.attributes, token.local
+        attributes, name = token.values(xml.text), token.local
         if token.kind == END:
             return CLOSING, name, False
         if token.kind != START:

@@ -1,13 +1,11 @@
-"""The tokens of XML with their places, by expat, which does not read what a DTD names elsewhere and
-leaves entities as they are."""
+"""The tokens of XML with their places, and XML as segments. expat says whether a document is
+well-formed; it does not read what a DTD names elsewhere, and entities stay as they are."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
 from xml.parsers import expat
 
-import numpy as np
 import regex
 
 from fairseq_ext.core.errors import UsageError, cut
@@ -23,34 +21,24 @@ from fairseq_ext.text.atoms import (
     in_cdata,
     pairs,
 )
+from fairseq_ext.text.markup import CDATA, COMMENT, DECLARATION, END, START, TEXT, Token
 from fairseq_ext.text.reading import XML_ENTITY, escape, text_atoms
-from fairseq_ext.text.stopping import EVERY, check
+from fairseq_ext.text.stopping import checked
 
-TEXT, START, END, COMMENT, INSTRUCTION = "text", "start", "end", "comment", "instruction"
-CDATA, CDATA_END, DECLARATION = "cdata", "cdata end", "declaration"
-
-
-@dataclass(slots=True)
-class Token:
-    """A token, which is text[start:end]; the end of `<x/>` is empty. name: of a tag."""
-
-    kind: str
-    start: int
-    end: int
-    name: str = ""
-    attributes: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def local(self) -> str:
-        """Return the name without its prefix."""
-        return self.name.rpartition(":")[2]
-
-
+INSTRUCTION = "instruction"
+CDATA_MARKS = "<![CDATA[", "]]>"
+# of what is well-formed
+MARKUP = regex.compile(
+    r"(?s)(?P<comment><!--.*?-->)|(?P<cdata><!\[CDATA\[.*?\]\]>)|<\?.*?\?>|</(?P<end>[^\s>]+)\s*>|"
+    r"<(?P<start>[^\s/>]+)(?:\s+(?P<key>[^\s=]+)\s*=\s*"
+    r"(?:\"(?P<value>[^\"]*)\"|'(?P<value>[^']*)'))*\s*(?P<empty>/?)>"
+)
 Tag = tuple[str, str, bool]  # kind and name of an atom, and whether it is the whole element
 
 
 class Xml:
-    """A document. tokens: the whole of it; partners: of start tags and end tags, by their numbers.
+    """A document. tokens: the whole of it, an empty END behind the START of `<x/>`; partners: of
+    start tags and end tags, by their numbers.
 
     what: the document, for messages. Errors: UsageError where it is not well-formed.
     """
@@ -65,6 +53,13 @@ class Xml:
         behind = self.tokens[first if last is None else last].end
         return self.text[self.tokens[first].start : behind]
 
+    def characters(self, number: int) -> str:
+        """Return the text of a token, without the marks of a CDATA section; "" of a tag."""
+        kind, raw = self.tokens[number].kind, self.raw(number)
+        if kind == CDATA:
+            return raw.removeprefix(CDATA_MARKS[0]).removesuffix(CDATA_MARKS[1])
+        return raw if kind == TEXT else ""
+
     def parts(
         self,
         numbers: range,
@@ -77,16 +72,17 @@ class Xml:
         of a number is, which is no text.
         """
         yield escape
-        is_cdata, number = False, numbers.start
+        number = numbers.start
         while number < numbers.stop:
-            raw, last = self.raw(number), number
-            kind = self.tokens[number].kind
+            kind, last = self.tokens[number].kind, number
             if kind == TEXT:
-                yield from read(raw, is_cdata)
-            elif kind in (CDATA, CDATA_END):
-                is_cdata = kind == CDATA
-                yield raw
-                yield in_cdata if is_cdata else escape
+                yield from read(self.raw(number), False)
+            elif kind == CDATA:
+                yield CDATA_MARKS[0]
+                yield in_cdata
+                yield from read(self.characters(number), True)
+                yield CDATA_MARKS[1]
+                yield escape
             else:
                 kind, name, is_whole = tag(number)
                 last = self.partners[number] if is_whole else number
@@ -97,7 +93,7 @@ class Xml:
         """Return the numbers of the tags of elements that stand among text."""
         stack, parents, mixed = [-1], dict[int, int](), set[int]()
         for number, token in enumerate(self.tokens):
-            if token.kind == TEXT and self.raw(number).strip():
+            if self.characters(number).strip():
                 mixed.add(stack[-1])
             elif token.kind == START:
                 parents[number] = stack[-1]
@@ -109,39 +105,20 @@ class Xml:
 
 
 def tokens(text: str, what: str) -> list[Token]:
-    """Return the tokens of a document, which are the whole of it.
+    """Return the tokens of a document, which are the whole of it; what stands in front of its root
+    element is one.
 
     what: the document, for messages. Errors: UsageError where it is not well-formed.
     """
-    content = text.encode()
-    parser = expat.ParserCreate("utf-8")
-    found = [Token(DECLARATION, 0, 0)]
-    depth = 0
+    content, parser = text.encode(), expat.ParserCreate("utf-8")
+    begins: list[int] = []
 
-    def on(kind: str) -> Callable[..., None]:
-        def add(name: object = "", attributes: object = None, *_: object) -> None:
-            nonlocal depth
-            if not len(found) % EVERY:
-                check()
-            # what stands around the root element is declarations; pieces of text are one
-            here = kind if depth or kind != TEXT else DECLARATION
-            depth += (kind == START) - (kind == END)
-            if here != TEXT or found[-1].kind != TEXT:
-                token = Token(here, parser.CurrentByteIndex, 0)
-                if kind in (START, END):
-                    token.name = str(name)
-                if kind == START and isinstance(attributes, dict):
-                    token.attributes = attributes
-                found.append(token)
+    def begin(*_: object) -> None:
+        begins.append(parser.CurrentByteIndex)
+        parser.StartElementHandler = None
 
-        return add
-
-    parser.StartElementHandler, parser.EndElementHandler = on(START), on(END)
-    parser.CommentHandler, parser.ProcessingInstructionHandler = on(COMMENT), on(INSTRUCTION)
-    parser.StartCdataSectionHandler, parser.EndCdataSectionHandler = on(CDATA), on(CDATA_END)
-    parser.StartDoctypeDeclHandler = parser.EndDoctypeDeclHandler = on(DECLARATION)
-    parser.XmlDeclHandler = on(DECLARATION)
-    parser.CharacterDataHandler = parser.DefaultHandler = on(TEXT)
+    parser.StartElementHandler = begin
+    parser.DefaultHandler = len  # whatever it is: entities are not expanded for it
     try:
         parser.Parse(content, True)
     except expat.ExpatError as error:
@@ -149,19 +126,23 @@ def tokens(text: str, what: str) -> list[Token]:
         raise UsageError(
             f"line {error.lineno} of {what} is not well-formed ({reason}): correct it"
         ) from None
-    starts = places(content, [token.start for token in found])
-    for token, start, end in zip(found, starts, [*starts[1:], len(text)], strict=True):
-        token.start, token.end = start, end
-    return found[not found[0].end :]
-
-
-def places(content: bytes, found: list[int]) -> list[int]:
-    """Return places in UTF-8 as places in its text."""
-    if content.isascii():
-        return found
-    begins = (np.frombuffer(content, np.uint8) & 0xC0) != 0x80  # a byte that begins a character
-    before = np.concatenate(([0], np.cumsum(begins)))
-    return before[np.asarray(found, dtype=np.int64)].tolist()
+    at = len(content[: begins[0]].decode())
+    found = [Token(DECLARATION, 0, at)] if at else []
+    for match in checked(MARKUP.finditer(text, at)):
+        if at < match.start():
+            found.append(Token(TEXT, at, match.start()))
+        start, at = match.span()
+        if name := match["start"]:
+            attributes = dict(zip(match.captures("key"), match.spans("value"), strict=True))
+            found.append(Token(START, start, at, name, attributes))
+            if match["empty"]:
+                found.append(Token(END, at, at, name))
+        elif name := match["end"]:
+            found.append(Token(END, start, at, name))
+        else:
+            kind = COMMENT if match["comment"] else CDATA if match["cdata"] else INSTRUCTION
+            found.append(Token(kind, start, at))
+    return [*found, Token(TEXT, at, len(text))] if at < len(text) else found
 
 
 # ---- XML as segments: an element is inline among text; every other parts segments
@@ -189,7 +170,7 @@ def of_xml(
     def tag(number: int) -> Tag:
         token = found[number]
         is_inline = number in mixed if inline is None else token.name in inline
-        if token.kind == START and is_protected(token):
+        if token.kind == START and is_protected(token.values(text)):
             return PLACEHOLDER if is_inline else BLOCK, "", True
         if token.kind in (COMMENT, INSTRUCTION):
             return POINT, "", False
@@ -202,7 +183,7 @@ def of_xml(
     return xml.parts(range(len(found)), read, tag)
 
 
-def is_protected(token: Token) -> bool:
+def is_protected(attributes: dict[str, str]) -> bool:
     """Return whether a start tag says that its element is not translated."""
-    said = token.attributes.get("translate", token.attributes.get("translatable", ""))
+    said = attributes.get("translate", attributes.get("translatable", ""))
     return said.lower() in ("no", "false")

@@ -19,7 +19,7 @@ from fairseq_ext.corpus.shards import (
     Shard,
     ShardReader,
     UnreadableShard,
-    columns_of,
+    names_in,
     shards_of,
 )
 from fairseq_ext.corpus.worker import CorpusWorker, UnitTranslation
@@ -48,7 +48,7 @@ def test_only_packed_shards_need_pyarrow(tmp_path, monkeypatch):
     assert [s.request.source for unit in ShardReader(shards[0]).units(9, []) for s in unit] == [
         "eins"
     ]
-    assert columns_of(shards[2]) is None
+    assert names_in(shards[2]) == {}
     for shard in shards[1:]:
         with pytest.raises(
             UsageError,
