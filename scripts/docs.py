@@ -18,6 +18,7 @@ scripts/documents/blocks.py and tables.py.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -63,7 +64,7 @@ def check(page: Path, *, write: bool = False, quick: bool = False) -> list[str]:
         text = prose.narrow(text)
         page.write_text(text)
     try:
-        filled = tables.fill(text)
+        filled = tables.fill(text, os.path.relpath(ROOT, page.parent))
     except KeyError as error:
         return [f"{page.name}: nothing generates {error}"]
     if lasting(filled) != lasting(text) or (write and filled != text):

@@ -162,7 +162,7 @@ CASES = {
     ),
     "sampling": Case(
         "How fast are samples in bulk, by their number for each sentence?",
-        "docs/results/candidates.md",
+        "docs/candidates.md",
         ("stock", "ours", "ctranslate2 float32", "ours --int8", "ctranslate2 int8"),
         ("stock", "ctranslate2 float32", "ctranslate2 int8"),
         beams=(1, 10),

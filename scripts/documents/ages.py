@@ -1,8 +1,7 @@
 """Which tables of results are older than the code that they measure, by the commits that git knows.
 
 A table's commit is the one that its section names (`commit HASH`), else the next section's
-that names one, else one before it; in a file without any, the commit that wrote the file last,
-and the paragraph says that.
+that names one, else one before it; in a file without any, the commit that wrote the file last.
 """
 
 from __future__ import annotations
@@ -10,6 +9,8 @@ from __future__ import annotations
 import re
 import subprocess
 from pathlib import Path
+
+from documents.prose import wrapped
 
 ROOT = Path(__file__).resolve().parents[2]
 SEARCH = ("fairseq_ext/search", "fairseq_ext/model", "fairseq_ext/kernels")
@@ -97,33 +98,43 @@ def tables_of(text: str, brought_in: str) -> list[tuple[str, str]]:
     return found or [("what the text says", named)]
 
 
-def age(path: str, root: Path = ROOT) -> str | None:
-    """Return a paragraph that names the tables that are older than their code, or says that none
-    is; None without git's history."""
-    file = root / path
+def older_tables(path: str, root: Path) -> str | None:
+    """Return how a file's older tables are named, "" where none is older; None without git's
+    history."""
     brought_in = git(root, "log", "-1", "--format=%H", "--", path)
     if brought_in is None or git(root, "rev-parse", "--is-shallow-repository") == "true":
         return None
-    paths = code_of(Path(path))
-    text = file.read_text(encoding="utf-8")
+    text = (root / path).read_text(encoding="utf-8")
     tables = tables_of(text, brought_in or "HEAD")
-    older = {commit for commit in {c for _, c in tables} if is_older(commit, paths, root)}
+    commits = {commit for _, commit in tables}
+    older = {commit for commit in commits if is_older(commit, code_of(Path(path)), root)}
     old = [
         (title, commit[:7]) for title, commit in tables if commit in older or NOT_COMMITTED in text
     ]
-    unsaid = (
-        ""
-        if COMMIT.search(text)
-        else " The results name no commit; the file's last change stands for it."
-    )
-    if not old:
-        return (
-            "No table was older than the code that it measures when this page was last "
-            f"written.{unsaid}"
+    some = "" if len(old) == len(tables) else f"{'; '.join(title for title, _ in old)}: "
+    return some + ", ".join(dict.fromkeys(commit for _, commit in old)) if old else ""
+
+
+def age(*paths: str, root: Path = ROOT) -> str | None:
+    """Return a paragraph that names the results files of a page, and those whose tables are older
+    than the code that they measure with their commit; None without git's history."""
+    folders: dict[str, list[str]] = {}
+    for path in paths:
+        old = older_tables(path, root)
+        if old is None:
+            return None
+        file = Path(path)
+        folder, name = (
+            (file.parent.parent, file.parent.name)
+            if file.stem == "tables"
+            else (file.parent, file.stem)
         )
-    commits = list(dict.fromkeys(commit for _, commit in old))
-    named = "all figures" if len(old) == len(tables) else "; ".join(title for title, _ in old)
-    return (
-        f"**Older than the code that it measures:** {named} (commit {', '.join(commits)}). What "
-        f"changed since: `git log {commits[0]}.. -- {' '.join(paths)}`.{unsaid}"
+        folders.setdefault(folder.as_posix(), []).append(f"{name} ({old})" if old else name)
+    files = "; ".join(
+        f"[{folder}](../../{folder}): {', '.join(names)}" for folder, names in folders.items()
     )
+    text = (
+        "The files of these figures, with all columns, machine and commit; a commit in brackets: "
+        f"**older than the code that it measures**. {files}."
+    )
+    return "\n".join(wrapped([text]))

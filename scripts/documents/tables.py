@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from documents import ages, gains
+from documents import ages, claims, gains, pivots
 
 PART = re.compile(
     r"(<!-- generated: (?P<name>[\w-]+)(?P<arguments>[^\n]*?) -->\n)(?P<body>.*?)(<!-- end -->)",
@@ -20,13 +20,17 @@ PART = re.compile(
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def fill(text: str) -> str:
+def fill(text: str, up: str = "../..") -> str:
     """Return a page's text with every generated part made again; a part whose function returns None
-    stays. Errors: KeyError for a part that nothing makes."""
+    stays. up: from the page's folder to the project's. Errors: KeyError for a part that nothing
+    makes."""
 
     def made(m: re.Match[str]) -> str:
-        body = PARTS[m["name"]](*m["arguments"].split())
-        return m[0] if body is None else f"{m[1]}{body}\n{m[5]}"
+        arguments = m["arguments"].split() or (sources(text) if m["name"] == "age" else [])
+        body = PARTS[m["name"]](*arguments)
+        if body is None:
+            return m[0]
+        return f"{m[1]}{body.replace('](../../scripts/', f']({up}/scripts/')}\n{m[5]}"
 
     return PART.sub(made, text)
 
@@ -141,28 +145,58 @@ IMAGE = re.compile(r"(!\[[^\]]*\]\()(?!\w+:)([^)]+\))")
 SIGNATURES = re.compile(r"<details>.*?</details>\n*", re.DOTALL)
 
 
-def results(path: str, *of: str) -> str:
-    """Return a results file as the script that measured it wrote it, below the title of the page's
-    section; its pictures, and those next to it, are linked from docs/results.
+FILE = re.compile(r"(?<!\S)scripts/\S+/results/\S+\.md\b")
 
-    of: "only TITLE; TITLE" or "without TITLE; TITLE", the beginnings of titles: these sections
-    alone, or all others. The file has what is left out, and its signatures."""
+
+def sources(text: str) -> list[str]:
+    """Return the results files that the parts of a page name, each once."""
+    parts = PART.finditer(text)
+    return list(dict.fromkeys(file for m in parts for file in FILE.findall(m["arguments"])))
+
+
+def results(path: str, *words: str) -> str:
+    """Return a results file as the script that measured it wrote it, below the title of the page's
+    section.
+
+    words: "only TITLE; TITLE" or "without TITLE; TITLE", the beginnings of titles: these sections
+    alone, or all others; "rows: REGEX": of their tables the rows that it finds; "pictures: NAME
+    NAME": those of its folder that stand below. The file has what is left out, and its
+    signatures."""
     file = ROOT / path
     folder = f"../../{file.parent.relative_to(ROOT).as_posix()}"
     text = IMAGE.sub(lambda m: f"{m[1]}{folder}/{m[2]}", file.read_text().strip())
+    of, _, pictures = " ".join(words).partition("pictures: ")
+    of, _, rows = of.strip().partition("rows: ")
+    how, _, titles = of.strip().partition(" ")
     short = SIGNATURES.sub("", text)
-    if of:
-        short = part_of(short, " ".join(of[1:]).split("; "), of[0] == "only")
+    if how:
+        short = part_of(short, titles.split("; "), how == "only")
+    if rows:
+        short = rows_of(short, rows)
     if short != text:
-        more = "More of it is" if of else "The signatures are"
+        more = "More of it is" if how or rows else "The signatures are"
         short += f"\n\n{more} in [{file.name}]({folder}/{file.name})."
     text = short
     if "experiments" in file.parts:  # a page of a paper has a section for each results file
         levels = [len(level) for level in re.findall("^(#+) ", text, flags=re.MULTILINE)]
         lower = "#" * (3 - min(levels, default=3))
         text = re.sub("^(?=#+ )", lower, text, flags=re.MULTILINE)
-    pictures = [p.name for p in sorted(file.parent.glob("*.svg")) if f"/{p.name})" not in text]
-    return "\n\n".join([text, *(f"![{Path(name).stem}]({folder}/{name})" for name in pictures)])
+    return "\n\n".join([text, *(f"![{name}]({folder}/{name}.svg)" for name in pictures.split())])
+
+
+def rows_of(text: str, regex: str) -> str:
+    """Return a text whose tables have the rows alone that a regular expression finds; a table
+    without any is left out. Errors: KeyError where it finds none."""
+
+    def some(table: re.Match[str]) -> str:
+        head, rule, *rows = table[0].splitlines()
+        rows = [row for row in rows if re.search(regex, row)]
+        return "".join(f"{line}\n" for line in (head, rule, *rows)) if rows else ""
+
+    kept = re.sub(r"(?:^\|.*(?:\n|\Z))+", some, text, flags=re.MULTILINE)
+    if not re.search(regex, kept, re.MULTILINE):
+        raise KeyError(f"no row {regex}")
+    return re.sub(r"\n{3,}", "\n\n", kept).strip()
 
 
 def part_of(text: str, titles: list[str], only: bool) -> str:
@@ -186,13 +220,16 @@ def part_of(text: str, titles: list[str], only: bool) -> str:
     return "\n".join(kept).strip()
 
 
-def table_of(path: str, *title: str) -> str:
-    """Return the table of a results file below the heading that begins with a title."""
-    heading = rf"^#+ {re.escape(' '.join(title))}.*\n\n((?:\|.*\n)+)"
-    found = re.search(heading, (ROOT / path).read_text(), re.MULTILINE)
+def table_of(path: str, *words: str) -> str:
+    """Return the first table of a results file below the heading that begins with a title; words:
+    the title, none for the file's first table, and "rows: REGEX" for the rows that it finds."""
+    title, _, rows = " ".join(words).partition(" rows: ")
+    above = rf"^#+ {re.escape(title)}.*\n+(?:[^|#\n].*\n+)*" if title else "^"
+    heading = rf"{above}((?:\|.*\n)+)"
+    found = re.search(heading, (ROOT / path).read_text() + "\n", re.MULTILINE)
     if found is None:
-        raise KeyError(f"{' '.join(title)} of {path}")
-    return found[1].strip()
+        raise KeyError(f"{title} of {path}")
+    return rows_of(found[1], rows).strip() if rows else found[1].strip()
 
 
 def other_metrics(*paths: str) -> str:
@@ -220,6 +257,9 @@ PARTS: dict[str, Callable[..., str]] = {
     "strategies": strategies,
     "flag-files": flag_files,
     "results": results,
+    "pivot": pivots.pivot,
+    "gather": pivots.gather,
+    "claims": claims.claims,
     "table-of": table_of,
     "age": ages.age,
     "other-metrics": other_metrics,

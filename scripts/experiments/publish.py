@@ -188,18 +188,13 @@ def finish(out: Path, paper: str, name: str, into: Path, command: str) -> Path:
     old = (
         page.read_text(encoding="utf-8")
         if page.exists()
-        else f"# {title}\n\nWritten by `scripts/experiments/run.sh`.\n"
+        else f"# {title}\n\nWritten by `scripts/experiments/run.sh`.\n\n"
+        "<!-- generated: age -->\n<!-- end -->\n"
     )
     if f"generated: results {source} " not in old:
-        parts_of_page = [
-            f"\n## {name}\n",
-            *(
-                f"<!-- generated: {part} {source} -->\n<!-- end -->\n"
-                for part in ("age", "results")
-            ),
-        ]
+        section = f"\n## {name}\n\n<!-- generated: results {source} -->\n<!-- end -->\n"
         page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(old.rstrip("\n") + "\n" + "\n".join(parts_of_page), encoding="utf-8")
+        page.write_text(old.rstrip("\n") + "\n" + section, encoding="utf-8")
     return folder / "tables.md"
 
 

@@ -51,7 +51,7 @@ def test_one_paper_is_run_and_published(tmp_path):
     assert "| finished |" in text and "select:dba,dba_allocation=paper|stop:ranked" in text
     assert str(tmp_path) not in text and str(ROOT) not in text
     page = (tmp_path / "docs/results/dba.md").read_text()
-    assert page.count(f"<!-- generated: age {source} -->") == 1 == page.count("## tiny")
+    assert page.count(f"<!-- generated: results {source} -->") == 1 == page.count("## tiny")
     assert (tmp_path / source).with_name("figure4.svg").exists()
     assert (tmp_path / "scripts" / "told").read_text() == "['--write', '--quick']"
     assert "rand1.beam" not in done.stderr  # nothing was searched again
