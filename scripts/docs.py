@@ -59,7 +59,7 @@ def check(page: Path, *, write: bool = False, quick: bool = False) -> list[str]:
         with tempfile.TemporaryDirectory(prefix="docs-") as work:
             return [] if quick else notebook.check(page, ROOT, Path(work), write=write)
     text = page.read_text()
-    own = page.parent.name != "results" and page.stem != "supported-models"  # not generated
+    own = page.stem != "supported-models"  # that is generated
     if write and own:
         text = prose.narrow(text)
         page.write_text(text)

@@ -37,10 +37,11 @@ def short(title: str) -> str:
 def pivot(*words: str) -> str:
     """Return one table of all tables of results files that have these columns.
 
-    words: files, then "by: COLUMN", whose values become columns, or "by: file"; "keys: COLUMN; COLUMN", whose
-    values name the rows, by default headings and all columns before it; "show: COLUMN; COLUMN",
-    what a cell has, without the extremes of rounds; "of: REGEX", the rows or headings that are
-    meant; "named: NAME; NAME", a name for each file. Errors: KeyError where no table fits."""
+    words: files, then "by: COLUMN", whose values become columns, or "by: file"; "keys: COLUMN;
+    COLUMN", whose values name the rows, by default headings and all columns before it; "show:
+    COLUMN; COLUMN", what a cell has, without the extremes of rounds; "of: REGEX", the rows or
+    headings that are meant; "named: NAME; NAME", a name for each file. Errors: KeyError where no
+    table fits."""
     first, *parts = OPTION.split(" ".join(words))
     given = dict(zip(parts[::2], parts[1::2], strict=True))
     paths = first.split()
@@ -53,15 +54,20 @@ def pivot(*words: str) -> str:
                 continue
             place = 1 if by == "file" else head.index(by)
             for line in lines:
+                if by != "file" and not line[place]:
+                    continue
                 if "keys" in given:
                     own = [line[head.index(each)] for each in given["keys"].split("; ")]
+                    own = [] if given["keys"] == by else own
                 else:
                     own = [*titles, *line[:place]]
                 label = ", ".join(filter(None, [name if by != "file" else "", *map(short, own)]))
                 if not re.search(given.get("of", ""), " ".join([label, *titles])):
                     continue
                 cells = [line[head.index(each)] for each in shown]
-                text = " / ".join(re.sub(r"(?<=[\dx]) \([\d.]+-[\d.]+\)", "", each) for each in cells)
+                text = " / ".join(
+                    re.sub(r"(?<=[\dx]) \([\d.]+-[\d.]+\)", "", each) for each in cells
+                )
                 rows.setdefault(label, {})[name if by == "file" else line[place]] = text
     if not rows:
         raise KeyError(f"a table with {by!r} and {shown} in {first}")
@@ -86,7 +92,9 @@ def gather(path: str, *words: str) -> str:
             if re.search(regex, row[0]):
                 cells = dict(zip(head[1:], row[1:], strict=True))
                 found.append((f"{short(titles[-1])}: {row[0]}" if titles else row[0], cells))
-    columns = shown.split("; ") if shown else list(dict.fromkeys(c for _, each in found for c in each))
+    columns = (
+        shown.split("; ") if shown else list(dict.fromkeys(c for _, each in found for c in each))
+    )
     kept = [(name, each) for name, each in found if any(column in each for column in columns)]
     if not kept:
         raise KeyError(f"a row {regex} of {path}")

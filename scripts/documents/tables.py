@@ -154,34 +154,57 @@ def sources(text: str) -> list[str]:
     return list(dict.fromkeys(file for m in parts for file in FILE.findall(m["arguments"])))
 
 
+WANTED = re.compile(r"(?:^| )(only|without|rows:|drop:|pictures:) ")
+
+
 def results(path: str, *words: str) -> str:
     """Return a results file as the script that measured it wrote it, below the title of the page's
     section.
 
     words: "only TITLE; TITLE" or "without TITLE; TITLE", the beginnings of titles: these sections
-    alone, or all others; "rows: REGEX": of their tables the rows that it finds; "pictures: NAME
-    NAME": those of its folder that stand below. The file has what is left out, and its
-    signatures."""
+    alone, or all others; "rows: REGEX": of their tables the rows that it finds; "drop: COLUMN;
+    COLUMN": without these columns; "pictures: NAME NAME": those of its folder that stand below.
+    The file has what is left out, and its signatures."""
     file = ROOT / path
     folder = f"../../{file.parent.relative_to(ROOT).as_posix()}"
     text = IMAGE.sub(lambda m: f"{m[1]}{folder}/{m[2]}", file.read_text().strip())
-    of, _, pictures = " ".join(words).partition("pictures: ")
-    of, _, rows = of.strip().partition("rows: ")
-    how, _, titles = of.strip().partition(" ")
+    _, *parts = WANTED.split(" ".join(words))
+    wanted = dict(zip(parts[::2], parts[1::2], strict=True))
+    pictures = wanted.pop("pictures:", "").split()
     short = SIGNATURES.sub("", text)
-    if how:
-        short = part_of(short, titles.split("; "), how == "only")
-    if rows:
-        short = rows_of(short, rows)
+    for how in ("only", "without"):
+        if how in wanted:
+            short = part_of(short, wanted[how].split("; "), how == "only")
+    if "rows:" in wanted:
+        short = rows_of(short, wanted["rows:"])
+    if "drop:" in wanted:
+        short = without_columns(short, wanted["drop:"].split("; "))
     if short != text:
-        more = "More of it is" if how or rows else "The signatures are"
+        more = "More of it is" if wanted else "The signatures are"
         short += f"\n\n{more} in [{file.name}]({folder}/{file.name})."
     text = short
     if "experiments" in file.parts:  # a page of a paper has a section for each results file
         levels = [len(level) for level in re.findall("^(#+) ", text, flags=re.MULTILINE)]
         lower = "#" * (3 - min(levels, default=3))
         text = re.sub("^(?=#+ )", lower, text, flags=re.MULTILINE)
-    return "\n\n".join([text, *(f"![{name}]({folder}/{name}.svg)" for name in pictures.split())])
+    return "\n\n".join([text, *(f"![{name}]({folder}/{name}.svg)" for name in pictures)])
+
+
+TABLE = re.compile(r"(?:^\|.*(?:\n|\Z))+", re.MULTILINE)
+
+
+def without_columns(text: str, names: list[str]) -> str:
+    """Return a text whose tables lack these columns."""
+
+    def fewer(found: re.Match[str]) -> str:
+        lines = [
+            [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+            for line in found[0].splitlines()
+        ]
+        kept = [place for place, name in enumerate(lines[0]) if name not in names]
+        return "".join(f"| {' | '.join(line[place] for place in kept)} |\n" for line in lines)
+
+    return TABLE.sub(fewer, text)
 
 
 def rows_of(text: str, regex: str) -> str:
@@ -193,7 +216,7 @@ def rows_of(text: str, regex: str) -> str:
         rows = [row for row in rows if re.search(regex, row)]
         return "".join(f"{line}\n" for line in (head, rule, *rows)) if rows else ""
 
-    kept = re.sub(r"(?:^\|.*(?:\n|\Z))+", some, text, flags=re.MULTILINE)
+    kept = TABLE.sub(some, text)
     if not re.search(regex, kept, re.MULTILINE):
         raise KeyError(f"no row {regex}")
     return re.sub(r"\n{3,}", "\n\n", kept).strip()
@@ -222,14 +245,16 @@ def part_of(text: str, titles: list[str], only: bool) -> str:
 
 def table_of(path: str, *words: str) -> str:
     """Return the first table of a results file below the heading that begins with a title; words:
-    the title, none for the file's first table, and "rows: REGEX" for the rows that it finds."""
-    title, _, rows = " ".join(words).partition(" rows: ")
+    the title, none for the file's first table, and "rows:" and "drop:" as of `results`."""
+    title, *parts = WANTED.split(" ".join(words))
+    wanted = dict(zip(parts[::2], parts[1::2], strict=True))
     above = rf"^#+ {re.escape(title)}.*\n+(?:[^|#\n].*\n+)*" if title else "^"
     heading = rf"{above}((?:\|.*\n)+)"
-    found = re.search(heading, (ROOT / path).read_text() + "\n", re.MULTILINE)
-    if found is None:
+    match = re.search(heading, (ROOT / path).read_text() + "\n", re.MULTILINE)
+    if match is None:
         raise KeyError(f"{title} of {path}")
-    return rows_of(found[1], rows).strip() if rows else found[1].strip()
+    found = rows_of(match[1], wanted["rows:"]) if "rows:" in wanted else match[1]
+    return without_columns(found, wanted.get("drop:", "").split("; ")).strip()
 
 
 def other_metrics(*paths: str) -> str:

@@ -17,7 +17,7 @@ from sizes import drawn
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from documents import blocks, notebook, prose, tables  # noqa: E402
+from documents import blocks, notebook, pivots, prose, tables, verdicts  # noqa: E402
 
 import docs  # noqa: E402
 
@@ -189,6 +189,52 @@ def test_a_dead_link_and_a_stale_part_are_seen(tmp_path: Path) -> None:
     )
     assert len(prose.broken(page, tmp_path)) == 2
     assert "--softmax lsh" in tables.fill(page.read_text())
+
+
+SPEEDS = """## A: of one
+
+| who | speed | note |
+| --- | ---: | --- |
+| x | 1.0x (0.9-1.1) | p |
+| y | 2.0x (1.9-2.1) | q |
+
+## B: of two
+
+| who | speed | note |
+| --- | ---: | --- |
+| y | 3.0x (2.9-3.1) | r |
+"""
+
+
+def test_tables_of_one_shape_stand_in_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "speeds.md").write_text(SPEEDS)
+    for module in (pivots, tables):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
+    assert pivots.pivot(*"speeds.md by: who show: speed".split()).splitlines() == [
+        "| speed | x | y |",
+        "| --- | ---: | ---: |",
+        "| A | 1.0x | 2.0x |",
+        "| B |  | 3.0x |",
+    ]
+    assert "| A: y | q |" in pivots.gather("speeds.md", *"rows: y show: note".split())
+    part = tables.table_of("speeds.md", *"A rows: y drop: note".split())
+    assert part.splitlines()[0] == "| who | speed |" and part.splitlines()[2:] == [
+        "| y | 2.0x (1.9-2.1) |"
+    ]
+
+
+def test_a_verdict_is_of_the_effect_and_not_of_the_number() -> None:
+    """The effect of a ratio is its logarithm: 1.2x is a third of 1.7x."""
+    ratios = {
+        (2.0, 2.1): "yes",
+        (1.2, 1.7): "direction",
+        (1.01, 1.02): "**no**",
+        (0.9, 1.4): "**no**",
+    }
+    assert {each: verdicts.of_ratio(*each) for each in ratios} == ratios
+    sure, chance = (0.9, 0.2, 1.6), (0.9, -0.2, 2.0)
+    assert [verdicts.of_all([each], 1.1) for each in (sure, chance)] == ["yes", "direction"]
+    assert verdicts.of_all([sure], 1.1, -1) == "**no**" == verdicts.judged(0.1, 4)
 
 
 @pytest.mark.skipif(

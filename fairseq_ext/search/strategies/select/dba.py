@@ -8,8 +8,9 @@ The beam of one size k is divided at every step among *banks*: bank i has hypoth
 constraint tokens. Candidates (Algorithm 2, `continuations`) are the best of all rows, the best of
 each row, and the next token of every unmet phrase. --dba-allocation says how many, and how the k
 slots are divided (search/candidates.py):
-- even (Hu et al.; fairseq): the 2k best of all rows, the three best of each row; the banks that
-  have candidates get a slot each in turn, from the highest down.
+- even (after Hu et al. and fairseq, which takes the best one of each row): the 2k best of all
+  rows, the three best of each row; the banks that have candidates get a slot each in turn, from the
+  highest down.
 - paper (3.1, 3.2): the k best of all rows, the best of each row; each bank has k // (C + 1) slots,
   bank C also the remainder, and gives slots that it cannot fill to the nearest bank that can. With
   C >= k, where all slots begin in bank C, the rule is the same. The paper's text has k / C slots,
