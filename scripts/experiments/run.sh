@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs every paper's experiments on one model and text, and fairseq's constrained search beside DBA (its 84 searches are the slowest part),
-# and writes the sources of docs/results.
+# and, with --into, writes the sources of docs/results.
 #
 #   scripts/experiments/run.sh --model DIR --text PREFIX [--only PAPER] [--limit N] [--src de] [--tgt en] [--dev PREFIX]
 #                              [--lsh DIR] [--parsing DIR] [--trees DIR] [--out DIR] [--name NAME] [--into ROOT]
@@ -15,15 +15,15 @@
 #   --parsing DIR     atis and geo, for streaming's semantic parsing; --trees DIR: {train,dev,test}.trees, for its syntactic parsing
 #   --out DIR         keeps what is done: a run that was stopped goes on (runs/experiments/NAME)
 #   --name NAME       of the results (the names of model and text with their folders', and N)
-#   --into ROOT       the checkout that gets the results (this one)
+#   --into ROOT       the checkout that gets the results, and whose pages are filled (none: OUT/PAPER/tables.md)
 #
-# Papers whose text or model is missing are left out with a sentence; --only refuses them. The tables go into docs/results of that checkout.
+# Papers whose text or model is missing are left out with a sentence; --only refuses them.
 # A folder of --out keeps its first commit: delete it to measure changed code anew. PYTHON= names another interpreter.
 set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 ROOT=$(cd "$HERE/../.." && pwd)
 PAPERS=(dba constrained optimal_ending streaming jacobi terminology lsh)
-MODEL='' TEXT='' ONLY='' LIMIT='' SRC=de TGT=en DEV='' LSH='' PARSING='' TREES='' OUT='' NAME='' INTO=$ROOT
+MODEL='' TEXT='' ONLY='' LIMIT='' SRC=de TGT=en DEV='' LSH='' PARSING='' TREES='' OUT='' NAME='' INTO=''
 COMMAND=run.sh
 for word in "$@"; do [[ $word != *\ * ]] || word="'$word'"; COMMAND+=" $word"; done
 die() { echo "run.sh: $*" >&2; exit 2; }
@@ -97,6 +97,6 @@ for paper in ${ONLY:-"${PAPERS[@]}"}; do
     echo "run.sh: $paper, results in $OUT/$paper" >&2
     "$PYTHON" "$HERE/publish.py" begin --out "$OUT/$paper"
     experiments "$paper" "$@" >&2
-    "$PYTHON" "$HERE/publish.py" finish --out "$OUT/$paper" --paper "$paper" --name "$NAME" --into "$INTO" --command "$COMMAND"
+    [[ -z $INTO ]] || "$PYTHON" "$HERE/publish.py" finish --out "$OUT/$paper" --paper "$paper" --name "$NAME" --into "$INTO" --command "$COMMAND"
 done
-[[ ! -f $INTO/scripts/docs.py ]] || "$PYTHON" "$INTO/scripts/docs.py" --write --quick >&2
+[[ -z $INTO || ! -f $INTO/scripts/docs.py ]] || "$PYTHON" "$INTO/scripts/docs.py" --write --quick >&2
