@@ -68,8 +68,9 @@ def main(argv: list[str] | None = None) -> int:
         report(type(error), error, error.__traceback__)
         return 1
     strings = automaton.notes.get("strings")
+    what = "a pattern" if strings is None else counted(int(str(strings)), "string")
     print(
-        f"{args.output}: {'a pattern' if strings is None else counted(strings, 'string')}, "
+        f"{args.output}: {what}, "
         f"{counted(len(automaton), 'state')}, {counted(len(automaton.token), 'arc')}, "
         f"{counted(automaton.nbytes, 'byte')}",
         file=sys.stderr,

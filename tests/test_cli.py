@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import forked
@@ -215,41 +214,6 @@ def test_strict_reports_the_first_bad_line_of_a_file_before_anything_is_translat
     )
     assert done.stderr.index(said) < done.stderr.index("error: ")
     assert [line[0] for line in lines(done) if line[0][0] == "H"] == ["H-0"]
-
-
-# ---- plug-in mechanics
-
-
-@drawn(0)  # long
-def test_importing_the_plug_in_again_is_harmless(tmp_path):
-    """A spawned worker imports the user directory once more, also where the
-    package is installed."""
-    script = tmp_path / "spawn.py"
-    script.write_text(
-        f"""
-import multiprocessing
-from argparse import Namespace
-from fairseq import utils
-from fairseq.tasks import TASK_REGISTRY
-
-def work(queue):
-    for _ in range(2):
-        utils.import_user_module(Namespace(user_dir={str(USER_DIR)!r}))
-    import fairseq_ext
-    queue.put("translation_ext" in TASK_REGISTRY)
-
-if __name__ == "__main__":
-    context = multiprocessing.get_context("spawn")
-    queue = context.SimpleQueue()
-    work(queue)
-    worker = context.Process(target=work, args=(queue,))
-    worker.start()
-    worker.join()
-    assert worker.exitcode == 0 and queue.get() and queue.get()
-"""
-    )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
 
 
 # ---- the slot: --task alone, next to anyone's --user-dir, from any folder

@@ -1,7 +1,6 @@
 """The doctor names what is wrong, says what to do, and its exit code is for scripts."""
 
 import importlib.metadata
-import logging
 import re
 import subprocess
 import sys
@@ -15,7 +14,6 @@ from conftest import ran
 from torch.torch_version import TorchVersion
 
 from fairseq_ext import doctor
-from fairseq_ext.core import command_line
 from fairseq_ext.plugin.compat import patches
 
 
@@ -55,20 +53,6 @@ def test_doctor_passes_here_and_decodes(hostile):
             where = " (in commands alone)" * patch.is_of_command
             assert f"patch {patch.what}: {patch.why}{where}" in reported
             assert patch.why.endswith((".", ":")), patch.what
-
-
-def test_what_interactive_makes_of_invalid_bytes_is_listed_where_it_is_in_force(
-    monkeypatch, capsys
-):
-    monkeypatch.setattr(doctor, "ITEMS", [])
-    monkeypatch.setattr(patches, "in_force", [])
-    line = "patch buffered_read, sys.stdin and a log filter in fairseq_cli.interactive: Keep typed"
-    assert doctor.main() == 0 and line not in capsys.readouterr().out
-    log = logging.getLogger(command_line.INTERACTIVE)
-    monkeypatch.setattr(log, "filters", [])
-    monkeypatch.setattr(sys, "stdin", None)
-    patches.read_lines_as_typed()
-    assert doctor.main() == 0 and line in capsys.readouterr().out
 
 
 def test_another_fairseq_is_a_failing_item_with_its_remedy(quick, monkeypatch, capsys):

@@ -246,11 +246,6 @@ def test_a_forgotten_translator_frees_its_model_and_its_task(tiny):
     assert [each() for each in held] == [None] * 3
 
 
-def test_a_call_with_its_own_beam_meets_constraints(translator):
-    found = translator.translate(["de1 de2", "de3"], constraints=[["en3"], ["en4 en5"]], beam=8)
-    assert "en3" in found[0][0].text.split() and "en4 en5" in found[1][0].text
-
-
 def test_another_beam_is_refused_where_the_search_cannot_change(tiny, tmp_path):
     one_search = make(tiny, results_file=str(tmp_path / "results.jsonl"))
     with pytest.raises(UsageError, match="results_file holds the results of one search"):
@@ -371,14 +366,6 @@ def test_scores_are_those_of_score_reference(tiny, referenced, flags):
         assert ours.score == pytest.approx(score, abs=1e-4)
         # the command prints four digits, in base 2
         assert ours.positional_scores == pytest.approx(scores, abs=2e-4)
-
-
-def test_a_translation_scores_as_it_did_when_it_was_found(translator):
-    lines = ["de1 de2 de3", "de4"]
-    found = [nbest[0] for nbest in translator.translate(lines)]
-    scored = translator.score(lines, [h.text for h in found])
-    assert [h.tokens for h in scored] == [h.tokens for h in found]
-    assert [h.score for h in scored] == pytest.approx([h.score for h in found], abs=1e-5)
 
 
 # ---- what a person reads

@@ -15,8 +15,8 @@ import torch
 from fairseq_ext.core.errors import SentenceError, UsageError, explain, isolated
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.corpus.shards import Shard, ShardLine
-from fairseq_ext.search.constraints.report import ConstraintCounts, constraint_reports
-from fairseq_ext.search.report import Translation, shown
+from fairseq_ext.search.constraints.report import ConstraintCounts
+from fairseq_ext.search.report import Translation, constraint_json, shown
 from fairseq_ext.search.request import Request
 
 logger = logging.getLogger("fairseq_ext")
@@ -106,10 +106,11 @@ class CorpusWorker:
 
 def load(flags: dict[str, Any]) -> object:
     """Return a Translator. Without --schedule it streams if the other flags allow it."""
+    from fairseq_ext.plugin.generator import BeamSearchGenerator
     from fairseq_ext.translator import Translator
 
     class UnitTranslator(Translator):
-        def build_generator(self) -> object:
+        def build_generator(self) -> BeamSearchGenerator:
             if "schedule" in flags:
                 return super().build_generator()
             settings = self.task.flags()
@@ -265,10 +266,8 @@ class UnitTranslation:
                 record[name] = round(value, 6) if isinstance(value, float) else value
         request = self.requests.get(sentence.number)
         if request is not None and request.constraints is not None and nbest:
-            record["constraints"] = [
-                {"phrase": each.phrase, "met": each.met}
-                for each in constraint_reports(request.constraints, nbest[0])
-            ]
+            reports = self.translator.sentences.report(request, nbest[0], nbest[0].text)
+            record["constraints"] = list(map(constraint_json, reports))
         if sentence.number in self.refused:
             record["error"] = self.refused[sentence.number][1]
         return json.dumps(record, ensure_ascii=False).translate(SEPARATORS) + "\n"

@@ -268,7 +268,8 @@ class Decoding:
         hypotheses = [self.translator.translation(h) for h in found[: entry.requested]]
         if request.align:
             self.translator.align([request.source] * len(hypotheses), hypotheses)
-        constraints = self.requirements.report(request, hypotheses[0])
+        best = hypotheses[0]
+        constraints = self.translator.sentences.report(request, best, best.text)
         times = started - request.submitted, time.monotonic() - started
         self.events.append((entry.number, Report(hypotheses, constraints, *times)))
 

@@ -3,38 +3,22 @@ translation."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import tempfile
-import unicodedata
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import sha256
 from fairseq_ext.core.glossary import Languages
-from fairseq_ext.core.words import starts_of, words_of
-from fairseq_ext.plugin.calls import tokens_of
 from fairseq_ext.plugin.loading.settings import languages_of
 from fairseq_ext.search.constraints.glossary import (
     Glossary,
     glossary_options,
 )
-from fairseq_ext.search.constraints.report import constraint_reports
 from fairseq_ext.search.constraints.required import ConstraintFlags
-from fairseq_ext.search.phrases.pieces import normal
-from fairseq_ext.search.phrases.places import (
-    PhraseToFind,
-    Place,
-    Text,
-    match_phrases,
-    match_phrases_in_order,
-)
-from fairseq_ext.search.phrases.sentence import Placed, SentenceConstraints, SourceTerm
-from fairseq_ext.search.report import ConstraintReport, Span, Translation, named
+from fairseq_ext.search.report import ConstraintReport
 from fairseq_ext.search.request import GlossaryFile, Request
 from fairseq_ext.translator import Translator
 
@@ -132,60 +116,6 @@ class Requirements:
         phrases = [*given.constraints, *map("|".join, given.any_of), *given.prefix]
         return [ConstraintReport(phrase=each, met=False, reason=reason) for each in phrases]
 
-    def report(self, request: Request, best: Translation) -> list[ConstraintReport]:
-        """Return whether and where the best hypothesis has each phrase of a request, in the order
-        in which they were given; a place serves one phrase."""
-        wanted = request.constraints
-        if wanted is None or not (wanted.required or wanted.prefix or best.unmet):
-            return []
-        source = self.translator.sentences.constraint_source()
-        words = source.source_text.words(tokens_of(request), wanted.unknown) if wanted.terms else []
-        places = [None if place is None else place[1] for place in self.places(wanted, best)]
-        if wanted.prefix:
-            prefix = self.translator.generator.target_text.text(wanted.beginning).strip()
-            places.insert(0, (0, len(prefix)) if best.text.startswith(prefix) else None)
-        reports = constraint_reports(wanted, best, [place is not None for place in places])
-        out = [
-            replace(each, spans=(place,)) if each.met and place is not None else each
-            for each, place in itertools.zip_longest(reports, places)
-        ]
-        how_of = {each.term: each for each in best.placements}
-        for i, each in enumerate(wanted.required, bool(wanted.prefix)):
-            if isinstance(each, SourceTerm):
-                how = how_of.get(each)
-                out[i] = replace(
-                    out[i],
-                    term=each.source,
-                    source_spans=spans_of(request.source, words, each.words),
-                    place="" if how is None or not out[i].met else how.place,
-                    **named(how or Placed(), Placed),
-                )
-        return out
-
-    def places(self, wanted: SentenceConstraints, best: Translation) -> list[Place | None]:
-        """Return the place of each phrase of a sentence in its translation; None for none."""
-        target_text, pools = self.translator.generator.target_text, self.translator.generator.pools
-        boundaries = target_text.boundaries
-        other_forms = {
-            each.term: normal(each.other_form) for each in best.placements if each.other_form
-        }
-        phrases = [
-            PhraseToFind(
-                [
-                    *(normal(target_text.text(phrase)) for phrase in each.phrases),
-                    *([other_forms[each]] if each in other_forms else []),
-                ],
-                each.cased.mode,
-            )
-            for each in wanted.required
-        ]
-        segmented = target_text.segmenter().takes_pieces
-        place = match_phrases_in_order if pools.ordered else match_phrases
-        return place(
-            Text(best.text, segmented, None if boundaries is None else boundaries.whole_words),
-            phrases,
-        )
-
 
 @lru_cache(8)
 def file_of(terms: tuple[tuple[str, str], ...]) -> tuple[bytes, str]:
@@ -205,16 +135,3 @@ def digest_of(file: GlossaryFile) -> tuple[str, int]:
             "a glossary of the request has been deleted: put it again, or leave it out"
         ) from None
     return sha256([content]), len(content)
-
-
-def spans_of(
-    source: str, words: list[str], mentions: Sequence[tuple[int, int]]
-) -> tuple[Span, ...]:
-    """Return the places of a term's matches in a source as it was given; none if its words were
-    rewritten on their way to tokens."""
-    given = words_of(source)
-    more = len(given) - len(words)  # of the language that it begins with
-    if unicodedata.normalize("NFKC", source) != source or more < 0 or given[more:] != words:
-        return ()
-    starts = starts_of(source, given)[more:]
-    return tuple((starts[start], starts[end - 1] + len(words[end - 1])) for start, end in mentions)

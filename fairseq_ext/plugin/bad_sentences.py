@@ -20,6 +20,7 @@ from fairseq_ext.core.command_line import is_loaded
 from fairseq_ext.core.errors import SentenceError, UsageError, damaged_data, isolated, report
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.plugin.flags_dataclass import RunFlags
+from fairseq_ext.plugin.loading.settings import Task
 from fairseq_ext.plugin.pools import dictionary_of
 from fairseq_ext.plugin.sentences import Batch, Sentences
 from fairseq_ext.plugin.workers import select_batch
@@ -66,7 +67,7 @@ class BadSentences:
     sentences: numbers and constraints of the sentences.
     """
 
-    def __init__(self, task: Any, sentences: Sentences):
+    def __init__(self, task: Task, sentences: Sentences):
         self.task, self.sentences = task, sentences
         self.is_interactive = False  # this is fairseq-interactive
         self.is_generate = False  # this is fairseq-generate

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from fairseq import utils
 from fairseq.data import LanguagePairDataset, RoundRobinZipDatasets
 from fairseq.data.data_utils import collate_tokens
+from fairseq.dataclass.configs import DatasetConfig, GenerationConfig
 from fairseq.sequence_scorer import SequenceScorer
 from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
@@ -22,9 +22,12 @@ from fairseq_ext.core.errors import SentenceError, UsageError, cut
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.plugin.bad_sentences import decode_isolating_errors
 from fairseq_ext.plugin.flags_dataclass import RunFlags
+from fairseq_ext.plugin.generator import BeamSearchGenerator
 from fairseq_ext.plugin.input import SingleBatchIterator
 from fairseq_ext.plugin.loading.model import LoadedModel
+from fairseq_ext.plugin.loading.settings import Found, Sample, Task
 from fairseq_ext.plugin.pools import hypothesis_of
+from fairseq_ext.plugin.sentences import Sentences
 from fairseq_ext.plugin.workers import CallLock, select_batch
 from fairseq_ext.search.constraints.report import report_skipped_sentence
 from fairseq_ext.search.finished import Hypothesis
@@ -68,14 +71,16 @@ class Generators:
     GenerationConfig, by the flags.
     """
 
-    def __init__(self, task: Any, models: list, generation: Any, first: Any):
+    def __init__(
+        self, task: Task, models: list, generation: GenerationConfig, first: BeamSearchGenerator
+    ):
         self.task, self.models, self.generation = task, models, generation
         self.results_file = task.session.settings.get(RunFlags).results_file
         self.default_size = (generation.beam, generation.nbest)
         self.current = first
         self.cache = {self.default_size: first}
 
-    def use(self, beam: int | None, nbest: int | None) -> tuple[object, int]:
+    def use(self, beam: int | None, nbest: int | None) -> tuple[BeamSearchGenerator, int]:
         """Return the generator of a call's beam, and the length of its n-best lists, which may be
         shorter than the generator's. A stop strategy may drop hypotheses for which a shorter list
         has no place.
@@ -106,7 +111,7 @@ class Generators:
             generator.model.set_decoder_beam_size(generator.beam_size)
         return generator, length
 
-    def rebuild(self, beam: int, nbest: int) -> object:
+    def rebuild(self, beam: int, nbest: int) -> BeamSearchGenerator:
         """Return a generator of another beam, or with other flags than before, with the same
         statistics and decoder."""
         generation = copy.deepcopy(self.generation)
@@ -115,7 +120,7 @@ class Generators:
             self.models, generation, extra_gen_cls_kwargs={"share": self.current}
         )
 
-    def constrain(self) -> object:
+    def constrain(self) -> BeamSearchGenerator:
         """Return the generator in use, which searches with constraints from now on, whatever the
         flags are (raises UsageError)."""
         if self.task.session.sentences.constrained:
@@ -146,7 +151,7 @@ class PoolMaker:
     """Stands for a generator in a task's inference_step, which adds what its models need to a
     batch, and makes a pool of the batch instead of searching it."""
 
-    generator: Any
+    generator: BeamSearchGenerator
     pool: Pool | None = None
 
     def generate(self, models: list, sample: dict[str, object], **more: object) -> list[list]:
@@ -154,7 +159,7 @@ class PoolMaker:
         return [[] for _ in self.pool.max_len]
 
 
-def make_pool(translator: Any, requests: Sequence[Request]) -> tuple[Pool, list[int]]:
+def make_pool(translator: SearchingModel, requests: Sequence[Request]) -> tuple[Pool, list[int]]:
     """Return the pool of requests to a `Translator`, and the request of each of its sentences, by
     its place in the list."""
     task, maker = translator.task, PoolMaker(translator.generator)
@@ -174,7 +179,7 @@ def make_pool(translator: Any, requests: Sequence[Request]) -> tuple[Pool, list[
 
 
 def pool_without_constraints(
-    translator: Any, requests: Sequence[Request]
+    translator: SearchingModel, requests: Sequence[Request]
 ) -> tuple[Pool, list[int]]:
     """Return the pool of requests without constraints, as `make_pool` does.
 
@@ -225,7 +230,12 @@ def check_task(task: object) -> None:
 
 
 def score_pairs(
-    task: Any, models: list, sources: list[Tensor], targets: list[Tensor], sizes: Any, cuda: bool
+    task: Task,
+    models: list,
+    sources: list[Tensor],
+    targets: list[Tensor],
+    sizes: DatasetConfig,
+    cuda: bool,
 ) -> list[dict[str, object]]:
     """Return fairseq's dictionary of each pair: tokens (L,) and positional_scores (L,), EOS
     included, and score, their mean.
@@ -269,18 +279,17 @@ class SearchingModel(LoadedModel):
     The constructor of a subclass sets these attributes.
     """
 
-    cfg: Any
-    generator: Any  # of the current call
+    generator: BeamSearchGenerator  # of the current call
     generators: Generators
     lock: CallLock  # held while a call uses task, generator or models
     aligns: bool  # whether translations get alignments
 
-    def build_generator(self) -> object:
+    def build_generator(self) -> BeamSearchGenerator:
         """Build the generator of the flags (raises UsageError)."""
         return self.task.build_generator(self.models, self.cfg.generation)
 
     @property
-    def sentences(self) -> Any:
+    def sentences(self) -> Sentences:
         """Return the numbers, constraints and drafts of the task's sentences."""
         return self.task.session.sentences
 
@@ -318,7 +327,7 @@ class SearchingModel(LoadedModel):
         """
         pad, tokens = self.task.source_dictionary.pad(), [tokens_of(each) for each in requests]
 
-        def decode(given: tuple) -> list[Any]:
+        def decode(given: tuple) -> list:
             return self.task.inference_step(self.generator, self.models, given[0])
 
         # subtle: tqdm's locks are shared by all threads and forked processes; Ctrl-C, or the end of
@@ -331,7 +340,7 @@ class SearchingModel(LoadedModel):
             else nullcontext() as bar,
         ):
             self.generator.on_answer = None if bar is None else bar.update
-            out: list[Any] = [None] * len(tokens)
+            out: list = [None] * len(tokens)
             for i, line in enumerate(tokens):
                 # EOS alone; a language model may continue an empty prompt
                 if line.numel() == 1 and "source sentence" not in self.task.lacks:
@@ -365,7 +374,7 @@ class SearchingModel(LoadedModel):
             self.sentences.requests = {}
         return out
 
-    def batches(self, tokens: list[Tensor]) -> Iterator[dict[str, Any]]:
+    def batches(self, tokens: list[Tensor]) -> Iterator[Sample]:
         """Yield fairseq's batches of encoded lines, each (L,)."""
         dataset = self.task.build_dataset_for_inference(tokens, [t.numel() for t in tokens])
         epochs = self.task.get_batch_iterator(
@@ -393,7 +402,7 @@ class SearchingModel(LoadedModel):
         with self.lock:
             self.generator = self.generators.constrain()
 
-    def translation_of(self, found: dict[str, Any]) -> Translation:
+    def translation_of(self, found: Found) -> Translation:
         """Return the translation of fairseq's dictionary of a hypothesis."""
         return self.translation(hypothesis_of(found), found["alignment"] if self.aligns else None)
 

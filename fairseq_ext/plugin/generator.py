@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from fairseq import search as stock_search
@@ -27,7 +28,7 @@ from fairseq_ext.model.stock_model import model_of_pair
 from fairseq_ext.plugin.flags_dataclass import RunFlags
 from fairseq_ext.plugin.options import search_spec, signature, signature_versions
 from fairseq_ext.plugin.pools import PoolBuilder, dictionary_of
-from fairseq_ext.plugin.results import Progress, Result, ResultsFile, checksum
+from fairseq_ext.plugin.results import Progress, ResultsFile, checksum
 from fairseq_ext.plugin.search_setup import may_read_models, with_strategies
 from fairseq_ext.plugin.steps import Parts, steps_of
 from fairseq_ext.search.constraints.glossary import places_terms
@@ -44,6 +45,8 @@ from fairseq_ext.search.phrases.sentence import Meets, SentenceConstraints, met
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.processors import LogitsProcessors
 from fairseq_ext.search.protocols import Setup, Strategies
+from fairseq_ext.search.report import ConstraintReport, Report
+from fairseq_ext.search.request import Request
 from fairseq_ext.search.settings import Settings
 
 # the stock searches that our drivers replace
@@ -127,6 +130,8 @@ class BeamSearchGenerator(SequenceGenerator):
                 if share is None
                 else share.bayes_risk
             )
+        # reports a request's constraints; the task replaces it, too
+        self.report: Callable[..., Sequence[ConstraintReport]] = lambda *of: ()
         self.show_bar = False  # a progress bar for a stream
         self.on_answer: Callable[[], object] | None = None  # called for each finished sentence
 
@@ -226,9 +231,11 @@ class BeamSearchGenerator(SequenceGenerator):
                 return
             out[sentence] = self.answer(pool, sentence, found)
             if self.results is not None:
-                text = self.target_text.text(out[sentence][0].tokens)
-                source = self.checksum(pool, sentence)
-                self.results.add(Result(ids[sentence], source, text, out[sentence]))
+                given, text = Request(ids[sentence]), self.target_text.text(out[sentence][0].tokens)
+                if (constraints := self.constraints_of(pool, sentence)) is not None:
+                    given = replace(given, tokens=pool.source(sentence), constraints=constraints)
+                report = Report(out[sentence], self.report(given, out[sentence][0], text))
+                self.results.add(ids[sentence], self.checksum(pool, sentence), text, report)
             if progress is not None:
                 progress.add()
             if self.on_answer is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from fairseq_ext.core import command_line
 from fairseq_ext.core.errors import LONE_SURROGATE, SentenceError, UsageError, cut
 from fairseq_ext.plugin.bad_sentences import BadSentences
 from fairseq_ext.plugin.compat.patches import TypedLines, read_lines_as_typed
-from fairseq_ext.plugin.loading.settings import max_tokens_limit, too_long
+from fairseq_ext.plugin.loading.settings import Task, max_tokens_limit, too_long
 from fairseq_ext.plugin.sentences import Sentences
 from fairseq_ext.search.constraints.documents import BatchesByLevel
 from fairseq_ext.search.constraints.glossary import GlossaryFlags
@@ -32,11 +32,19 @@ from fairseq_ext.search.registry import refills
 from fairseq_ext.search.request import NO_TEXT, Request
 from fairseq_ext.search.settings import Settings
 
+# ---- The batches of an *_ext task
+#
+# They are fairseq's batches, except for a stream, which takes many sentences, and a single line.
+
+
+STREAM_POOL_SIZE = 10_000  # sentences from which a stream takes its next ones
+SPEECH_POOL_SIZE = 256  # the same for speech, whose features take up to 2 MB a sentence
+
 
 class InteractiveLines(BadSentences):
-    """The lines of an interactive session."""
+    """The lines of an interactive session, and the batches of these and of data sets."""
 
-    def __init__(self, task: object, sentences: Sentences):
+    def __init__(self, task: Task, sentences: Sentences):
         super().__init__(task, sentences)
         self.max_source_tokens: int | None = None  # limit of the models
         # errors of lines of the current buffer, by their places
@@ -45,6 +53,7 @@ class InteractiveLines(BadSentences):
         self.phrases: list[str] = []  # what is typed after each of them
         self.buffer_start = 0  # the number of its first line
         self.batch_numbers: list[int] = []  # of the lines of the batch that is decoded
+        self.may_sample = True  # the search may draw random numbers
 
     @property
     def has_errors(self) -> bool:
@@ -156,16 +165,6 @@ class InteractiveLines(BadSentences):
             dataset.collater = partial(with_constraints, dataset.collater, constraints[:n])
         return dataset
 
-    def numbered(self, dataset: object, batches: object) -> object:
-        """Return fairseq's batches of a data set, those of a buffer with the numbers of lines."""
-        is_buffer = self.is_interactive and not self.sentences.is_corpus(dataset)
-        return NumberedBatches(batches, self) if is_buffer else batches
-
-    def drop_cached_batches(self, dataset: object) -> None:
-        """Drop the batches of a buffer's lines, which fairseq would keep to the end."""
-        if not self.sentences.is_corpus(dataset):
-            self.task.dataset_to_epoch_iter.pop(dataset, None)
-
     def constrained(
         self, src_tokens: list[Tensor], packed: Tensor | None
     ) -> tuple[list[Tensor], Tensor | None]:
@@ -242,71 +241,16 @@ class InteractiveLines(BadSentences):
             raise error
         self.pending_error = error
 
+    # ---- batches: fairseq's, except for a stream, which takes many sentences, and a single line
 
-def pack(
-    sentences: Sequence[SentenceConstraints], printed: Callable[[tuple[Phrase, ...]], Phrase]
-) -> Tensor:
-    """Return fairseq's packed constraints (N, W); printed: which phrase of several is printed."""
-    return pack_constraints(
-        [[torch.tensor(printed(alternatives)) for alternatives in s.any_of] for s in sentences]
-    )
+    def batches(self, build: Callable[..., Any], dataset: object, *sizes: Any, **more: Any) -> Any:
+        """Return fairseq's batches of a data set, by the stock task's `build`; those of a buffer
+        have the numbers of lines. Arguments: those of FairseqTask.get_batch_iterator."""
+        made = self.made_batches(build, dataset, *sizes, **more)
+        is_buffer = self.is_interactive and not self.sentences.is_corpus(dataset)
+        return NumberedBatches(made, self) if is_buffer else made
 
-
-def with_constraints(collater: Callable[[list], dict], constraints: Tensor, samples: list) -> dict:
-    """Return a batch of a data set with its sentences' packed constraints; constraints (N, W): of
-    all sentences, by number."""
-    batch = collater(samples)
-    return {**batch, "constraints": constraints[batch["id"]]} if batch else batch
-
-
-# ---- The batches of an *_ext task
-#
-# They are fairseq's batches, except for a stream, which takes many sentences, and a single line.
-
-
-STREAM_POOL_SIZE = 10_000  # sentences from which a stream takes its next ones
-SPEECH_POOL_SIZE = 256  # the same for speech, whose features take up to 2 MB a sentence
-
-
-@dataclass
-class NumberedBatches:
-    """The batches of a buffer. The numbers of the lines of the one that is decoded are those of
-    the batch that was yielded last: fairseq's own iterator may read ahead, and this one does not.
-    """
-
-    batches: Any  # fairseq's EpochBatchIterator
-    lines: InteractiveLines
-
-    def next_epoch_itr(self, shuffle: bool = True) -> Iterator[dict[str, object]]:
-        for batch in self.batches.next_epoch_itr(shuffle=shuffle):
-            first = self.lines.buffer_start
-            self.lines.batch_numbers = [first + place for place in batch["id"].tolist()]
-            yield batch
-
-
-@dataclass
-class SingleBatchIterator:
-    """An iterator of one batch, in place of fairseq's EpochBatchIterator."""
-
-    batch: dict[str, object]
-
-    def next_epoch_itr(self, shuffle: bool = True) -> list[dict[str, object]]:
-        return [self.batch]
-
-
-class Batches:
-    """A builder of a task's batches. lines: those of its session."""
-
-    def __init__(self, task: Any, lines: InteractiveLines):
-        self.task, self.lines, self.sentences = task, lines, lines.sentences
-        self.may_sample = True  # the search may draw random numbers
-
-    @cached_property
-    def refills(self) -> bool:
-        """Whether the schedule takes sentences from a large batch as others end."""
-        return refills(self.task.session.settings)
-
-    def make(
+    def made_batches(
         self,
         build: Callable[..., Any],
         dataset: object,
@@ -315,11 +259,11 @@ class Batches:
         *args: object,
         **kwargs: Any,
     ) -> object:
-        """Return fairseq's batches, by the stock task's `build`. A stream takes its sentences from
-        batches of many thousand, and encodes a few at a time. Arguments: those of
-        FairseqTask.get_batch_iterator."""
+        """Return the batches. A stream takes its sentences from batches of many thousand, and
+        encodes a few at a time."""
         documents = self.task.session.settings.get(GlossaryFlags).glossary_documents
-        if self.refills:  # fairseq-generate makes batches before it builds a generator
+        # fairseq-generate makes batches before it builds a generator
+        if refills(self.task.session.settings):
             pool = STREAM_POOL_SIZE if "source tokens" not in self.task.lacks else SPEECH_POOL_SIZE
             max_tokens, max_sentences = None, max(pool, max_sentences or 0)
             # else the last few sentences form a batch of their own
@@ -330,12 +274,12 @@ class Batches:
             and (alone := self.batch_of_line(dataset, max_tokens, **kwargs)) is not None
         ):
             return alone
-        self.lines.max_tokens = max_tokens_limit(max_tokens)
+        self.max_tokens = max_tokens_limit(max_tokens)
         batches = build(dataset, max_tokens, max_sentences, *args, **kwargs)
-        self.lines.drop_cached_batches(dataset)
-        batches = (
-            self.lines.with_too_long(batches) if self.sentences.is_corpus(dataset) else batches
-        )
+        if self.sentences.is_corpus(dataset):
+            batches = self.with_too_long(batches)
+        else:  # fairseq would keep those of a buffer's lines to the end
+            self.task.dataset_to_epoch_iter.pop(dataset, None)
         if not documents:
             return batches
         if kwargs.get("num_shards", 1) > 1:
@@ -360,7 +304,7 @@ class Batches:
         def terms(place: int) -> list[str] | None:
             unknown = requests[place].all_constraints.unknown
             text = source.source_text.text(dataset[place]["source"], unknown)
-            if not text.strip() and place not in self.lines.line_errors:
+            if not text.strip() and place not in self.line_errors:
                 return None
             return [
                 each.term.source for each in source.required(text) if len(each.term.targets) > 1
@@ -401,3 +345,45 @@ class Batches:
         net_input = {"src_tokens": source[None], "src_lengths": length[None]}
         batch = {"id": torch.zeros(1, dtype=torch.long), "nsentences": 1, "ntokens": int(length)}
         return SingleBatchIterator(batch | {"net_input": net_input, "target": None})
+
+
+def pack(
+    sentences: Sequence[SentenceConstraints], printed: Callable[[tuple[Phrase, ...]], Phrase]
+) -> Tensor:
+    """Return fairseq's packed constraints (N, W); printed: which phrase of several is printed."""
+    return pack_constraints(
+        [[torch.tensor(printed(alternatives)) for alternatives in s.any_of] for s in sentences]
+    )
+
+
+def with_constraints(collater: Callable[[list], dict], constraints: Tensor, samples: list) -> dict:
+    """Return a batch of a data set with its sentences' packed constraints; constraints (N, W): of
+    all sentences, by number."""
+    batch = collater(samples)
+    return {**batch, "constraints": constraints[batch["id"]]} if batch else batch
+
+
+@dataclass
+class NumberedBatches:
+    """The batches of a buffer. The numbers of the lines of the one that is decoded are those of
+    the batch that was yielded last: fairseq's own iterator may read ahead, and this one does not.
+    """
+
+    batches: Any  # fairseq's EpochBatchIterator
+    lines: InteractiveLines
+
+    def next_epoch_itr(self, shuffle: bool = True) -> Iterator[dict[str, object]]:
+        for batch in self.batches.next_epoch_itr(shuffle=shuffle):
+            first = self.lines.buffer_start
+            self.lines.batch_numbers = [first + place for place in batch["id"].tolist()]
+            yield batch
+
+
+@dataclass
+class SingleBatchIterator:
+    """An iterator of one batch, in place of fairseq's EpochBatchIterator."""
+
+    batch: dict[str, object]
+
+    def next_epoch_itr(self, shuffle: bool = True) -> list[dict[str, object]]:
+        return [self.batch]

@@ -15,11 +15,12 @@ import numpy as np
 import torch
 from fairseq.dataclass.configs import GenerationConfig
 from fairseq.utils import split_paths
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from fairseq_ext.core import __version__
 from fairseq_ext.core.files import SHOWN, refuse_shared, sha256
 from fairseq_ext.plugin.loading.settings import (
+    Given,
     checkpoint_of,
     languages_of,
     max_tokens_limit,
@@ -74,9 +75,7 @@ def plain(value: object) -> Any:
     return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
 
 
-def values_of(
-    flags: Iterable[dataclasses.Field], namespace: DictConfig | Namespace
-) -> dict[str, Value]:
+def values_of(flags: Iterable[dataclasses.Field], namespace: Given) -> dict[str, Value]:
     """Return the values of flags from a namespace of fairseq's, or their defaults."""
     return {
         each.name: plain(getattr(namespace, each.name, each.default))
@@ -85,12 +84,12 @@ def values_of(
     }
 
 
-def read_settings(namespace: DictConfig | Namespace) -> Settings:
+def read_settings(namespace: Given) -> Settings:
     """Return our flags and the settings of the command, from those of a task."""
     return Settings(values_of(all_fields().values(), namespace), command_settings(namespace))
 
 
-def command_settings(settings: DictConfig | Namespace) -> CommandSettings:
+def command_settings(settings: Given) -> CommandSettings:
     """Return fairseq's other settings. settings: a task's, as the command has them."""
     seed = setting(settings, "common", "seed")
     return CommandSettings(
@@ -276,7 +275,7 @@ def short_name_of_weights(models: Iterable[torch.nn.Module]) -> str:
 INPUT_FLAGS = (("common_eval", "path"), ("interactive", "input"), ("generation", "lm_path"))
 
 
-def check_outputs(settings: DictConfig | Namespace) -> None:
+def check_outputs(settings: Given) -> None:
     """Raise UsageError if two flags name one file, and the command writes it.
 
     settings: a task's.

@@ -4,12 +4,12 @@ reads."""
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from fairseq_ext.core.errors import SentenceError, UsageError, counted
+from fairseq_ext.plugin.loading.settings import Found, Sample
 from fairseq_ext.search.constraints.allowed_product import Products
 from fairseq_ext.search.constraints.banned import AvoidFlags
 from fairseq_ext.search.constraints.lines import from_packed
@@ -24,7 +24,7 @@ from fairseq_ext.search.protocols import Setup
 from fairseq_ext.search.report import Outcome, named
 
 
-def source_of(sample: dict[str, Any]) -> Tensor:
+def source_of(sample: Sample) -> Tensor:
     """Return the batch's source tokens (N, T), or features of speech (N, T, F) (raises UsageError
     for a batch of something else)."""
     if "src_tokens" not in sample["net_input"]:
@@ -49,7 +49,7 @@ def dictionary_of(hypothesis: Hypothesis) -> dict[str, object]:
     }
 
 
-def hypothesis_of(found: dict[str, Any]) -> Hypothesis:
+def hypothesis_of(found: Found) -> Hypothesis:
     """Return the hypothesis of a dictionary, which may be of fairseq's own search."""
     outcome = {each.name: found[each.name] for each in fields(Outcome) if each.name in found}
     score = float(found["score"])
@@ -68,9 +68,7 @@ class PoolBuilder:
         self.ends: EndsOfSources | None = None
         self.made_products: Products | None = None
 
-    def pool(
-        self, sample: dict[str, Any], prefix_tokens: Tensor | None, bos_token: int | None
-    ) -> Pool:
+    def pool(self, sample: Sample, prefix_tokens: Tensor | None, bos_token: int | None) -> Pool:
         """Return the batch as a pool.
 
         prefix_tokens (N, P): target tokens with which each translation must begin; bos_token: the
@@ -106,7 +104,7 @@ class PoolBuilder:
         return pool
 
     def constrain_(
-        self, pool: Pool, sample: dict[str, Any], packed: Tensor | None, text: TargetText
+        self, pool: Pool, sample: Sample, packed: Tensor | None, text: TargetText
     ) -> None:
         """Set the pool's constraints: from the task, or packed as fairseq's commands pass them.
         text: has the word boundaries of the target side."""

@@ -11,7 +11,6 @@ import os
 import time
 import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -23,7 +22,7 @@ from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.core.files import is_stream, replace, sha256, verify_digest, with_digest
 from fairseq_ext.core.stats import Section, Stats
 from fairseq_ext.search.finished import Hypothesis
-from fairseq_ext.search.report import as_json, from_json
+from fairseq_ext.search.report import Report, as_json, from_json
 
 # ---- `--results-file` and `--resume`
 #
@@ -35,17 +34,6 @@ from fairseq_ext.search.report import as_json, from_json
 
 SHOWN = 80  # characters of a value in a message
 logger = logging.getLogger("fairseq_ext")
-
-
-@dataclass(frozen=True)
-class Result:
-    """A finished sentence. source: a checksum of all that its results depend on; text: of the best
-    hypothesis."""
-
-    id: int
-    source: str
-    text: str
-    hypotheses: Sequence[Hypothesis]  # best first
 
 
 class ResultsFile:
@@ -61,9 +49,10 @@ class ResultsFile:
         self, path: str, resume: bool, signature: str, made_from: dict[str, str], words: int
     ):
         self.path, self.words = Path(path), words
-        self.done: dict[int, Result] = {}
-        # results of the current search; its sentences are searched again if it fails
-        self.unconfirmed: dict[int, Result] = {}
+        # hypotheses by the number of their sentence, with a checksum of what they depend on
+        self.done: dict[int, tuple[str, Sequence[Hypothesis]]] = {}
+        # those of the current search; its sentences are searched again if it fails
+        self.unconfirmed: dict[int, tuple[str, Sequence[Hypothesis]]] = {}
         if os.path.isdir(path) or path.endswith(os.sep):
             raise UsageError(f"--results-file {path} is a directory: name a file")
         try:
@@ -131,8 +120,8 @@ class ResultsFile:
                     if number == 1:
                         self.compare(header(line), made_from)
                     else:
-                        result = result_of(line, self.words)
-                        self.done[result.id] = result
+                        sentence, source, report = read_line(line, self.words)
+                        self.done[sentence] = source, report.hypotheses
                 except ValueError as error:
                     if isinstance(error, UsageError):
                         raise
@@ -177,10 +166,11 @@ class ResultsFile:
                 "and add --resume"
             ) from error
 
-    def add(self, result: Result) -> None:
-        """Write a finished sentence."""
-        self.write(as_json(result))
-        self.unconfirmed[result.id] = result
+    def add(self, number: int, source: str, text: str, report: Report[Hypothesis]) -> None:
+        """Write a finished sentence. source: a checksum of all that its results depend on; text: of
+        the best hypothesis."""
+        self.write({"id": number, "source": source, "text": text, **as_json(report)})
+        self.unconfirmed[number] = source, report.hypotheses
 
     def forget(self, numbers: Iterable[int]) -> None:
         """Drop the unconfirmed records of sentences whose search is over."""
@@ -190,10 +180,8 @@ class ResultsFile:
     def hypotheses(self, number: int, source: str, device: torch.device) -> list[Hypothesis]:
         """Return the hypotheses of a finished sentence, given its checksum; none for any other
         sentence."""
-        result = self.done.get(number) or self.unconfirmed.get(number)
-        if result is None:
-            return []
-        if result.source != source:
+        before, found = self.done.get(number) or self.unconfirmed.get(number) or (source, ())
+        if before != source:
             raise UsageError(
                 f"sentence {number + 1} of {self.path} was translated from another source, "
                 "or with other constraints or another prefix: use the same data, or name "
@@ -206,7 +194,7 @@ class ResultsFile:
                 tokens=h.tokens.to(device),
                 positional_scores=h.positional_scores.to(device, copy=True),
             )
-            for h in result.hypotheses
+            for h in found
         ]
 
     def close(self) -> None:
@@ -280,22 +268,28 @@ def header(line: bytes) -> dict[str, str]:
     return made_from
 
 
-def result_of(line: bytes, words: int) -> Result:
-    """Return the sentence of a line. words: size of the dictionary of its tokens.
+def read_line(line: bytes, words: int) -> tuple[int, str, Report[Hypothesis]]:
+    """Return the number, the checksum and the report of a line. words: size of the dictionary of
+    its tokens.
 
     Errors: ValueError; its text can follow "because".
     """
-    result: Result = from_json(Result, verify_digest(line))
-    if result.id < 0 or not result.hypotheses:
+    record = verify_digest(line)
+    number, source, _ = (
+        from_json(kind, record.pop(name, None), name)
+        for name, kind in (("id", int), ("source", str), ("text", str))
+    )
+    report: Report[Hypothesis] = from_json(Report[Hypothesis], record)
+    if number < 0 or not report.hypotheses:
         raise ValueError("it has no hypotheses, or a number below 0")
-    for each in result.hypotheses:
+    for each in report.hypotheses:
         tokens = each.tokens.tolist()
         if not tokens or any(type(token) is not int or not 0 <= token < words for token in tokens):
             raise ValueError(f"it has a token outside the dictionary's {words} words")
         scores = each.positional_scores
         if scores.shape != each.tokens.shape or any(of != of for of in scores.tolist()):
             raise ValueError("it has not one score for each token")
-    return result
+    return number, source, report
 
 
 # ---- `--stats-file F`: the counters of a run as JSON

@@ -23,9 +23,9 @@ from fairseq_ext.core.files import fingerprint, fingerprint_of_dictionary
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.plugin.flags_dataclass import RunFlags
 from fairseq_ext.plugin.generator import AlignedBeamSearchGenerator, BeamSearchGenerator
-from fairseq_ext.plugin.input import Batches, InteractiveLines
+from fairseq_ext.plugin.input import InteractiveLines
 from fairseq_ext.plugin.loading.data_folder import print_alternatives_of, warn_of_other_words
-from fairseq_ext.plugin.loading.settings import longest_source, setting
+from fairseq_ext.plugin.loading.settings import Task, longest_source, setting
 from fairseq_ext.plugin.options import (
     VERSION_PARTS,
     GivenByCalls,
@@ -49,16 +49,14 @@ if TYPE_CHECKING:
 class Session:
     """The parts of one task's run.
 
-    `sentences` has numbers, constraints and drafts; `lines` reads typed lines and isolates bad
-    sentences; `batches` makes batches; `command`, made with the first generator, lasts as long as
-    the process.
+    `sentences` has numbers, constraints and drafts; `lines` reads typed lines, makes batches and
+    isolates bad sentences; `command`, made with the first generator, lasts as long as the process.
     """
 
-    def __init__(self, task: Any):
+    def __init__(self, task: Task):
         self.task = task
         self.sentences = Sentences(task)
         self.lines = InteractiveLines(task, self.sentences)
-        self.batches = Batches(task, self.lines)
         self.command: Command | None = None
         # as given; then those of the last generator, with fairseq's and what constraints choose
         self.settings = read_settings(task.flags())
@@ -101,7 +99,7 @@ class Session:
         self.lines.max_source_tokens = (
             None if settings.command.skips_invalid else longest_source(task, models)
         )
-        self.batches.may_sample = generator.runs_stock_loop
+        self.lines.may_sample = generator.runs_stock_loop
         if self.command is None:
             warn_of_other_words(task, settings.command)
             self.command = Command(settings.get(RunFlags), self.lines.report_at_end)
@@ -110,7 +108,7 @@ class Session:
             generator.symbols_to_strip_from_output,
             settings.get(ConstraintFlags).constraint_boundary,
         )
-        generator.target_text = sentences.target_text
+        generator.target_text, generator.report = sentences.target_text, sentences.report
         generator.show_bar = settings.command.shows_bar
         self.command.attach_generator(generator, models)
         # a command only decodes, and a compiled encoder reads all batches of this task
@@ -154,7 +152,7 @@ class Session:
                 print(f"U-{number}\t{math.nan if utility is None else utility:.4f}")
         if self.sentences.report_path or self.sentences.documents is not None:
             self.sentences.report_glossary(
-                sample,
+                sample["requests"],
                 [generator.target_text.text(each[0]["tokens"]) for each in found],
                 [hypothesis_of(each[0]) for each in found],
             )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import logging
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 from unicodedata import normalize
 
 import torch
 from fairseq.data import Dictionary
+from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE
 from fairseq.utils import split_paths
 from torch import Tensor
 
@@ -25,7 +26,7 @@ from fairseq_ext.plugin.loading.data_folder import (
     print_alternatives_of,
     warn_segmented_output,
 )
-from fairseq_ext.plugin.loading.settings import languages_of, of_some_tasks
+from fairseq_ext.plugin.loading.settings import Task, languages_of, of_some_tasks
 from fairseq_ext.plugin.options import is_constrained
 from fairseq_ext.plugin.stock import SentencepiecePair
 from fairseq_ext.search.constraints.allowed import AllowedFlags, AllowedOutputs
@@ -41,15 +42,17 @@ from fairseq_ext.search.constraints.report import (
     ConstraintCounts,
     GlossaryCounts,
     GlossaryReport,
-    forms_used,
+    Reporter,
+    as_listed,
 )
 from fairseq_ext.search.constraints.required import ConstraintFlags
 from fairseq_ext.search.constraints.source_text import unknown_pieces
-from fairseq_ext.search.constraints.sources import ConstraintSource, Matching
+from fairseq_ext.search.constraints.sources import ConstraintSource, Matching, is_ordered
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.phrases.pieces import kind_of, normal
 from fairseq_ext.search.phrases.segmenter import Segmenter, TargetText
-from fairseq_ext.search.phrases.sentence import EMPTY, Phrase, SentenceConstraints
+from fairseq_ext.search.phrases.sentence import EMPTY, Phrase, SentenceConstraints, SourceTerm
+from fairseq_ext.search.report import ConstraintReport, Outcome
 from fairseq_ext.search.request import Request
 from fairseq_ext.search.settings import Settings
 
@@ -61,7 +64,7 @@ LINE_BITS = (1 << 32) - 1
 class Sentences:
     """Numbers, constraints and drafts of a task's sentences."""
 
-    def __init__(self, task: Any):
+    def __init__(self, task: Task):
         self.task = task
         self.source: ConstraintSource | None = None
         self.target_text: TargetText | None = None  # the generator's
@@ -81,16 +84,6 @@ class Sentences:
         self.tokenizer: object = None
         self.bpe: object = None
 
-    @property
-    def source_dictionary(self) -> Any:
-        """The task's; None for speech, which has no source words."""
-        return self.task.source_dictionary
-
-    @property
-    def target_dictionary(self) -> Any:
-        """The target dictionary of the task."""
-        return self.task.target_dictionary
-
     def use_settings(self, settings: Settings) -> None:
         """Read a generator's settings for sentences."""
         self.constrained = is_constrained(settings)
@@ -102,11 +95,11 @@ class Sentences:
         if self.constrained:
             print_alternatives_of(self.task)
 
-    def set_bpe(self, bpe: Any) -> None:
+    def set_bpe(self, bpe: SentencepieceBPE | None) -> None:
         """Use the command's segmentation of text."""
         self.bpe = bpe
         if bpe is None and self.corpus_size and not self.undoes_bpe:
-            warn_segmented_output(self.target_dictionary, self.data_folder)
+            warn_segmented_output(self.task.target_dictionary, self.data_folder)
         if isinstance(bpe, SentencepiecePair):
             bpe.word = self.language_word
         # lines are checked (input.py), phrases are not; calls may add phrases to any run
@@ -117,7 +110,7 @@ class Sentences:
     def language_words(self) -> tuple[str, ...]:
         """Tags of target languages (>>fra<<) that a source may begin with."""
         return tuple(
-            filter(LANGUAGE.fullmatch, self.source_dictionary.symbols)
+            filter(LANGUAGE.fullmatch, self.task.source_dictionary.symbols)
             if isinstance(self.bpe, SentencepiecePair)
             else ()
         )
@@ -140,7 +133,7 @@ class Sentences:
     @functools.cached_property
     def segmentation_check(self) -> SegmentationCheck:
         """The check for text that is not segmented, for input without --bpe."""
-        words = self.source_dictionary
+        words = self.task.source_dictionary
         kind = kind_of(words, None) if self.bpe is None and isinstance(words, Dictionary) else None
         return SegmentationCheck(
             kind,
@@ -189,7 +182,7 @@ class Sentences:
             tokens = torch.tensor([], dtype=torch.long)
         if request.source:
             encoders = (self.tokenizer, self.bpe)
-            unknown = unknown_pieces(request.source, tokens, self.source_dictionary, encoders)
+            unknown = unknown_pieces(request.source, tokens, self.task.source_dictionary, encoders)
         # a piece of a long sentence has its number in the lower half (text/segments.py)
         number = request.number & LINE_BITS
         found = source.sentence(number, tokens, own, glossaries, unknown)
@@ -198,7 +191,7 @@ class Sentences:
     @property
     def segmenter(self) -> Segmenter:
         """The conversion of text to target tokens and back, by --tokenizer and --bpe."""
-        return Segmenter(self.target_dictionary, self.tokenizer, self.bpe)
+        return Segmenter(self.task.target_dictionary, self.tokenizer, self.bpe)
 
     def constraint_source(self) -> ConstraintSource:
         """Return the source of the constraints of the command's files, which are read in the first
@@ -216,7 +209,7 @@ class Sentences:
             segmenter = self.segmenter
             allowed = AllowedOutputs(settings.get(AllowedFlags), segmenter)
             self.source = ConstraintSource(
-                *files, segmenter, self.source_dictionary, matching, allowed
+                *files, segmenter, self.task.source_dictionary, matching, allowed
             )
             self.source.locates_terms = places_terms(settings) and not self.segmenter.takes_pieces
             try:
@@ -228,7 +221,7 @@ class Sentences:
     def printed_phrase(self, alternatives: tuple[Phrase, ...]) -> Phrase:
         """Return a constraint as fairseq's C- lines print it: its phrase, or a number that is
         printed as all its alternatives."""
-        dictionary = self.target_dictionary
+        dictionary = self.task.target_dictionary
         if len(alternatives) == 1 or not isinstance(dictionary, TargetDictionary):
             return alternatives[0]
         decode = self.constraint_source().segmenter.decode
@@ -270,7 +263,7 @@ class Sentences:
     def of_sentence(self, place: int, number: int, row: Tensor) -> Request:
         """Return the request of a sentence of the data set, with padded source tokens (T,); an
         error is noted by the place in its batch."""
-        words = self.source_dictionary  # speech has none
+        words = self.task.source_dictionary  # speech has none
         request = Request(number, tokens=None if words is None else row[row != words.pad()])
         try:
             return self.with_constraints(request, f"sentence {number + 1}")
@@ -278,36 +271,48 @@ class Sentences:
             self.batch_errors[place] = error
             return request
 
-    def whole_words(self) -> bool | None:
-        """Return whether required phrases count as whole words only; None if they count inside
-        words as well."""
-        boundaries = None if self.target_text is None else self.target_text.boundaries
-        return None if boundaries is None else boundaries.whole_words
+    @functools.cached_property
+    def reporter(self) -> Reporter:
+        """The reports of sentences' constraints."""
+        assert self.target_text is not None
+        ordered = is_ordered(self.task.session.settings)
+        return Reporter(self.target_text, self.constraint_source().source_text, ordered)
+
+    def report(self, request: Request, best: Outcome, text: str) -> list[ConstraintReport]:
+        """Return the reports of a request's constraints. text: of the best hypothesis."""
+        wanted = request.all_constraints
+        if not (wanted.required or wanted.prefix or wanted.unmet):
+            return []
+        source = request.source or self.source_of(request)
+        return [each for _, each in self.reporter(request, best, text, source)]
+
+    def source_of(self, request: Request) -> str:
+        """Return the text that the tokens of a request stand for; "" for speech."""
+        if request.tokens is None:
+            return ""
+        unknown = request.all_constraints.unknown
+        return self.constraint_source().source_text.text(request.tokens, unknown)
 
     def report_glossary(
-        self, sample: dict, translations: list[str], best: Sequence[Hypothesis]
+        self, requests: Sequence[Request], translations: list[str], best: Sequence[Hypothesis]
     ) -> None:
         """Write a batch's lines of --glossary-report, and have their documents keep their forms;
         best: the best hypothesis of each of its sentences, or of the first few; translations: as
         text."""
-        source, segmented = self.constraint_source(), self.segmenter.takes_pieces
         if self.glossary_report is None and self.report_path:
-            self.glossary_report = GlossaryReport(self.report_path, segmented, self.whole_words())
+            self.glossary_report = GlossaryReport(self.report_path)
             at_process_end(self.glossary_report.close)
-        given, rows = sample["requests"], sample["net_input"]["src_tokens"]
-        for number, row, each, translation, hypothesis in zip(
-            numbers_of(sample), rows, given, translations, best, strict=False
-        ):
-            constraints = each.all_constraints
-            text, terms = source.source_text.text(row, constraints.unknown), constraints.terms
+        for request, translation, hypothesis in zip(requests, translations, best, strict=False):
+            text = normal(normalize("NFKC", translation))
+            source = normalize("NFKC", self.source_of(request))
+            reports = self.reporter(request, hypothesis, text, source)
+            terms = [(term, of) for term, of in reports if isinstance(term, SourceTerm)]
             if self.glossary_report is not None:
-                self.glossary_report.add(number, text, translation, terms, hypothesis.placements)
+                self.glossary_report.add(request.number, source, text, terms)
             if self.documents is not None:
-                forms = forms_used(
-                    normal(normalize("NFKC", translation)), terms, segmented, self.whole_words()
-                )
-                for term, (form, _) in zip(terms, forms, strict=True):
-                    self.documents.record_form(number, term.source, form)
+                for term, span in ((term, span) for term, of in terms for span in of.spans):
+                    form = as_listed(text[slice(*span)], term)
+                    self.documents.record_form(request.number, term.source, form)
 
     def report_unmet(self, stats: Stats) -> None:
         """Log the results of the glossary's terms; warn of unmet constraints, and of lines of the
@@ -348,7 +353,7 @@ class Sentences:
             logger.warning("the constraints file has %s, and the input %s", lines, read)
 
 
-def segmentation(build: Callable[[object], object], args: Any) -> object:
+def segmentation(build: Callable[[object], object], args: Namespace) -> SentencepieceBPE | None:
     """Return the segmentation that `build`, the stock task's, makes of --bpe.
 
     Errors: UsageError for a file that is damaged.

@@ -6,7 +6,6 @@ The tasks add to stock's what their models need; tasks.py registers their *_ext 
 import ast
 import os
 import resource
-from argparse import Namespace
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
@@ -27,14 +26,13 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from fairseq.utils import split_paths
-from omegaconf import DictConfig
 from torch import nn
 
 from fairseq_ext.core.command_line import is_loaded
 from fairseq_ext.core.errors import UsageError, counted, cut
 from fairseq_ext.core.files import table_lines
 from fairseq_ext.core.words import LANGUAGE
-from fairseq_ext.plugin.loading.settings import of_some_tasks, setting
+from fairseq_ext.plugin.loading.settings import Given, of_some_tasks, setting
 
 LARGEST = 2**31 - 1
 PROCESSES = max(64, 4 * (os.cpu_count() or 1))
@@ -367,7 +365,7 @@ class MarianTransformer(TransformerModel):
 register_model_architecture("marian_transformer", "marian_transformer")(base_architecture)
 
 
-def check_stock_settings(settings: DictConfig | Namespace) -> None:
+def check_stock_settings(settings: Given) -> None:
     """Raise UsageError for a number outside its range, too few open files, overrides other than a
     dictionary, a damaged dictionary of alignments.
 

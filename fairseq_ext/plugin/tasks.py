@@ -60,10 +60,6 @@ from fairseq_ext.search.constraints.allowed import restricts_outputs
 from fairseq_ext.search.constraints.glossary import GlossaryFlags
 from fairseq_ext.search.registry import OUTSIDE, POINTS, STRATEGIES, declared, names_of
 
-# ---- How a stock task becomes its *_ext twin
-#
-# The twin is a subclass with our flags; its `build_generator` builds a generator of our class.
-
 
 def check_typed_values(parser: ArgumentParser) -> None:
     """Make a command that searches refuse typed values that stand for "not given", which look alike
@@ -106,53 +102,6 @@ def integer_in_range(least: int, most: int, meaning: str) -> Callable[[str], int
     return whole_number
 
 
-class GeneratorBuilderMixin:
-    """Comes before the stock task in the method resolution order: adds our flags to the command and
-    builds generators."""
-
-    # the generator class during `build_ours`, for `GeneratorClassHook`
-    generator_class: type | None = None
-    generator_arguments: dict[str, object]
-
-    @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:
-        """Add the task's flags and ours."""
-        super().add_args(parser)  # type: ignore[misc]
-        check_typed_values(parser)
-
-    def build_stock(self, models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn):
-        """Return the stock task's generator, built with the arguments that its build_generator
-        takes."""
-        build = super().build_generator  # type: ignore[misc]
-        given = dict(
-            seq_gen_cls=seq_gen_cls,
-            extra_gen_cls_kwargs=extra,
-            prefix_allowed_tokens_fn=prefix_allowed_tokens_fn,
-        )
-        taken = inspect.signature(build).parameters
-        return build(
-            models,
-            args,
-            **{name: value for name, value in given.items() if name in taken and value is not None},
-        )
-
-    def build_ours(
-        self, models, args, kind: type, extra: dict[str, object], prefix_allowed_tokens_fn
-    ):
-        """Return a generator of our class, built by the stock task's build_generator, with its
-        settings.
-
-        subtle: some stock tasks do not pass a class on (translation_multi_simple_epoch), so
-        `GeneratorClassHook` adds it where their calls of `super()` end. The arguments may hold a
-        generator and so a model: the task, which lives as long as the process, lets them go.
-        """
-        self.generator_class, self.generator_arguments = kind, extra
-        try:
-            return self.build_stock(models, args, kind, None, prefix_allowed_tokens_fn)
-        finally:
-            self.generator_class, self.generator_arguments = None, {}
-
-
 class GeneratorClassHook(FairseqTask):
     """Comes after the stock task in the method resolution order: if the task builds a generator
     without a class, ours is built, with the arguments of both."""
@@ -182,46 +131,16 @@ class LegacyGeneratorClassHook(GeneratorClassHook, LegacyFairseqTask):
     """The same for a task of fairseq's argparse kind."""
 
 
-def register_twin(stock: type[FairseqTask], name: str | None, extended: type, flags: type) -> type:
-    """Register the twin of a task: its name + `_ext`. Return it, a subclass of the task.
-
-    stock: a task class that fairseq's `register_task` knows, or a subclass of one, given with its
-    name. extended: the class before it in the method resolution order; flags: the dataclass of our
-    flags. Errors: UsageError for a class without a name.
-    """
-    name = name or next((n for n, task in TASK_REGISTRY.items() if task is stock), None)
-    if name is None:
-        raise UsageError(
-            f"{stock.__name__} is not registered as a task: register it first, or give a name, "
-            f"extend({stock.__name__}, NAME)"
-        )
-    if f"{name}_ext" in TASK_REGISTRY:
-        return TASK_REGISTRY[f"{name}_ext"]
-    dataclass = TASK_DATACLASS_REGISTRY.get(name)
-    legacy = issubclass(stock, LegacyFairseqTask)
-    bases = (extended, stock, LegacyGeneratorClassHook if legacy else GeneratorClassHook)
-    members: dict[str, object] = {"registered": f"{name}_ext"}
-    if dataclass is not None:
-        twin = type(f"{stock.__name__}Ext", bases, members)
-        return register_task(f"{name}_ext", dataclass=task_dataclass(dataclass, flags))(twin)
-
-    def add_args(parser) -> None:
-        stock.add_args(parser)  # type: ignore[attr-defined]
-        gen_parser_from_dataclass(parser, flags())
-        check_typed_values(parser)
-
-    return register_task(f"{name}_ext")(
-        type(f"{stock.__name__}Ext", bases, members | {"add_args": staticmethod(add_args)})
-    )
-
-
 Flags = flags_dataclass()
 
 
-class Extended(GeneratorBuilderMixin):
-    """The methods of an *_ext task in front of its stock task: each passes fairseq's call to
-    `session`."""
+class Extended:
+    """The methods of an *_ext task in front of its stock task in the method resolution order: each
+    passes fairseq's call to `session`."""
 
+    # the generator class during `build_ours`, for `GeneratorClassHook`, and its arguments
+    generator_class: type | None
+    generator_arguments: dict[str, object]
     cfg: DictConfig
     args: Namespace
     registered: str  # --task
@@ -237,6 +156,12 @@ class Extended(GeneratorBuilderMixin):
     def flags(self) -> DictConfig | Namespace:
         """Return the task's settings as fairseq keeps them: ours and the stock task's."""
         return self.args if isinstance(self, LegacyFairseqTask) else self.cfg
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        """Add the task's flags and ours."""
+        super().add_args(parser)  # type: ignore[misc]
+        check_typed_values(parser)
 
     @classmethod
     def setup_task(cls, cfg, **kwargs):
@@ -293,6 +218,38 @@ class Extended(GeneratorBuilderMixin):
             ),
         )
 
+    def build_stock(self, models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn):
+        """Return the stock task's generator, built with the arguments that its build_generator
+        takes."""
+        build = super().build_generator  # type: ignore[misc]
+        given = dict(
+            seq_gen_cls=seq_gen_cls,
+            extra_gen_cls_kwargs=extra,
+            prefix_allowed_tokens_fn=prefix_allowed_tokens_fn,
+        )
+        taken = inspect.signature(build).parameters
+        return build(
+            models,
+            args,
+            **{name: value for name, value in given.items() if name in taken and value is not None},
+        )
+
+    def build_ours(
+        self, models, args, kind: type, extra: dict[str, object], prefix_allowed_tokens_fn
+    ):
+        """Return a generator of our class, built by the stock task's build_generator, with its
+        settings.
+
+        subtle: some stock tasks do not pass a class on (translation_multi_simple_epoch), so
+        `GeneratorClassHook` adds it where their calls of `super()` end. The arguments may hold a
+        generator and so a model: the task, which lives as long as the process, lets them go.
+        """
+        self.generator_class, self.generator_arguments = kind, extra
+        try:
+            return self.build_stock(models, args, kind, None, prefix_allowed_tokens_fn)
+        finally:
+            self.generator_class, self.generator_arguments = None, {}
+
     def build_tokenizer(self, args):
         self.session.sentences.tokenizer = super().build_tokenizer(args)  # type: ignore[misc]
         return self.session.sentences.tokenizer
@@ -323,9 +280,8 @@ class Extended(GeneratorBuilderMixin):
 
     def get_batch_iterator(self, dataset, max_tokens=None, max_sentences=None, *args, **kwargs):
         build = super().get_batch_iterator  # type: ignore[misc]
-        sizes = (max_tokens, max_sentences)
-        batches = self.session.batches.make(build, dataset, *sizes, *args, **kwargs)
-        return self.session.lines.numbered(dataset, batches)
+        sizes = (max_tokens, max_sentences, *args)
+        return self.session.lines.batches(build, dataset, *sizes, **kwargs)
 
     def get_interactive_tokens_and_lengths(self, lines, encode_fn):
         read = super().get_interactive_tokens_and_lengths  # type: ignore[misc]
@@ -348,9 +304,37 @@ class Extended(GeneratorBuilderMixin):
 
 
 def extend(stock: type[FairseqTask], name: str | None = None) -> type:
-    """Register the twin of a task, its name + `_ext`, with our flags; return it (arguments and
-    errors: `register_twin`)."""
-    return register_twin(stock, name, Extended, Flags)
+    """Register the twin of a task, its name + `_ext`, with our flags. Return it, a subclass of the
+    task.
+
+    stock: a task class that fairseq's `register_task` knows, or a subclass of one, given with its
+    name. Errors: UsageError for a class without a name.
+    """
+    name = name or next((n for n, task in TASK_REGISTRY.items() if task is stock), None)
+    if name is None:
+        raise UsageError(
+            f"{stock.__name__} is not registered as a task: register it first, or give a name, "
+            f"extend({stock.__name__}, NAME)"
+        )
+    own = f"{name}_ext"
+    if own in TASK_REGISTRY:
+        return TASK_REGISTRY[own]
+    legacy = issubclass(stock, LegacyFairseqTask)
+    bases = (Extended, stock, LegacyGeneratorClassHook if legacy else GeneratorClassHook)
+    members: dict[str, object] = {"registered": own}
+    dataclass = TASK_DATACLASS_REGISTRY.get(name)
+    if dataclass is None:
+
+        def add_args(parser) -> None:
+            stock.add_args(parser)  # type: ignore[attr-defined]
+            gen_parser_from_dataclass(parser, Flags())
+            check_typed_values(parser)
+
+        members["add_args"] = staticmethod(add_args)
+    else:
+        dataclass = task_dataclass(dataclass, Flags)
+    twin = type(f"{stock.__name__}Ext", bases, members)
+    return register_task(own, dataclass=dataclass)(twin)
 
 
 def extend_examples() -> None:

@@ -31,6 +31,7 @@ from fairseq_ext.core.errors import SentenceError, UsageError
 from fairseq_ext.core.process_pool import Process, fork
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.core.worker_pool import ProcessWorkers
+from fairseq_ext.plugin.generator import BeamSearchGenerator
 from fairseq_ext.plugin.pools import source_of
 
 SILENCE = 60.0  # seconds without CPU time, after which a process that has work is replaced
@@ -85,7 +86,7 @@ class Forked(ProcessWorkers):
         self.stopped: Exception | None = None  # why the last process has ended
         self.answers: dict[int, object] = {}  # results of the shares of a batch, by number
 
-    def decoded(self, shares: list[object]) -> list[Any]:
+    def decoded(self, shares: list[object]) -> list:
         """Return the result of each share of a batch, or its error. Sentences of a share that a
         process died over are decoded again once."""
         self.answers.clear()
@@ -159,7 +160,9 @@ class CpuWorkers:
     statistics.
     """
 
-    def __init__(self, count: int, models: list, generator: Any, decode: Callable[..., list]):
+    def __init__(
+        self, count: int, models: list, generator: BeamSearchGenerator, decode: Callable[..., list]
+    ):
         self.count, self.models, self.generator, self.decode = count, models, generator, decode
         self.stats: Stats = generator.stats
         if any(p.device.type != "cpu" for model in models for p in model.parameters()):

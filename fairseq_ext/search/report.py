@@ -1,8 +1,8 @@
 """The report of a sentence: its hypotheses, how they meet its constraints, and its certificate.
 
-`Outcome` (of a hypothesis) and `Placed` (of a term, in phrases/sentence.py) are the same for
-`--results-file`, `--glossary-report`, the Python API, engine, server and corpus, which show each
-field that is declared there. `Report` is what an engine answers.
+`Report` is the same for all who show one: a line of `--results-file` and of `--glossary-report`, a
+Python call, an engine's answer, the server's fields, a corpus' line. A field that is declared here
+(or, of a term's place, in `Placed` of phrases/sentence.py) is shown by each of them that has it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import functools
 import types
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from fairseq_ext.search.phrases.sentence import Placed, Placement
 
@@ -88,26 +89,30 @@ class ConstraintReport(Placed):
     place: str = ""
 
 
-@dataclass(frozen=True)
-class Report:
-    """The answer of a sentence, or of a text, which has untranslated segments and warnings."""
+# a search's hypotheses have numbers of tokens, and those of an answer texts
+H = TypeVar("H", bound=Outcome, default=Translation)
 
-    hypotheses: list[Translation]  # best first
-    constraints: list[ConstraintReport] = field(default_factory=list)
+
+@dataclass(frozen=True)
+class Report(Generic[H]):
+    """The result of a sentence, or of a text, which has untranslated segments and warnings."""
+
+    hypotheses: Sequence[H]  # best first
+    constraints: Sequence[ConstraintReport] = ()
     queued: float = 0.0  # seconds from submission to the decoder
     decoded: float = 0.0  # seconds in the decoder
     # segments of a text that stay as they are, each with the reason
-    untranslated: list[tuple[str, str]] = field(default_factory=list)
+    untranslated: Sequence[tuple[str, str]] = ()
     # of segments of a text that are translated in parts, since they are too long
-    warnings: list[str] = field(default_factory=list)
+    warnings: Sequence[str] = ()
 
     @property
-    def text(self) -> str:
+    def text(self: Report) -> str:
         """The text of the best hypothesis."""
         return self.hypotheses[0].text
 
     @property
-    def score(self) -> float:
+    def score(self: Report) -> float:
         """The score of the best hypothesis."""
         return self.hypotheses[0].score
 
@@ -127,6 +132,11 @@ def shown(value: DataclassInstance) -> dict[str, object]:
     """Return the fields that JSON answers have under the same name, where they are known."""
     given = ((each.name, getattr(value, each.name)) for each in fields(value) if each.metadata)
     return {name: of for name, of in given if of is not None}
+
+
+def constraint_json(of: ConstraintReport) -> dict[str, object]:
+    """Return the report of a constraint as answers have it."""
+    return {"phrase": of.phrase, "met": of.met, "spans": of.spans} | as_json(of)
 
 
 # ---- A report as JSON
@@ -149,7 +159,7 @@ def as_json(value: object) -> Any:
 
 
 @functools.cache
-def types_of(kind: type) -> tuple[dict[str, object], set[str]]:
+def types_of(kind: type) -> tuple[dict[str, Any], set[str]]:
     """Return the types of the fields of a dataclass, and which of them have no default."""
     hints = get_type_hints(kind)
     own = {each.name: each.default is MISSING for each in fields(kind)}  # type: ignore[arg-type]
@@ -164,11 +174,13 @@ def from_json(kind: object, value: object, name: str = "line") -> Any:
     inner, origin = get_args(kind), get_origin(kind)
     if origin is types.UnionType:  # X | None
         return None if value is None else from_json(inner[0], value, name)
-    if isinstance(value, dict) and is_dataclass(kind):
-        of, needed = types_of(kind)  # type: ignore[arg-type]
+    if isinstance(value, dict) and is_dataclass(made := origin or kind):
+        of, needed = types_of(made)  # type: ignore[arg-type]
         if needed <= value.keys() <= of.keys():
+            if inner:  # Report[Hypothesis]
+                of = {n: t[inner] if getattr(t, "__parameters__", ()) else t for n, t in of.items()}
             given = {each: from_json(of[each], part, each) for each, part in value.items()}
-            return kind(**given)  # type: ignore[operator]
+            return made(**given)  # type: ignore[operator]
     elif kind is Tensor and isinstance(value, list):
         with contextlib.suppress(RuntimeError, TypeError, ValueError):  # no numbers
             found = torch.tensor(value)

@@ -25,7 +25,7 @@ from pydantic import (
 
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.search.constraints.lines import text_constraints
-from fairseq_ext.search.report import Report, as_json, shown
+from fairseq_ext.search.report import Report, constraint_json, shown
 from fairseq_ext.search.request import GlossaryFile, Request
 from fairseq_ext.serve.bodies import checked, read_json
 from fairseq_ext.text.formats import FORMATS, passes
@@ -218,10 +218,6 @@ def answer_json(record: Record, answer: Report) -> dict[str, object]:
         if record.detail:
             each |= {"tokens": h.tokens, "token_scores": h.positional_scores}
         hypotheses.append(each)
-    constraints = [
-        {"phrase": c.phrase, "met": c.met, "spans": c.spans} | as_json(c)
-        for c in answer.constraints
-    ]
     gap = answer.gap
     proof = None if gap is None else {"proved": gap == 0, "gap": gap if gap < math.inf else None}
     warnings = list(answer.warnings)
@@ -232,7 +228,7 @@ def answer_json(record: Record, answer: Report) -> dict[str, object]:
         "text": answer.text,
         "score": answer.score,
         "nbest": hypotheses,
-        "constraints": constraints,
+        "constraints": list(map(constraint_json, answer.constraints)),
         "certificate": proof,
     } | shown(answer)
     if warnings:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.core.words import is_word
-from fairseq_ext.plugin.calls import pool_without_constraints
+from fairseq_ext.plugin.calls import SearchingModel, pool_without_constraints
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
 from fairseq_ext.search.phrases.pieces import normal
 from fairseq_ext.search.phrases.places import Span, Text, overlapping, token_spans
@@ -31,9 +31,9 @@ LEAST, YIELDS = 0.1, 0.5  # attention to a word, of 1; and to a free one, of tha
 class Aligner:
     """The words of translations and their sources. translator: a LoadedModel with a generator."""
 
-    def __init__(self, translator: object):
+    def __init__(self, translator: SearchingModel):
         self.translator = translator
-        generator = translator.generator  # type: ignore[attr-defined]
+        generator = translator.generator
         decoder = generator.made_decoder.attending_copy()
         left_pad = generator.settings.command.left_pad_source
         dictionary = generator.target_text.segmenter().dictionary
@@ -50,16 +50,16 @@ class Aligner:
         if self.attention is None:
             return [None] * len(sources)
         translator, reading = self.translator, self.attention
-        device = torch.device("cuda" if translator.cuda else "cpu")  # type: ignore[attr-defined]
+        device = torch.device("cuda" if translator.cuda else "cpu")
         out: list[Pairs | None] = [[] for _ in sources]
         full = [i for i, each in enumerate(hypotheses) if each.tokens]
         if not full:
             return out
         dictionary, eos = (
-            translator.generator.target_text.segmenter().dictionary,  # type: ignore[attr-defined]
-            translator.generator.setup.eos,  # type: ignore[attr-defined]
+            translator.generator.target_text.segmenter().dictionary,
+            translator.generator.setup.eos,
         )
-        encoded = [translator.encode(sources[i]) for i in full]  # type: ignore[attr-defined]
+        encoded = [translator.encode(sources[i]) for i in full]
         requests = [Request(tokens=each) for each in encoded]
         # its sentences have the tokens of languages
         pool, order = pool_without_constraints(translator, requests)
@@ -88,7 +88,7 @@ class Aligner:
     ) -> Pairs:
         """Return the pairs of one translation, from the attention (L, T) of its tokens, ends
         included. first: the number of tokens that stand before the source's own."""
-        pieces = self.translator.pieces(source, self.translator.bpe)  # type: ignore[attr-defined]
+        pieces = self.translator.pieces(source, self.translator.bpe)
         sources = words_in(source, pieces, self.text_of)
         targets = words_in(hypothesis.text, hypothesis.tokens, self.text_of)
         columns = [
@@ -127,7 +127,7 @@ class Aligner:
 
     def text_of(self, pieces: Sequence[str]) -> str:
         """Pieces as text."""
-        return self.translator.decode(" ".join(pieces))  # type: ignore[attr-defined]
+        return self.translator.decode(" ".join(pieces))
 
 
 def placed_terms(

@@ -1,15 +1,12 @@
 """Converted models through fairseq's commands (a data set made with the converted dictionaries,
-required words in each script), through `fairseq_ext.corpus` (languages as users name them, a killed
-run that goes on), and behind the server: each request names its pair, or its text does."""
+required words in each script), and behind the server: each request names its pair, or its text
+does."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import re
-import subprocess
-import sys
-import time
 import unicodedata
 from pathlib import Path
 
@@ -17,16 +14,14 @@ import httpx
 import pytest
 import torch
 from conftest import command
-from corpus_jobs import one_process, parts, records, write_text
 from serving import started  # noqa: F401  (a fixture)
-from sizes import ALL, drawn
+from sizes import ALL
 
 pytest.importorskip("transformers", reason="the oracle is not installed")
 
 from hf_models import KINDS, Made, lines  # noqa: E402
 
 from fairseq_ext import Translator  # noqa: E402
-from fairseq_ext.corpus.__main__ import main  # noqa: E402
 
 TEXT = [
     "der Verband wird morgen geprüft",
@@ -206,56 +201,6 @@ def is_letter(character: str) -> bool:
         and unicodedata.category(character)[0] in "LMN"
         and unicodedata.name(character, "").startswith(scripts)
     )
-
-
-# ---- the corpus command
-
-CORPORA = {
-    "OPUS-MT": ["-t", "fra"],
-    "OPUS-MT, two vocabularies": [],
-    "M2M-100": ["-s", "ru", "-t", "zh"],
-    "WMT19": [],
-    "NLLB-200": ["--source-lang", "rus_Cyrl", "--target-lang", "zho_Hans"],
-    "mBART-50": ["-s", "ru_RU", "-t", "zh_CN"],
-}
-
-
-@drawn(0)  # long
-@pytest.mark.parametrize("kind", CORPORA if os.environ.get(ALL) else ["OPUS-MT"])
-def test_a_corpus_is_translated_as_python_does(made, kind, tmp_path, monkeypatch):
-    """With --all by two workers, and the first run is killed."""
-    of, pair, text = made(kind, 2), CORPORA[kind], lines(400, 3)
-    text = [
-        f">>deu<< {line}" if i % 3 == 0 and of.is_marian else line for i, line in enumerate(text)
-    ]
-    terms = write_text(tmp_path / "terms.tsv", ["мост"] * len(text))
-    source, out = write_text(tmp_path / "in.txt", text), tmp_path / "lines"
-    typed = ["translate", "--data", str(of.out), *pair, "--input", str(source)]
-    typed += ["--output", str(out), "--constraints-file", str(terms)]
-    typed += ["--cpu", "--beam", "2", "--max-len-b", "12"]
-    if os.environ.get(ALL):
-        words = [sys.executable, "-m", "fairseq_ext.corpus", *typed]
-        words += ["--workers", "2", "--unit", "10", "--object-store", "100"]
-        run = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        until = time.monotonic() + 120
-        while run.poll() is None and len(parts(out)) < 2 and time.monotonic() < until:
-            time.sleep(0.01)
-        run.kill()
-        run.wait()
-        assert parts(out) and not (out / "in.jsonl").exists()
-        done = subprocess.run(words, capture_output=True, text=True)
-        assert done.returncode == 0 and " of them before this run" in done.stdout, done.stderr
-    else:
-        with one_process(monkeypatch, None):
-            assert main(typed) == 0
-    side = {"s": "source_lang", "t": "target_lang"}
-    languages = {
-        side[flag.strip("-")[0]]: value for flag, value in zip(pair[::2], pair[1::2], strict=True)
-    }
-    ours = Translator.from_folder(of.out, **languages, cpu=True, beam=2, max_len_b=12)
-    expected = [nbest[0].text for nbest in ours.translate(text, constraints=[["мост"]] * len(text))]
-    assert [each["hypotheses"][0] for each in records(out / "in.jsonl")] == expected
-    assert all("мост" in each for each in expected)
 
 
 # ---- the server

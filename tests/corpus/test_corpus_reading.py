@@ -248,14 +248,21 @@ def test_a_unit_is_translated_as_the_translator_does_and_refuses_sentence_by_sen
     assert [r["scores"][0] for r in found[:2]] == pytest.approx(
         [nbest[0].score for nbest in expected], abs=1e-4
     )
-    met, unmet = ({"phrase": "hospital", "met": value} for value in (True, False))
-    assert [r.get("constraints") for r in found] == [
+    # the report of each, as an engine answers it
+    assert [
+        r.get("constraints") and [(c["phrase"], c.get("reason")) for c in r["constraints"]]
+        for r in found
+    ] == [
         [],
-        [met],
+        [("hospital", None)],
         None,
         None,
-        [{"phrase": "Today", "met": True}, unmet],
+        [("Today", None), ("hospital", "conflicts with the banned phrase 'hospital'")],
     ]
+    for record in found:
+        for each in record.get("constraints", ()):
+            where = [record["hypotheses"][0][slice(*span)] for span in each["spans"]]
+            assert where == [each["phrase"]] * each["met"]
     assert found[4]["hypotheses"][0].startswith("Today")
     assert [bool(r["hypotheses"]) for r in found] == [True, True, False, False, True]
     assert [(e["line"], e["kind"]) for e in result.errors] == [

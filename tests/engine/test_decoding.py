@@ -406,7 +406,8 @@ def test_a_place_serves_one_of_equal_terms(decoding, terms, held):
     requirements = decoding.requirements
     tokens = decoding.translator.encode(requested.source)
     requested = requirements.with_constraints(replace(requested, tokens=tokens))
-    reported = requirements.report(requested, Translation(text, [], 0.0, []))
+    best = Translation(text, [], 0.0, [])
+    reported = decoding.translator.sentences.report(requested, best, text)
     assert [c.term for c in reported] == list(terms)
     assert [text[slice(*c.spans[0])] if c.spans else None for c in reported] == held
 

@@ -17,7 +17,6 @@ from fairseq.dataclass.configs import GenerationConfig
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from models import batch, build, generators, run, task
-from omegaconf import OmegaConf
 
 from fairseq_ext import UsageError
 from fairseq_ext.plugin import options
@@ -376,29 +375,6 @@ def test_plain_flags_are_read_as_fairseqs_own_are():
     assert [each.metadata for each in fields(ours)[1:]] == [
         each.metadata for each in fields(Special)
     ]
-
-
-def test_plain_flags_are_configured_as_fairseqs_own_are():
-    kinds = fairseq_dataclass(Special), fairseq_dataclass(SpecialOfFairseq)
-    ours, own = map(OmegaConf.structured, kinds)
-    assert OmegaConf.to_yaml(ours) == OmegaConf.to_yaml(own)
-    for each in (ours, own):
-        each.shape, each.limit, each.sizes = "deep", 1, [3]
-        with pytest.raises(Exception, match="Invalid value 'round'"):
-            each.shape = "round"
-    assert str(ours.shape) == str(own.shape) == "deep" and ours.limit == own.limit == 1.0
-
-
-@dataclass
-class Both(Common, FairseqDataclass):
-    """Plain flags below fairseq's kind."""
-
-    more: int = 1
-
-
-def test_plain_flags_below_fairseqs_kind_are_read_too():
-    given = parser_of(fairseq_dataclass(Both)).parse_args("--shape deep --more 3".split())
-    assert vars(given) == {"shape": "deep", "loud": False, "more": 3}
 
 
 @dataclass

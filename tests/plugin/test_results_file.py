@@ -23,9 +23,10 @@ from test_cli import sentence
 from fairseq_ext import UsageError
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.plugin import results as of_results
-from fairseq_ext.plugin.results import Result, ResultsFile, StatsFile, checksum
+from fairseq_ext.plugin.results import ResultsFile, StatsFile, checksum
 from fairseq_ext.plugin.run import run_key
 from fairseq_ext.search.finished import Hypothesis
+from fairseq_ext.search.report import Report
 
 EXT = "--user-dir fairseq_ext --task translation_ext --cpu --no-progress-bar".split()
 FLAGS = [*EXT, "--beam", 3, "--nbest", 2]
@@ -161,7 +162,7 @@ def test_files_that_cannot_be_continued_are_refused(tmp_path):
     path, tokens, device = tmp_path / "results.jsonl", torch.tensor([5, 6, 2]), torch.device("cpu")
     source = checksum(tokens, None)
     found = [Hypothesis(tokens, -1.5, torch.tensor([-0.5, -0.5, -0.5]))]
-    opened(path).add(Result(3, source, "text", found))
+    opened(path).add(3, source, "text", Report(found))
     again = opened(path, True)
     [h] = again.hypotheses(3, source, device)
     assert (
@@ -191,11 +192,11 @@ def test_a_disk_that_is_full_is_reported_in_a_sentence(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, limits[1]))
         with pytest.raises(UsageError, match="cannot be written .*: make room and add --resume"):
             for number in range(100):
-                results.add(Result(number, "source", "text", found))
+                results.add(number, "source", "text", Report(found))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     # a program that goes on: no half line is before it
-    results.add(Result(500, "source", "text", found))
+    results.add(500, "source", "text", Report(found))
     results.close()
     again = opened(path, True)
     assert 1 < number == len(again.done) - 1 and again.done[500]
@@ -277,6 +278,13 @@ def test_a_resumed_run_reports_the_same_as_the_first(tmp_path):
     best = [each["hypotheses"][0] for each in kept[1:]]
     assert kept[0]["version"] == 3 and best[3]["ending"]["gap"] == 0.0
     assert any("漢" in phrase for phrase, _ in best[2]["unmet"])
+    # the line has what the report of terms has
+    given = {(each["id"], c["term"]): c for each in kept[1:] for c in each.get("constraints", ())}
+    for line in map(json.loads, written.splitlines()):
+        for term in line["terms"]:
+            of = given[line["id"], term["term"]]
+            assert of.get("spans", [None]) == [term["at"]], of
+            assert of["source_spans"] == term["source_at"] and of["placed_by"] == term["placed_by"]
     again = interactive_forked("\n".join(lines) + "\n", MODEL, *OURS, *flags, "--resume")
     found = json.loads((tmp_path / "stats").read_text())
     assert found["sentences"] == 0 and counts["sentences"] == 4  # none is searched again

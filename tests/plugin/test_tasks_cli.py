@@ -226,33 +226,3 @@ def refused(done: Done) -> str:
     (said,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert done.status == 1 and "Traceback" not in done.stderr
     return said
-
-
-# ---- M2M-100's vocabulary: 128,000 words
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory) -> Made:
-    return task_models.make(
-        "translation_multi_simple_epoch", tmp_path_factory.mktemp("large"), words=128_000
-    )
-
-
-@drawn(0)  # long
-@pytest.mark.parametrize("beam", [1, 5])
-def test_generate_with_128000_words_equals_stock(large, beam):
-    stock = generated(large.stock, "--beam", beam)
-    for more in ([], ["--softmax", "screened"]):
-        same_rows(stock, generated(large.ours, "--beam", beam, *more))
-
-
-@drawn(0)  # long
-def test_constraints_are_met_among_128000_words(large):
-    typed = "".join(f"w{i} w77777\tw{127_999 - i}\tw{64_000 + i} w5\n" for i in range(4))
-    out = interactive_forked(
-        typed, *large.ours, *"--beam 5 --buffer-size 4 --constraints unordered".split()
-    ).stdout
-    found = rows(out, "H")
-    assert len(found) == 4
-    for number, (_, _, words) in enumerate(found):
-        assert f"w{127_999 - number}" in words.split() and f"w{64_000 + number} w5" in words

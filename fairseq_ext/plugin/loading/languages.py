@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-from argparse import Namespace
 
 from fairseq.data.data_utils import infer_language_pair
 from fairseq.tasks import FairseqTask
@@ -15,10 +14,9 @@ from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from fairseq.utils import split_paths
-from omegaconf import DictConfig
 
 from fairseq_ext.core.errors import UsageError, cut
-from fairseq_ext.plugin.loading.settings import of_some_tasks, saved_settings, setting
+from fairseq_ext.plugin.loading.settings import Given, of_some_tasks, saved_settings, setting
 
 DICTIONARY = re.compile(r"dict\.(.+)\.txt")
 
@@ -144,7 +142,7 @@ def languages_missing_message(
     )
 
 
-def name_languages_(settings: DictConfig | Namespace, checkpoint: str | None) -> None:
+def name_languages_(settings: Given, checkpoint: str | None) -> None:
     """Write the languages into a task's settings if its command names none (raises UsageError)."""
     if settings.data and (settings.source_lang is None or settings.target_lang is None):
         pair = language_pair(settings.data, checkpoint, settings.source_lang, settings.target_lang)
@@ -160,7 +158,7 @@ def name_languages_(settings: DictConfig | Namespace, checkpoint: str | None) ->
 PAIRED = (TranslationMultiSimpleEpochTask, MultilingualTranslationTask)
 
 
-def check_languages(task: type[FairseqTask], name: str, settings: DictConfig | Namespace) -> None:
+def check_languages(task: type[FairseqTask], name: str, settings: Given) -> None:
     """Raise UsageError if a command that translates names no languages, or ones that its task
     cannot have. task: the class; name: its --task; settings: its own."""
     if not setting(settings, "common_eval", "path") or not issubclass(
@@ -188,9 +186,7 @@ def check_languages(task: type[FairseqTask], name: str, settings: DictConfig | N
         )
 
 
-def known_languages(
-    task: type[FairseqTask], name: str, settings: DictConfig | Namespace
-) -> list[str]:
+def known_languages(task: type[FairseqTask], name: str, settings: Given) -> list[str]:
     """Return the languages of a task, in the order of its flags (raises UsageError if they do not
     name them)."""
     langs = of_some_tasks(settings, "langs")
@@ -219,7 +215,7 @@ def known_languages(
     )
 
 
-def pairs_of(settings: DictConfig | Namespace) -> list[str]:
+def pairs_of(settings: Given) -> list[str]:
     """Return the pairs of --lang-pairs."""
     pairs = settings.lang_pairs
     return [pair.strip() for pair in (pairs.split(",") if isinstance(pairs, str) else pairs)]

@@ -7,12 +7,13 @@ import io
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sized
 from numbers import Number
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from fairseq import checkpoint_utils, options
+from fairseq.data import Dictionary
 from fairseq.tasks import FairseqTask
 from fairseq.utils import resolve_max_positions, split_paths
 from omegaconf import DictConfig, OmegaConf
@@ -23,14 +24,39 @@ from fairseq_ext.plugin.compat import checkpoints
 from fairseq_ext.plugin.loading.checkpoint import plain
 
 Keywords = Mapping[str, Any]  # flags by name, without dashes
+Given = DictConfig | Namespace  # settings as fairseq keeps them
+Sample = dict[str, Any]  # a batch of fairseq's
+Found = dict[str, Any]  # a hypothesis as fairseq's commands read it
+Limit = int | float | None
 
 
-def of_some_tasks(settings: DictConfig | Namespace, name: str, default: object = None) -> Any:
+class Task(Protocol):
+    """A task of ours (plugin/tasks.py), as its parts see it."""
+
+    registered: str  # --task
+    lacks: frozenset[str]
+    datasets: dict[str, Sized]
+    dataset_to_epoch_iter: dict
+    source_dictionary: Dictionary  # None for speech, which has no source words
+    target_dictionary: Dictionary
+    trained_on: str | None
+    task_state: dict | None
+    session: Any  # plugin/run.py
+    build_generator: Callable[..., Any]
+    inference_step: Callable[..., list]
+    build_dataset_for_inference: Callable[..., Any]
+    get_batch_iterator: Callable[..., Any]
+
+    def flags(self) -> Given:
+        """Return its settings."""
+
+
+def of_some_tasks(settings: Given, name: str, default: object = None) -> Any:
     """Return a setting that only some of fairseq's tasks and commands have."""
     return getattr(settings, name, default)
 
 
-def setting(settings: DictConfig | Namespace, group: str, name: str) -> Any:
+def setting(settings: Given, group: str, name: str) -> Any:
     """Return a flag of the command, which fairseq keeps in a group of its configuration; None if
     the settings do not have it.
 
@@ -43,21 +69,21 @@ def setting(settings: DictConfig | Namespace, group: str, name: str) -> Any:
     return of_some_tasks(settings, name)
 
 
-def segments_text(settings: DictConfig | Namespace) -> bool:
+def segments_text(settings: Given) -> bool:
     """Return whether the command names a --bpe or a --tokenizer, which it builds later."""
     if isinstance(settings, DictConfig):
         return any(setting(settings, group, "_name") for group in ("bpe", "tokenizer"))
     return any(of_some_tasks(settings, group) for group in ("bpe", "tokenizer"))
 
 
-def checkpoint_of(settings: DictConfig | Namespace) -> str | None:
+def checkpoint_of(settings: Given) -> str | None:
     """Return the first file of --path; None if a task's settings name no existing one."""
     path = setting(settings, "common_eval", "path")
     first = split_paths(path)[0] if path else ""
     return first if os.path.isfile(first) else None
 
 
-def shows_bar(settings: DictConfig | Namespace) -> bool:
+def shows_bar(settings: Given) -> bool:
     """Return whether the command shows progress bars: on a terminal, unless --no-progress-bar is
     given."""
     return (
@@ -227,7 +253,7 @@ def too_long(
     return None
 
 
-def languages_of(settings: DictConfig | Namespace) -> Languages:
+def languages_of(settings: Given) -> Languages:
     """Return the languages of a task's settings, which an engine changes from request to request;
     None for a task without them."""
     return Languages(*(of_some_tasks(settings, f"{side}_lang") for side in ("source", "target")))

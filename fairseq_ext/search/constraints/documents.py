@@ -100,10 +100,10 @@ class Documents:
         """Return the lemmas of a target form, in lower case."""
         return [self.lemma(word).lower() for word in words_of(form)]
 
-    def record_form(self, line: int, term: str, form: str | None) -> None:
-        """Note the form of a term in a line's translation, or that it has none."""
+    def record_form(self, line: int, term: str, form: str) -> None:
+        """Note the form of a term in a line's translation."""
         key = self.document_of_line.get(line, ""), term
-        if form is not None and self.deciding.get(key) == line:
+        if self.deciding.get(key) == line:
             self.kept_form.setdefault(key, form)
 
 

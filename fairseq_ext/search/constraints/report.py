@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import itertools
 import json
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import IO
 from unicodedata import normalize
@@ -21,19 +20,28 @@ from fairseq_ext.core.files import is_stream
 from fairseq_ext.core.stats import Items, Section, Stats
 from fairseq_ext.core.words import starts_of, words_of
 from fairseq_ext.search.constraints.drafts import FORM_REASON
+from fairseq_ext.search.constraints.source_text import SourceText
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.phrases.pieces import folded, normal
-from fairseq_ext.search.phrases.places import PhraseToFind, Span, Text, match_phrases
+from fairseq_ext.search.phrases.places import (
+    PhraseToFind,
+    Text,
+    match_phrases,
+    match_phrases_in_order,
+)
+from fairseq_ext.search.phrases.segmenter import TargetText
 from fairseq_ext.search.phrases.sentence import (
+    Constraint,
     Meets,
+    Phrase,
     Placed,
-    Placement,
     SentenceConstraints,
     SourceTerm,
     met,
     met_with_prefix,
 )
-from fairseq_ext.search.report import ConstraintReport, Outcome, named
+from fairseq_ext.search.report import ConstraintReport, Outcome, Span, named
+from fairseq_ext.search.request import Request
 
 LEFT_OUT = "left out, as it costs more than --constraint-bonus gives"
 
@@ -146,23 +154,120 @@ def count_constraints(
     stats.section(GlossaryCounts).add(found)
 
 
-def constraint_reports(
-    constraints: SentenceConstraints, best: Outcome, has_place: Sequence[bool] = ()
-) -> list[ConstraintReport]:
-    """Return the constraints of a sentence, its prefix first and those last that were dropped.
+@dataclass(frozen=True)
+class Reporter:
+    """Reports the constraints of each sentence of a run.
 
-    has_place: of the prefix and each phrase. Of equal phrases those without a place are unmet
-    first, then the last ones.
+    target, source: how tokens of both sides become text; ordered: phrases must appear in the order
+    in which they were given.
     """
-    texts = [each.text for each in (*constraints.prefix, *constraints.required)]
-    left = Counter(map(tuple, best.unmet)) - Counter(constraints.unmet)
-    reasons: dict[int, str] = {}
-    for i in sorted(range(len(texts)), key=lambda i: (*has_place[i : i + 1], -i)):
-        if (unmet := next((each for each in +left if each[0] == texts[i]), None)) is not None:
-            left[unmet] -= 1
-            reasons[i] = unmet[1]
-    pairs = [*((text, reasons.get(i, "")) for i, text in enumerate(texts)), *constraints.unmet]
-    return [ConstraintReport(phrase=text, met=not why, reason=why) for text, why in pairs]
+
+    target: TargetText
+    source: SourceText
+    ordered: bool
+
+    def __call__(
+        self, request: Request, best: Outcome, text: str, source: str
+    ) -> list[tuple[Constraint, ConstraintReport]]:
+        """Return the constraints of a request, in the order in which they were given, and those
+        last that were dropped, each with its report. A place serves one phrase. text: of the best
+        hypothesis; source: the request's."""
+        wanted, tokens = request.all_constraints, request.tokens
+        boundaries, segmented = self.target.boundaries, self.target.segmenter().takes_pieces
+        whole = None if boundaries is None else boundaries.whole_words
+        places = places_of(
+            Text(text, segmented, whole), wanted.required, best, self.target.text, self.ordered
+        )
+        if wanted.prefix:
+            beginning = self.target.text(wanted.beginning).strip()
+            places.insert(0, (0, len(beginning)) if text.startswith(beginning) else None)
+        requested: list[Constraint] = [*wanted.prefix, *wanted.required]
+        left = Counter(map(tuple, best.unmet)) - Counter(wanted.unmet)
+        reasons = dict.fromkeys(range(len(requested)), "")
+        # of equal phrases those without a place are unmet first, then the last ones
+        for i in sorted(reasons, key=lambda i: (places[i] is not None, -i)):
+            if (
+                unmet := next((each for each in +left if each[0] == requested[i].text), None)
+            ) is not None:
+                left[unmet] -= 1
+                reasons[i] = unmet[1]
+        dropped = list(wanted.dropped)
+        for phrase, reason in wanted.unmet:
+            term = next((each for each in dropped if each.text == phrase), None)
+            if term is not None:
+                dropped.remove(term)
+            reasons[len(requested)] = reason
+            requested.append(term or Constraint(phrase))
+            places.append(None)
+        words = []
+        if wanted.terms and tokens is not None:
+            words = self.source.words(tokens, wanted.unknown)
+        out, how_of = [], {each.term: each for each in best.placements}
+        for i, (each, place) in enumerate(zip(requested, places, strict=True)):
+            spans = () if place is None or reasons[i] else (place,)
+            made = ConstraintReport(
+                phrase=each.text, met=not reasons[i], spans=spans, reason=reasons[i]
+            )
+            if isinstance(each, SourceTerm):
+                how = how_of.get(each)
+                made = replace(
+                    made,
+                    term=each.source,
+                    source_spans=spans_of(source, words, each.words, segmented),
+                    place="" if how is None or reasons[i] else how.place,
+                    **named(how or Placed(), Placed),
+                )
+            out.append((each, made))
+        return out
+
+
+def places_of(
+    text: Text,
+    wanted: Sequence[Constraint],
+    best: Outcome,
+    text_of: Callable[[Phrase], str],
+    ordered: bool = False,
+) -> list[Span | None]:
+    """Return the place of each constraint in a translation; None where it has none, or only one
+    that serves another.
+
+    Where terms are placed, their mentions share no words, and a term may be there in another form,
+    or as a part of a longer word. text_of: returns the text of a phrase.
+    """
+    how_of = {each.term: each for each in best.placements}
+    phrases: dict[int, PhraseToFind] = {}
+    for i, each in enumerate(wanted):
+        forms: Sequence[str] = [text_of(phrase) for phrase in each.phrases]
+        words: frozenset[int] = frozenset()
+        how = None
+        if isinstance(each, SourceTerm):
+            how = how_of.get(each)
+            forms = each.targets if each.required else each.forms
+            if how is not None:
+                forms = (*forms, *filter(None, [how.other_form]))
+                words = frozenset(word for span in each.words for word in range(*span))
+        if how is None or how.placed_by != "left":
+            plain = (normal(of) for form in forms for of in (form, normalize("NFKC", form)))
+            in_compounds = how is not None and each.cased.in_compounds
+            phrases[i] = PhraseToFind(
+                list(dict.fromkeys(plain)), each.cased.mode, words, in_compounds
+            )
+    match = match_phrases_in_order if ordered else match_phrases
+    places = dict(zip(phrases, match(text, list(phrases.values())), strict=True))
+    return [None if (place := places.get(i)) is None else place[1] for i in range(len(wanted))]
+
+
+def spans_of(
+    source: str, words: list[str], mentions: Sequence[Span], segmented: bool
+) -> tuple[Span, ...]:
+    """Return the places of a term's mentions in a source as it was given; none if its words were
+    rewritten on their way to tokens."""
+    given = words_of(source, segmented)
+    more = len(given) - len(words)  # of the language that it begins with
+    if normalize("NFKC", source) != source or more < 0 or given[more:] != words:
+        return ()
+    starts = starts_of(source, given)[more:]
+    return tuple((starts[start], starts[end - 1] + len(words[end - 1])) for start, end in mentions)
 
 
 def report_skipped_sentence(
@@ -205,10 +310,7 @@ def unmet_reason(constraints: SentenceConstraints, limit: int) -> str:
 # inflected ones), which of them was used and where it stands in
 # the translation; `form` and `at` are null where the translation has none of them, or only such as
 # serve another term, by the definition that the search keeps to (--constraint-boundary,
-# --constraint-case). Where terms are placed, `placed_by` says how a term got its place (draft;
-# compound: a part of a longer word of the draft, which `form` is; aligned, inserted, searched,
-# left), `displaced` the words of the draft that it replaces, `weight`
-# the score of their alignment, and `doubtful` that a person should look at it. Places are
+# --constraint-case). Where terms are placed, the fields of `Placed`. Places are
 # characters, [start, end). source and translation are in NFKC, the translation with single spaces,
 # which is what the places count in. Lines come in the order in which batches finish. Each line is
 # in the file as soon as its batch is decoded, so that a command that is killed leaves those that it
@@ -216,16 +318,10 @@ def unmet_reason(constraints: SentenceConstraints, limit: int) -> str:
 
 
 class GlossaryReport:
-    """The file. segmented, whole: see `forms_used`. Errors: UsageError for a file that cannot be
-    written."""
+    """The file. Errors: UsageError for a file that cannot be written."""
 
-    def __init__(self, path: str, segmented: bool, whole: bool | None = True):
-        self.path, self.segmented, self.whole_words, self.is_stream = (
-            path,
-            segmented,
-            whole,
-            is_stream(path),
-        )
+    def __init__(self, path: str):
+        self.path, self.is_stream = path, is_stream(path)
         try:
             self.file: IO[bytes] = open(path, "ab", buffering=0)
             if not self.is_stream:
@@ -267,35 +363,22 @@ class GlossaryReport:
         number: int,
         source: str,
         translation: str,
-        terms: Sequence[SourceTerm],
-        placements: Sequence[Placement] = (),
+        terms: Iterable[tuple[SourceTerm, ConstraintReport]],
     ) -> None:
-        """Write a sentence's line. placements: of each term; empty where terms are not placed."""
-        source, translation = normalize("NFKC", source), normal(normalize("NFKC", translation))
-        spans = word_spans(source, words_of(source, self.segmented))
+        """Write a sentence's line, whose places are in these texts."""
         out: list[dict[str, object]] = []
-        placed = list(itertools.zip_longest(terms, placements))
-        present = [each for each in placed if each[1] is None or each[1].placed_by != "left"]
-        used = forms_used(
-            translation,
-            [each for each, _ in present],
-            self.segmented,
-            self.whole_words,
-            [how for _, how in present if how is not None],
-        )
-        for each, how in placed:
-            is_left = how is not None and how.placed_by == "left"
-            form, at = (None, None) if is_left else used.pop(0)
-            source_at = [(spans[start][0], spans[end - 1][1]) for start, end in each.words]
+        for term, of in sorted(terms, key=lambda each: each[0].words):
+            at = of.spans[0] if of.spans else None
             entry = {
-                "term": each.source,
-                "line": each.line,
-                "targets": list(each.entry),
-                "forms": len(each.forms),
-                "source_at": source_at,
+                "term": term.source,
+                "line": term.line,
+                "targets": list(term.entry),
+                "forms": len(term.forms),
+                "source_at": of.source_spans,
+                "form": None if at is None else as_listed(translation[slice(*at)], term),
+                "at": at,
             }
-            found = {} if how is None else named(how, Placed)
-            out.append({**entry, "form": form, "at": at, **found})
+            out.append(entry | (named(of, Placed) if of.placed_by else {}))
         record = {"id": number, "source": source, "translation": translation, "terms": out}
         line = json.dumps(record, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
         try:
@@ -305,47 +388,10 @@ class GlossaryReport:
             raise self.full(error) from error
 
 
-def word_spans(text: str, words: Sequence[str]) -> list[Span]:
-    """Return the places of the words of a text (in NFKC)."""
-    return [
-        (start, start + len(word))
-        for start, word in zip(starts_of(text, words), words, strict=True)
-    ]
-
-
-def forms_used(
-    translation: str,
-    terms: Sequence[SourceTerm],
-    segmented: bool,
-    whole: bool | None = True,
-    placements: Sequence[Placement] = (),
-) -> list[tuple[str | None, Span | None]]:
-    """Return for each term the target in the translation (in NFKC) and its place; a place serves
-    one term (other arguments: search/phrases/places.py).
-
-    placements: of each, where terms are placed: mentions share no words, and a term may be there in
-    another form, or as a part of a longer word, which are returned.
-    """
-    placed = bool(placements)
-    targets = [list(each.forms) for each in terms]
-    for of, how in zip(targets, placements, strict=False):
-        of += [how.other_form] * bool(how.other_form)
-    wanted = [
-        PhraseToFind(
-            [normal(normalize("NFKC", t)) for t in of],
-            each.cased.mode,
-            frozenset(word for span in each.words for word in range(*span) if placed),
-            placed and each.cased.in_compounds,
-        )
-        for of, each in zip(targets, terms, strict=True)
-    ]
-    places = match_phrases(Text(translation, segmented, whole), wanted)
-    found: list[tuple[str | None, Span | None]] = []
-    for of, each, place in zip(targets, wanted, places, strict=True):
-        if place is None:
-            found.append((None, None))
-            continue
-        number, span = place
-        own = translation[slice(*span)]
-        found.append((of[number] if folded(own) == folded(each.forms[number]) else own, span))
-    return found
+def as_listed(own: str, term: SourceTerm) -> str:
+    """Return the words of a translation that are a form of a term as the glossary writes them, as
+    they are where it has them in no case."""
+    forms = [(normal(normalize("NFKC", form)), form) for form in term.forms]
+    exact = [form for plain, form in forms if plain == own]
+    others = [form for plain, form in forms if folded(plain) == folded(own)]
+    return [*exact, *others, own][0]

@@ -8,8 +8,6 @@ import os
 import pickle
 import random
 import re
-import shutil
-import statistics
 import subprocess
 import sys
 import zipfile
@@ -28,7 +26,6 @@ from fairseq.data import data_utils_fast, token_block_utils_fast
 from fairseq.models.transformer import TransformerModel
 from fairseq.scoring import bleu
 from models import batch, build, dictionary, generators, run, same
-from sizes import drawn
 
 from fairseq_ext.plugin.compat import checkpoints, patches, startup, uncompiled
 
@@ -55,29 +52,6 @@ def test_the_hook_imports_nothing_heavy_at_start_up():
     assert not loaded & {*heavy.split()}
 
 
-def processor_ms(command: list[str]) -> float:
-    """Milliseconds that a process used of a processor."""
-    alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    _, status, used = os.wait4(os.posix_spawn(command[0], command, alone), 0)
-    assert status == 0
-    return 1e3 * (used.ru_utime + used.ru_stime)
-
-
-def test_the_hook_costs_a_python_of_its_own_hardly_anything(tmp_path):
-    """Of the processor's time, which other work on the machine disturbs little: two environments
-    without any package, one of them with the hook, started in turns."""
-    commands = []
-    for name in ("bare", "having"):
-        made = [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / name)]
-        subprocess.run(made, check=True)
-        [packages] = (tmp_path / name / "lib").glob("python*/site-packages")
-        for file in ("fairseq_ext.pth", "fairseq_ext_start.py") if name == "having" else ():
-            shutil.copy(Path(startup.__file__).with_name(file), packages)
-        commands.append([str(tmp_path / name / "bin" / "python"), "-c", "pass"])
-    rounds = [[processor_ms(command) for command in commands] for _ in range(26)][1:]
-    assert 0.1 < statistics.median(having - bare for bare, having in rounds) < 3.0
-
-
 EXPORT = """
 import sys, torch
 from fairseq.checkpoint_utils import load_model_ensemble_and_task
@@ -99,16 +73,6 @@ def test_stock_fairseq_exports_its_transformer_to_torchscript_without_our_packag
     done = python(EXPORT, DEMO, tmp_path / "model.ts")
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[-1] == "False"
-
-
-@drawn(0)  # long
-@pytest.mark.skipif(not CURRENT, reason="Python 3.10 takes fairseq's dataclasses as they are")
-def test_without_the_hook_this_python_refuses_fairseq():
-    """The hook is still needed."""
-    done = python(
-        "import sys, fairseq_ext_start as s; sys.meta_path.remove(s.Start); import fairseq"
-    )
-    assert done.returncode != 0 and "use default_factory" in done.stderr
 
 
 def test_an_option_of_an_optional_field_has_the_fields_type_as_python_3_14_writes_it():

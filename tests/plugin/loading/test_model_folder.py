@@ -1,6 +1,5 @@
 """A folder is all that a user names: what it holds is found, what it lacks is requested."""
 
-import json
 import re
 import shutil
 from argparse import Namespace
@@ -9,13 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import command
-from corpus_jobs import OneProcess
 from demo_model import MODEL as DEMO
 from forked import forked, interactive_forked, succeeded
 
 from fairseq_ext import Translator, UsageError
-from fairseq_ext.corpus import run
-from fairseq_ext.corpus.__main__ import job_of
 from fairseq_ext.plugin.loading import model
 from fairseq_ext.plugin.loading.model import find_model
 from fairseq_ext.text.__main__ import main
@@ -325,18 +321,3 @@ def test_interactive_requests_where_nothing_says(tmp_path):
     said = done.stderr.splitlines()[-1]
     assert done.returncode == 1 and said.startswith("error: ")
     assert "--source-lang de --target-lang en" in said and "Traceback" not in done.stderr
-
-
-def test_the_corpus_command_takes_a_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "Run", OneProcess)
-    (tmp_path / "in.txt").write_text("\n".join([*TEXT, ""]) + "\n")
-    words = [*"translate --progress 0 --beam 2 --cpu --data".split(), DEMO]
-    words += ["--input", tmp_path / "in.txt", "--output", tmp_path / "out"]
-    assert run.translate(job_of([*map(str, words)])).errors == 0
-    (output,) = (tmp_path / "out").glob("in*.jsonl")
-    records = [json.loads(line) for line in output.read_text().splitlines()]
-    ours = Translator.from_folder(DEMO, beam=2, cpu=True)
-    assert [record["hypotheses"][0] for record in records] == [
-        nbest[0].text for nbest in ours.translate([*TEXT, ""])
-    ]
-    assert records[-1]["hypotheses"] == [""]

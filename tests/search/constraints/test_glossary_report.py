@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from required_phrases import required_phrases
 
-from fairseq_ext.search.constraints.report import GlossaryReport, forms_used
+from fairseq_ext.search.constraints.report import GlossaryReport, as_listed, places_of
+from fairseq_ext.search.phrases.places import Text
 from fairseq_ext.search.phrases.sentence import Cased, SentenceConstraints, SourceTerm, met
+from fairseq_ext.search.report import ConstraintReport, Outcome
 
 
 def required(
@@ -26,6 +28,15 @@ def required(
         line=line,
         words=tuple((word, word + 1) for word in words),
     )
+
+
+def forms_used(translation, terms, segmented=False, whole=True):
+    """The form and the place of each term, as the report has them."""
+    places = places_of(Text(translation, segmented, whole), terms, Outcome(), str)
+    return [
+        (None, None) if at is None else (as_listed(translation[slice(*at)], each), at)
+        for at, each in zip(places, terms, strict=True)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -125,17 +136,19 @@ def test_the_report_counts_as_the_statistics_and_shares_words_only_where_it_must
 
 
 def test_a_line_of_the_report(tmp_path):
-    report = GlossaryReport(str(tmp_path / "r"), segmented=False)
-    mentions = [
-        required("dog|hound", 1, 5, term="Hund", line=3),
-        required("cat", 3, term="Katze", line=7),
-    ]
-    # a ligature, two spaces
-    report.add(4, "Der Hund die Katze ﬁel Hund", "The  hound and the cat", mentions)
+    report = GlossaryReport(str(tmp_path / "r"))
+    source, translation = "Der Hund die Katze fiel Hund", "The hound and the cat"
+    hund = required("dog|hound", 1, 5, term="Hund", line=3)
+    katze = required("cat", 3, term="Katze", line=7)
+    of_hund = ConstraintReport(
+        phrase="dog|hound", met=True, spans=((4, 9),), source_spans=((4, 8), (24, 28))
+    )
+    of_katze = ConstraintReport(phrase="cat", met=True, spans=((18, 21),), source_spans=((13, 18),))
+    # in the order of the source
+    report.add(4, source, translation, [(katze, of_katze), (hund, of_hund)])
     assert report.close() == 0
     line = json.loads((tmp_path / "r").read_text(encoding="utf-8"))
-    source = "Der Hund die Katze fiel Hund"
-    assert (line["id"], line["source"], line["translation"]) == (4, source, "The hound and the cat")
+    assert (line["id"], line["source"], line["translation"]) == (4, source, translation)
     hund, katze = line["terms"]
     assert hund == {
         "term": "Hund",
