@@ -87,24 +87,16 @@ def halves(items: Sequence[T]) -> list[Sequence[T]]:
 
 
 def isolated(
-    items: Sequence[T],
-    decode: Callable[[Sequence[T]], Sequence[R]],
-    kinds: type[E],
-    error: E | None = None,
+    items: Sequence[T], decode: Callable[[Sequence[T]], Sequence[R]], kinds: type[E]
 ) -> list[R | E]:
-    """Return the result of `decode` for each item, or the item's own error of these kinds.
-
-    error: the error of all items together, if they were tried. Errors: all other errors of
-    `decode`.
-    """
-    if error is None:
-        try:
-            return list(decode(items))
-        except kinds as raised:
-            raised.__traceback__ = None  # it would keep the batch's tensors alive
-            error = raised
-    if len(items) == 1:
-        return [error]
+    """Return the result of `decode` for each item, or the item's own error of these kinds (raises
+    all other errors of `decode`)."""
+    try:
+        return list(decode(items))
+    except kinds as error:
+        if len(items) == 1:
+            error.__traceback__ = None  # it would keep the batch's tensors alive
+            return [error]
     return [found for half in halves(items) for found in isolated(half, decode, kinds)]
 
 

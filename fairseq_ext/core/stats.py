@@ -281,10 +281,6 @@ class Stats(Section):
         """Count one start of sentences while others are live, or after them."""
         self.refills = (self.refills or 0) + 1
 
-    def useful_rows(self) -> float:
-        """Return the share of decoder rows that were live hypotheses."""
-        return int(self.expansions or 0) / max(1, self.decoder_rows)
-
     def count_step(self, rows: int, width: int) -> None:
         """Count one decoder call with `rows` rows of `width` positions."""
         self.decoder_calls += 1

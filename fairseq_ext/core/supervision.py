@@ -84,11 +84,10 @@ class Supervision:
             self.failing_since, self.pauses = None, 0
             self.pause(now)
 
-    def is_silent(self, elapsed: float, cpu: float | None, has_heartbeat: bool = True) -> bool:
+    def is_silent(self, elapsed: float, cpu: float | None) -> bool:
         """Count seconds in which the caller ran too; whether the process is to be killed.
 
-        cpu: its CPU time, None where that is unknown. has_heartbeat: whether it sends
-        messages while it works; where it does not, CPU time alone counts.
+        cpu: its CPU time, None where that is unknown.
         """
         self.quiet += elapsed
         if cpu is None or self.cpu is None or cpu != self.cpu:
@@ -96,7 +95,7 @@ class Supervision:
         else:
             self.still += elapsed
         self.cpu = cpu
-        if self.state is State.STARTING or not has_heartbeat:
+        if self.state is State.STARTING:
             return self.still >= self.timeout
         return (
             self.quiet >= self.timeout

@@ -14,7 +14,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import NoReturn
+
+from fairseq.data import FairseqDataset
+from fairseq.data.iterators import EpochBatchIterator
 
 from fairseq_ext.core.command_line import is_loaded
 from fairseq_ext.core.errors import SentenceError, UsageError, damaged_data, isolated, report
@@ -31,21 +34,15 @@ BAD_SENTENCES = 3  # the status of a command with sentences that cannot be trans
 
 
 def decode_isolating_errors(
-    batch: Batch,
-    n: int,
-    pad: int,
-    decode: Callable[[Batch], list],
-    error: SentenceError | None = None,
-) -> list[object]:
-    """Return the hypotheses of each of a batch's n sentences, or its own SentenceError.
-
-    error: that of the whole batch, if it was decoded before. Errors: every other error of `decode`.
-    """
+    batch: Batch, n: int, pad: int, decode: Callable[[Batch], list]
+) -> list:
+    """Return the hypotheses of each of a batch's n sentences, or its own SentenceError (raises
+    every other error of `decode`)."""
 
     def decode_part(index: Sequence[int]) -> list:
         return decode(batch if len(index) == n else select_batch(batch, n, list(index), pad))
 
-    return isolated(range(n), decode_part, SentenceError, error)
+    return isolated(range(n), decode_part, SentenceError)
 
 
 class RaisesWhenPrinted(list):
@@ -93,7 +90,7 @@ class BadSentences:
             is_loaded("fairseq_cli.generate") and self.task.session.settings.command.subset == split
         )
 
-    def filter(self, indices: object, dataset: Any, max_positions: object) -> object:
+    def filter(self, indices: object, dataset: FairseqDataset, max_positions: object) -> object:
         """Return the sentences of a data set that the model takes; note errors of the others."""
         kept, ignored = dataset.filter_indices_by_size(indices, max_positions)
         limit = max_positions[0] if isinstance(max_positions, (tuple, list)) else max_positions
@@ -117,7 +114,7 @@ class BadSentences:
             kept = kept[[int(i) not in self.too_long for i in kept]]
         return kept
 
-    def with_too_long(self, batches: Any) -> Any:
+    def with_too_long(self, batches: EpochBatchIterator) -> EpochBatchIterator:
         """Add a batch for each sentence that is too long to fairseq's batches: its lines are
         printed, and it is not decoded."""
         if self.too_long:
@@ -141,15 +138,9 @@ class BadSentences:
 
     # ---- batches
 
-    def decode_usable(
-        self, batch: Batch, decode: Callable[[Batch], list], error: SentenceError | None = None
-    ) -> list:
+    def decode_usable(self, batch: Batch, decode: Callable[[Batch], list]) -> list:
         """Return the hypotheses of a batch; an empty one for each sentence that cannot be
-        translated.
-
-        error: that of the whole batch, if it was decoded before and has no known errors.
-        Errors: outside the two commands, the SentenceError of a sentence.
-        """
+        translated (raises its SentenceError outside the two commands)."""
         if self.pending_error is not None and self.is_generate:
             pending, self.pending_error = self.pending_error, None
             raise pending
@@ -158,29 +149,19 @@ class BadSentences:
         if not n or not (self.is_interactive or self.is_generate):
             for known_error in self.sentences.batch_errors.values():
                 raise SentenceError(str(known_error)) from known_error
-            if error is not None:
-                raise error
             return decode(batch)
         # speech has no source dictionary
         pad = (self.task.source_dictionary or self.task.target_dictionary).pad()
         known = self.known_errors(sample)
         usable = [i for i in range(n) if i not in known]
+        found: dict[int, list | UsageError] = dict(known)
         if usable:
             part = batch if len(usable) == n else select_batch(batch, n, usable, pad)
-            found = dict(
-                zip(
-                    usable,
-                    decode_isolating_errors(part, len(usable), pad, decode, error),
-                    strict=True,
-                )
-            )
-            if len(usable) == n and not any(
-                isinstance(each, UsageError) for each in found.values()
-            ):
-                return list(found.values())
-        else:
-            found = {}
-        errors = {**known, **{i: each for i, each in found.items() if isinstance(each, UsageError)}}
+            decoded = decode_isolating_errors(part, len(usable), pad, decode)
+            found |= zip(usable, decoded, strict=True)
+        errors = {i: each for i, each in found.items() if isinstance(each, UsageError)}
+        if not errors:
+            return decoded
         if self.strict and self.is_interactive:
             return [
                 RaisesWhenPrinted(self.empty_hypotheses(), partial(self.raise_now, errors[i]))
@@ -189,11 +170,10 @@ class BadSentences:
                 for i in range(n)
             ]
         if self.strict:
-            return self.hypotheses_before(
-                min(errors), errors[min(errors)], sample, [found.get(i) for i in range(n)]
-            )
-        for number, i in zip(self.numbers_of(sample, sorted(errors)), sorted(errors), strict=True):
-            self.report_sentence(number, errors[i])
+            place = min(errors)
+            return self.hypotheses_before(place, errors[place], sample, [*map(found.get, range(n))])
+        for i in sorted(errors):
+            self.report_sentence(int(sample["id"][i]), errors[i])
         return [self.empty_hypotheses() if i in errors else found[i] for i in range(n)]
 
     def known_errors(self, sample: dict) -> dict[int, UsageError]:
@@ -207,10 +187,6 @@ class BadSentences:
             },
             **self.sentences.batch_errors,
         }
-
-    def numbers_of(self, sample: dict, places: Sequence[int]) -> list[int]:
-        """Return the numbers of sentences of a batch."""
-        return [int(sample["id"][i]) for i in places]
 
     def report_sentence(self, number: int, error: UsageError) -> None:
         """Report the error of a sentence, once."""

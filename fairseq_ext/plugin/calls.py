@@ -25,7 +25,7 @@ from fairseq_ext.plugin.flags_dataclass import RunFlags
 from fairseq_ext.plugin.generator import BeamSearchGenerator
 from fairseq_ext.plugin.input import SingleBatchIterator
 from fairseq_ext.plugin.loading.model import LoadedModel
-from fairseq_ext.plugin.loading.settings import Found, Sample, Task
+from fairseq_ext.plugin.loading.settings import HypothesisDict, Sample, Task
 from fairseq_ext.plugin.pools import hypothesis_of
 from fairseq_ext.plugin.sentences import Sentences
 from fairseq_ext.plugin.workers import CallLock, select_batch
@@ -402,7 +402,7 @@ class SearchingModel(LoadedModel):
         with self.lock:
             self.generator = self.generators.constrain()
 
-    def translation_of(self, found: Found) -> Translation:
+    def translation_of(self, found: HypothesisDict) -> Translation:
         """Return the translation of fairseq's dictionary of a hypothesis."""
         return self.translation(hypothesis_of(found), found["alignment"] if self.aligns else None)
 

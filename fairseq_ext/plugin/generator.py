@@ -109,14 +109,25 @@ class BeamSearchGenerator(SequenceGenerator):
                 models=searched,
                 dictionary=tgt_dict,
                 source_dictionary=source,
-                processors=self.processors(),
+                processors=LogitsProcessors(
+                    self.pad,
+                    self.unk,
+                    self.eos,
+                    self.unk_penalty,
+                    self.min_len,
+                    getattr(self.repeat_ngram_blocker, "no_repeat_ngram_size", 0),
+                    self.token_indices_to_suppress,
+                    self.lm_model,
+                    self.lm_weight,
+                ),
                 stats=self.stats,
             )
         )
-        text = self.current_target_text if places_terms(settings) else None
+        # the task replaces it after the generator is built
+        text = (lambda: self.target_text) if places_terms(settings) else None
         self.steps = steps_of(Parts(self.setup, self.meets, self.detokenize, text))
         self.driver = self.steps.driver
-        self.pools = PoolBuilder(self.setup)
+        self.pools = PoolBuilder(self.setup, lambda: self.target_text)
         self.results: ResultsFile | None = None  # for results as sentences finish
         # the task replaces it by one that knows --bpe and --tokenizer (run.py)
         self.target_text = TargetText(
@@ -150,26 +161,6 @@ class BeamSearchGenerator(SequenceGenerator):
         Return whether it did."""
         return not may_read_models(self.settings) and self.made_decoder.release_()
 
-    def processors(self) -> LogitsProcessors:
-        """Return the logits processors of the stock flags."""
-        ngram = (
-            self.repeat_ngram_blocker.no_repeat_ngram_size
-            if self.repeat_ngram_blocker is not None
-            else 0
-        )
-        banned = self.token_indices_to_suppress
-        return LogitsProcessors(
-            self.pad,
-            self.unk,
-            self.eos,
-            self.unk_penalty,
-            self.min_len,
-            ngram,
-            banned,
-            self.lm_model,
-            self.lm_weight,
-        )
-
     @torch.no_grad()
     def _generate(
         self, sample, prefix_tokens=None, constraints=None, bos_token=None
@@ -200,7 +191,7 @@ class BeamSearchGenerator(SequenceGenerator):
     def pool(self, sample, prefix_tokens=None, constraints=None, bos_token=None) -> Pool:
         """Return a batch as a pool. Arguments: those of `PoolBuilder`."""
         pool = self.pools.pool(sample, prefix_tokens, bos_token)
-        self.pools.constrain_(pool, sample, constraints, self.target_text)
+        self.pools.constrain_(pool, sample, constraints)
         return pool
 
     def search_pool(self, pool: Pool) -> list[list[dict[str, object]]]:
@@ -224,7 +215,7 @@ class BeamSearchGenerator(SequenceGenerator):
                 pool.to_decode = None
         missing = len(pool.sentences_to_decode())
         shown = self.setup.refills and missing > 1 and self.on_answer is None
-        progress = Progress(missing, self.stats, self.show_bar) if shown else None
+        progress = Progress(missing, self.show_bar) if shown else None
 
         def store_results(sentence: int, found: list[Hypothesis]) -> None:
             if out[sentence]:  # from the results file of an earlier run
@@ -301,10 +292,6 @@ class BeamSearchGenerator(SequenceGenerator):
             constraints,
             None if prefix is None else prefix[prefix != self.pad],
         )
-
-    def current_target_text(self) -> TargetText:
-        """Return `target_text`, which a task replaces after the generator is built."""
-        return self.target_text
 
     def detokenize(self, pieces: str) -> str:
         """Return symbols of the dictionary, separated by spaces, as text."""

@@ -13,7 +13,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from fairseq.data import LanguagePairDataset
+from fairseq.data import FairseqDataset, LanguagePairDataset
+from fairseq.data.iterators import EpochBatchIterator
 from fairseq.token_generation_constraints import pack_constraints
 from torch import Tensor
 
@@ -54,11 +55,6 @@ class InteractiveLines(BadSentences):
         self.buffer_start = 0  # the number of its first line
         self.batch_numbers: list[int] = []  # of the lines of the batch that is decoded
         self.may_sample = True  # the search may draw random numbers
-
-    @property
-    def has_errors(self) -> bool:
-        """Whether errors of lines are known before their batch is decoded."""
-        return self.pending_error is not None or bool(self.line_errors or self.too_long)
 
     def use_settings(self, settings: Settings) -> None:
         super().use_settings(settings)
@@ -141,7 +137,7 @@ class InteractiveLines(BadSentences):
         src_tokens: list,
         src_lengths: list,
         constraints: Tensor | None,
-        build: Callable[[list, list], Any],
+        build: Callable[[list, list], FairseqDataset],
     ) -> object:
         """Return the data set of a buffer's lines, by the stock task's `build`.
 
@@ -243,7 +239,13 @@ class InteractiveLines(BadSentences):
 
     # ---- batches: fairseq's, except for a stream, which takes many sentences, and a single line
 
-    def batches(self, build: Callable[..., Any], dataset: object, *sizes: Any, **more: Any) -> Any:
+    def batches(
+        self,
+        build: Callable[..., EpochBatchIterator],
+        dataset: FairseqDataset,
+        *sizes: int | None,
+        **more: object,
+    ) -> object:
         """Return fairseq's batches of a data set, by the stock task's `build`; those of a buffer
         have the numbers of lines. Arguments: those of FairseqTask.get_batch_iterator."""
         made = self.made_batches(build, dataset, *sizes, **more)
@@ -252,8 +254,8 @@ class InteractiveLines(BadSentences):
 
     def made_batches(
         self,
-        build: Callable[..., Any],
-        dataset: object,
+        build: Callable[..., EpochBatchIterator],
+        dataset: FairseqDataset,
         max_tokens: int | None,
         max_sentences: int | None,
         *args: object,
@@ -289,7 +291,7 @@ class InteractiveLines(BadSentences):
             )
         return BatchesByLevel(dataset, batches.frozen_batches, self.levels)
 
-    def levels(self, dataset: Any) -> list[int]:
+    def levels(self, dataset: FairseqDataset) -> list[int]:
         """Return the level of each sentence of a data set: all of a level can be decoded together
         (search/constraints/documents.py)."""
         known, documents = self.sentences, self.sentences.documents
@@ -314,7 +316,11 @@ class InteractiveLines(BadSentences):
         return [found[each.number] for each in requests]
 
     def batch_of_line(
-        self, dataset: Any, max_tokens: int | None, max_positions: Any = None, **others: object
+        self,
+        dataset: FairseqDataset,
+        max_tokens: int | None,
+        max_positions: object = None,
+        **others: object,
     ) -> SingleBatchIterator | None:
         """Return the only batch of a data set of one line, as fairseq's batch iterator makes it, in
         a twentieth of the time.
@@ -369,7 +375,7 @@ class NumberedBatches:
     the batch that was yielded last: fairseq's own iterator may read ahead, and this one does not.
     """
 
-    batches: Any  # fairseq's EpochBatchIterator
+    batches: EpochBatchIterator
     lines: InteractiveLines
 
     def next_epoch_itr(self, shuffle: bool = True) -> Iterator[dict[str, object]]:

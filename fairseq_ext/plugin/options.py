@@ -4,6 +4,7 @@ and the one-line signature."""
 from __future__ import annotations
 
 import dataclasses
+import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
@@ -20,14 +21,13 @@ from omegaconf import OmegaConf
 from fairseq_ext.core import __version__
 from fairseq_ext.core.files import SHOWN, refuse_shared, sha256
 from fairseq_ext.plugin.loading.settings import (
-    Given,
+    StockSettings,
     checkpoint_of,
     languages_of,
     max_tokens_limit,
     of_some_tasks,
     segments_text,
     setting,
-    shows_bar,
 )
 from fairseq_ext.search.checks import refuse_stock_search, stock_search, validate
 from fairseq_ext.search.constraints.allowed import restricts_outputs
@@ -75,7 +75,7 @@ def plain(value: object) -> Any:
     return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
 
 
-def values_of(flags: Iterable[dataclasses.Field], namespace: Given) -> dict[str, Value]:
+def values_of(flags: Iterable[dataclasses.Field], namespace: StockSettings) -> dict[str, Value]:
     """Return the values of flags from a namespace of fairseq's, or their defaults."""
     return {
         each.name: plain(getattr(namespace, each.name, each.default))
@@ -84,14 +84,15 @@ def values_of(flags: Iterable[dataclasses.Field], namespace: Given) -> dict[str,
     }
 
 
-def read_settings(namespace: Given) -> Settings:
+def read_settings(namespace: StockSettings) -> Settings:
     """Return our flags and the settings of the command, from those of a task."""
     return Settings(values_of(all_fields().values(), namespace), command_settings(namespace))
 
 
-def command_settings(settings: Given) -> CommandSettings:
+def command_settings(settings: StockSettings) -> CommandSettings:
     """Return fairseq's other settings. settings: a task's, as the command has them."""
     seed = setting(settings, "common", "seed")
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
     return CommandSettings(
         languages_of(settings),
         of_some_tasks(settings, "left_pad_source", True),
@@ -105,7 +106,7 @@ def command_settings(settings: Given) -> CommandSettings:
         bool(setting(settings, "generation", "score_reference")),
         bool(setting(settings, "dataset", "skip_invalid_size_inputs_valid_test")),
         segments_text(settings),
-        shows_bar(settings),
+        is_terminal and not setting(settings, "common", "no_progress_bar"),
         bool(of_some_tasks(settings, "keep_inference_langtok")),
     )
 
@@ -275,7 +276,7 @@ def short_name_of_weights(models: Iterable[torch.nn.Module]) -> str:
 INPUT_FLAGS = (("common_eval", "path"), ("interactive", "input"), ("generation", "lm_path"))
 
 
-def check_outputs(settings: Given) -> None:
+def check_outputs(settings: StockSettings) -> None:
     """Raise UsageError if two flags name one file, and the command writes it.
 
     settings: a task's.

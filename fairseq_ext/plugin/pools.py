@@ -3,13 +3,15 @@ reads."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from fairseq_ext.core.errors import SentenceError, UsageError, counted
-from fairseq_ext.plugin.loading.settings import Found, Sample
+from fairseq_ext.plugin.loading.settings import HypothesisDict, Sample
 from fairseq_ext.search.constraints.allowed_product import Products
 from fairseq_ext.search.constraints.banned import AvoidFlags
 from fairseq_ext.search.constraints.lines import from_packed
@@ -49,7 +51,7 @@ def dictionary_of(hypothesis: Hypothesis) -> dict[str, object]:
     }
 
 
-def hypothesis_of(found: Found) -> Hypothesis:
+def hypothesis_of(found: HypothesisDict) -> Hypothesis:
     """Return the hypothesis of a dictionary, which may be of fairseq's own search."""
     outcome = {each.name: found[each.name] for each in fields(Outcome) if each.name in found}
     score = float(found["score"])
@@ -57,16 +59,12 @@ def hypothesis_of(found: Found) -> Hypothesis:
 
 
 class PoolBuilder:
-    """A builder of pools from batches."""
+    """A builder of pools from batches. text: returns what has the word boundaries of the target
+    side, once a search begins."""
 
-    def __init__(self, setup: Setup):
-        self.setup, settings = setup, setup.settings
-        self.ordered = is_ordered(settings)
-        self.bans_any_case = settings.get(AvoidFlags).avoid_case == "any"
-        self.ends_as_source = settings.get(EndFlags).constraint_end
-        self.soft = settings.get(ConstraintFlags).constraint_bonus is not None
-        self.ends: EndsOfSources | None = None
-        self.made_products: Products | None = None
+    def __init__(self, setup: Setup, text: Callable[[], TargetText]):
+        self.setup, self.text = setup, text
+        self.flags = setup.settings.get(ConstraintFlags)
 
     def pool(self, sample: Sample, prefix_tokens: Tensor | None, bos_token: int | None) -> Pool:
         """Return the batch as a pool.
@@ -103,11 +101,8 @@ class PoolBuilder:
         pool.seeds = [setup.seed if each is None else each for each in seeds]
         return pool
 
-    def constrain_(
-        self, pool: Pool, sample: Sample, packed: Tensor | None, text: TargetText
-    ) -> None:
-        """Set the pool's constraints: from the task, or packed as fairseq's commands pass them.
-        text: has the word boundaries of the target side."""
+    def constrain_(self, pool: Pool, sample: Sample, packed: Tensor | None) -> None:
+        """Set the pool's constraints: from the task, or packed as fairseq's commands pass them."""
         requests, given = sample.get("requests"), None
         if requests is not None and any(each.constraints is not None for each in requests):
             given = [each.all_constraints for each in requests]
@@ -118,10 +113,12 @@ class PoolBuilder:
             ]
         if given is None:
             return
-        pool.constraints, pool.ordered = given, self.ordered
-        pool.boundaries, pool.banned_in_any_case = text.boundaries, self.bans_any_case
-        if self.ends_as_source:
-            pool.ends = self.allowed_sentence_ends(text)(
+        settings = self.setup.settings
+        pool.constraints, pool.ordered = given, is_ordered(settings)
+        pool.boundaries = self.text().boundaries
+        pool.banned_in_any_case = settings.get(AvoidFlags).avoid_case == "any"
+        if settings.get(EndFlags).constraint_end:
+            pool.ends = self.ends(
                 [row[row != self.setup.pad].tolist() for row in pool.net_input["src_tokens"].cpu()]
             )
         pool.lead = None if pool.prefix is None else [len(pool.forced(i)) for i in range(len(pool))]
@@ -129,22 +126,17 @@ class PoolBuilder:
             pool.extend_prefix_([c.beginning for c in given])
             pool.min_len_after_own_prefix = True
         if any(c.allowed is not None for c in given):
-            self.products(text).use_(pool)
+            self.products.use_(pool)
 
-    def products(self, text: TargetText) -> Products:
-        """Return the products of allowed outputs with other constraints."""
-        if self.made_products is None:
-            setup, unseen = self.setup, text.left_out
-            self.made_products = Products(
-                len(setup.dictionary), setup.eos, setup.min_len, unseen, self.soft
-            )
-        return self.made_products
+    @cached_property
+    def products(self) -> Products:
+        """The products of allowed outputs with other constraints."""
+        setup = self.setup
+        unseen, soft = self.text().left_out, self.flags.constraint_bonus is not None
+        return Products(len(setup.dictionary), setup.eos, setup.min_len, unseen, soft)
 
-    def allowed_sentence_ends(self, text: TargetText) -> EndsOfSources:
-        """Return the sentence ends that --constraint-end allows for each source."""
-        if self.ends is None:
-            segmenter = text.segmenter()
-            self.ends = EndsOfSources(
-                segmenter.dictionary, self.setup.source_dictionary, segmenter.bpe
-            )
-        return self.ends
+    @cached_property
+    def ends(self) -> EndsOfSources:
+        """The sentence ends that --constraint-end allows for each source."""
+        segmenter = self.text().segmenter()
+        return EndsOfSources(segmenter.dictionary, self.setup.source_dictionary, segmenter.bpe)

@@ -114,7 +114,9 @@ class ResultsFile:
         self.file.seek(0)
         with open(self.file.fileno(), "rb", closefd=False) as lines:
             for number, line in enumerate(lines, 1):
-                if not line.endswith(b"\n") and (number > 1 or may_be_header_start(line)):
+                if not line.endswith(b"\n") and (
+                    number > 1 or START.startswith(line[: len(START)])
+                ):
                     break  # an incomplete line
                 try:
                     if number == 1:
@@ -151,7 +153,7 @@ class ResultsFile:
 
     def write(self, record: dict) -> None:
         """Write one line. The system has it on return; several processes may write."""
-        line = line_of(record)
+        line = json.dumps(with_digest(record), ensure_ascii=False).encode() + b"\n"
         written = 0
         try:
             while written < len(line):
@@ -244,16 +246,6 @@ FORMAT = {"format": "fairseq_ext results", "version": 3}
 START = json.dumps(FORMAT)[:-1].encode()  # start of the first line
 
 
-def line_of(record: dict) -> bytes:
-    """Return the line of a record, with its newline."""
-    return json.dumps(with_digest(record), ensure_ascii=False).encode() + b"\n"
-
-
-def may_be_header_start(line: bytes) -> bool:
-    """Return whether an incomplete first line can be the start of ours."""
-    return START.startswith(line[: len(START)])
-
-
 def header(line: bytes) -> dict[str, str]:
     """Return what the results were made from, by flag. Errors: ValueError; its text can follow
     "because"."""
@@ -344,35 +336,22 @@ class Progress:
     """The progress of one pool, in finished sentences. show_bar: whether by a bar on standard
     error."""
 
-    def __init__(self, sentences: int, stats: Stats, show_bar: bool):
-        self.sentences = sentences
-        self.stats = stats
-        self.done = 0
+    def __init__(self, sentences: int, show_bar: bool):
+        self.sentences, self.done = sentences, 0
         self.start = self.last_report = time.monotonic()
-        self.bar = (
-            tqdm(total=sentences, unit=" sentences", leave=False, dynamic_ncols=True)
-            if show_bar
-            else None
-        )
+        how = {"unit": " sentences", "leave": False, "dynamic_ncols": True}
+        self.bar = tqdm(total=sentences, **how) if show_bar else None
 
     def add(self) -> None:
         """Count one more finished sentence."""
         self.done += 1
         now = time.monotonic()
         if self.bar is not None:
-            if now - self.last_report > 0.5:
-                self.last_report = now
-                self.bar.set_postfix_str(
-                    f"useful rows {self.stats.useful_rows():.0%}", refresh=False
-                )
             self.bar.update()
         elif now - self.last_report > SECONDS_BETWEEN_LINES:
             self.last_report = now
             speed = self.done / (now - self.start)
-            logger.info(
-                f"sentences: {self.done:,} of {self.sentences:,}, {speed:.1f} a second, useful "
-                f"rows {self.stats.useful_rows():.0%}"
-            )
+            logger.info("sentences: %d of %d, %.1f a second", self.done, self.sentences, speed)
 
     def close(self) -> None:
         """Close the bar."""

@@ -11,13 +11,14 @@ import os
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from fairseq.utils import resolve_max_positions
 from torch import Tensor
 
 from fairseq_ext.core import command_line
 from fairseq_ext.core.command_line import is_fairseq_command
-from fairseq_ext.core.errors import SentenceError, UsageError, report
+from fairseq_ext.core.errors import UsageError, report
 from fairseq_ext.core.exit import at_process_end
 from fairseq_ext.core.files import fingerprint, fingerprint_of_dictionary
 from fairseq_ext.kernels.library import give_back_memory
@@ -25,7 +26,7 @@ from fairseq_ext.plugin.flags_dataclass import RunFlags
 from fairseq_ext.plugin.generator import AlignedBeamSearchGenerator, BeamSearchGenerator
 from fairseq_ext.plugin.input import InteractiveLines
 from fairseq_ext.plugin.loading.data_folder import print_alternatives_of, warn_of_other_words
-from fairseq_ext.plugin.loading.settings import Task, longest_source, setting
+from fairseq_ext.plugin.loading.settings import Task, setting, source_limit
 from fairseq_ext.plugin.options import (
     VERSION_PARTS,
     GivenByCalls,
@@ -72,7 +73,7 @@ class Session:
         models: list,
         args: object,
         extra: dict[str, object],
-        build: Callable[[type, dict[str, object]], Any],
+        build: Callable[[type, dict[str, object]], BeamSearchGenerator],
     ) -> object:
         """Build a generator of ours, by `build` (class, arguments), and use it from now on. args:
         fairseq's GenerationConfig; extra: more arguments for the class, by name.
@@ -97,7 +98,11 @@ class Session:
         generator = build(kind, dict(settings=settings, source=task.source_dictionary) | extra)
         self.settings = settings
         self.lines.max_source_tokens = (
-            None if settings.command.skips_invalid else longest_source(task, models)
+            None
+            if settings.command.skips_invalid
+            else source_limit(
+                resolve_max_positions(task.max_positions(), *[m.max_positions() for m in models])
+            )
         )
         self.lines.may_sample = generator.runs_stock_loop
         if self.command is None:
@@ -133,19 +138,11 @@ class Session:
         decode = partial(self.call_stock, stock_step, generator, models)
         if self.command is None or not isinstance(generator, BeamSearchGenerator):
             return decode(*batch)  # a stock generator
-        lines = self.lines
-        sample, prefix_tokens, packed = lines.with_numbers(batch[0]), *batch[1:]
+        sample, prefix_tokens, packed = self.lines.with_numbers(batch[0]), *batch[1:]
         if self.sentences.constrained:
             sample, packed = self.sentences.with_requests(sample), None
-        batch = sample, prefix_tokens, packed
         run = partial(self.command.run_batch, generator, decode, models)
-        if lines.has_errors or self.sentences.batch_errors:
-            found = lines.decode_usable(batch, run)
-        else:
-            try:
-                found = run(batch)
-            except SentenceError as error:
-                found = lines.decode_usable(batch, run, error)
+        found = self.lines.decode_usable((sample, prefix_tokens, packed), run)
         if generator.settings.get(CandidateFlags).print_utility:
             for number, (best, *_) in zip(numbers_of(sample), found, strict=False):
                 utility = hypothesis_of(best).utility

@@ -137,8 +137,8 @@ def check_result(
 
 
 def parts_of(
-    found: Any, beam: Beam, words: int, candidates: Candidates | None
-) -> Iterator[tuple[str, Any, tuple[int, ...], str]]:
+    found: object, beam: Beam, words: int, candidates: Candidates | None
+) -> Iterator[tuple[str, object, tuple[int, ...], str]]:
     """Yield the name, tensor, shape and dtype of each part of a result."""
     S = len(beam.live)
     shape: tuple[int, ...]

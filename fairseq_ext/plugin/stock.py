@@ -32,7 +32,7 @@ from fairseq_ext.core.command_line import is_loaded
 from fairseq_ext.core.errors import UsageError, counted, cut
 from fairseq_ext.core.files import table_lines
 from fairseq_ext.core.words import LANGUAGE
-from fairseq_ext.plugin.loading.settings import Given, of_some_tasks, setting
+from fairseq_ext.plugin.loading.settings import StockSettings, of_some_tasks, setting
 
 LARGEST = 2**31 - 1
 PROCESSES = max(64, 4 * (os.cpu_count() or 1))
@@ -365,7 +365,7 @@ class MarianTransformer(TransformerModel):
 register_model_architecture("marian_transformer", "marian_transformer")(base_architecture)
 
 
-def check_stock_settings(settings: Given) -> None:
+def check_stock_settings(settings: StockSettings) -> None:
     """Raise UsageError for a number outside its range, too few open files, overrides other than a
     dictionary, a damaged dictionary of alignments.
 

@@ -16,7 +16,12 @@ from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleE
 from fairseq.utils import split_paths
 
 from fairseq_ext.core.errors import UsageError, cut
-from fairseq_ext.plugin.loading.settings import Given, of_some_tasks, saved_settings, setting
+from fairseq_ext.plugin.loading.settings import (
+    StockSettings,
+    of_some_tasks,
+    saved_settings,
+    setting,
+)
 
 DICTIONARY = re.compile(r"dict\.(.+)\.txt")
 
@@ -142,7 +147,7 @@ def languages_missing_message(
     )
 
 
-def name_languages_(settings: Given, checkpoint: str | None) -> None:
+def name_languages_(settings: StockSettings, checkpoint: str | None) -> None:
     """Write the languages into a task's settings if its command names none (raises UsageError)."""
     if settings.data and (settings.source_lang is None or settings.target_lang is None):
         pair = language_pair(settings.data, checkpoint, settings.source_lang, settings.target_lang)
@@ -158,7 +163,7 @@ def name_languages_(settings: Given, checkpoint: str | None) -> None:
 PAIRED = (TranslationMultiSimpleEpochTask, MultilingualTranslationTask)
 
 
-def check_languages(task: type[FairseqTask], name: str, settings: Given) -> None:
+def check_languages(task: type[FairseqTask], name: str, settings: StockSettings) -> None:
     """Raise UsageError if a command that translates names no languages, or ones that its task
     cannot have. task: the class; name: its --task; settings: its own."""
     if not setting(settings, "common_eval", "path") or not issubclass(
@@ -186,7 +191,7 @@ def check_languages(task: type[FairseqTask], name: str, settings: Given) -> None
         )
 
 
-def known_languages(task: type[FairseqTask], name: str, settings: Given) -> list[str]:
+def known_languages(task: type[FairseqTask], name: str, settings: StockSettings) -> list[str]:
     """Return the languages of a task, in the order of its flags (raises UsageError if they do not
     name them)."""
     langs = of_some_tasks(settings, "langs")
@@ -215,7 +220,7 @@ def known_languages(task: type[FairseqTask], name: str, settings: Given) -> list
     )
 
 
-def pairs_of(settings: Given) -> list[str]:
+def pairs_of(settings: StockSettings) -> list[str]:
     """Return the pairs of --lang-pairs."""
     pairs = settings.lang_pairs
     return [pair.strip() for pair in (pairs.split(",") if isinstance(pairs, str) else pairs)]

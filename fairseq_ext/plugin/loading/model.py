@@ -9,11 +9,11 @@ import os
 from argparse import ArgumentParser, Namespace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 from fairseq import checkpoint_utils, options, tasks, utils
 from fairseq.data import Dictionary
+from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks import TASK_REGISTRY
 from omegaconf import DictConfig
@@ -23,6 +23,7 @@ from fairseq_ext.core.errors import LONE_SURROGATE, SentenceError, UsageError, c
 from fairseq_ext.plugin.loading.data_folder import segmentation_flags
 from fairseq_ext.plugin.loading.languages import language_pair, languages_in
 from fairseq_ext.plugin.loading.settings import (
+    Flags,
     Keywords,
     as_keywords,
     parse,
@@ -124,11 +125,11 @@ def resolve_in_folder(folder: str, path: str) -> str:
     )
 
 
-def find_model(folder: str, given: Keywords, any_pair: bool = False) -> dict[str, Any]:
+def find_model(folder: str, given: Keywords, any_pair: bool = False) -> Flags:
     """Return the keywords of `Translator`: those given, and others from the folder's files.
 
     folder: of the model, or "demo" (`folder_named`). given: keywords of `Translator`; path and
-    those of FILES may name a file of the folder. Found are path, data, the task that the checkpoint
+    those of FILES may name a file of the folder. HypothesisDict are path, data, the task that the checkpoint
     was trained for, source_lang and target_lang, bpe with its file, and tokenizer. any_pair: if all
     languages share a dictionary and neither is given, take the first two.
     Errors: UsageError for a folder that does not exist, and where it leaves a choice, which the
@@ -150,7 +151,7 @@ def find_model(folder: str, given: Keywords, any_pair: bool = False) -> dict[str
     )
     first = path.split(":")[0]
     task = saved_settings(first)["task"] if os.path.isfile(first) else {}
-    found: dict[str, Any] = {
+    found: Flags = {
         "path": path,
         "data": folder,
         "task": flags.get("task") or task_of(task),
@@ -251,7 +252,7 @@ def add_model(parse: ArgumentParser, needed: bool = True) -> None:
     add("-t", "--target-lang", help="target language (default: the other dictionary's)")
 
 
-def flags_of(args: Namespace, others: list[str], any_pair: bool = False) -> dict[str, Any]:
+def flags_of(args: Namespace, others: list[str], any_pair: bool = False) -> Flags:
     """Return keywords of `Translator` and `Engine`: for the model that these flags name, and for
     its decoding, by the other flags. any_pair, errors: see `find_model`."""
     flags = as_keywords(others)
@@ -328,7 +329,7 @@ class LoadedModel:
         # like the dictionary's encode_line, which fills a tensor token by token
         return torch.tensor([*map(dictionary.index, self.pieces(line, bpe)), dictionary.eos()])
 
-    def pieces(self, line: str, bpe: Any) -> list[str]:
+    def pieces(self, line: str, bpe: SentencepieceBPE | None) -> list[str]:
         """Return subword pieces of a line of text, segmented by `bpe`; none for a line of
         spaces."""
         line = line if line.strip() else ""

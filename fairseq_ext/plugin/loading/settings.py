@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sized
 from numbers import Number
@@ -13,9 +12,10 @@ from typing import Any, Protocol
 
 import torch
 from fairseq import checkpoint_utils, options
-from fairseq.data import Dictionary
-from fairseq.tasks import FairseqTask
-from fairseq.utils import resolve_max_positions, split_paths
+from fairseq.data import Dictionary, FairseqDataset
+from fairseq.data.iterators import EpochBatchIterator
+from fairseq.sequence_generator import SequenceGenerator
+from fairseq.utils import split_paths
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_ext.core.errors import SentenceError, UsageError, cut
@@ -23,11 +23,11 @@ from fairseq_ext.core.glossary import Languages
 from fairseq_ext.plugin.compat import checkpoints
 from fairseq_ext.plugin.loading.checkpoint import plain
 
-Keywords = Mapping[str, Any]  # flags by name, without dashes
-Given = DictConfig | Namespace  # settings as fairseq keeps them
+Flags = dict[str, Any]  # flags by name, without dashes
+Keywords = Mapping[str, Any]
+StockSettings = DictConfig | Namespace  # settings as fairseq keeps them
 Sample = dict[str, Any]  # a batch of fairseq's
-Found = dict[str, Any]  # a hypothesis as fairseq's commands read it
-Limit = int | float | None
+HypothesisDict = dict[str, Any]  # a hypothesis as fairseq's commands read it
 
 
 class Task(Protocol):
@@ -42,21 +42,23 @@ class Task(Protocol):
     trained_on: str | None
     task_state: dict | None
     session: Any  # plugin/run.py
-    build_generator: Callable[..., Any]
+    build_generator: Callable[..., SequenceGenerator]
     inference_step: Callable[..., list]
-    build_dataset_for_inference: Callable[..., Any]
-    get_batch_iterator: Callable[..., Any]
+    build_dataset_for_inference: Callable[..., FairseqDataset]
+    get_batch_iterator: Callable[..., EpochBatchIterator]
 
-    def flags(self) -> Given:
+    max_positions: Callable[[], object]
+
+    def flags(self) -> StockSettings:
         """Return its settings."""
 
 
-def of_some_tasks(settings: Given, name: str, default: object = None) -> Any:
+def of_some_tasks(settings: StockSettings, name: str, default: object = None) -> Any:
     """Return a setting that only some of fairseq's tasks and commands have."""
     return getattr(settings, name, default)
 
 
-def setting(settings: Given, group: str, name: str) -> Any:
+def setting(settings: StockSettings, group: str, name: str) -> Any:
     """Return a flag of the command, which fairseq keeps in a group of its configuration; None if
     the settings do not have it.
 
@@ -69,41 +71,24 @@ def setting(settings: Given, group: str, name: str) -> Any:
     return of_some_tasks(settings, name)
 
 
-def segments_text(settings: Given) -> bool:
+def segments_text(settings: StockSettings) -> bool:
     """Return whether the command names a --bpe or a --tokenizer, which it builds later."""
     if isinstance(settings, DictConfig):
         return any(setting(settings, group, "_name") for group in ("bpe", "tokenizer"))
     return any(of_some_tasks(settings, group) for group in ("bpe", "tokenizer"))
 
 
-def checkpoint_of(settings: Given) -> str | None:
+def checkpoint_of(settings: StockSettings) -> str | None:
     """Return the first file of --path; None if a task's settings name no existing one."""
     path = setting(settings, "common_eval", "path")
     first = split_paths(path)[0] if path else ""
     return first if os.path.isfile(first) else None
 
 
-def shows_bar(settings: Given) -> bool:
-    """Return whether the command shows progress bars: on a terminal, unless --no-progress-bar is
-    given."""
-    return (
-        sys.stderr is not None
-        and sys.stderr.isatty()
-        and not setting(settings, "common", "no_progress_bar")
-    )
-
-
-def longest_source(task: FairseqTask, models: list) -> int | None:
-    """Return how many source tokens the models take; None for any number."""
-    return source_limit(
-        resolve_max_positions(task.max_positions(), *[model.max_positions() for model in models])
-    )
-
-
 # ---- The settings that training has saved in a checkpoint: read without its weights if possible
 
 
-def saved_settings(path: str) -> dict[str, dict[str, Any]]:
+def saved_settings(path: str) -> dict[str, Flags]:
     """Return the settings of the task and the model, {"task": ..., "model": ...}, each with its
     name as "_name".
 
@@ -221,7 +206,7 @@ class TooLong(SentenceError):
     """A sentence has more tokens than allowed; its halves may have fewer."""
 
 
-def source_limit(limits: Any) -> int | None:
+def source_limit(limits: dict | tuple | int | None) -> int | None:
     """Return the maximal number of source tokens, from fairseq's limits for source and target, or
     for each pair of languages; None for no limit."""
     if isinstance(limits, dict):
@@ -253,7 +238,7 @@ def too_long(
     return None
 
 
-def languages_of(settings: Given) -> Languages:
+def languages_of(settings: StockSettings) -> Languages:
     """Return the languages of a task's settings, which an engine changes from request to request;
     None for a task without them."""
     return Languages(*(of_some_tasks(settings, f"{side}_lang") for side in ("source", "target")))
