@@ -129,7 +129,7 @@ def find_model(folder: str, given: Keywords, any_pair: bool = False) -> Flags:
     """Return the keywords of `Translator`: those given, and others from the folder's files.
 
     folder: of the model, or "demo" (`folder_named`). given: keywords of `Translator`; path and
-    those of FILES may name a file of the folder. HypothesisDict are path, data, the task that the checkpoint
+    those of FILES may name a file of the folder. Found are path, data, the task that the checkpoint
     was trained for, source_lang and target_lang, bpe with its file, and tokenizer. any_pair: if all
     languages share a dictionary and neither is given, take the first two.
     Errors: UsageError for a folder that does not exist, and where it leaves a choice, which the
