@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.core.files import is_stream, replace, sha256, verify_digest, with_digest
-from fairseq_ext.core.stats import Section, Stats
+from fairseq_ext.core.stats import Section
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.report import Report, as_json, from_json
 
