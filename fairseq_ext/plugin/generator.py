@@ -69,6 +69,8 @@ class BeamSearchGenerator(SequenceGenerator):
     generator of the same models and flags, whose statistics and decoder this one uses.
     """
 
+    target_text: TargetText
+
     def __init__(
         self,
         models,

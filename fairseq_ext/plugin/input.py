@@ -244,7 +244,7 @@ class InteractiveLines(BadSentences):
         build: Callable[..., EpochBatchIterator],
         dataset: FairseqDataset,
         *sizes: int | None,
-        **more: object,
+        **more: Any,
     ) -> object:
         """Return fairseq's batches of a data set, by the stock task's `build`; those of a buffer
         have the numbers of lines. Arguments: those of FairseqTask.get_batch_iterator."""
@@ -319,7 +319,7 @@ class InteractiveLines(BadSentences):
         self,
         dataset: FairseqDataset,
         max_tokens: int | None,
-        max_positions: object = None,
+        max_positions: tuple | int | None = None,
         **others: object,
     ) -> SingleBatchIterator | None:
         """Return the only batch of a data set of one line, as fairseq's batch iterator makes it, in

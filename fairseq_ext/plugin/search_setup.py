@@ -138,7 +138,7 @@ def check_result(
 
 def parts_of(
     found: object, beam: Beam, words: int, candidates: Candidates | None
-) -> Iterator[tuple[str, object, tuple[int, ...], str]]:
+) -> Iterator[tuple[str, Tensor, tuple[int, ...], str]]:
     """Yield the name, tensor, shape and dtype of each part of a result."""
     S = len(beam.live)
     shape: tuple[int, ...]
@@ -155,6 +155,7 @@ def parts_of(
         if isinstance(found, Tensor):
             yield "", found, shape, "bool"
             return
+        assert isinstance(found, StopDecision)
         for name, mask in (("done ", found.done), ("stays ", found.stays)):
             if mask is not None:
                 yield name, mask, shape, "bool"
