@@ -17,21 +17,24 @@ from fairseq_ext.model.transformer.lines import LineReader
 
 
 class Decoder(Protocol):
-    """One fairseq model, or an ensemble, whose rows grow by one token a step."""
+    """One fairseq model, or an ensemble, whose rows read one token or a block of them a call."""
 
     name: str  # of the backend, for the signature
     need_attention: bool  # whether `attention` will be called
-
-    @property
-    def rows(self) -> int:
-        """Number of live rows."""
 
     def admit(self, inputs: dict[str, Tensor]) -> None:
         """Encode sentences, given as the encoder's input. They replace the live rows, one row a
         sentence."""
 
-    def step(self, tokens: Tensor) -> list[Tensor]:
-        """Read the last column of tokens (n, L); return the features (n, d) of each model."""
+    def step(
+        self, tokens: Tensor, new: int = 1, length: int | Tensor | None = None
+    ) -> list[Tensor]:
+        """Forget all but the first length (n,) tokens of each row (None: keep all), then read the
+        last `new` columns of tokens (n, L). Rows of which several tokens are read, or some
+        forgotten, are one a sentence.
+
+        Return the features of each model: (n, d) for one new token, (n, new, d) for more.
+        """
 
     @property
     def compiled_output(self) -> PackedLinear | None:
@@ -55,12 +58,7 @@ class Decoder(Protocol):
         """Return the attention of the last step to the source (n, source), averaged over models;
         None unless `need_attention`."""
 
-
-class Regroupable(Decoder, Protocol):
-    """A decoder whose rows can be divided into groups and joined again.
-
-    It steps one group at a time.
-    """
+    # ---- rows can be divided into groups and joined again; one group is stepped at a time
 
     joins: bool  # groups whose rows have read the same number of tokens can be joined
     joins_any_step: bool  # groups whose rows have read different numbers of tokens can be joined
@@ -101,21 +99,7 @@ class Regroupable(Decoder, Protocol):
         """
 
 
-class BlockDecoder(Regroupable, Protocol):
-    """A decoder whose rows, one a sentence, read several tokens a call and may have different
-    lengths."""
-
-    def step(
-        self, tokens: Tensor, new: int = 1, length: int | Tensor | None = None
-    ) -> list[Tensor]:
-        """Forget all but the first length (n,) tokens of each row (None: keep all), then read the
-        last `new` columns of tokens.
-
-        Return the features of each model: (n, d) for one new token, (n, new, d) for more.
-        """
-
-
-class AttendingDecoder(BlockDecoder, Protocol):
+class AttendingDecoder(Decoder, Protocol):
     """A decoder that returns the attention of its blocks.
 
     source_cache: keys and values by source without padding, by model, for sources that are admitted

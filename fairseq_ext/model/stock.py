@@ -24,14 +24,13 @@ class Group:
     """Rows that were set aside."""
 
     models: list[ModelRows]  # state of each model
-    rows: int
     width: int  # rows of every sentence, 0 if the numbers differ
     history: Tensor  # (n, T) what each row has read, without `cached`
     length: Tensor  # (n,) its tokens
 
 
 class FairseqBackend:
-    """One or several fairseq models as a Regroupable, or as a BlockDecoder (model/protocol.py).
+    """One or several fairseq models as a Decoder (model/protocol.py).
 
     cached: the models keep their incremental state; False: every call reads each row's whole
     history again, as in training, so that it may read blocks, one row a sentence. The parallel
@@ -47,7 +46,6 @@ class FairseqBackend:
     ):
         self.models = [StockModel(model) for model in models]
         self.need_attention, self.cached = need_attention, cached
-        self.rows = 0
         self.joins = all(model.joins for model in self.models)
         self.joins_any_step = all(model.joins_any_step for model in self.models)
 
@@ -55,12 +53,12 @@ class FairseqBackend:
         return False
 
     def admit(self, inputs: dict[str, Tensor]) -> None:
-        self.rows, self.width = inputs["src_tokens"].size(0), 1
+        rows, self.width = inputs["src_tokens"].size(0), 1
         for model in self.models:
-            model.admit(inputs, self.rows)
+            model.admit(inputs, rows)
         device = inputs["src_tokens"].device
-        self.history = torch.zeros(self.rows, 0, dtype=torch.long, device=device)
-        self.length = self.history.new_zeros(self.rows)
+        self.history = torch.zeros(rows, 0, dtype=torch.long, device=device)
+        self.length = self.history.new_zeros(rows)
 
     def step(
         self, tokens: Tensor, new: int = 1, length: int | Tensor | None = None
@@ -105,24 +103,20 @@ class FairseqBackend:
                 model.move_source(sentence, sentence_of_row)
         if not self.cached:
             self.history, self.length = self.history[row], self.length[row]
-        self.rows, self.width = row.numel(), max(width, 0)
+        self.width = max(width, 0)
 
     def set_aside(self) -> Group:
         live = [model.live for model in self.models]
-        group = Group(live, self.rows, self.width, self.history, self.length)
-        self.rows = 0
-        return group
+        return Group(live, self.width, self.history, self.length)
 
     def resume(self, group: Group) -> None:
         for model, rows in zip(self.models, group.models, strict=True):
             model.live = rows
-        self.rows, self.width = group.rows, group.width
-        self.history, self.length = group.history, group.length
+        self.width, self.history, self.length = group.width, group.history, group.length
 
     def join(self, group: Group) -> None:
         for model, rows in zip(self.models, group.models, strict=True):
             model.join(rows, self.width, group.width)
-        self.rows += group.rows
         self.width = self.width if self.width == group.width else 0
 
     def part(self, row: Tensor, sentence: Tensor, width: int, sentence_of_row: Tensor) -> Group:

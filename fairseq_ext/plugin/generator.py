@@ -23,7 +23,7 @@ from torch import Tensor
 from fairseq_ext.core.errors import SentenceError, UsageError
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.model.choose import check_finite, make_decoder, refuse_other_batches
-from fairseq_ext.model.protocol import Regroupable
+from fairseq_ext.model.protocol import Decoder
 from fairseq_ext.model.stock_model import model_of_pair
 from fairseq_ext.plugin.flags_dataclass import RunFlags
 from fairseq_ext.plugin.options import search_spec, signature, signature_versions
@@ -92,7 +92,7 @@ class BeamSearchGenerator(SequenceGenerator):
         refuse_other_batches(searched, settings.choice("schedule"), run.cpu_workers)
         if share is None:
             check_finite([*searched, *([] if self.lm_model is None else [self.lm_model])])
-            self.made_decoder: Regroupable = make_decoder(
+            self.made_decoder: Decoder = make_decoder(
                 searched, need_attention, backend, run.int8, run.cuda_graphs
             )[0]
         else:
@@ -149,7 +149,7 @@ class BeamSearchGenerator(SequenceGenerator):
         self.on_answer: Callable[[], object] | None = None  # called for each finished sentence
 
     @property
-    def decoder(self) -> Regroupable:
+    def decoder(self) -> Decoder:
         """The decoder that runs the model."""
         return self.setup.decoder
 

@@ -154,7 +154,7 @@ class Ours:
             return self.decoder.log_probs(
                 self.decoder.step(tokens[:: self.beam]), 1.0
             ).repeat_interleave(self.beam, 0)
-        row = order if self.decoder.width == self.beam else self.sentence
+        row = order if self.decoder.live.width == self.beam else self.sentence
         self.decoder.select(row, None, self.beam, self.sentence)
         return self.decoder.log_probs(self.decoder.step(tokens), 1.0)
 

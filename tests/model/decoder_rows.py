@@ -13,8 +13,8 @@ import pytest
 import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from models import TRANSFORMER, alone, batch, dictionary, on_device, task
+from pretended_device import Graph
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from fairseq_ext.model.transformer import cuda_graph as graphs
 from fairseq_ext.model.transformer import weights
@@ -150,21 +150,6 @@ class Rows:
             )
             length = self.lengths()
 
-    def cut_and_reorder(self, turns: int, uniform: bool) -> None:
-        """Forget the end of every row, at lengths of their own, and go on token
-        by token, reordered."""
-        self.start(list(range(len(self.pool))))
-        for _ in range(4):
-            self.step()
-            self.select(uniform=uniform, may_drop=False)
-        for _ in range(turns):
-            cut = [row[: self.random.randint(1, len(row) - 1)] for row in self.all_rows()]
-            self.decoder.truncate(self.tensor([len(row) for row in cut]))
-            self.become([[*row, self.token()] for row in cut])
-            for _ in range(3):
-                self.step()
-                self.select(uniform=uniform, may_drop=False)
-
     def select(
         self, uniform: bool, may_drop: bool, width: int | None = None, grow: bool = True
     ) -> None:
@@ -190,8 +175,8 @@ class Rows:
             for s in kept
         }
         if self.backend is TransformerBackend:
-            found = self.decoder.rows, self.decoder.width
-            assert found == (row.numel(), width if uniform else 0)
+            group = self.decoder.group
+            assert group.rows == row.numel() and (group.place is None) == uniform
 
     def step_without_a_look(self) -> None:
         """Read the last token of every row."""
@@ -248,7 +233,7 @@ class Rows:
             self.step()
             self.select(uniform=True, may_drop=False)
         with pytest.raises(IndexError, match=f"beyond the model's {limit}"):
-            self.decoder.step(torch.full((self.decoder.rows, 1), EOS, device=self.device))
+            self.decoder.step(torch.full((len(self.all_rows()), 1), EOS, device=self.device))
 
     def go_on(self, steps: int) -> None:
         """Steps of all sentences, two rows each."""
@@ -272,36 +257,19 @@ class Recorded(TorchDispatchMode):
 
     def __init__(self, compute):
         super().__init__()
-        self.calls = []
-        self.replays = 0
+        self.graph, self.replays = Graph(), 0
         compute()
         with self:
             self.out = compute()
-        for func, _, _, out in self.calls:  # recording computes nothing
-            if self.is_new(func):
-                for tensor in tree_leaves(out):
-                    tensor.fill_(7)
-
-    @staticmethod
-    def is_new(func) -> bool:
-        return (
-            not func.is_view
-            and not func._schema.is_mutable
-            and "unsafe_view" not in func._schema.name
-        )
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        self.calls.append((func, args, kwargs or {}, out))
+        self.graph.add(func, args, kwargs or {}, out)
         return out
 
     def __call__(self):
         self.replays += 1
-        for func, args, kwargs, out in self.calls:
-            fresh = func(*args, **kwargs)
-            if self.is_new(func):
-                for here, value in zip(tree_leaves(out), tree_leaves(fresh), strict=True):
-                    here.copy_(value)
+        self.graph.replay()
         return self.out
 
 

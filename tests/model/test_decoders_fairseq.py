@@ -83,34 +83,6 @@ def test_two_sentences_with_equal_row_counts_are_not_mixed_up(architecture):
     storm.compare(LOOSE.get(architecture, 1e-9))
 
 
-def test_ensemble_averages_probabilities_in_a_storm():
-    storm = Storm([build("transformer", 1), build("fconv", 2), build("lstm", 3)], [3, 1, 7, 5], 4)
-    storm.start([0, 1, 2, 3])
-    for step in range(6):
-        storm.compare(1e-4)
-        storm.select(uniform=step % 2 == 0, may_drop=True)
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_some_of_the_pool_can_be_admitted_and_a_decoder_used_again(architecture):
-    storm = Storm([build(architecture)], [3, 1, 7, 5], 2)
-    for sentences in ([1, 3], [0], [0, 1, 2]):
-        storm.start(sentences)
-        for _ in range(3):
-            storm.compare(LOOSE.get(architecture, 1e-9))
-            storm.select(uniform=False, may_drop=False)
-
-
-def test_temperature_divides_the_models_scores():
-    models = [build("transformer")]
-    storm = Storm(models, [3], 0)
-    storm.start([0])
-    got = storm.decoder.log_probs(storm.decoder.step(tensor([[EOS]])), 2.0)
-    torch.testing.assert_close(
-        got, (forced(models[0], alone(storm.sample, 0), [[EOS]])[:, -1] / 2).log_softmax(-1)
-    )
-
-
 def test_attention_is_the_ensembles_mean():
     models = [build("transformer", 1), build("transformer", 2)]
     sample = batch([4, 4])
@@ -125,13 +97,6 @@ def test_attention_is_the_ensembles_mean():
     for i, weights in enumerate(decoder.attention()):
         expected = torch.stack([nbest[i][0]["attention"][:, 0] for nbest in single]).mean(0)
         torch.testing.assert_close(weights, expected.to(weights.dtype), rtol=0, atol=1e-6)
-
-
-def test_attention_is_not_collected_unless_requested():
-    storm = Storm([build("transformer")], [3], 0)
-    storm.start([0])
-    storm.decoder.step(tensor([[EOS]]))
-    assert storm.decoder.attention() is None
 
 
 # ---- A call that reads targets of any lengths finds what blocks of rows find

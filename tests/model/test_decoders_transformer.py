@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 from model.decoder_rows import EOS, MODELS, TOLERANCE, Graphed, Rows, model_of, run_plain_linears
-from models import ARCHITECTURES, batch, build, forced
+from models import ARCHITECTURES, batch, build
 from sizes import covering
 
 from fairseq_ext.core.errors import UsageError
@@ -15,7 +15,6 @@ from fairseq_ext.model.stock import FairseqBackend
 from fairseq_ext.model.stock_model import StockModel
 from fairseq_ext.model.transformer.decoder import TransformerBackend
 from fairseq_ext.model.transformer.encoder import fast_encoder
-from fairseq_ext.model.transformer.rows import RowGroup
 from fairseq_ext.model.transformer.supported import unsupported
 from fairseq_ext.model.transformer.weights import read_weights
 
@@ -70,15 +69,6 @@ def test_long_rows_equal_teacher_forcing_while_the_cache_is_compacted_many_times
         assert sentences == 1 or len({S for S, _, _ in shapes}) > 1
 
 
-def test_some_of_the_pool_can_be_admitted_and_a_decoder_used_again():
-    rows = Rows([model_of()], [3, 1, 7, 5])
-    for sentences in ([1, 3], [0], [0, 1, 2]):
-        rows.start(sentences)
-        for _ in range(3):
-            rows.step()
-            rows.select(uniform=False, may_drop=False)
-
-
 def test_learned_positions_work_up_to_the_models_limit_and_not_beyond(device, kind):
     kind(
         [model_of(device=device, decoder_learned_pos=True, max_target_positions=7)], [3, 1]
@@ -103,17 +93,6 @@ def test_blocks_equal_teacher_forcing_though_drafts_are_taken_in_part(
     rows = kind([model_of(4, dtype, device, **MODELS[name])], [i % 6 for i in range(sentences)], 2)
     rows.read_blocks(8, width)
     assert kind is Rows or rows.device.type == "cuda" or rows.replays() >= 8
-
-
-@covering(1)
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("uniform", [True, False])
-def test_rows_at_different_lengths_can_be_reordered_and_read_token_by_token(
-    uniform, dtype, device, kind
-):
-    kind([model_of(5, dtype, device, **MODELS["pre-norm"])], [3, 1, 7, 2], 3).cut_and_reorder(
-        5, uniform
-    )
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -154,22 +133,6 @@ def test_groups_that_take_turns_and_merge_go_on_as_if_they_had_been_alone(
     rows.merge(groups, uniform=seed < 2, may_drop=seed == 3)
 
 
-def test_groups_of_equal_lengths_merge_too():
-    rows = Rows([model_of()], [4, 4])
-    groups = []
-    for sentence in (0, 1):
-        rows.start([sentence])
-        rows.step()
-        rows.select(uniform=True, may_drop=False, width=1)
-        groups.append((rows.decoder.group, rows.rows))
-    rows.decoder.group, rows.rows = (
-        RowGroup.join(groups[0][0], groups[1][0]),
-        groups[0][1] | groups[1][1],
-    )
-    assert rows.decoder.group.length == 1
-    rows.step()
-
-
 # ---- the encoder
 
 
@@ -207,50 +170,6 @@ def test_other_encoders_run_as_fairseqs_own_modules():
 
 
 # ---- what the search sees
-
-
-@pytest.mark.parametrize("temperature", [1.0, 2.0])
-def test_log_probabilities_equal_the_reference_backends(temperature):
-    rows = Rows([model_of()], [3, 5])
-    reference = FairseqBackend(rows.models)
-    outs = []
-    for decoder in (rows.decoder, reference):
-        decoder.admit(rows.pool.inputs([0, 1]))
-        outs.append(decoder.log_probs(decoder.step(torch.tensor([[EOS], [EOS]])), temperature))
-    torch.testing.assert_close(*outs, rtol=0, atol=1e-9)
-
-
-def test_a_block_has_its_log_probabilities_position_by_position(device):
-    for dtype in TOLERANCE:
-        rows = Rows([model_of(dtype=dtype, device=device)], [3])
-        rows.start([0])
-        features = rows.decoder.step(torch.tensor([[EOS, 5, 6]], device=device), new=3)
-        got = rows.decoder.log_probs(features, 1.0)
-        expected = forced(rows.models[0], rows.sample, [[EOS, 5, 6]])
-        torch.testing.assert_close(got, expected.to(dtype), rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("ragged", [True, False])
-def test_attention_equals_the_reference_backends(ragged, device):
-    models = [build("transformer", 1), build("transformer-pre-norm", 2)]
-    rows = Rows(models, [4, 2], need_attention=True)
-    reference = FairseqBackend(models, need_attention=True)
-    row = torch.tensor([0, 1, 1] if ragged else [0, 0, 1, 1], device=device)
-    got = []
-    for decoder in (rows.decoder, reference):
-        decoder.admit(rows.pool.inputs([0, 1]))
-        decoder.step(torch.tensor([[EOS], [EOS]], device=device))
-        decoder.select(row, None, 0 if ragged else 2, row)
-        decoder.step(torch.tensor([[EOS, 5 + i] for i in range(row.numel())], device=device))
-        got.append(decoder.attention())
-    torch.testing.assert_close(got[0].float(), got[1].float(), rtol=0, atol=1e-6)
-
-
-def test_attention_is_not_collected_unless_requested():
-    rows = Rows([model_of()], [3])
-    rows.start([0])
-    rows.step()
-    assert rows.decoder.attention() is None
 
 
 def test_half_precision_models_get_a_float32_softmax(device):
@@ -347,11 +266,6 @@ def test_a_failed_self_check_falls_back_with_a_warning(caplog):
     decoder, why = make_decoder([model])
     assert isinstance(decoder, FairseqBackend) and "differ from fairseq's" in why
     assert "self-check" in caplog.text
-
-
-def test_fairseqs_modules_can_be_demanded():
-    decoder, why = make_decoder([build("transformer")], True, "fairseq")
-    assert isinstance(decoder, FairseqBackend) and decoder.need_attention and why is None
 
 
 def test_the_table_of_architectures_is_served_where_it_is_a_plain_transformer():

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_ext.model.transformer.weights import FoldedSource, Weights
+from fairseq_ext.model.transformer.weights import Weights
 
 
 @dataclass(eq=False)
@@ -242,11 +242,10 @@ class KeyValues:
     source: Tensor  # (L, 2, S, H, T, h)
     # (S, 1, 1, T) -inf at padding, else 0; None if there is no padding
     source_mask: Tensor | None
-    folded: list[FoldedSource] | None = None  # of each layer, if this is faster than `source`
     views: list[LayerViews] = field(default_factory=list)  # cached result of `layers`
 
     @staticmethod
-    def from_encoder_output(weights: Weights, encoded: dict, may_fold: bool = False) -> KeyValues:
+    def from_encoder_output(weights: Weights, encoded: dict) -> KeyValues:
         """Return the source's keys and values for fairseq's encoder output, without target
         positions in use."""
         states = encoded["encoder_out"][0]  # (T, S, e)
@@ -257,27 +256,17 @@ class KeyValues:
         for apply, block in zip(weights.sources, source, strict=True):
             block.copy_(apply(flat).view(S, T, 2, weights.heads, h).permute(2, 0, 3, 1, 4))
         padding = encoded["encoder_padding_mask"][0] if encoded["encoder_padding_mask"] else None
-        return KeyValues.of_source(weights, source, padding, may_fold)
+        return KeyValues.of_source(source, padding)
 
     @staticmethod
-    def of_source(
-        weights: Weights, source: Tensor, padding: Tensor | None, may_fold: bool = False
-    ) -> KeyValues:
+    def of_source(source: Tensor, padding: Tensor | None) -> KeyValues:
         """Return the same for the source's keys and values. padding (S, T): None for none."""
         L, _, S, H, T, h = source.shape
         mask = None
         if padding is not None and not (padding.device.type == "cpu" and not padding.any()):
             mask = source.new_zeros(S, 1, 1, T).masked_fill_(padding[:, None, None], -torch.inf)
         target = source.new_empty(L, 2, S, H, FIRST_CAPACITY, h)
-        # True: the folded tensors have fewer elements than the weights
-        is_small = S * T * (H - 1) <= weights.d
-        folded = None
-        if may_fold and is_small:
-            folded = [
-                FoldedSource.fold(layer, block[0], block[1], mask)
-                for layer, block in zip(weights.layers, source, strict=True)
-            ]
-        return KeyValues(target, source, mask, folded)
+        return KeyValues(target, source, mask)
 
     @staticmethod
     def concatenated(parts: list[tuple[KeyValues, int]]) -> KeyValues:
@@ -294,7 +283,6 @@ class KeyValues:
                     for part, _ in parts
                 ]
             )
-        # not folded: for many sentences that is not faster
         return KeyValues(torch.cat(target, dim=2), torch.cat(source, dim=2), mask)
 
     def layers(self) -> list[LayerViews]:
@@ -316,10 +304,7 @@ class KeyValues:
     def select_slots(self, slot: Tensor) -> KeyValues:
         """Return a copy of these slots (G,)."""
         mask = None if self.source_mask is None else self.source_mask.index_select(0, slot)
-        folded = None if self.folded is None else [layer.select(slot) for layer in self.folded]
-        return KeyValues(
-            self.target.index_select(2, slot), self.source.index_select(2, slot), mask, folded
-        )
+        return KeyValues(self.target.index_select(2, slot), self.source.index_select(2, slot), mask)
 
     def keep_source_(self, slot: Tensor) -> None:
         """Keep the source of these slots (G,), in ascending order, and drop the other slots."""
@@ -328,8 +313,6 @@ class KeyValues:
         self.source = self.source.narrow(2, 0, slot.numel())
         if self.source_mask is not None:
             self.source_mask = self.source_mask.index_select(0, slot)
-        if self.folded is not None:
-            self.folded = [layer.select(slot) for layer in self.folded]
         self.views = []
 
     def compact_(self, slot: Tensor, position: Tensor, room: int) -> None:

@@ -141,7 +141,7 @@ class Buffers:
             mask = model.full_source_mask()
             model.target, model.source = here.target.narrow(2, 0, s), here.source.narrow(2, 0, s)
             model.source_mask = F.pad(mask, (0, self.shape[2] - width), value=-torch.inf)
-            model.folded, model.views = None, []
+            model.views = []
         self.cache = weakref.ref(cache)
 
     def refresh_(self, cache: KVCache) -> None:

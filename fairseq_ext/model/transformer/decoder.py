@@ -44,7 +44,7 @@ from fairseq_ext.model.transformer.weights import Linear, SmallParameters, Weigh
 
 
 class TransformerBackend:
-    """One or several Transformer models as a Regroupable and a BlockDecoder (model/protocol.py)."""
+    """One or several Transformer models as a Decoder (model/protocol.py)."""
 
     joins = joins_any_step = True  # every row has its own length and mask
 
@@ -64,7 +64,6 @@ class TransformerBackend:
         self.int8 = int8
         self.make_graphs = None if need_attention else make_graphs
         self.name = "transformer,int8" if int8 else "transformer"
-        self.folds = not need_attention
         self.read_weights()
         self.source_cache: SourceCache = {}
         self.group: RowGroup | None = None
@@ -72,7 +71,7 @@ class TransformerBackend:
 
     def attending_copy(self) -> TransformerBackend:
         other = copy.copy(self)
-        other.group, other.folds = None, False
+        other.group = None
         return other
 
     def read_weights(self) -> None:
@@ -110,15 +109,6 @@ class TransformerBackend:
             [release_(*each) for each in zip(self.models, self.weights, self.encoders, strict=True)]
         )
 
-    @property
-    def rows(self) -> int:
-        return 0 if self.group is None else self.group.rows
-
-    @property
-    def width(self) -> int:
-        """Rows of every sentence, 0 if the numbers differ."""
-        return 1 if self.group is None else self.group.width if self.group.place is None else 0
-
     @torch.no_grad()
     def admit(self, inputs: dict[str, Tensor]) -> None:
         self.follow_weights()
@@ -134,17 +124,10 @@ class TransformerBackend:
         not return attention weights."""
         return weights.compiled is not None and not self.need_attention
 
-    def may_fold(self, weights: Weights) -> bool:
-        """Return whether the source may be folded: attention weights are not required, and the type
-        is precise enough for another order of products."""
-        if weights.compiled is not None or self.graphs is not None or not self.folds:
-            return False
-        return weights.embedding.dtype in (torch.float32, torch.float64)
-
     def read_source(self, model: int, inputs: dict[str, Tensor]) -> KeyValues:
         """Return one model's keys and values of sources."""
         encoder, weights = self.encoders[model], self.weights[model]
-        is_plain, may_fold = is_plain_input(inputs), self.may_fold(weights)
+        is_plain = is_plain_input(inputs)
 
         def encoded() -> KeyValues:
             out = (
@@ -152,15 +135,13 @@ class TransformerBackend:
                 if encoder is not None and is_plain
                 else self.models[model].encoder.forward_torchscript(inputs)
             )
-            return KeyValues.from_encoder_output(weights, out, may_fold)
+            return KeyValues.from_encoder_output(weights, out)
 
         if encoder is None or not is_plain or not self.source_cache:
             return encoded()
         tokens = inputs["src_tokens"]
         is_word = tokens.ne(encoder.pad)
-        return cached_key_values(
-            weights, tokens, is_word, self.source_cache, model, encoded, may_fold
-        )
+        return cached_key_values(tokens, is_word, self.source_cache, model, encoded)
 
     @property
     def live(self) -> RowGroup:
@@ -189,10 +170,6 @@ class TransformerBackend:
 
     def separate_(self) -> None:
         self.live.cache.leave_shared_slots_()
-
-    def truncate(self, length: int | Tensor) -> None:
-        """Forget all but the first length (n,) tokens of each row."""
-        self.live.truncate_(length)
 
     def log_probs(self, features: list[Tensor], temperature: float) -> Tensor:
         scores = []

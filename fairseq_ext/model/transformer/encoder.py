@@ -25,7 +25,6 @@ from fairseq_ext.model.transformer.supported import (
 )
 from fairseq_ext.model.transformer.weights import (
     EncoderLayer,
-    Weights,
     attend,
     compiled_layers,
     norm_or_none,
@@ -160,13 +159,7 @@ def is_plain_input(inputs: dict) -> bool:
 
 
 def cached_key_values(
-    weights: Weights,
-    tokens: Tensor,
-    is_word: Tensor,
-    kept: SourceCache,
-    model: int,
-    encoded: Callable[[], KeyValues],
-    may_fold: bool,
+    tokens: Tensor, is_word: Tensor, kept: SourceCache, model: int, encoded: Callable[[], KeyValues]
 ) -> KeyValues:
     """Return the keys and values of source tokens (S, T), of which `is_word` are no padding.
 
@@ -185,4 +178,4 @@ def cached_key_values(
     source = found[0][model].new_zeros(L, two, *tokens.shape[:1], H, tokens.size(1), h)
     for of, (i, at) in zip(found, places, strict=True):
         source[:, :, i, :, at] = of[model]
-    return KeyValues.of_source(weights, source, ~is_word, may_fold)
+    return KeyValues.of_source(source, ~is_word)

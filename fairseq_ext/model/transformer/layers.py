@@ -29,7 +29,7 @@ def decode(
     queries_only: bool = False,
 ) -> tuple[Tensor, list[Tensor]]:
     """Run all layers on x (n x b, d); return features (n x b, features) and each layer's queries
-    to the source (S, H, W x b, h), without queries if the source is folded.
+    to the source (S, H, W x b, h).
 
     position (W x b,): where the new keys and values go; None: to the last positions in use.
     queries_only: the features are not needed.
@@ -38,9 +38,8 @@ def decode(
     shape = (step.sentences, step.width * b, weights.heads, -1)  # (S, W x b, H, h)
     pre = weights.pre_norm
     queries = []
-    for i, (layer, (target, target_key, target_value, key, value)) in enumerate(
-        zip(weights.layers, cache.layers(), strict=True)
-    ):
+    for layer, views in zip(weights.layers, cache.layers(), strict=True):
+        target, target_key, target_value, key, value = views
         # the new tokens' keys and values join the cache, then every token attends
         # to its row's history
         y = layer.self_norm(x) if pre else x
@@ -61,16 +60,12 @@ def decode(
         x = x if pre else layer.self_norm(x)
         # attention to the source
         y = layer.cross_norm(x) if pre else x
-        if cache.folded is not None:
-            y = cache.folded[i].attend(gather_rows(y, fill, b), weights.heads)
-            x = gather_rows(y, place, b).add_(x)
-        else:
-            query = gather_rows(layer.cross_query(y), fill, b).view(shape).transpose(1, 2)
-            queries.append(query)
-            if queries_only and len(queries) == len(weights.layers):
-                return x, queries
-            y = attend(query, key, value, cache.source_mask)
-            x = layer.cross_out(gather_rows(y, place, b)).add_(x)
+        query = gather_rows(layer.cross_query(y), fill, b).view(shape).transpose(1, 2)
+        queries.append(query)
+        if queries_only and len(queries) == len(weights.layers):
+            return x, queries
+        y = attend(query, key, value, cache.source_mask)
+        x = layer.cross_out(gather_rows(y, place, b)).add_(x)
         x = x if pre else layer.cross_norm(x)
         x = layer.feed_forward(x, pre)
     x = x if weights.final_norm is None else weights.final_norm(x)

@@ -199,7 +199,7 @@ def read_layer(layer: TransformerDecoderLayerBase, int8: bool = False) -> Decode
     return DecoderLayer(
         **read_encoder_layer(layer, int8),
         cross_norm=Norm(layer.encoder_attn_layer_norm),
-        cross_query=stack_linears([cross.q_proj], cross.scaling, int8, is_folded=True),
+        cross_query=stack_linears([cross.q_proj], cross.scaling, int8),
         cross_source=stack_linears([cross.k_proj, cross.v_proj], 1.0, int8),
         cross_out=Linear(cross.out_proj.weight, cross.out_proj.bias, int8),
     )
@@ -210,22 +210,17 @@ def fairseq_activation(layer: TransformerEncoderLayerBase) -> Callable[[Tensor],
     return None if layer.activation_fn is utils.get_activation_fn("relu") else layer.activation_fn
 
 
-def stack_linears(
-    linears: list[nn.Linear], scale_of_first: float, int8: bool = False, is_folded: bool = False
-) -> Linear:
+def stack_linears(linears: list[nn.Linear], scale_of_first: float, int8: bool = False) -> Linear:
     """Return several linear maps of one input as one map, with the results of the first multiplied
-    by scale_of_first.
-
-    is_folded: `FoldedSource` reads the weight, so it is kept in addition to the packed one.
-    """
+    by scale_of_first."""
     weights = [linears[0].weight * scale_of_first, *[linear.weight for linear in linears[1:]]]
     bias = None
     if linears[0].bias is not None:
         bias = torch.cat(
             [linears[0].bias * scale_of_first, *[linear.bias for linear in linears[1:]]]
         )
-    made = Linear(torch.cat(weights), bias, int8, is_copy=not is_folded)
-    if made.is_compiled and not is_folded:
+    made = Linear(torch.cat(weights), bias, int8, is_copy=True)
+    if made.is_compiled:
         made.pack()  # at once, so that only one such copy exists at a time
     return made
 
@@ -338,61 +333,3 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Te
             score.view(S, H, Q, -1).add_(mask)
         out = torch.bmm(score.softmax(-1), value.flatten(0, 1)).view(S, H, Q, h)
     return out.transpose(1, 2).reshape(S * Q, H * h)
-
-
-# ---- Attention to a short source
-#
-# The query and output weights are multiplied into the source's keys and values.
-#
-# For few source tokens these products have fewer bytes than the weights, so a step is faster.
-#
-# Shapes: S sentences, Q queries of a sentence, T source width, d features, H heads, h = d / H.
-
-
-@dataclass
-class FoldedSource:
-    """One layer's folded keys and values."""
-
-    key: Tensor  # (S, d, H x T)
-    bias: Tensor  # (S, 1, H x T) of the query; -inf at padding
-    value: Tensor  # (S, H x T, d) the output bias included
-
-    @staticmethod
-    def fold(layer: DecoderLayer, key: Tensor, value: Tensor, mask: Tensor | None) -> FoldedSource:
-        """Fold a layer's weights into the source's key and value (S, H, T, h).
-
-        mask (S, 1, 1, T): -inf at padding, else 0.
-        """
-        S, H, T, h = key.shape
-        query, out = layer.cross_query, layer.cross_out
-        d = query.weight.size(1)
-        folded_key = torch.matmul(key, query.weight.view(H, h, d))  # (S, H, T, d)
-        bias = (
-            key.new_zeros(S, H, T)
-            if query.bias is None
-            else torch.matmul(key, query.bias.view(H, h, 1))[..., 0]
-        )
-        if mask is not None:
-            bias = bias + mask[:, 0]
-        # (S, H, T, d)
-        folded_value = torch.matmul(value, out.weight.view(d, H, h).permute(1, 2, 0))
-        if out.bias is not None:
-            folded_value += out.bias / H  # the attention weights of a head sum to one
-        return FoldedSource(
-            folded_key.flatten(1, 2).transpose(1, 2).contiguous(),
-            bias.view(S, 1, -1),
-            folded_value.flatten(1, 2),
-        )
-
-    def select(self, sentence: Tensor) -> FoldedSource:
-        """Return the part of these sentences (S',)."""
-        return FoldedSource(
-            *(part.index_select(0, sentence) for part in (self.key, self.bias, self.value))
-        )
-
-    def attend(self, x: Tensor, heads: int) -> Tensor:
-        """Return the output (S x Q, d) of the attention layer for its input x (S x Q, d)."""
-        S, d, _ = self.key.shape
-        score = torch.baddbmm(self.bias, x.view(S, -1, d), self.key)  # (S, Q, H x T)
-        weight = score.unflatten(2, (heads, -1)).softmax(-1).flatten(2)
-        return torch.bmm(weight, self.value).view(-1, d)

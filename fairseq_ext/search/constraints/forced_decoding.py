@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.core.stats import Stats
-from fairseq_ext.model.protocol import AttendingDecoder, BlockDecoder
+from fairseq_ext.model.protocol import AttendingDecoder, Decoder
 from fairseq_ext.model.transformer.lines import LineReader, NewTokens
 from fairseq_ext.search.phrases.sentence import Dictionary
 
@@ -74,7 +74,7 @@ class ForcedDecoding:
 
     def __init__(
         self,
-        decoder: BlockDecoder,
+        decoder: Decoder,
         attends: bool,
         dictionary: Dictionary,
         left_pad: bool,
