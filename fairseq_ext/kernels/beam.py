@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
@@ -57,29 +56,6 @@ class StopRule(IntEnum):
     SHRINK = 3
     OPTIMAL = 4
     EARLY = 5
-
-
-@dataclass(frozen=True)
-class StrategyRules:
-    """The compiled form of a strategy: fields of `Rules` (abi.h). None: it does not set it."""
-
-    stop: StopRule | None = None
-    paper_expansion: bool | None = None
-    prune_bound: bool | None = None
-    children: int | None = None
-    threshold: float | None = None
-    finished_threshold: float | None = None
-    selection: Selection | None = None
-    sampling_cut: tuple[float, ...] | None = None
-    even: bool | None = None
-    per_row: int | None = None
-    competing: int | None = None
-    max_extra_tokens: int | None = None
-    max_nats_per_token: float | None = None
-
-    def fields(self) -> dict[str, object]:
-        """Return the fields that are set."""
-        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 class CompiledSentence:

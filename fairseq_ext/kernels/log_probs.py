@@ -95,9 +95,7 @@ def block_ngrams_(value: Tensor, tokens: Tensor, size: int, ids: Tensor | None) 
     tokens = tokens if tokens.stride(1) == 1 else tokens.contiguous()
     if tokens.dtype != torch.long:
         raise TypeError(f"compiled code takes tokens of torch.int64, not {tokens.dtype}")
-    n, C = value.shape
-    ids = None if ids is None else ids.contiguous()
-    each = ids is not None and ids.dim() == 2
+    C = value.size(1)
     loaded().block_ngrams(
         pointer(tokens),
         tokens.size(0),
@@ -106,8 +104,8 @@ def block_ngrams_(value: Tensor, tokens: Tensor, size: int, ids: Tensor | None) 
         size,
         address(value, torch.float32, tokens.size(0), C),
         C,
-        address(ids, torch.long, *([n, C] if each else [C])),
-        C if each else 0,
+        address(ids, torch.long, C),
+        0,  # all rows have the same ids
     )
 
 

@@ -82,18 +82,19 @@ class ShortlistLinear:
 class WordLists:
     """The words of several shortlists as one output layer.
 
-    output: the map of all these words, or of the vocabulary if they are most of it; words: each
-    list's ascending ids (C,); columns: their outputs (C,) in the map.
+    output: the map of all these words, ids, or of the vocabulary if they are most of it (None);
+    words: each list's ascending ids (C,); columns: their outputs (C,) in the map.
     """
 
     def __init__(self, output: PackedLinear, words: Sequence[Tensor]):
         self.words, self.columns, self.output = words, words, output
+        self.ids: Tensor | None = None
         listed = torch.zeros(output.outputs, dtype=torch.bool)
         for ids in words:
             listed[ids] = True
         together = listed.nonzero().view(-1)
         if 2 * together.numel() <= output.outputs:
-            self.output = output.select_outputs(together)
+            self.ids, self.output = together, output.select_outputs(together)
             column = listed.cumsum(0) - 1
             self.columns = [column[ids] for ids in words]
 

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.model.protocol import Regroupable
+from fairseq_ext.model.protocol import Decoder
 from fairseq_ext.model.stock import FairseqBackend
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
@@ -62,7 +62,7 @@ def may_read_models(settings: Settings) -> bool:
     return settings.choice("softmax") != DEFAULT["softmax"] or OUTSIDE in os.environ
 
 
-def block_decoder(setup: Setup) -> Regroupable:
+def block_decoder(setup: Setup) -> Decoder:
     """Return the decoder, or one that also reads several tokens a call if --decoding needs that.
 
     Errors: UsageError where a schedule does not allow it.

@@ -379,8 +379,7 @@ def fields_of(setup: Setup) -> dict[str, object]:
         "finished_threshold": math.inf,
     }
     for rules in setup.strategies.rules():
-        assert rules is not None
-        fields |= rules.fields()
+        fields |= rules or {}
     return fields
 
 

@@ -28,8 +28,8 @@ class LogProbs:
 
     def __init__(self, value: Tensor, ids: Tensor | None = None, vocabulary: int = 0):
         self._value = value  # (n, C) with C = V, or the length of the shortlist
-        # None: all words; (C,) ascending: the words of every row's shortlist; (n, C): each row's
-        # own, padded with its last word at -inf
+        # None: all words; (C,) ascending: the words of the shortlist; a word that is not on a row's
+        # own is at -inf there
         self._ids = ids
         self._vocabulary = vocabulary  # V, for a shortlist
 
@@ -78,7 +78,7 @@ class LogProbs:
         if self._ids is None:
             return self._value
         everything = self._value.new_full((self._value.size(0), self._vocabulary), -torch.inf)
-        return everything.scatter_reduce_(1, self._ids.expand_as(self._value), self._value, "amax")
+        return everything.index_copy_(1, self._ids, self._value)
 
     def best_of_sentences(self, c: int, before: Tensor, first: Tensor) -> tuple[Tensor, ...] | None:
         """Return the c best continuations of each sentence, as kernels/log_probs.py does, with
@@ -93,9 +93,7 @@ class LogProbs:
 
     def _compiled_best(self, c: int, before: Tensor, first: Tensor) -> tuple[Tensor, ...]:
         row, column, score = best_of_sentences(self._value, before.contiguous(), first, c)
-        if self._ids is None:
-            return row, column, score
-        return row, self._ids[column] if self._ids.dim() == 1 else self._ids[row, column], score
+        return row, self._words(column), score
 
     def mass(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return for rows (m,), by number: the log of the sum of probabilities, and the number of
@@ -108,37 +106,21 @@ class LogProbs:
         model are, or in any word."""
         return (self._value if all_words else self._value[:, 0]).isnan().any()
 
-    def is_listed(self, token: Tensor) -> Tensor:
-        """Return whether tokens (n or 1, m) are scored."""
-        return self._column(token)[1]
-
     def _words(self, column: Tensor) -> Tensor:
-        """Return the words of columns (n, m)."""
-        if self._ids is None:
-            return column
-        return self._ids[column] if self._ids.dim() == 1 else self._ids.gather(1, column)
+        """Return the words of columns."""
+        return column if self._ids is None else self._ids[column]
 
     def _column(self, token: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the columns of tokens (n or 1, m), and whether each token is on its row's
-        shortlist."""
+        """Return the columns of tokens, and whether each token is on the shortlist."""
         if self._ids is None:
             return token, torch.ones_like(token, dtype=torch.bool)
-        if self._ids.dim() == 2:
-            token = token.expand(self._ids.size(0), -1)
-        column = torch.searchsorted(self._ids, token.contiguous()).clamp_(
-            max=self._ids.size(-1) - 1
-        )
-        return column, self._words(column) == token
+        column = torch.searchsorted(self._ids, token.contiguous())
+        column.clamp_(max=self._ids.numel() - 1)
+        return column, self._ids[column] == token
 
     def _of_columns(self, words: Tensor) -> Tensor:
         """Return values (V,) or (n, V) of words as values of columns, (C,) or (n, C)."""
-        if self._ids is None:
-            return words
-        return (
-            words[self._ids]
-            if words.dim() == 1
-            else words.gather(1, self._ids.expand(words.size(0), -1))
-        )
+        return words if self._ids is None else words[..., self._ids]
 
     def ban_(self, token: int, rows: Tensor | None = None) -> None:
         """Make a token impossible, in every row or where the mask rows (n,) is true."""
@@ -164,9 +146,7 @@ class LogProbs:
         """Make the words of a mask (V,) impossible in the rows of a mask (n,), which has few."""
         words = self._of_columns(words)
         if rows.device.type == "cpu":
-            self._value[rows] = self._value[rows].masked_fill(
-                words if words.dim() == 1 else words[rows], -torch.inf
-            )
+            self._value[rows] = self._value[rows].masked_fill(words, -torch.inf)
         else:
             self._value.masked_fill_(rows[:, None] & words, -torch.inf)
 
@@ -186,8 +166,8 @@ class LogProbs:
             value = self._value.select(1, token)
             value += amount if rows is None else torch.zeros_like(value).masked_fill_(rows, amount)
             return
-        column, known = self._column(self._ids.new_full((1, 1), token))
-        column, known = (x.expand(self._value.size(0), -1) for x in (column, known))
+        place = self._column(self._ids.new_full((1, 1), token))
+        column, known = (x.expand(self._value.size(0), -1) for x in place)
         known = known if rows is None else known & rows[:, None]
         kept = self._value.gather(1, column)
         self._value.scatter_(1, column, torch.where(known, kept + amount, kept))
@@ -213,13 +193,9 @@ class LogProbs:
     def only_each_(self, row: Tensor, token: Tensor, rows: Tensor) -> None:
         """Make all but the tokens (P,) of rows (P,), by number, impossible where the mask rows
         (n,) is true; pairs of other rows are ignored."""
-        column = token
+        column, known = self._column(token)
         if self._ids is not None:
-            ids = self._ids if self._ids.dim() == 1 else self._ids[row]
-            column = torch.searchsorted(ids, token if ids.dim() == 1 else token[:, None])
-            column = column.view(-1).clamp_(max=ids.size(-1) - 1)
-            known = self._ids[column] if ids.dim() == 1 else ids.gather(1, column[:, None])[:, 0]
-            row, column = row[known == token], column[known == token]
+            row, column = row[known], column[known]
         alone = torch.full_like(self._value, -torch.inf)
         alone[row, column] = self._value[row, column]
         is_all = rows.device.type == "cpu" and bool(rows.all())

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.core.errors import NotANumber
-from fairseq_ext.model.protocol import Regroupable
+from fairseq_ext.model.protocol import Decoder
 from fairseq_ext.search.beam import Attention, Beam, upload
 from fairseq_ext.search.candidates import StopDecision, next_beam, rows_per_sentence, survivors
 from fairseq_ext.search.finished import Finished
@@ -165,7 +165,7 @@ class Group:
 class Groups:
     """All live rows, in groups; the group of the last step is first."""
 
-    def __init__(self, decoder: Regroupable, schedule: Schedule, joins_any_step: bool):
+    def __init__(self, decoder: Decoder, schedule: Schedule, joins_any_step: bool):
         self.decoder = decoder
         self.level = schedule.level
         self.most_rows = schedule.most_rows

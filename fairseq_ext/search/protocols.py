@@ -18,8 +18,7 @@ from torch import Tensor
 
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.kernels.banks import Banks, Estimate
-from fairseq_ext.kernels.beam import StrategyRules
-from fairseq_ext.model.protocol import Decoder, Regroupable
+from fairseq_ext.model.protocol import Decoder
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.finished import Finished, Scoring
@@ -73,8 +72,9 @@ class Replaceable:
     """A strategy that the compiled search (kernels/beam.cpp) may replace."""
 
     @property
-    def rules(self) -> StrategyRules | None:
-        """The rules by which the compiled search replaces this strategy; None: it cannot."""
+    def rules(self) -> dict[str, object] | None:
+        """The fields of `Rules` (kernels/abi.h) by which the compiled search replaces this
+        strategy; None: it cannot."""
         return None
 
     def __init_subclass__(cls, **named: object) -> None:
@@ -190,7 +190,7 @@ class Strategies:
         """Whether sentences may have fewer rows than the beam."""
         return bool(self.prune) or self.select.variable or self.stop.variable
 
-    def rules(self) -> list[StrategyRules | None]:
+    def rules(self) -> list[dict[str, object] | None]:
         """Return the rules by which kernels/beam.cpp replaces the select, prune and stop
         strategies; None for each that it cannot replace."""
         return [self.select.rules, self.stop.rules, *(prune.rules for prune in self.prune)]
@@ -229,7 +229,7 @@ class Setup(SearchSpec):
     """
 
     settings: Settings
-    decoder: Regroupable
+    decoder: Decoder
     models: list
     dictionary: Dictionary  # target side
     source_dictionary: Dictionary | None

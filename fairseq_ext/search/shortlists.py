@@ -91,13 +91,14 @@ class ShortlistMeter:
         return 1 + (min(4, self.every) - self.calls - 1) % self.every if self.every else MANY_CALLS
 
     def is_sample_due(self) -> bool:
+        is_due = self.calls_to_sample() == 1
         self.calls += 1
-        return self.every > 0 and self.calls % self.every == min(4, self.every) % self.every
+        return is_due
 
     def sample(self, full: Tensor, listed: LogProbs) -> None:
         """Count which of each row's best words by the full softmax (n, V) are on its shortlist."""
         best = full.topk(min(self.k, full.size(1)), dim=1).indices
-        known = listed.is_listed(best).float()
+        known = (listed.scores_at(best) > -torch.inf).float()
         at_k, at_1 = torch.stack([known.mean(1).sum(), known[:, 0].sum()]).tolist()
         n, counts = full.size(0), self.counts
         counts.recall_at_k = (counts.recall_at_k or Mean()) + Mean(at_k, n)
@@ -162,13 +163,8 @@ class CompiledLists:
     def sample(self, batch: CompiledBatch, rows: list[int], reader: CompiledRows) -> None:
         """Compare the lists with the full softmax for the last step's rows, of which the sentences
         had this many each."""
-        C = max(sentence.words.numel() for sentence in batch.live)
-        ids = torch.cat(
-            [
-                torch.cat([words, words[-1:].expand(C - words.numel())]).expand(n, -1)
-                for words, n in zip((s.words for s in batch.live), rows, strict=True)
-            ]
-        )
-        full = self.decoder.log_probs([reader.x[: len(ids)]], 1.0)
-        zeros = torch.zeros(ids.shape, dtype=torch.float32)
-        self.softmax.meter.sample(full, LogProbs(zeros, ids, full.size(1)))
+        full = self.decoder.log_probs([reader.x[: sum(rows)]], 1.0)
+        listed = torch.full_like(full, -torch.inf)
+        for sentence, of_sentence in zip(batch.live, listed.split(rows), strict=True):
+            of_sentence[:, sentence.words] = 0.0
+        self.softmax.meter.sample(full, LogProbs(listed))

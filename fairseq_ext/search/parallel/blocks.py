@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fairseq_ext.core.stats import Ratio, Section, Setting
 from fairseq_ext.kernels.parallel import CompiledMethod
-from fairseq_ext.model.protocol import BlockDecoder
+from fairseq_ext.model.protocol import Decoder
 from fairseq_ext.search.beam import NOT_YET, upload
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
@@ -41,7 +41,7 @@ class Best:
 class BlockReader:
     """The decoder together with the softmax and the logits processors."""
 
-    decoder: BlockDecoder
+    decoder: Decoder
     softmax: Softmax
     processors: LogitsProcessors
 

@@ -28,15 +28,6 @@ NEVER = -1
 
 
 @dataclass
-class Cell:
-    """The token that one iteration computed for one position."""
-
-    token: str
-    probability: float
-    right: bool  # the final token
-
-
-@dataclass
 class Graph:
     """One sentence."""
 
@@ -44,7 +35,8 @@ class Graph:
     source: list[str]
     tokens: list[str]  # with </s>
     method: str
-    # first: position of the first cell; verified: positions final afterwards; cells
+    # first: position of the first cell; verified: positions final afterwards; cells: the token that
+    # the iteration computed for each position, its probability, and whether it is the final one
     iterations: list[dict[str, Any]]
     solved: list[int]  # per position: the first iteration from which it stayed right
     waits_for: list[int]  # per position: the position that it depends on, NEVER for none
@@ -77,14 +69,14 @@ class Graph:
             texts = [symbol(int(t)) for t in call.out[: L - call.length]]
             right = [text == tokens[call.length + j] for j, text in enumerate(texts)]
             cells = [
-                Cell(t, round(float(np.exp(p)), 6), r)
+                {"token": t, "probability": round(float(np.exp(p)), 6), "right": r}
                 for t, p, r in zip(texts, call.score, right, strict=False)
             ]
             iterations.append(
                 {
                     "first": call.length,
                     "verified": min(L, call.length + call.verified),
-                    "cells": [asdict(c) for c in cells],
+                    "cells": cells,
                 }
             )
             place = slice(call.length, call.length + len(cells))

@@ -3,20 +3,18 @@
 Compiled twin: kernels/stops.hpp.
 """
 
+import math
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from fairseq_ext.core.errors import UsageError
-from fairseq_ext.kernels.beam import StrategyRules
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates
 from fairseq_ext.search.finished import Finished
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Prune, Setup
 from fairseq_ext.search.registry import register
-from fairseq_ext.search.settings import Generation
 
 # ---- Worse than the best candidate (`--prune-threshold delta`)
 #
@@ -37,7 +35,8 @@ class PruneThresholdFlags:
         default=None,
         metadata={
             "help": "drop candidates worse than the best one by more than this, in nats "
-            "(default: off; the paper: 1.5)"
+            "(default: off; the paper: 1.5)",
+            "range": (0, math.inf, "distance in nats"),
         },
     )
 
@@ -49,8 +48,8 @@ class PruneThreshold(Prune):
         self.delta = delta
 
     @property
-    def rules(self) -> StrategyRules | None:
-        return StrategyRules(threshold=self.delta)
+    def rules(self) -> dict[str, object] | None:
+        return {"threshold": self.delta}
 
     def __call__(
         self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished
@@ -71,19 +70,10 @@ class PruneThreshold(Prune):
         return score >= best - self.delta
 
 
-def check_threshold(flags: PruneThresholdFlags, generation: Generation) -> None:
-    """Refuse a negative delta and NaN (raises UsageError)."""
-    if flags.prune_threshold is not None and not flags.prune_threshold >= 0:
-        raise UsageError(
-            f"--prune-threshold must be 0 or more, such as 1.5, not {flags.prune_threshold}"
-        )
-
-
 @register(
     "prune",
     "threshold",
     PruneThresholdFlags,
-    check=check_threshold,
     needs=("search loop", "beam"),
     neutral=({"prune_threshold": float("inf")},),
     example=({"prune_threshold": 1.0},),
@@ -115,24 +105,16 @@ class ChildrenFlags:
         default=None,
         metadata={
             "help": "continue a hypothesis in at most this many ways (default: off, or "
-            "--beam; the paper: 5)"
+            "--beam; the paper: 5)",
+            "range": (1, math.inf, "number of continuations"),
         },
     )
-
-
-def check_children(flags: ChildrenFlags, generation: Generation) -> None:
-    """Refuse a beam without children (raises UsageError)."""
-    if flags.prune_children is not None and flags.prune_children < 1:
-        raise UsageError(
-            f"--prune-children {flags.prune_children} would leave no hypothesis: use 1 or more"
-        )
 
 
 @register(
     "prune",
     "children",
     ChildrenFlags,
-    check=check_children,
     needs=("search loop", "beam"),
     neutral=({"prune_children": 60},),
     example=({"prune_children": 2},),
@@ -162,6 +144,7 @@ class PruneFinishedFlags:
             "help": "drop candidates worse than the best finished hypothesis by more than this, in "
             "nats (default: off; the paper: 20)",
             "page": "constraints.md",
+            "range": (0, math.inf, "distance in nats"),
         },
     )
 
@@ -173,8 +156,8 @@ class PruneFinished(Prune):
         self.X = X
 
     @property
-    def rules(self) -> StrategyRules | None:
-        return StrategyRules(finished_threshold=self.X)
+    def rules(self) -> dict[str, object] | None:
+        return {"finished_threshold": self.X}
 
     def __call__(
         self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished
@@ -183,19 +166,10 @@ class PruneFinished(Prune):
         return candidates.score >= best - self.X
 
 
-def check_finished(flags: PruneFinishedFlags, generation: Generation) -> None:
-    """Refuse a negative distance (raises UsageError)."""
-    if flags.prune_finished is not None and not flags.prune_finished >= 0:
-        raise UsageError(
-            f"--prune-finished must be 0 or more, such as 20, not {flags.prune_finished}"
-        )
-
-
 @register(
     "prune",
     "finished",
     PruneFinishedFlags,
-    check=check_finished,
     needs=("search loop", "beam"),
     neutral=({"prune_finished": float("inf")},),
     example=({"prune_finished": 2.0},),

@@ -30,6 +30,7 @@ the most tokens first. An engine (engine/) refills whenever there is room, so th
 not wait for others.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -85,7 +86,8 @@ class StreamFlags:
         default=None,
         metadata={
             "help": "after N sentences have started, finish all live ones before others "
-            "start, so that none is stuck (default: never)"
+            "start, so that none is stuck (default: never)",
+            "range": (1, math.inf, "number of sentences"),
         },
     )
 
@@ -132,11 +134,6 @@ def check_stream(flags: StreamFlags, generation: Generation) -> None:
         raise UsageError(
             f"--refill-threshold {flags.refill_threshold} is not a share below 1: use 0 or "
             "more, such as 0.167"
-        )
-    if flags.stream_flush is not None and flags.stream_flush < 1:
-        raise UsageError(
-            f"--stream-flush {flags.stream_flush} would start no sentence: use 1 or more, or leave "
-            "it out"
         )
     if flags.stream_rows is not None and flags.stream_rows < generation.beam:
         raise UsageError(

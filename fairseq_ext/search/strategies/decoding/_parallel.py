@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, cast
+from typing import Literal
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import Lines
 from fairseq_ext.kernels.library import new
 from fairseq_ext.kernels.parallel import CompiledMethod
-from fairseq_ext.model.protocol import BlockDecoder
 from fairseq_ext.search.parallel.blocks import NONE, BlockReader, Method, NearTies, Rows
 from fairseq_ext.search.parallel.drafts import Drafter, NoDrafter, Previous, Trajectory
 from fairseq_ext.search.parallel.driver import ParallelSearch
@@ -49,9 +48,8 @@ def driver_with(
     method = make(make_drafter(flags, setup))
     dtype = str(next(setup.models[0].parameters()).dtype).removeprefix("torch.")
     margin = MARGIN.get(dtype, 0.0) if flags.parallel_margin < 0 else flags.parallel_margin
-    # both backends can read blocks
-    decoder, strategies = cast("BlockDecoder", setup.decoder), setup.strategies
-    reader = BlockReader(decoder, strategies.softmax, setup.processors)
+    strategies = setup.strategies
+    reader = BlockReader(setup.decoder, strategies.softmax, setup.processors)
     return ParallelSearch(
         reader, method, setup.scoring, setup.stats, strategies.schedule, NearTies(margin)
     )

@@ -47,7 +47,7 @@ Compiled twin: kernels/banks.hpp.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
@@ -55,7 +55,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.kernels.banks import Banks
-from fairseq_ext.kernels.beam import Selection, StrategyRules
+from fairseq_ext.kernels.beam import Selection
 from fairseq_ext.search.beam import Beam, numbers, upload
 from fairseq_ext.search.candidates import (
     Candidates,
@@ -80,7 +80,6 @@ from fairseq_ext.search.strategies.select._constraints import (
     tables,
 )
 from fairseq_ext.search.strategies.select.topk import (
-    Best,
     TopK,
     best_of_rows,
     likeliest,
@@ -162,15 +161,11 @@ class DBA(Select):
         return [set(each.required_tokens()) for each in pool.constraints or [EMPTY] * len(pool)]
 
     @property
-    def rules(self) -> StrategyRules | None:
+    def rules(self) -> dict[str, object] | None:
         if self.children is not None:
             return None
-        return StrategyRules(
-            selection=Selection.BANKS,
-            even=self.even,
-            per_row=self.per_row,
-            competing=self.competing,
-        )
+        rows = {"per_row": self.per_row, "competing": self.competing}
+        return {"selection": Selection.BANKS, "even": self.even, **rows}
 
     def banks(self, pool: Pool) -> Banks | None:
         table = self.tables(pool)
@@ -343,19 +338,22 @@ class DBA(Select):
         highest bank top (S,), and k slots of all banks: (S, 1), or an int."""
         return deal(k, sizes) if self.even else allocate(k, sizes, top)
 
-    def best(self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable) -> Best:
+    def best(
+        self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable
+    ) -> tuple[Tensor, ...]:
         """Return the best continuations of each sentence, as many as it considers by itself, though
         a batch is as wide as its widest sentence: twice its rows; under the paper's rule as many as
         its banks share, but for a sentence without phrases, which is plain beam search."""
-        best, most = best_of_rows(k, beam, log_probs, self.children), self.own_width(phrases)
+        row, token, score = best_of_rows(k, beam, log_probs, self.children)
+        most = self.own_width(phrases)
         if most is None and self.even:
-            return best
+            return row, token, score
         most = 2 * (torch.full_like(phrases.total, self.k) if most is None else most)
         if not self.even:
             k_of_banks = torch.as_tensor(self.slots(phrases), device=most.device).flatten()
             most = torch.where(phrases.total > 0, k_of_banks, most)
-        beyond = numbers(best.score.size(1), beam.device) >= most[:, None]
-        return replace(best, score=best.score.masked_fill(beyond, -torch.inf))
+        beyond = numbers(score.size(1), beam.device) >= most[:, None]
+        return row, token, score.masked_fill(beyond, -torch.inf)
 
     def continuations(
         self,
@@ -379,10 +377,7 @@ class DBA(Select):
             count,
             likeliest(most, beam, log_probs, phrases, state, count),
         )
-        row, token, score = (
-            torch.cat(pair, dim=1)
-            for pair in zip((best.row, best.token, best.score), more, strict=True)
-        )
+        row, token, score = (torch.cat(pair, dim=1) for pair in zip(best, more, strict=True))
         return row, token, score
 
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.kernels.beam import Selection, StrategyRules
+from fairseq_ext.kernels.beam import Selection
 from fairseq_ext.kernels.log_probs import SamplingCut, draw, draw_compiled, uniform
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, pad_by_sentence
@@ -53,8 +53,8 @@ class Sampling(Select):
         self.k, self.cut = k, cut
 
     @property
-    def rules(self) -> StrategyRules | None:
-        return StrategyRules(selection=Selection.SAMPLES, sampling_cut=self.cut.fields())
+    def rules(self) -> dict[str, object] | None:
+        return {"selection": Selection.SAMPLES, "sampling_cut": self.cut.fields()}
 
     def start(self, beam: Beam, pool: Pool) -> None:
         # all samples of a sentence start from one row

@@ -7,12 +7,9 @@ Compiled twin: kernels/beam.cpp.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.beam import StrategyRules
 from fairseq_ext.search.beam import Beam, numbers
 from fairseq_ext.search.candidates import Candidates, best_of_sentences
 from fairseq_ext.search.log_probs import LogProbs
@@ -32,12 +29,12 @@ class TopK(Select):
         self.variable = children is not None
 
     @property
-    def rules(self) -> StrategyRules | None:
-        return StrategyRules(children=self.children)
+    def rules(self) -> dict[str, object] | None:
+        return {} if self.children is None else {"children": self.children}
 
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
-        best = best_of_rows(self.k, beam, log_probs, self.children)
-        return Candidates(best.row, best.token, best.score, self.k)
+        row, token, score = best_of_rows(self.k, beam, log_probs, self.children)
+        return Candidates(row, token, score, self.k)
 
 
 @register("select", "topk", needs=("no constraints",), neutral=({},), paper="fairseq's own")
@@ -50,30 +47,24 @@ def build(flags: NoFlags, setup: Setup) -> TopK:
 # Shapes: S live sentences, n live rows, c candidates a sentence.
 
 
-@dataclass
-class Best:
-    """The best continuations of each sentence, (S, c) each, best first; scores are cumulative."""
-
-    row: Tensor  # row of the beam that is continued
-    token: Tensor
-    score: Tensor
-
-
-def best_of_rows(k: int, beam: Beam, log_probs: LogProbs, children: int | None = None) -> Best:
-    """Return the 2k best continuations of each sentence (or all but one if there are fewer: fairseq
-    never takes pad). children: largest number of continuations of one row."""
+def best_of_rows(
+    k: int, beam: Beam, log_probs: LogProbs, children: int | None = None
+) -> tuple[Tensor, ...]:
+    """Return row, token and cumulative score (S, c) of the 2k best continuations of each sentence,
+    best first (or of all but one if there are fewer: fairseq never takes pad). children: largest
+    number of continuations of one row."""
     width, words = beam.width, log_probs.size
     c = min(2 * k, width * words - log_probs.is_dense)  # a shortlist has no pad
     if children is None or children >= min(c, words):
         found = log_probs.best_of_sentences(c, beam.last_score(), beam.bounds())
         if found is not None:
-            return Best(*found)
+            return found
     per_row = min(c, words)
     if children is not None and children < per_row:
         per_row = children
         c = min(c, width * per_row)
     row_score, row_token = log_probs.topk(per_row)  # (n, per_row)
-    return Best(*best_of_sentences(c, beam, row_score, row_token, stable=children is not None))
+    return best_of_sentences(c, beam, row_score, row_token, stable=children is not None)
 
 
 def merge_phrase_tokens(

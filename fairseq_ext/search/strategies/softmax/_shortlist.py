@@ -29,7 +29,6 @@ from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import PerPoolCache, Pool
 from fairseq_ext.search.protocols import Setup
-from fairseq_ext.search.settings import Generation
 from fairseq_ext.search.shortlists import CLOCK, ListSoftmax, ShortlistMeter
 
 logger = logging.getLogger("fairseq_ext")
@@ -119,6 +118,7 @@ class TopFlags(ShortlistFlags):
             "help": "most frequent target words on every shortlist (default: 2000; all: the "
             "vocabulary's size)",
             "implemented": "search/strategies/softmax/top.py",
+            "range": (0, math.inf, "number of words"),
         },
     )
     shortlist_share: Literal["batch", "sentence"] = field(
@@ -128,14 +128,6 @@ class TopFlags(ShortlistFlags):
             "(default: batch)"
         },
     )
-
-
-def check_top(flags: TopFlags, generation: Generation) -> None:
-    """Refuse a size below zero (raises UsageError)."""
-    if flags.shortlist_top < 0:
-        raise UsageError(
-            f"--shortlist-top (number of words) must be 0 or more, not {flags.shortlist_top}"
-        )
 
 
 # ---- Shortlist softmax: scores of a part of the vocabulary
@@ -291,39 +283,29 @@ class ShortlistSoftmax(ListSoftmax):
             ids, value = self.compiled(features[0], ids, CLOCK)
             self.meter.add_seconds(("gather", "matmul", "normalise"), self.compiled.seconds)
             return LogProbs(value, ids, self.V)
+        return self.scores_of(features, ids)
+
+    def sentence_scores(self, features: list[Tensor], mask: Tensor, beam: Beam) -> LogProbs:
+        """Return scores of a shortlist for each sentence, mask (S, V)."""
+        with self.meter.stage("compact"):
+            ids = nonzero(mask.any(0))
+            self.meter.count(mask.size(0), int(mask.sum()))
+            others = ~mask[:, ids][beam.sentence_of_row()]
+        return self.scores_of(features, ids, others)
+
+    def scores_of(
+        self, features: list[Tensor], ids: Tensor, others: Tensor | None = None
+    ) -> LogProbs:
+        """Return scores of the words ids (C,), without those of each row in a mask (n, C)."""
         with self.meter.stage("gather"):
-            is_base = size == self.base.numel()
+            is_base = ids.numel() == self.base.numel()
             parts = self.of_base if is_base else [self.words_of(x, ids) for x in self.layers]
         with self.meter.stage("matmul"):
             logits = [F.linear(x, *part) for x, part in zip(features, parts, strict=True)]
         with self.meter.stage("normalise"):
+            if others is not None:
+                logits = [x.masked_fill_(others, -torch.inf) for x in logits]
             return LogProbs(mean_log_softmax(logits, self.temperature), ids, self.V)
-
-    def sentence_scores(self, features: list[Tensor], mask: Tensor, beam: Beam) -> LogProbs:
-        """Return scores of a shortlist for each sentence, mask (S, V); rows of ids are padded with
-        their last word."""
-        with self.meter.stage("compact"):
-            length = mask.sum(1)
-            C = int(length.max())
-            column = torch.arange(C, device=mask.device)
-            fills = column >= length[:, None]  # (S, C)
-            first = length.cumsum(0) - length
-            flat = mask.nonzero()[:, 1]
-            ids = flat[first[:, None] + torch.minimum(column, length[:, None] - 1)]  # (S, C)
-            self.meter.count(mask.size(0), int(length.sum()))
-        S = mask.size(0)
-        sentence = beam.sentence_of_row()
-        scores = []
-        for layer, x in zip(self.layers, features, strict=True):
-            with self.meter.stage("gather"):
-                weight, bias = self.words_of(layer, ids.flatten())
-            with self.meter.stage("matmul"):
-                # (n, d) -> (S, width, d) -> (S, width, C) -> (n, C)
-                y = torch.bmm(beam.by_sentence(x, 0.0), weight.view(S, C, -1).transpose(1, 2))
-                y = beam.by_row(y if bias is None else y + bias.view(S, 1, C))
-            scores.append(y.masked_fill(fills[sentence], -torch.inf))
-        with self.meter.stage("normalise"):
-            return LogProbs(mean_log_softmax(scores, self.temperature), ids[sentence], self.V)
 
     def own_scores(self, output: PackedLinear, x: Tensor, beam: Beam, pool: Pool) -> LogProbs:
         """Return the scores of each sentence's own list, for x (n, d)."""
@@ -333,19 +315,15 @@ class ShortlistSoftmax(ListSoftmax):
         with self.meter.stage("matmul"):
             logits = lists.output(x)
         with self.meter.stage("normalise"):
-            C = max(words.numel() for words in lists.words)
-            value = logits.new_full((x.size(0), C), -torch.inf)
-            ids = torch.empty(x.size(0), C, dtype=torch.long)
-            bounds = pairwise(beam.bounds().tolist())
-            for (first, end), words, columns in zip(
-                bounds, lists.words, lists.columns, strict=True
+            for (first, end), columns in zip(
+                pairwise(beam.bounds().tolist()), lists.columns, strict=True
             ):
-                own = logits[first:end].index_select(1, columns)
-                log_softmax_(own, self.temperature)
-                value[first:end, : words.numel()] = own
-                ids[first:end, : words.numel()], ids[first:end, words.numel() :] = words, words[-1]
+                own = log_softmax_(logits[first:end].index_select(1, columns), self.temperature)
+                # where the model gives NaN, every column has it
+                logits[first:end] = torch.where(own[:, :1].isnan(), torch.nan, -torch.inf)
+                logits[first:end, columns] = own
         self.meter.count(len(lists.words), sum(words.numel() for words in lists.words))
-        return LogProbs(value, ids, self.V)
+        return LogProbs(logits, lists.ids, self.V)
 
 
 def mean_log_softmax(scores: list[Tensor], temperature: float) -> Tensor:

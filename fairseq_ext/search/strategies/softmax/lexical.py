@@ -29,7 +29,6 @@ from fairseq_ext.search.settings import Generation
 from fairseq_ext.search.strategies.softmax._shortlist import (
     ShortlistSoftmax,
     TopFlags,
-    check_top,
     shortlist_arguments,
 )
 
@@ -88,7 +87,6 @@ def read_table(path: str, source, target, words: int) -> Tensor:
 
 def check(flags: LexicalFlags, generation: Generation) -> None:
     """Refuse a shortlist without its table (raises UsageError)."""
-    check_top(flags, generation)
     if not flags.shortlist_file:
         raise UsageError(
             "--softmax lexical needs a table: make one with scripts/lexical_table.py and name it "

@@ -68,14 +68,24 @@ class LSHFlags(ShortlistFlags):
     lsh_k: int = field(
         default=16,
         metadata={
-            "help": "K: dimensions that each hash function compares (default: 16; the paper: 8, 16)"
+            "help": "K: dimensions that each hash function compares (default: 16; the paper: 8, "
+            "16)",
+            "range": (2, math.inf, "number of dimensions"),
         },
     )
     lsh_u: int = field(
-        default=3, metadata={"help": "u: hash codes of a band (default: 3, as the paper)"}
+        default=3,
+        metadata={
+            "help": "u: hash codes of a band (default: 3, as the paper)",
+            "range": (1, math.inf, "number of codes"),
+        },
     )
     lsh_bands: int = field(
-        default=100, metadata={"help": "W: bands (default: 100; the paper: 500)"}
+        default=100,
+        metadata={
+            "help": "W: bands (default: 100; the paper: 500)",
+            "range": (1, MOST_BANDS, "number of bands"),
+        },
     )
     lsh_hits: int = field(
         default=2,
@@ -86,7 +96,10 @@ class LSHFlags(ShortlistFlags):
     )
     lsh_top: int = field(
         default=6000,
-        metadata={"help": "T: most frequent words on every shortlist (default: 6000; all: V)"},
+        metadata={
+            "help": "T: most frequent words on every shortlist (default: 6000; all: V)",
+            "range": (0, math.inf, "number of words"),
+        },
     )
     lsh_share: Literal["batch", "sentence"] = field(
         default="batch",
@@ -248,15 +261,7 @@ def kernels_for(weight: Tensor) -> object:
 
 
 def check(flags: LSHFlags, generation: Generation) -> None:
-    """Refuse invalid parameters (raises UsageError)."""
-    if flags.lsh_k < 2 or flags.lsh_u < 1 or flags.lsh_bands < 1:
-        raise UsageError("--lsh-k takes 2 or more, --lsh-u and --lsh-bands 1 or more")
-    if flags.lsh_bands > MOST_BANDS:
-        raise UsageError(
-            f"--lsh-bands {flags.lsh_bands} is above the limit of {MOST_BANDS}: lower it"
-        )
-    if flags.lsh_top < 0:
-        raise UsageError(f"--lsh-top (number of words) must be 0 or more, not {flags.lsh_top}")
+    """Refuse more codes than there are addresses (raises UsageError)."""
     bits = flags.lsh_u * lsh_torch.bits_of(flags.lsh_k)
     if flags.lsh_bands << bits > MOST_CODES:
         raise UsageError(

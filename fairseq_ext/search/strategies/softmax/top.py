@@ -19,7 +19,6 @@ from fairseq_ext.search.registry import register
 from fairseq_ext.search.strategies.softmax._shortlist import (
     ShortlistSoftmax,
     TopFlags,
-    check_top,
     shortlist_arguments,
 )
 
@@ -28,7 +27,6 @@ from fairseq_ext.search.strategies.softmax._shortlist import (
     "softmax",
     "top",
     TopFlags,
-    check=check_top,
     needs=("search loop", "rows of a beam", "output layer"),
     neutral=({"softmax": "top", "shortlist_top": 10**6},),
     example=({"softmax": "top", "shortlist_top": 12, "shortlist_share": "sentence"},),

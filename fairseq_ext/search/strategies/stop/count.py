@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.kernels.beam import StopRule, StrategyRules
+from fairseq_ext.kernels.beam import StopRule
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.finished import Finished
@@ -46,8 +46,8 @@ class Count(Stop):
         self.patience = patience
 
     @property
-    def rules(self) -> StrategyRules | None:
-        return StrategyRules(StopRule.COUNT) if self.patience == 1 else None
+    def rules(self) -> dict[str, object] | None:
+        return {"stop": StopRule.COUNT} if self.patience == 1 else None
 
     def __call__(
         self,

@@ -42,7 +42,7 @@ from torch import Tensor
 
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.kernels.banks import Estimate, finished_needed
-from fairseq_ext.kernels.beam import StopRule, StrategyRules
+from fairseq_ext.kernels.beam import StopRule
 from fairseq_ext.search.beam import Beam, numbers, upload
 from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.finished import Finished, Hypothesis, OnFinal, Scoring, in_float32
@@ -74,10 +74,12 @@ class Early(Count):
         )
 
     @property
-    def rules(self) -> StrategyRules | None:
-        nats = self.estimate.max_nats_per_token
-        extra = self.estimate.max_extra_tokens
-        return StrategyRules(stop=StopRule.EARLY, max_nats_per_token=nats, max_extra_tokens=extra)
+    def rules(self) -> dict[str, object] | None:
+        return {
+            "stop": StopRule.EARLY,
+            "max_nats_per_token": MAX_NATS_PER_TOKEN,
+            "max_extra_tokens": MAX_EXTRA_TOKENS,
+        }
 
     def unconstrained(self) -> Stop:
         return Count(self.eos)

@@ -6,7 +6,7 @@ Compiled twin: kernels/stops.hpp.
 
 from torch import Tensor
 
-from fairseq_ext.kernels.beam import StopRule, StrategyRules
+from fairseq_ext.kernels.beam import StopRule
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.finished import Finished
@@ -23,8 +23,8 @@ class First(Stop):
         self.eos = eos
 
     @property
-    def rules(self) -> StrategyRules | None:
-        return StrategyRules(StopRule.FIRST)
+    def rules(self) -> dict[str, object] | None:
+        return {"stop": StopRule.FIRST}
 
     def __call__(
         self,

@@ -27,6 +27,7 @@ class LengthFlags:
             "help": "added for each target token up to the target length, in nats (default: 0; "
             "needs --unnormalized)",
             "implemented": "search/finished.py",
+            "range": (0, MOST, "nats"),
         },
     )
     length_ratio: float = field(
@@ -45,6 +46,7 @@ class LengthFlags:
             "help": "added to the target length, in subwords (default: 0; "
             "scripts/tune_length_reward.py fits both)",
             "implemented": "search/finished.py",
+            "range": (-LONGEST, LONGEST, "number of subwords"),
         },
     )
     length_reward_unbounded: bool = field(
@@ -59,8 +61,6 @@ class LengthFlags:
 
 def check_length(flags: LengthFlags, generation: Generation) -> None:
     """Refuse a reward without a bound, and parameters of a reward of 0 (raises UsageError)."""
-    if not 0 <= flags.length_reward <= MOST:
-        raise UsageError(f"--length-reward (nats) must be 0 to {MOST}, not {flags.length_reward}")
     if flags.length_reward and not generation.unnormalized:
         raise UsageError(
             "--length-reward adds to unnormalised scores: add --unnormalized, or leave it out"
@@ -69,11 +69,6 @@ def check_length(flags: LengthFlags, generation: Generation) -> None:
         raise UsageError(
             f"--length-ratio {flags.length_ratio} is not a length ratio: use a number above "
             f"0, at most {MOST}"
-        )
-    if not abs(flags.length_offset) <= LONGEST:
-        raise UsageError(
-            f"--length-offset (number of subwords) must be -{LONGEST} to {LONGEST}, not "
-            f"{flags.length_offset}"
         )
     parameters = {
         "--length-ratio": flags.length_ratio != 1.0,

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.stats import Mean, Section, Stats
-from fairseq_ext.kernels.beam import StopRule, StrategyRules
+from fairseq_ext.kernels.beam import StopRule
 from fairseq_ext.search.beam import Beam, upload
 from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.finished import Finished, Scoring
@@ -80,8 +80,9 @@ class OptimalEnding(Stop):
         self.variable = paper or prune
 
     @property
-    def rules(self) -> StrategyRules | None:
-        return StrategyRules(StopRule.OPTIMAL, paper_expansion=self.paper, prune_bound=self.prune)
+    def rules(self) -> dict[str, object] | None:
+        rules = {"paper_expansion": self.paper, "prune_bound": self.prune}
+        return {"stop": StopRule.OPTIMAL, **rules}
 
     def __call__(
         self,

@@ -21,7 +21,7 @@ import math
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.beam import StopRule, StrategyRules
+from fairseq_ext.kernels.beam import StopRule
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import (
     Candidates,
@@ -80,8 +80,8 @@ class Ranked(Stop):
         return [number for number in self.answer[sentence].tolist() if number >= 0]
 
     @property
-    def rules(self) -> StrategyRules | None:
-        return StrategyRules(StopRule.RANKED)
+    def rules(self) -> dict[str, object] | None:
+        return {"stop": StopRule.RANKED}
 
     def __call__(
         self,
@@ -104,16 +104,21 @@ class Ranked(Stop):
         complete = on_beam & torch.cat(
             [torch.ones_like(waiting, dtype=torch.bool), ends], dim=1
         ).gather(1, order)
-        answered = complete & complete.cumprod(1).bool()
-        if candidates.goal is not None:  # with constraints all on the beam may still be replaced
-            answered &= (candidates.goal == 0)[:, None]
         # hypotheses are numbered as they are collected: the candidates that end on the beam,
         # in the candidates' order
         kept = torch.zeros_like(on_beam).scatter(1, order, on_beam)[:, k:]
-        done = kept & ends
+        done, goes_on = kept & ends, kept & ~ends
+        final = ~goes_on.any(1)
+        final = final if at_limit is None else final | at_limit
+        answered = complete & complete.cumprod(1).bool()
+        if candidates.goal is not None:
+            # with constraints all on the beam may be replaced until the end
+            answered = torch.where(
+                (candidates.goal == 0)[:, None], answered, complete & final[:, None]
+            )
         numbers = torch.cat([number, made[:, None] + done.cumsum(1) - 1], dim=1).gather(1, order)
         # new answers follow the earlier ones
-        into = torch.where(answered, count[:, None] + place, k).clamp(max=k)
+        into = torch.where(answered, count[:, None] + answered.cumsum(1) - 1, k).clamp(max=k)
         answers = torch.cat([self.answer[live], numbers.new_full((len(beam.live), 1), -1)], dim=1)
         self.answer[live] = answers.scatter(1, into, numbers)[:, :k]
         stays = complete & ~answered
@@ -121,16 +126,7 @@ class Ranked(Stop):
         self.number[live] = numbers[:, :k]
         count = count + answered.sum(1)
         self.count[live] = count
-        goes_on = kept & ~ends
-        final = (count >= width_of(candidates)) | ~goes_on.any(1)
-        final = final if at_limit is None else final | at_limit
-        if candidates.goal is not None:
-            # all finished ones on the beam are answers now
-            left = stays & (final & (candidates.goal > 0))[:, None]
-            into = torch.where(left, left.cumsum(1) - 1, k)
-            answers = torch.cat([self.answer[live], numbers.new_full((len(live), 1), -1)], dim=1)
-            self.answer[live] = answers.scatter(1, into, numbers)[:, :k]
-        return StopDecision(done, goes_on, final)
+        return StopDecision(done, goes_on, final | (count >= width_of(candidates)))
 
     def order(
         self,

@@ -7,7 +7,7 @@ Compiled twin: kernels/stops.hpp.
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.beam import StopRule, StrategyRules
+from fairseq_ext.kernels.beam import StopRule
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.finished import Finished
@@ -27,8 +27,8 @@ class Shrink(Stop):
         self.eos = eos
 
     @property
-    def rules(self) -> StrategyRules | None:
-        return StrategyRules(StopRule.SHRINK)
+    def rules(self) -> dict[str, object] | None:
+        return {"stop": StopRule.SHRINK}
 
     def __call__(
         self,
