@@ -1,11 +1,10 @@
 """A pretended GPU: tensors that say they are on `cuda:0` and hold their values on the CPU.
 
 As on a GPU, an operation on tensors of host and device raises, and so do numpy and compiled code
-for the CPU on a device's tensor. What a GPU would do is counted (`counting`): waits of the host,
-each with the place in fairseq_ext that waits; launches; bytes read and written; recorded CUDA
-graphs are one launch, and recording refuses what CUDA refuses. An upload of a Python list waits
-too, as torch.tensor(..., device="cuda") does: torch synchronises after every copy from ordinary
-memory that is not `non_blocking`.
+for the CPU on a device's tensor. Counted (`counting`) are waits of the host, each with the place in
+fairseq_ext that waits, and launches. A recorded CUDA graph is one launch; a wait while it is
+recorded raises. An upload of a Python list waits too, as torch.tensor(..., device="cuda") does:
+torch synchronises after every copy from ordinary memory that is not `non_blocking`.
 
 Not shown: speed, memory, kernels that torch has for the CPU only, and what runs at the same time.
 """
@@ -16,8 +15,6 @@ import contextlib
 import ctypes
 import subprocess
 import sys
-import threading
-import weakref
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -55,14 +52,10 @@ class Counts:
 
     waits: Counter = field(default_factory=Counter)  # by what waits, and where
     launches: Counter = field(default_factory=Counter)  # by operation
-    recorded: int = 0  # operations that were part of a recorded step
-    bytes: int = 0  # read and written by operations
 
 
 COUNTS: list[Counts] = []  # those that count now
-# the graph that is being recorded, if any; the thread that could disturb it (None: any)
-RECORDING: list[tuple[Graph, int | None]] = []
-OF_THREAD = threading.local()  # stream: the present one
+RECORDING: list[Graph] = []  # the graph that is being recorded, if any
 
 
 @contextlib.contextmanager
@@ -77,7 +70,7 @@ def counting() -> Iterator[Counts]:
 
 def wait(what: str) -> None:
     """The host waits for the device."""
-    if disturbs():
+    if RECORDING:
         raise RuntimeError(f"operation not permitted when stream is capturing: {what}")
     if COUNTS:
         frame: Any = sys._getframe()
@@ -90,42 +83,6 @@ def wait(what: str) -> None:
         )
         for counts in COUNTS:
             counts.waits[what + place] += 1
-
-
-def disturbs() -> bool:
-    """Whether a graph is being recorded that what this thread does could disturb."""
-    return any(thread in (None, threading.get_ident()) for _, thread in RECORDING)
-
-
-class Stream:
-    """Work goes to the stream that is current in its thread.
-
-    One that waits for a stream that is recorded is recorded too.
-    """
-
-    def __init__(self, *_) -> None:
-        self.graph: Graph | None = None
-
-    def wait_stream(self, other: Stream) -> None:
-        self.graph = other.graph or self.graph
-
-    def synchronize(self) -> None:
-        wait("synchronize")
-
-
-def current_stream(*_) -> Stream:
-    if not hasattr(OF_THREAD, "stream"):
-        OF_THREAD.stream = Stream()
-    return OF_THREAD.stream
-
-
-@contextlib.contextmanager
-def on_stream(stream: Stream) -> Iterator[None]:
-    before, OF_THREAD.stream = current_stream(), stream
-    try:
-        yield
-    finally:
-        OF_THREAD.stream = before
 
 
 class Pretended(Tensor):
@@ -157,13 +114,6 @@ class Pretended(Tensor):
     def __tensor_unflatten__(parts, meta, size, stride):
         return Pretended(parts["inner"])
 
-    def __repr__(self) -> str:
-        wait("repr")
-        return f"{self.inner!r} on {DEVICE}"
-
-    def __format__(self, form: str) -> str:
-        return format(self.item(), form) if self.dim() == 0 else super().__format__(form)
-
     def __deepcopy__(self, memo):
         made = Pretended(self.inner.clone())
         return (
@@ -193,19 +143,6 @@ class Pretended(Tensor):
 
     def __setitem__(self, index, value):
         super().__setitem__(with_tensors(index), value)
-
-    def resize_(self, *size):
-        self.inner.resize_(*size)
-        torch.utils.swap_tensors(self, Pretended(self.inner))
-        return self
-
-    def new(self, *size):
-        if len(size) == 1 and isinstance(size[0], (list, Tensor)):
-            return self.new_tensor(size[0]) if isinstance(size[0], list) else size[0].clone()
-        return self.new_empty(*size or (0,))
-
-    def new_tensor(self, data, dtype=None, device=None, **_):
-        return torch.tensor(data, dtype=dtype or self.dtype, device=device or self.device)
 
 
 def with_tensors(index):
@@ -248,21 +185,9 @@ def operate(func, args, kwargs):
     if device is None or not there and torch.device(device).type != "cuda":
         return func(*args, **kwargs)
     name = func._schema.name.removeprefix("aten::")
-    if (
-        isinstance(drawn := kwargs.get("generator"), torch.Generator)
-        and drawn.device.type == "cpu"
-        and torch.device(device).type == "cuda"
-    ):
-        raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
     check(func, name, args, given, there)
     if what := awaited(name, args, kwargs, given, there, torch.device(device)):
         wait(what)
-    graph = current_stream().graph
-    if graph is None and disturbs() and not (func.is_view or func._schema.is_mutable):
-        raise RuntimeError(
-            f"operation not permitted when stream is capturing: {name} takes memory outside "
-            "of the graph's pool"
-        )
     values = (
         [inside(x) for x in args],
         {n: inside(x) for n, x in kwargs.items() if n != "pin_memory"},
@@ -274,19 +199,13 @@ def operate(func, args, kwargs):
         and there[:1] != [args[0]]
         and name == "copy_"
     )
-    if not func.is_view and name not in FREE.split():
-        moved = sum(x.nbytes for x in tensors_of([inside(x) for x in given]))
-        moved += sum(x.nbytes for x in tensors_of([out])) if not func._schema.is_mutable else 0
-        for counts in COUNTS if moved else ():
-            counts.bytes += moved
-            counts.recorded += graph is not None
-            counts.launches[name] += graph is None
-    if graph is not None:
-        graph.add(func, values, out, there)
+    if RECORDING:
+        RECORDING[-1].add(func, *values, out)
+    elif not func.is_view and name not in FREE.split():
+        for counts in COUNTS:
+            counts.launches[name] += 1
     if to_host:
         return out
-    if name == "_pack_padded_sequence":
-        return wrapped(out[0], {}), out[1]
     # an operation in place returns the tensor that it was given
     known = {id(x.inner): x for x in there}
     return wrapped(out, known)
@@ -313,8 +232,7 @@ def check(func, name: str, args, given: list[Tensor], there: list[Tensor]) -> No
     )
     # a number too is changed where it lies
     changed = args[0] if func._schema.is_mutable and args else None
-    # the last has lengths of the host
-    for x in given if there and name not in ("copy_", "_to_copy", "_pack_padded_sequence") else ():
+    for x in given if there and name not in ("copy_", "_to_copy") else ():
         if not (
             isinstance(x, Pretended)
             or id(x) in indices
@@ -361,17 +279,12 @@ def awaited(
 
 
 def compute(func, name: str, args, kwargs):
-    """The operation on the CPU, which lacks three that GPUs have."""
+    """The operation on the CPU, which lacks two that GPUs have."""
     if name == "mm" and len(args) == 3:  # of half precision, summed and returned in float32
         return args[0].to(args[2]) @ args[1].to(args[2])
     if name in ("_softmax", "_log_softmax") and args[2]:  # from half precision to float32
         return func(args[0].float(), args[1], False)
-    if name != "_thnn_fused_lstm_cell":
-        return func(*args, **kwargs)
-    gates, hidden, cell, *biases = args
-    i, f, g, o = (sum(biases, gates + hidden)).chunk(4, 1)
-    cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
-    return o.sigmoid() * cell.tanh(), cell, gates
+    return func(*args, **kwargs)
 
 
 # ---- CUDA graphs
@@ -381,70 +294,54 @@ class Graph:
     """Stands for torch.cuda.CUDAGraph: the same operations again, at the addresses and with the
     host's numbers of the first time."""
 
-    pool: list[Graph]
-
     def __init__(self) -> None:
         self.calls: list[tuple] = []
-        self.own: set[int] = set()  # what its operations have made or changed
-        # what it takes from outside of the pool, which must outlive it
-        self.read: list[weakref.ref] = []
+        self.pool: list[Graph] = [self]
 
-    def add(self, func, values, out, there) -> None:
-        self.read += [weakref.ref(x) for x in there if id(x.inner) not in self.own]
-        self.own |= {id(x) for x in tensors_of([out])}
-        self.calls.append((func, *values, out))
+    def add(self, func, args, kwargs, out) -> None:
+        self.calls.append((func, args, kwargs, out))
 
-    def made(self) -> Iterator[tuple]:
-        """The operations whose results lie in the pool."""
-        return (
-            call
-            for call in self.calls
-            if not call[0].is_view
-            and not call[0]._schema.is_mutable
-            and "_unsafe_view" not in str(call[0])
-        )
+    @staticmethod
+    def is_new(func) -> bool:
+        """Whether the results of an operation lie in the pool."""
+        is_view = func.is_view or "_unsafe_view" in str(func)
+        return not is_view and not func._schema.is_mutable
 
     def spoil(self) -> None:
         """Recording computes nothing, and whatever else uses the pool writes over the results."""
-        for *_, out in self.made():
-            for tensor in tensors_of([out]):
+        for func, _, _, out in self.calls:
+            for tensor in tensors_of([out]) if self.is_new(func) else ():
                 tensor.fill_(7)
 
     def replay(self) -> None:
-        if any(x() is None for x in self.read):
-            raise RuntimeError(
-                "a recorded graph reads memory outside of its pool that has been freed"
-            )
         for graph in self.pool:
             graph.spoil()
-        made = {id(call) for call in self.made()}
-        for call in self.calls:
-            func, args, kwargs, out = call
-            if func.is_view or "_unsafe_view" in str(func):
-                continue
+        for func, args, kwargs, out in self.calls:
             fresh = func(*args, **kwargs)
-            if id(call) in made:
+            if self.is_new(func):
                 for here, value in zip(tensors_of([out]), tensors_of([fresh]), strict=True):
                     here.copy_(value)
         for counts in COUNTS:
             counts.launches["graph"] += 1
-            counts.bytes += self.bytes
 
 
 @contextlib.contextmanager
-def recorded(graph: Graph, pool: list[Graph], capture_error_mode: str = "global") -> Iterator[None]:
-    assert not RECORDING
-    RECORDING.append((graph, None if capture_error_mode == "global" else threading.get_ident()))
-    stream = Stream()
-    stream.graph = graph
-    with counting() as counts, on_stream(stream):
-        try:
-            yield
-        finally:
-            RECORDING.clear()
-    graph.bytes, graph.pool = counts.bytes, pool
-    graph.spoil()
+def recorded(graph: Graph, pool: list[Graph], capture_error_mode: str) -> Iterator[None]:
+    RECORDING.append(graph)
+    try:
+        yield
+    finally:
+        RECORDING.clear()
     pool.append(graph)
+    graph.pool = pool
+    graph.spoil()
+
+
+class Stream:
+    """There is one stream."""
+
+    def wait_stream(self, other: Stream) -> None:
+        pass
 
 
 # ---- the device comes and goes
@@ -477,11 +374,7 @@ def pretended_device(folder: Path, patch) -> Iterator[torch.device]:
             check=True,
         )
         ctypes.CDLL(str(library))
-    on_host, thread, moved = (
-        {name: getattr(torch, name) for name in ("tensor", "as_tensor")},
-        threading.Thread.run,
-        Tensor.to,
-    )
+    on_host, moved = {name: getattr(torch, name) for name in ("tensor", "as_tensor")}, Tensor.to
 
     def placed(name: str):
         def make(data, dtype=None, device=None, **named):
@@ -496,10 +389,6 @@ def pretended_device(folder: Path, patch) -> Iterator[torch.device]:
             named["device"] = torch.device("cuda", named["device"])
         return moved(self, *args, **named)
 
-    def run(self) -> None:
-        with Everywhere():
-            thread(self)
-
     there = dict(
         is_available=lambda: True,
         is_initialized=lambda: True,
@@ -512,9 +401,9 @@ def pretended_device(folder: Path, patch) -> Iterator[torch.device]:
         get_device_properties=lambda *_: SimpleNamespace(total_memory=1 << 34),
         set_device=lambda *_: None,
         empty_cache=lambda: None,
-        current_stream=current_stream,
+        current_stream=lambda *_: Stream(),
         Stream=Stream,
-        stream=on_stream,
+        stream=contextlib.nullcontext,
         graph_pool_handle=list,
         CUDAGraph=Graph,
         graph=recorded,
@@ -527,7 +416,6 @@ def pretended_device(folder: Path, patch) -> Iterator[torch.device]:
         patch.setattr(torch.cuda, name, value)
     for name in on_host:
         patch.setattr(torch, name, placed(name))
-    patch.setattr(threading.Thread, "run", run)
     patch.setattr(Tensor, "to", to)
     with Everywhere():
         yield DEVICE

@@ -223,13 +223,6 @@ def test_results_are_the_callers_own():
             )
 
 
-def test_a_generator_can_be_used_again():
-    pair = generators([build("transformer")], beam=5, max_len_b=20)
-    first = run(pair.ours, batch(MIXED))
-    run(pair.ours, batch([2, 9]))
-    same(first, run(pair.ours, batch(MIXED)), 0.0)
-
-
 # ---- alignments
 
 

@@ -1,5 +1,4 @@
-"""The loop and the data of its steps: order of rows, beams of unequal width, shortlists, top-k in
-blocks, finished lists."""
+"""Beams of unequal width, top-k in blocks, and logits processors over shortlists."""
 
 import models
 import pytest
@@ -15,18 +14,15 @@ from models import (
     language_model,
     plain_beam_search,
     run,
-    same,
     same_as_plain,
 )
 from sizes import drawn, examples
-from table_model import called_through
 
 from fairseq_ext.search.beam import Beam
-from fairseq_ext.search.finished import Finished, FinishedStep
 from fairseq_ext.search.log_probs import LogProbs, blockwise_topk
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.processors import LogitsProcessors
-from fairseq_ext.search.protocols import Prune, Softmax
+from fairseq_ext.search.protocols import Prune
 
 MIXED = [3, 1, 7, 0, 12, 5]
 LOOSE = {"lstm": 1e-5, "fconv": 1e-5}  # fairseq's attention of these masks in float32
@@ -37,11 +33,6 @@ def ours(architecture: str = "transformer", seed: int = 2, **flags):
 
 
 # ---- beams of unequal width
-
-
-class DropNothing(Prune):
-    def __call__(self, candidates, beam, pool, finished):
-        return torch.ones_like(candidates.token, dtype=torch.bool)
 
 
 def dropped(row: list[int], seed: int) -> bool:
@@ -88,77 +79,7 @@ def test_pruned_rows_equal_brute_force_one_sentence_at_a_time(architecture, seed
             ] == -torch.inf
 
 
-def test_pruned_ensemble_does_not_depend_on_the_batch():
-    generator = generators(
-        [build("transformer", 1), build("lstm", 2), build("fconv", 3)], beam=4, max_len_b=10
-    ).ours
-    generator.strategies.prune = [DropSome(1)]
-    sample = batch(MIXED)
-    together = run(generator, sample)
-    for i in range(len(MIXED)):
-        same(run(generator, alone(sample, i)), together[i : i + 1], 1e-5)
-
-
-@pytest.mark.parametrize(
-    "prune", [[], [DropNothing()], [DropSome(3)]], ids=["uniform", "ragged", "pruned"]
-)
-def test_rows_of_one_sentence_are_neighbours_and_best_first(prune):
-    generator = ours()
-    generator.strategies.prune = prune
-    select, seen = generator.strategies.select, []
-
-    def watching(beam, log_probs, pool):
-        owner = beam.sentence_of_row()
-        assert owner.tolist() == sorted(owner.tolist()) and set(owner.tolist()) == set(
-            range(len(beam.live))
-        )
-        assert beam.live == sorted(beam.live)
-        for s in range(len(beam.live)):
-            score = beam.last_score()[owner == s]
-            assert len(score) <= 4 and score.tolist() == sorted(score.tolist(), reverse=True)
-        seen.append(beam.rows)
-        return select(beam, log_probs, pool)
-
-    generator.strategies.select = called_through(select, watching)
-    run(generator, batch(MIXED))
-    assert seen[0] == len(MIXED)  # before the first token all rows of a beam would be the same
-
-
-# ---- sentences that start late, words that are not scored
-
-
-class Shortlist(Softmax):
-    """Scores these words only, with their probabilities under the whole vocabulary."""
-
-    def __init__(self, ids: list[int]):
-        self.ids = torch.tensor(ids)
-
-    def __call__(self, decoder, features, beam, pool):
-        ids = self.ids.to(features[0].device)
-        return LogProbs(decoder.log_probs(features, 1.0)[:, ids], ids)
-
-
-def test_a_shortlist_equals_a_search_without_the_other_words():
-    words = [1, 2, 4, 6, 7, 9, 12, 15, 16, 20, 23]
-    generator = ours()
-    generator.strategies.softmax = Shortlist(words)
-    sample = batch(MIXED)
-    others = set(range(len(dictionary()))) - set(words)
-    for i, nbest in enumerate(run(generator, sample)):
-        same_as_plain(
-            plain_beam_search(
-                generator.model.models[0], alone(sample, i), 4, 10, ban=lambda row: others
-            ),
-            nbest,
-        )
-
-
-# ---- log-probabilities of a vocabulary or a shortlist
-
-INF = torch.inf
-
-
-SHORTLIST = torch.tensor([2, 3, 5, 9])  # of a vocabulary of 12
+# ---- top-k in blocks
 
 
 @settings(max_examples=examples(150), deadline=None)
@@ -177,68 +98,11 @@ def test_blockwise_topk_equals_topk(rows, columns, k, levels, seed, dtype):
     value = torch.randint(
         levels, (rows, columns), generator=torch.Generator().manual_seed(seed)
     ).to(dtype)
-    value[value == 0] = -INF
+    value[value == 0] = -torch.inf
     score, column = blockwise_topk(value, k)
     assert torch.equal(score, value.topk(k, dim=1).values)
     assert torch.equal(value.gather(1, column), score)
     assert all(len(set(row)) == k for row in column.tolist())
-
-
-def both(seed: int = 0) -> tuple[LogProbs, LogProbs]:
-    """Log-probabilities of 12 words in 3 rows: of all, and of the shortlist."""
-    value = torch.randn(3, 12, generator=torch.Generator().manual_seed(seed)).log_softmax(-1)
-    return LogProbs(value.clone()), LogProbs(value[:, SHORTLIST].clone(), SHORTLIST, 12)
-
-
-def test_a_shortlist_is_the_vocabulary_without_its_other_words():
-    dense, short = both()
-    for word in {*range(12)} - {*SHORTLIST.tolist()}:
-        dense.ban_(word)
-    rows, words = torch.tensor([True, False, True]), torch.tensor([[5], [5], [4]])
-    for change in (
-        lambda each: None,
-        lambda each: each.ban_(9),
-        lambda each: each.ban_(2, rows),
-        lambda each: each.ban_(11),  # which is not on it
-        lambda each: each.only_(words, rows),  # nothing is left to the last row
-    ):
-        for each in (dense, short):
-            change(each)
-            expected = dense.dense()
-            assert torch.equal(each.dense(), expected)
-            assert torch.equal(each.scores_at(words), expected.gather(1, words))
-        for ours, theirs in zip(short.topk(3), dense.topk(3), strict=True):
-            assert torch.equal(ours, theirs) or (ours[theirs == -INF] == -INF).all()
-
-
-# ---- finished lists
-
-
-def test_finished_lists_are_sorted_by_score_and_equal_scores_keep_their_order():
-    finished = Finished.empty(2, 3, torch.device("cpu"))
-    cumulative = torch.tensor([[-1.0, -3.0], [-1.0, -2.0], [-0.5, -3.0]])
-    ended = FinishedStep(
-        torch.tensor([[5, 2], [6, 2], [7, 2]]),
-        cumulative,
-        torch.tensor([-1.5, -1.0, -1.5]),
-        None,
-        None,
-    )
-    finished.add_([0, 1, 0], ended)
-    finished.add_(
-        [0],
-        FinishedStep(
-            torch.tensor([[5, 8, 2]]),
-            torch.tensor([[-1.0, -1.5, -2.1]]),
-            torch.tensor([-0.7]),
-            None,
-            None,
-        ),
-    )
-    first, second = finished.take(0), finished.take(1)
-    assert [h.tokens.tolist() for h in first] == [[5, 8, 2], [5, 2], [7, 2]]
-    assert [h.tokens.tolist() for h in second] == [[6, 2]]
-    torch.testing.assert_close(first[0].positional_scores, torch.tensor([-1.0, -0.5, -0.6]))
 
 
 # ---- logits processors; those of a whole vocabulary are in test_neutral.py

@@ -25,7 +25,7 @@ from models import (
 from pretended_device import RECORDING, counting
 from required_phrases import required_phrases
 from search.counted_steps import WAYS, counted, use_kernels
-from sizes import drawn, part_of
+from sizes import drawn
 from test_random_flags import NAMED
 
 from fairseq_ext.core.errors import NotANumber
@@ -80,9 +80,7 @@ def test_lsh_by_its_cuda_kernels_gives_what_the_cpu_gives(simulated, monkeypatch
 # ---- CUDA graphs
 
 
-@drawn(1)
-@pytest.mark.parametrize("beam", [1, 5, 20])
-def test_steps_are_recorded_while_the_kv_cache_grows(beam, simulated, monkeypatch, caplog):
+def test_steps_are_recorded_while_the_kv_cache_grows(simulated, monkeypatch, caplog):
     monkeypatch.setattr(cuda_graph, "FIRST_POSITIONS", 1)
     monkeypatch.setattr(cuda_graph, "PATIENCE", 0)
     shapes, made = [], Buffers.__init__
@@ -92,19 +90,17 @@ def test_steps_are_recorded_while_the_kv_cache_grows(beam, simulated, monkeypatc
         lambda self, like, *shape: (shapes.append(shape), made(self, like, *shape))[1],
     )
     with counting() as counts:
-        same(*on_both({}, simulated, beam=beam, max_len_b=40, min_len=40))
+        same(*on_both({}, simulated, max_len_b=40, min_len=40))
     assert counts.launches["graph"] >= 30 and "operation by operation" not in caplog.text
     assert len({positions for _, positions, _ in shapes}) > 1  # it has grown
 
 
-def test_recording_refuses_what_cuda_refuses(simulated):
+def test_recording_refuses_to_wait(simulated):
     x = torch.arange(6).to(simulated)
-    for name, act in WAIT.items():
-        with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
-            CudaGraph(lambda act=act: [act(x.clone())], torch.cuda.graph_pool_handle())
-        assert name and not RECORDING
-    for act in NO_WAIT.values():
-        CudaGraph(lambda act=act: [act(x.clone())], torch.cuda.graph_pool_handle())
+    with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
+        CudaGraph(lambda: [x.clone().nonzero()], torch.cuda.graph_pool_handle())
+    assert not RECORDING
+    CudaGraph(lambda: [x.clone() + 1], torch.cuda.graph_pool_handle())
 
 
 # ---- half precision
@@ -158,54 +154,25 @@ def test_logits_beyond_half_precision_are_reported(pretended):
 
 # ---- what a step requests
 
-# at most
-WAITS = {
-    "plain": 1,
-    "optimal": 1,
-    "window": 1,
-    "stream": 1,
-    "DBA": 1,
-    "LSH": 3,
-    "LSH, CUDA kernels": 2,
-}
-BEYOND = {"LSH"}  # a third of stock's launches; docs/gpu.md says why
+MOST_WAITS = {"LSH": 3, "LSH, CUDA kernels": 2}  # else 1
 PAGE = Path(__file__).parents[2] / "docs" / "gpu.md"
 
 
-def on_page(way: str) -> tuple[float, int]:
-    waits, launches = re.search(rf"\| {way} \| ([\d.]+) \| (\d+) \|", PAGE.read_text()).groups()
-    return float(waits), int(launches)
-
-
 @drawn(1)
-@pytest.mark.parametrize("way", WAITS)
+@pytest.mark.parametrize("way", WAYS)
 def test_a_step_waits_no_more_than_it_must_and_requests_what_the_page_says(
     way, simulated, monkeypatch, tmp_path
 ):
     if way == "LSH, CUDA kernels":
         use_kernels(tmp_path, monkeypatch)
-    step = counted(WAYS[way], simulated)
-    assert 0 < step.waits.total() <= WAITS[way], step.waits
-    (waits, launches), (_, of_stock) = (
-        on_page(way),
-        on_page("stock, constrained" if way == "DBA" else "stock"),
-    )
+    step, most = counted(WAYS[way], simulated), MOST_WAITS.get(way, 1)
+    waits, launches = re.search(rf"\| {way} \| ([\d.]+) \| (\d+) \|", PAGE.read_text()).groups()
+    assert 0 < step.waits.total() < most + 0.5 and float(waits) < most + 0.5, step.waits
     # over a shorter span than the page's, in which a window meets fewer words of its draft
-    apart = step.launches.total() / launches
-    assert waits <= WAITS[way] and (way == "window" or 0.95 < apart < 1.05), step.launches
-    assert way in BEYOND or 3 * step.launches.total() <= of_stock
+    apart = step.launches.total() / int(launches)
+    assert way == "window" or 0.95 < apart < 1.05, step.launches
     if way == "plain":
         assert step.launches["graph"] == 1
-
-
-@drawn(0)  # long
-def test_stocks_step_is_counted_by_the_same_harness(simulated):
-    # the second waits for each of its candidates, and takes long
-    for way in ["stock", "stock, constrained"][: len(part_of(2, 1))]:
-        stock, (waits, launches) = counted(WAYS[way], simulated), on_page(way)
-        assert stock.waits.total() == pytest.approx(
-            waits, rel=0.05
-        ) and stock.launches.total() == pytest.approx(launches, rel=0.05)
 
 
 # ---- the pretended device itself
@@ -224,13 +191,6 @@ def test_what_a_gpu_refuses_is_refused(simulated):
     for wrong in (lambda: host[0].add_(there[0]), lambda: host.add_(there)):
         with pytest.raises(RuntimeError, match="same device"):
             wrong()
-    drawn = torch.Generator()
-    for wrong in (
-        lambda: torch.rand(2, device=simulated, generator=drawn),
-        lambda: there.float().exponential_(generator=drawn),
-    ):
-        with pytest.raises(RuntimeError, match="device type for generator"):
-            wrong()
     with pytest.raises(TypeError, match="numpy"):
         there.numpy()
     with pytest.raises(RuntimeError, match="not implemented"):
@@ -242,32 +202,21 @@ def test_what_a_gpu_refuses_is_refused(simulated):
 
 WAIT = {
     "item": lambda x: x[0].item(),
-    "bool": lambda x: bool(x.any()),
     "tolist": lambda x: x.tolist(),
     "cpu": lambda x: x.cpu(),
     "mask": lambda x: x[x > 1],
     "nonzero": lambda x: x.nonzero(),
     "repeat": lambda x: x.repeat_interleave(x),
-    "equal": lambda x: x.equal(x),
     "upload": lambda x: torch.tensor([1, 2], device=x.device),
     "list": lambda x: x[[0, 1]],
     "into": lambda x: x.copy_(torch.arange(6)),
-    "histc": lambda x: x.float().histc(4),
-    "close": lambda x: torch.allclose(x, x),
-    "print": lambda x: str(x),
-    "format": lambda x: f"{x[0]:03}",
-    "int": lambda x: int(x.max()),
-    "unique": lambda x: x.unique(),
     "synchronize": lambda x: torch.cuda.synchronize(),
 }
 NO_WAIT = {
-    "sum": lambda x: x.sum(),
     "where": lambda x: torch.where(x > 1, x, 0),
     "fill": lambda x: x.masked_fill(x > 1, 0),
-    "slice": lambda x: x[1:],
     "sized": lambda x: x.repeat_interleave(x, output_size=15),
     "place": lambda x: x[x],
-    "number": lambda x: x.clone().index_fill_(0, x, 3),
     "zeros": lambda x: torch.zeros(3, device=x.device),
     "staged": lambda x: torch.arange(3).to(x.device, non_blocking=True),
 }

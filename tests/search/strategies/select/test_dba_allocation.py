@@ -1,11 +1,9 @@
 """How dynamic beam allocation divides a beam among its banks."""
 
 import copy
-import ctypes
 import math
 import random
 import runpy
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,7 +18,6 @@ from search.strategies.select.test_dba import VOCABULARY, outputs, random_constr
 from sizes import drawn, examples
 from table_model import EOS, random_table, search, stop_plug, words
 
-from fairseq_ext.kernels.compiling import FLAGS, FOLDER, compiler
 from fairseq_ext.search.candidates import (
     allocate,
     bank_sizes,
@@ -74,31 +71,6 @@ def test_slots_of_a_batch_are_those_of_each_sentence_by_hand(k, rows):
     for have, paper, even in zip(rows, slots.tolist(), deal(k, candidates).tolist(), strict=True):
         rest = [0] * (width - len(have))
         assert paper == paper_slots(k, have) + rest and even == dealt_slots(k, have) + rest
-
-
-COMPILED = """
-#include "banks.hpp"
-ENTRY void slots(bool even, int64_t k, int64_t banks, const int64_t* have, int64_t* out) {
-    std::vector<int64_t> found;
-    (even ? deal : allocate)(k, banks - 1, {have, have + banks}, found);
-    std::copy(found.begin(), found.end(), out);
-}
-"""
-
-
-@pytest.mark.skipif(compiler() is None, reason="no compiler")
-def test_the_compiled_ones_give_the_same_slots(tmp_path):
-    library, (command, *more) = tmp_path / "slots.so", compiler()
-    words = [command, *more, *FLAGS, "-O1", "-w", "-shared", f"-I{FOLDER}", "-xc++", "-"]
-    subprocess.run([*words, "-o", library], input=COMPILED.encode(), check=True)
-    call, chance = ctypes.CDLL(str(library)).slots, random.Random(1)
-    for _ in range(500):
-        have = [chance.choice([0, 1, 2, 5, 20]) for _ in range(chance.randint(1, 6))]
-        k, array = chance.randint(1, 20), ctypes.c_int64 * 6
-        for even, by_hand in ((False, paper_slots), (True, dealt_slots)):
-            out = array()
-            call(even, ctypes.c_int64(k), ctypes.c_int64(len(have)), array(*have), out)
-            assert list(out)[: len(have)] == by_hand(k, have), (even, k, have)
 
 
 class State(SimpleNamespace):

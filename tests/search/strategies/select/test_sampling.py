@@ -255,27 +255,6 @@ def lists(found: list[list[dict]]) -> list[list[tuple]]:
     ]
 
 
-@covering(1)
-@needs_library
-@each_cut
-@pytest.mark.parametrize("int8", [False, True])
-def test_compiled_samples_are_the_loops_to_the_last_bit(int8, name, on_the_cpu):
-    stock = CUTS[name][1]
-    ours = {"sampling_epsilon": 0.1} if stock is None else {}
-    model = build("transformer", 2, torch.float32, words=2048)
-    flags = dict(beam=5, nbest=5, max_len_b=12, no_repeat_ngram_size=3, sampling=True)
-    compiled, loop = (
-        generators([model], ours | {"int8": int8}, words=2048, **flags, **(stock or {})).ours
-        for _ in range(2)
-    )
-    assert len(compiled.driver.compiled) == 1
-    loop.driver.compiled = []
-    sample = batch([3, 1, 7, 5, 0, 9], words=2048)
-    assert lists(run(compiled, sample)) == lists(run(loop, sample))
-    # samples that have drawn the same share a row
-    assert compiled.stats.decoder_rows < loop.stats.decoder_rows
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_samples_noise_is_its_sentences_own(dtype, device):
     """Alone, in another order, in a stream: the same samples. Another number or seed: others."""

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from models import alone, batch, build, dictionary, generators, requests_of, run, same
-from required_phrases import required_phrases
+from models import alone, batch, build, dictionary, generators, run, same
 from sizes import covering, drawn
 
 from fairseq_ext import UsageError
@@ -20,7 +19,6 @@ from fairseq_ext.kernels import shortlist as gathered
 from fairseq_ext.kernels.library import library
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
-from fairseq_ext.search.phrases.sentence import SentenceConstraints, met
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.shortlists import ShortlistMeter
 from fairseq_ext.search.strategies.softmax._shortlist import most_frequent
@@ -336,23 +334,6 @@ def test_same_seed_same_index():
 
 
 # ---- on models
-
-
-@covering(1)
-@pytest.mark.parametrize("share", ["batch", "sentence"])
-@pytest.mark.parametrize("select", ["dba", "gbs", "cbs"])
-def test_constraints_and_prefixes_are_on_the_list(way, select, share):
-    ours = on_model(8, lsh_bands=10, lsh_hits=11, lsh_share=share, select=select)
-    phrase = (300, 301)
-    given = [
-        SentenceConstraints(required_phrases(((phrase,),), ("x",))),
-        *[SentenceConstraints() for _ in LENGTHS[1:]],
-    ]
-    found = run(ours, {**batch(LENGTHS, words=MANY), "requests": requests_of(given)})
-    assert all(met(h["tokens"].tolist(), given[0], ordered=False) == [True] for h in found[0])
-    prefix = torch.tensor([[400, 401]] * len(LENGTHS))
-    for nbest in run(ours, batch(LENGTHS, words=MANY), prefix_tokens=prefix):
-        assert all(h["tokens"][:2].tolist() == [400, 401] for h in nbest)
 
 
 def test_statistics_and_recall(way):
