@@ -5,7 +5,7 @@
 #   scripts/test.sh --all                  all cases of heavy tests (tests/sizes.py says what runs without it);
 #                                          a test whose tool or package is missing fails, and is skipped without it:
 #                                          eflomal, fastchrf, PYEVALB and pymarian (pip), LibreOffice, Chromium, node
-#                                          and npm, qemu-user-static with other compilers, nvcc
+#                                          and npm, qemu-user-static with other compilers
 #
 # VENV=, PYTHON= and WHEELS= as in scripts/setup.sh.
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"

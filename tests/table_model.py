@@ -101,7 +101,6 @@ class TableDecoder:
     """
 
     joins = joins_any_step = True
-    need_attention = False
     dtype = torch.float64
 
     def __init__(self, tables: Sequence[Table]):

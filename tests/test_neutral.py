@@ -193,21 +193,6 @@ def test_equals_stock_with_a_vocabulary_that_is_sorted_in_blocks():
     same(run(pair.stock, sample), run(pair.ours, sample))
 
 
-@drawn(0)
-def test_the_random_models_end_at_varied_lengths():
-    """The grid is worth little if every hypothesis runs into max_len."""
-    for architecture in ARCHITECTURES:
-        lengths = {
-            len(h["tokens"])
-            for seed in (1, 2, 3)
-            for nbest in run(
-                generators([build(architecture, seed)], beam=5, max_len_b=20).ours, batch(MIXED)
-            )
-            for h in nbest
-        }
-        assert len(lengths) >= 4, (architecture, lengths)
-
-
 def test_results_are_the_callers_own():
     """fairseq's commands divide positional_scores in place."""
     ours = generators([build("transformer")], beam=5, max_len_b=20).ours
@@ -232,7 +217,7 @@ STREAM = {"schedule": "stream", "stream_width": 2}
 # of an LSTM in a batch stock reads the padded side of a shorter sentence; a stream does not
 ALIGNED = [
     (name, strategy)
-    for name in ("transformer", "transformer-align", "lstm", "fconv")
+    for name in ("transformer", "transformer+transformer", "transformer-align", "lstm", "fconv")
     for strategy in ({}, {"prune_finished": math.inf}, STREAM, STREAM | {"stream_order": "fifo"})
     if name != "lstm" or "schedule" not in strategy
 ]
@@ -244,13 +229,15 @@ ALIGNED = [
 @pytest.mark.parametrize("kind", ["hard", "soft"])
 def test_print_alignment_equals_stock(kind, architecture, backend, strategy):
     strategy = {"decoder_backend": backend, **strategy}
-    pair = generators([build(architecture)], strategy, beam=3, max_len_b=12, print_alignment=kind)
+    models = [build(name, 1 + i) for i, name in enumerate(architecture.split("+"))]
+    pair = generators(models, strategy, beam=3, max_len_b=12, print_alignment=kind)
     sample = batch([3, 1, 7, 5])
     expected, got = run(pair.stock, sample), run(pair.ours, sample)
     same(expected, got, 1e-5)
     for a, b in zip(sum(expected, []), sum(got, []), strict=True):
         assert b["attention"].shape == a["attention"].shape
-        torch.testing.assert_close(b["attention"], a["attention"].double(), rtol=0, atol=1e-5)
+        if architecture != "transformer-align":  # stock's is of the search, not of the pass
+            torch.testing.assert_close(b["attention"], a["attention"].double(), rtol=0, atol=1e-5)
         # pairs of positions, or probabilities as text
         for x, y in zip(a["alignment"], b["alignment"], strict=True):
             assert list(map(float, y)) == pytest.approx(list(map(float, x)), abs=2e-6)

@@ -46,7 +46,6 @@ logger = logging.getLogger("fairseq_ext")
 
 def make_decoder(
     models: list[BaseFairseqModel],
-    need_attention: bool = False,
     backend: str = "auto",
     int8: bool = False,
     graphs: str = "auto",
@@ -58,10 +57,10 @@ def make_decoder(
     Errors: UsageError if `transformer` or int8 is required and the models are not supported.
     """
     if backend == "fairseq":
-        return FairseqBackend(models, need_attention), None
+        return FairseqBackend(models), None
     reason = first(map(unsupported, models))
     if reason is None:
-        decoder = TransformerBackend(models, need_attention)
+        decoder = TransformerBackend(models)
         checks = zip(models, decoder.weights, decoder.encoders, strict=True)
         reason = first(itertools.starmap(backend_difference, checks))
         if reason is not None:
@@ -73,9 +72,9 @@ def make_decoder(
                     "compiled decoder step (python -m fairseq_ext.kernels): leave it out"
                 )
             del checks, decoder  # frees memory before the weights are packed again
-            return TransformerBackend(models, need_attention, int8=True), None
+            return TransformerBackend(models, int8=True), None
         else:
-            if graphs == "auto" and not need_attention and are_on_current_gpu(decoder.weights):
+            if graphs == "auto" and are_on_current_gpu(decoder.weights):
                 if make := checked_cuda_graphs(models, decoder.weights):
                     decoder = TransformerBackend(models, make_graphs=make)
             return decoder, None
@@ -87,7 +86,7 @@ def make_decoder(
         )
         raise UsageError(f"{flag} cannot run this model, because {reason}: leave it out")
     logger.info("decoder backend: fairseq, because %s", reason)
-    return FairseqBackend(models, need_attention), reason
+    return FairseqBackend(models), reason
 
 
 def checked_cuda_graphs(
@@ -224,7 +223,7 @@ def difference_of_steps(
     group = RowGroup(cache, 4, width=2)
     tokens = made_up_tokens(like, model.decoder.padding_idx, 4, 3)
     for token in tokens.split(1, dim=1):
-        ours = read_tokens([weights], group, token, graphs=graphs)[0][0]
+        [ours] = read_tokens([weights], group, token, graphs)
     theirs = model.decoder.extract_features(tokens, encoder_out=source)[0]
     return relative(ours, theirs[:, -1])
 

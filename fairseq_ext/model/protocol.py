@@ -20,7 +20,6 @@ class Decoder(Protocol):
     """One fairseq model, or an ensemble, whose rows read one token or a block of them a call."""
 
     name: str  # of the backend, for the signature
-    need_attention: bool  # whether `attention` will be called
 
     def admit(self, inputs: dict[str, Tensor]) -> None:
         """Encode sentences, given as the encoder's input. They replace the live rows, one row a
@@ -53,10 +52,6 @@ class Decoder(Protocol):
         width: number of rows of every sentence. If the numbers differ: minus the largest, or 0,
         for which a decoder may have to wait for the device.
         """
-
-    def attention(self) -> Tensor | None:
-        """Return the attention of the last step to the source (n, source), averaged over models;
-        None unless `need_attention`."""
 
     # ---- rows can be divided into groups and joined again; one group is stepped at a time
 

@@ -41,11 +41,9 @@ class FairseqBackend:
     name = "fairseq"
     is_compiled = False
 
-    def __init__(
-        self, models: list[BaseFairseqModel], need_attention: bool = False, cached: bool = True
-    ):
+    def __init__(self, models: list[BaseFairseqModel], cached: bool = True):
         self.models = [StockModel(model) for model in models]
-        self.need_attention, self.cached = need_attention, cached
+        self.cached = cached
         self.joins = all(model.joins for model in self.models)
         self.joins_any_step = all(model.joins_any_step for model in self.models)
 
@@ -64,7 +62,7 @@ class FairseqBackend:
         self, tokens: Tensor, new: int = 1, length: int | Tensor | None = None
     ) -> list[Tensor]:
         if self.cached:
-            return [model.read(tokens, True, self.need_attention)[:, -1] for model in self.models]
+            return [model.read(tokens, True)[0][:, -1] for model in self.models]
         if length is not None:
             self.length = torch.as_tensor(length, device=tokens.device).minimum(self.length)
         end, pad = int(self.length.max()) + new, self.models[0].decoder.dictionary.pad()
@@ -77,7 +75,7 @@ class FairseqBackend:
         longest = min(int(model.decoder.max_positions()) for model in self.models)
         out = []
         for model in self.models:
-            x = model.read(self.history[:, :longest], False, False)  # (n, T, d)
+            x = model.read(self.history[:, :longest], False)[0]  # (n, T, d)
             x = x.gather(1, where.clamp(max=longest - 1)[:, :, None].expand(-1, -1, x.size(2)))
             out.append(x[:, -1] if new == 1 else x)
         return out
@@ -129,9 +127,16 @@ class FairseqBackend:
         self.resume(live)
         return group
 
-    def attention(self) -> Tensor | None:
-        weights = [model.attention for model in self.models if model.attention is not None]
-        return torch.stack(weights).mean(0) if weights else None
+    def attention_of(self, inputs: dict[str, Tensor], tokens: Tensor) -> Tensor | None:
+        """Read the targets tokens (n, L), one for each source of the encoder's input; return their
+        attention to it (n, L, source), averaged over the models that have one. None: no model has.
+        """
+        self.admit(inputs)
+        extras = [model.read(tokens, False)[1] for model in self.models]
+        found = [extra["attn"] if isinstance(extra, dict) else extra for extra in extras]
+        found = [each[0] if isinstance(each, (list, tuple)) else each for each in found]
+        known = [each for each in found if each is not None]
+        return torch.stack(known).mean(0) if known else None
 
     def attending_copy(self) -> None:
         """Return None: fairseq's modules do not return the attention of all layers."""

@@ -88,7 +88,6 @@ class StockModel:
         # True: features and output layer are separate, so a softmax strategy can score a part of
         # the vocabulary; False: the model's own scores are used
         self.has_output_layer = output_layer(model) is not None
-        self.attention: Tensor | None = None
         # whether groups of rows can be joined, and whether even with different lengths: an LSTM
         # starts from its encoder's state, if there is one
         self.joins_any_step = type(self.decoder) is LSTMDecoder and self.encoder is not None
@@ -109,18 +108,13 @@ class StockModel:
             source, source, {}, not self.keeps_source_once or sentences <= FEW_SENTENCES
         )
 
-    def read(self, tokens: Tensor, cached: bool, need_attention: bool) -> Tensor:
+    def read(self, tokens: Tensor, cached: bool) -> tuple[Tensor, Any]:
         """Read tokens (n, L), of which only the last column is new if the state is cached; return
         the features (n, L or 1, d), or the model's own scores if it has no separate output
-        layer."""
+        layer, and what else fairseq's decoder returns."""
         state = {"incremental_state": self.live.state} if cached and self.incremental else {}
         forward = self.decoder.extract_features if self.has_output_layer else self.decoder
-        out, extra = forward(tokens, encoder_out=self.live.row_source, **state)[:2]
-        if need_attention:
-            attention = extra["attn"] if isinstance(extra, dict) else extra
-            attention = attention[0] if isinstance(attention, (list, tuple)) else attention
-            self.attention = None if attention is None else attention[:, -1, :]
-        return out
+        return forward(tokens, encoder_out=self.live.row_source, **state)[:2]
 
     def log_probs(self, features: Tensor, temperature: float) -> Tensor:
         """Return the log-probabilities (n, V) of features (n, d), in float32 or better."""

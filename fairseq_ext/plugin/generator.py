@@ -14,16 +14,17 @@ import torch
 from fairseq import search as stock_search
 from fairseq.data import Dictionary
 from fairseq.sequence_generator import (
-    EnsembleModelWithAlignment,
     SequenceGenerator,
     SequenceGeneratorWithAlignment,
 )
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from fairseq_ext.core.errors import SentenceError, UsageError
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.model.choose import check_finite, make_decoder, refuse_other_batches
 from fairseq_ext.model.protocol import Decoder
+from fairseq_ext.model.stock import FairseqBackend
 from fairseq_ext.model.stock_model import model_of_pair
 from fairseq_ext.plugin.flags_dataclass import RunFlags
 from fairseq_ext.plugin.options import search_spec, signature, signature_versions
@@ -86,15 +87,14 @@ class BeamSearchGenerator(SequenceGenerator):
         self.stats: Stats = Stats() if share is None else share.stats
         # searches of fairseq's own, such as diverse beams, run in fairseq's loop
         self.runs_stock_loop = type(self.search) not in OWN_LOOP
-        need_attention = isinstance(self.model, EnsembleModelWithAlignment)
         backend: str = "fairseq" if self.runs_stock_loop else run.decoder_backend
         searched = [model_of_pair(model) for model in self.model.models]
         refuse_other_batches(searched, settings.choice("schedule"), run.cpu_workers)
         if share is None:
             check_finite([*searched, *([] if self.lm_model is None else [self.lm_model])])
-            self.made_decoder: Decoder = make_decoder(
-                searched, need_attention, backend, run.int8, run.cuda_graphs
-            )[0]
+            self.made_decoder: Decoder = make_decoder(searched, backend, run.int8, run.cuda_graphs)[
+                0
+            ]
         else:
             self.made_decoder = share.made_decoder
         backend = "stock" if self.runs_stock_loop else self.made_decoder.name
@@ -313,48 +313,44 @@ class BeamSearchGenerator(SequenceGenerator):
 
 
 class WithAlignment(SequenceGeneratorWithAlignment):
-    """Adds the alignment of each hypothesis, from the attention of the search or from a
-    model trained to align."""
+    """Adds the alignment of each hypothesis, from the attention of one forced pass over all."""
 
     @torch.no_grad()
     def generate(self, models, sample, **kwargs):
         hypotheses = self._generate(sample, **kwargs)
-        source = sample["net_input"]["src_tokens"]
+        source, lengths = (sample["net_input"][name] for name in ("src_tokens", "src_lengths"))
         flat = [h for sentence in hypotheses for h in sentence]
         owner = torch.tensor(
             [i for i, sentence in enumerate(hypotheses) for _ in sentence], device=source.device
         )
-        if any(getattr(m, "full_context_alignment", False) for m in self.model.models):
-            attention = self.align_again(
-                source[owner], sample["net_input"]["src_lengths"][owner], flat
-            )
-        else:
-            if any(h["attention"].dim() < 2 and h["score"] > -torch.inf for h in flat):
-                raise UsageError(
-                    "--print-alignment reads a model's attention to the source, and this model "
-                    "has none: leave it out"
-                )
-            attention = [h["attention"].t().cpu() for h in flat]  # (source, L) -> (L, source)
+        first = self.eos if kwargs.get("bos_token") is None else kwargs["bos_token"]
+        targets = [torch.cat([h["tokens"].new_tensor([first]), h["tokens"][:-1]]) for h in flat]
+        attention = self.attention_of(
+            source[owner],
+            lengths[owner],
+            pad_sequence(targets, batch_first=True, padding_value=self.pad),
+        ).cpu()
         for hypothesis, weights, i in zip(flat, attention, owner.tolist(), strict=True):
             tokens = hypothesis["tokens"].cpu()
+            seen = weights[: len(tokens)]  # (L, source)
+            hypothesis["attention"] = seen.t()
             hypothesis["alignment"] = self.extract_alignment(
-                weights[: len(tokens)], source[i].cpu(), tokens, self.pad, self.eos
+                seen, source[i].cpu(), tokens, self.pad, self.eos
             )
         return hypotheses
 
-    def align_again(
-        self, source: Tensor, lengths: Tensor, hypotheses: list[dict[str, Tensor]]
-    ) -> list[Tensor]:
-        """Return the attention (L, source) of each hypothesis from one forced pass, for models
-        trained to align with full context."""
-        width = max(h["tokens"].numel() for h in hypotheses)
-        previous = torch.full(
-            (len(hypotheses), width), self.pad, dtype=torch.long, device=source.device
-        )
-        for row, h in zip(previous, hypotheses, strict=True):
-            row[0] = self.eos
-            row[1 : h["tokens"].numel()] = h["tokens"][:-1]
-        return list(self.model.forward_align(source, lengths, previous).cpu())
+    def attention_of(self, source: Tensor, lengths: Tensor, previous: Tensor) -> Tensor:
+        """Return the attention (n, L, source) of targets `previous` (n, L) to their sources."""
+        if any(getattr(m, "full_context_alignment", False) for m in self.model.models):
+            return self.model.forward_align(source, lengths, previous)
+        reading = FairseqBackend(self.setup.models, cached=False)
+        found = reading.attention_of({"src_tokens": source, "src_lengths": lengths}, previous)
+        if found is None:
+            raise UsageError(
+                "--print-alignment reads a model's attention to the source, and this model has "
+                "none: leave it out"
+            )
+        return found
 
 
 class AlignedBeamSearchGenerator(WithAlignment, BeamSearchGenerator):

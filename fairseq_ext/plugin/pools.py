@@ -44,7 +44,7 @@ def dictionary_of(hypothesis: Hypothesis) -> dict[str, object]:
     return {
         "tokens": h.tokens,
         "score": torch.tensor(h.score, dtype=h.positional_scores.dtype),
-        "attention": nothing if h.attention is None else h.attention,
+        "attention": nothing,
         "alignment": nothing,
         "positional_scores": h.positional_scores,
         **named(h, Outcome),

@@ -43,9 +43,7 @@ def with_strategies(setup: Setup) -> Setup:
     named = [each for each in strategies_in_use(setup.settings) if each.point != "decoding"]
     built = [build(strategy, setup) for strategy in named]
     select, stop, schedule, softmax, *prune = built
-    strategies = Strategies(
-        select, select.ending(stop), schedule, softmax, [p for p in prune if p is not None]
-    )
+    strategies = Strategies(select, stop, schedule, softmax, [p for p in prune if p is not None])
     checks: dict[int, Callable] = {
         id(made): partial(check_result, strategy, len(setup.dictionary))
         for strategy, made in zip(named, built, strict=True)
@@ -58,8 +56,9 @@ def with_strategies(setup: Setup) -> Setup:
 
 def may_read_models(settings: Settings) -> bool:
     """Return whether a strategy may read the models' own modules: the output layer does where it is
-    not scored in full, and strategies outside the package may read any."""
-    return settings.choice("softmax") != DEFAULT["softmax"] or OUTSIDE in os.environ
+    not scored in full, --print-alignment reads all, and strategies outside the package may."""
+    scores_all = settings.choice("softmax") == DEFAULT["softmax"]
+    return not scores_all or bool(settings.generation.print_alignment) or OUTSIDE in os.environ
 
 
 def block_decoder(setup: Setup) -> Decoder:

@@ -7,7 +7,7 @@
 | compiled.py | its compiled twin |
 | scheduler.py, pool.py | requests, their queue, the protocol of searchers; the |
 | | sentences of a call |
-| beam.py | the live rows, and their attention to the source |
+| beam.py | the live rows |
 | log_probs.py, processors.py | scores of the next token; logits processors of every search |
 | candidates.py | continuations, banks, and the rows of the next beam |
 | finished.py | finished hypotheses, and the scores that they are ranked by |

@@ -1,4 +1,4 @@
-"""The live rows of a search: tokens, scores, attention; small tensors that are made once.
+"""The live rows of a search: tokens and scores; small tensors that are made once.
 
 Shapes: S live sentences, n live rows, L tokens so far.
 """
@@ -35,7 +35,6 @@ class Beam:
     score: Tensor  # (n, L - 1) cumulative log-probability of each token
     # (n, ...) row state of strategies, reordered with the rows
     aux: dict[str, Tensor] = field(default_factory=dict)
-    attention: Attention | None = None  # to the source, if required
     # S numbers: by how many tokens each sentence is shorter than the longest; None: 0 for all
     lags: list[int] | None = None
     layout_cache: dict[str, Tensor] = field(default_factory=dict)  # cache of `cached_layout`
@@ -182,8 +181,7 @@ class Beam:
         aux = {
             name: value[row] for name, value in self.aux.items() if name not in (known or {})
         } | (known or {})
-        attention = None if self.attention is None else self.attention.select(row)
-        out = Beam(live, width, counts, self.tokens[row], self.score[row], aux, attention)
+        out = Beam(live, width, counts, self.tokens[row], self.score[row], aux)
         if live == self.live:
             out.live_cache = self.live_cache
         if self.lags is not None and live:
@@ -229,11 +227,6 @@ class Beam:
             )
 
         aux = {name: torch.cat([value, b.aux[name]]) for name, value in a.aux.items()}
-        attention = (
-            None
-            if a.attention is None or b.attention is None
-            else Attention.join(a.attention, b.attention)
-        )
         counts = None
         if a.counts is not None or b.counts is not None or a.width != b.width:
             counts = torch.cat(
@@ -252,7 +245,6 @@ class Beam:
             concatenated(a.tokens, b.tokens, NOT_YET),
             concatenated(a.score, b.score, 0.0),
             aux,
-            attention,
             lags if any(lags) else None,
         )
 
@@ -262,8 +254,6 @@ class Beam:
         unused = min(self.lags)
         if unused:
             self.tokens, self.score = self.tokens[:, unused:], self.score[:, unused:]
-            if self.attention is not None:
-                self.attention.trim_(unused)
             self.lags = [lag - unused for lag in self.lags]
         if not any(self.lags):
             self.lags = None
@@ -313,52 +303,6 @@ def ranks(n: int, width: int, device: torch.device) -> Tensor:
 def first_of(n: int, few: int, device: torch.device) -> Tensor:
     """Return (n,) bool: the first `few`, read-only."""
     return numbers(n, device) < few
-
-
-# ---- The attention of live rows to their source, for `--print-alignment`
-#
-# Shapes: n live rows, L tokens so far, T source columns of the pool, t source columns of the
-# decoder's current group.
-
-
-@dataclass
-class Attention:
-    """Attention of rows, reordered with their beam's rows."""
-
-    weights: Tensor  # (n, L, T) attention to each source token, in the pool's columns
-    first: Tensor  # (n,) first pool column of the row's group
-
-    @staticmethod
-    def start(rows: int, columns: int, first: int, device: torch.device) -> Attention:
-        """Return the attention of rows without tokens."""
-        return Attention(
-            torch.zeros(rows, 0, columns, dtype=torch.float32, device=device),
-            torch.full((rows,), first, device=device),
-        )
-
-    def add_(self, step: Tensor) -> None:
-        """Append the attention (n, t) of one step."""
-        past = self.weights
-        column = self.first[:, None] + torch.arange(step.size(1), device=step.device)
-        # columns after the last one are padding, with attention 0
-        wide = past.new_zeros(past.size(0), past.size(2), dtype=step.dtype)
-        wide.scatter_add_(1, column.clamp_(max=past.size(2) - 1), step)
-        self.weights = torch.cat([past.to(step.dtype), wide[:, None]], dim=1)
-
-    def select(self, row: Tensor) -> Attention:
-        """Return the rows at indices row (n',), in this order."""
-        return Attention(self.weights[row], self.first[row])
-
-    def trim_(self, unused: int) -> None:
-        """Drop the first `unused` tokens."""
-        self.weights = self.weights[:, unused:]
-
-    @staticmethod
-    def join(a: Attention, b: Attention) -> Attention:
-        """Return the rows of both, a's first, the shorter ones padded on the left."""
-        wide = max(a.weights.size(1), b.weights.size(1))
-        weights = [F.pad(x.weights, (0, 0, wide - x.weights.size(1), 0)) for x in (a, b)]
-        return Attention(torch.cat(weights), torch.cat([a.first, b.first]))
 
 
 # ---- From the host to a device

@@ -32,7 +32,6 @@ class Candidates:
     # (S, c) bank of each candidate: how many of those tokens it has; None: no banks
     group: Tensor | None = None
     aux: dict[str, Tensor] = field(default_factory=dict)  # (S, c, ...) row state after the token
-    key: Tensor | None = None  # (S, c) values that candidates are ranked by, if not the score
     # (S,) largest number of rows of each sentence, if some have fewer than the width
     slots: Tensor | None = None
     competing: int = 0  # number of the best that continue and have rows whatever their bank

@@ -27,7 +27,6 @@ class Hypothesis(Outcome):
     tokens: Tensor  # (L,) ends in EOS
     score: float
     positional_scores: Tensor  # (L,)
-    attention: Tensor | None = None  # (source width, L)
     # texts of terms that are not placed, and the reason
     left_terms: tuple[tuple[str, str], ...] = ()
 
@@ -82,7 +81,6 @@ class FinishedStep:
     tokens: Tensor  # (m, L) without the first one, with EOS; shorter ones padded on the left
     cumulative: Tensor  # (m, L) sums of log-probabilities
     score: Tensor  # (m,)
-    attention: Tensor | None  # (m, L, source)
     lag: list[int] | None  # number of tokens by which each is shorter than L; None: 0
     values: list[float] | None = None  # score, on the host
 
@@ -93,9 +91,7 @@ class FinishedStep:
         first = self.lag[i] if self.lag is not None else 0
         cumulative = self.cumulative[i, first:]
         positional = torch.cat([cumulative[:1], cumulative.diff()])
-        # attention (L, source) -> (source, L), as fairseq keeps it
-        attention = None if self.attention is None else self.attention[i, first:].t().clone()
-        return Hypothesis(self.tokens[i, first:].clone(), self.values[i], positional, attention)
+        return Hypothesis(self.tokens[i, first:].clone(), self.values[i], positional)
 
 
 @dataclass
@@ -164,19 +160,11 @@ class Finished:
         lag = None if beam.lags is None else [beam.lags[i] for i in of]
         length = tokens.size(1) if lag is None else tokens.size(1) - upload(lag, beam.device)
         score = scoring(last, length, scoring.rewarded(pool, owner))
-        attention = (
-            None
-            if beam.attention is None or not beam.attention.weights.size(1)
-            else beam.attention.weights[row]
-        )
-        self.add_(sentence, FinishedStep(tokens, cumulative, score, attention, lag))
-        self.count.index_add_(0, owner, torch.ones_like(row))
-        self.total.scatter_reduce_(0, owner, last.to(self.total.dtype), "amax")
-
-    def add_(self, sentence: list[int], step: FinishedStep) -> None:
-        """Add the hypotheses of one step; sentence: m pool numbers."""
+        step = FinishedStep(tokens, cumulative, score, lag)
         for i, s in enumerate(sentence):
             self.hypotheses[s].append((step, i))
+        self.count.index_add_(0, owner, torch.ones_like(row))
+        self.total.scatter_reduce_(0, owner, last.to(self.total.dtype), "amax")
 
     def take(self, sentence: int, answers: list[int] | None = None) -> list[Hypothesis]:
         """Return a sentence's hypotheses, best first, and drop them; answers: numbers of those to

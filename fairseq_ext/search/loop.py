@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fairseq_ext.core.errors import NotANumber
 from fairseq_ext.model.protocol import Decoder
-from fairseq_ext.search.beam import Attention, Beam, upload
+from fairseq_ext.search.beam import Beam, upload
 from fairseq_ext.search.candidates import StopDecision, next_beam, rows_per_sentence, survivors
 from fairseq_ext.search.finished import Finished
 from fairseq_ext.search.pool import Pool
@@ -45,11 +45,6 @@ def start(search: Search, sentences: list[int]) -> None:
     search.decoder.admit(pool.inputs(sentences))
     search.stats.encoder_calls += 1
     beam = Beam.start(sentences, pool.bos, search.device, torch.float32)
-    if search.decoder.need_attention:
-        columns = pool.net_input["src_tokens"].size(1)
-        beam.attention = Attention.start(
-            beam.rows, columns, pool.first_column(sentences), search.device
-        )
     search.strategies.select.start(beam, pool)
     search.strategies.stop.start(beam, pool)
     if pool.rule is not None:
@@ -75,8 +70,6 @@ def advance(search: Search, beam: Beam) -> Beam:
     stats.expand(
         beam.rows if search.variable or not beam.longest else (beam.last_score() > -torch.inf).sum()
     )
-    if beam.attention is not None and (attention := decoder.attention()) is not None:
-        beam.attention.add_(attention)
     # (4) the softmax scores the vocabulary or a shortlist, (5) the logits processors
     #     forbid and force
     log_probs = strategies.softmax(decoder, features, beam, pool)

@@ -117,12 +117,6 @@ class Pool:
         inputs["src_tokens"] = inputs["src_tokens"][:, first:end]
         return inputs
 
-    def first_column(self, sentences: list[int]) -> int:
-        """Return the number of padding columns that `inputs` drops on the left."""
-        if self.are_all(sentences):
-            return 0
-        return self.used_columns(sentences)[0]
-
     def are_all(self, sentences: list[int]) -> bool:
         """Return whether these are all sentences, in their order."""
         return (

@@ -103,10 +103,6 @@ class Select(Replaceable, ABC):
         constraints; by default this one."""
         return self
 
-    def ending(self, stop: Stop) -> Stop:
-        """Return the stop strategy to use with this one: by default that of --stop."""
-        return stop
-
     def required_ids(self, pool: Pool) -> list[Collection[int]] | None:
         """Return ids that every softmax must score for each of the N sentences, in addition to EOS;
         None (the default): no others."""
@@ -243,11 +239,6 @@ class Setup(SearchSpec):
     def refills(self) -> bool:
         """Whether the schedule starts sentences while others are live."""
         return refills(self.settings)
-
-    @property
-    def joined_dictionary(self) -> bool:
-        """Whether source and target side share their words, and so their counts."""
-        return self.source_dictionary is not None and self.source_dictionary == self.dictionary
 
     def check_result(
         self, strategy: object, result: object, beam: Beam, candidates: Candidates | None = None

@@ -11,9 +11,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import ran
-from model.decoder_rows import MODELS, Rows, model_of
+from model.decoder_rows import Rows, model_of
 from models import batch, build, generators, run
-from sizes import covering, drawn
+from sizes import covering
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.kernels import library as building
@@ -21,7 +21,6 @@ from fairseq_ext.kernels import log_probs as topk
 from fairseq_ext.kernels import transformer as step
 from fairseq_ext.kernels.library import library
 from fairseq_ext.model import choose
-from fairseq_ext.model.choose import make_decoder
 from fairseq_ext.model.transformer import weights
 from fairseq_ext.model.transformer.decoder import TransformerBackend
 from fairseq_ext.search import log_probs
@@ -46,13 +45,6 @@ def two_threads():
 
 def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-@pytest.fixture
-def no_library(monkeypatch):
-    """As on a machine without a compiler."""
-    for module in (weights, choose, log_probs):
-        monkeypatch.setattr(module, "library", lambda: None)
 
 
 # ---- linear maps, softmax, top-k
@@ -283,17 +275,6 @@ def test_activations_it_does_not_know_run_as_torch_operations():
 # ---- without the library
 
 
-@drawn(5)
-@pytest.mark.parametrize("name", MODELS)
-def test_without_the_library_torch_operations_equal_teacher_forcing(name, no_library):
-    rows = Rows([model_of(2, torch.float32, **MODELS[name])], [3, 1, 7, 0], 5)
-    assert rows.decoder.weights[0].compiled is None
-    rows.start([0, 1, 2, 3])
-    for turn in range(5):
-        rows.step()
-        rows.select(uniform=turn % 2 == 0, may_drop=turn > 2)
-
-
 @pytest.mark.parametrize(
     ("compiler", "said"),
     [("no-such-compiler", "no C++ compiler"), ("false", "false could not compile ")],
@@ -359,12 +340,6 @@ def test_int8_is_refused_in_one_sentence_where_it_cannot_be(monkeypatch):
     assert "--print-alignment" in refused(model, print_alignment="hard")
     monkeypatch.setattr(choose, "library", lambda: None)
     assert "python -m fairseq_ext.kernels" in refused(model)
-
-
-@needs_library
-def test_int8_is_off_unless_requested():
-    decoder, _ = make_decoder([build("transformer", dtype=torch.float32)])
-    assert decoder.name == "transformer" and not decoder.int8
 
 
 WORDS = 13  # so few that n-grams repeat

@@ -231,17 +231,6 @@ def test_kernels_compute_right_on_processors_that_are_not_at_hand(machine, level
 
 @needs_all
 @needs_compiler
-def test_a_processor_with_avx2_alone_finds_the_same_hypotheses():
-    qemu = of_command("qemu-x86_64-static")
-    # compiled here, which is sooner
-    run([sys.executable, "-m", "fairseq_ext.kernels"], FAIRSEQ_EXT_KERNELS="avx2")
-    reported = run([*qemu, "-cpu", "Haswell", sys.executable, "-m", "fairseq_ext.kernels"]).stdout
-    assert Path(reported).name.startswith("avx2-")
-    equal(translations(*qemu, "-cpu", "Haswell"), translations())
-
-
-@needs_all
-@needs_compiler
 def test_a_processor_without_avx2_starts_and_finds_the_same_hypotheses_on_torch():
     qemu = of_command("qemu-x86_64-static")
     assert (

@@ -1,10 +1,6 @@
 """The functions of LSH softmax against their definitions: torch's and the compiled ones; with
 --device cuda the CUDA twins, which test_cuda_sources.py runs on a CPU."""
 
-import shutil
-import subprocess
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -16,8 +12,6 @@ from fairseq_ext.kernels import lsh_cuda, lsh_torch
 from fairseq_ext.kernels import shortlist as gathered
 from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.transformer import PackedLinear
-
-SOURCE = Path(lsh_torch.__file__).with_name("lsh_cuda.cu")
 
 
 def functions(device):
@@ -122,10 +116,6 @@ def test_hits_equal_equation_9(kernels, device, n):
     start, length = kernels.lookup(of_rows, built.offsets)
     expected = (of_rows[:, None] == of_words[None]).sum(-1)
     assert torch.equal(kernels.count_hits(start, length, built.words, 300).long(), expected)
-    if kernels is lsh_cuda:
-        assert torch.equal(
-            lsh_cuda.count_hits(start, length, built.words, 300, warp=False).long(), expected
-        )
     assert expected.max() > 2 and expected.min() == 0  # there is something to see
 
 
@@ -138,8 +128,6 @@ def test_compaction_equals_a_filter(device, n, V, t, seed):
     always = (torch.rand(V, generator=generator) < 0.1).to(device)
     expected = [j for j in range(V) if always[j] or any(hits[i, j] >= t for i in range(n))]
     assert kernels.compact(hits, t, always).tolist() == expected
-    if kernels is lsh_cuda:
-        assert lsh_cuda.compact(hits, t, always, optimised=False).tolist() == expected
 
 
 @settings(max_examples=examples(120), deadline=None)
@@ -213,28 +201,3 @@ def test_log_probabilities_over_a_list_equal_double_precision(n, d, bias, temper
     )
     expected = (logits[:, ids] / temperature).log_softmax(-1)
     torch.testing.assert_close(value.double(), expected, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_gather_takes_rows(kernels, device, dtype):
-    weight = torch.randn(50, 6, dtype=dtype, device=device)
-    ids = torch.tensor([3, 3, 49], device=device)
-    assert torch.equal(kernels.gather(weight, ids), weight[[3, 3, 49]])
-    assert kernels.gather(weight, ids[:0]).shape == (0, 6)
-
-
-@pytest.mark.parametrize("architecture", ["sm_75", "sm_90"])
-def test_the_cuda_source_compiles(architecture, tmp_path):
-    """Compiles only; the kernels run with --device cuda."""
-    nvcc = shutil.which("nvcc")
-    if nvcc is None:
-        pytest.skip("no nvcc on this machine")
-    out = tmp_path / "lsh.cubin"
-    done = subprocess.run(
-        [nvcc, f"-arch={architecture}", "-cubin", "-o", out, SOURCE], capture_output=True, text=True
-    )
-    assert done.returncode == 0 and out.stat().st_size, done.stderr
-    assert all(
-        name.encode() in out.read_bytes()
-        for name in ("wta_hash", "lookup", "count_hits_naive", "compact_write")
-    )

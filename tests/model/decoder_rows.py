@@ -77,9 +77,7 @@ class Rows:
 
     backend: Callable = TransformerBackend
 
-    def __init__(
-        self, models: list, lengths: list[int], seed: int = 0, need_attention: bool = False
-    ):
+    def __init__(self, models: list, lengths: list[int], seed: int = 0):
         self.random = random.Random(seed)
         self.models = models
         self.device = next(models[0].parameters()).device
@@ -88,7 +86,7 @@ class Rows:
         self.pool = Pool(
             net_input, net_input["src_lengths"], [50] * len(lengths), self.sample["id"], EOS
         )
-        self.decoder = self.backend(models, need_attention)
+        self.decoder = self.backend(models)
         self.tolerance = TOLERANCE[next(models[0].parameters()).dtype]
 
     def start(self, sentences: list[int]) -> None:

@@ -83,22 +83,6 @@ def test_two_sentences_with_equal_row_counts_are_not_mixed_up(architecture):
     storm.compare(LOOSE.get(architecture, 1e-9))
 
 
-def test_attention_is_the_ensembles_mean():
-    models = [build("transformer", 1), build("transformer", 2)]
-    sample = batch([4, 4])
-    single = [
-        generators([m], beam=1, max_len_b=3, print_alignment="soft").stock.generate([], sample)
-        for m in models
-    ]
-    decoder = FairseqBackend(models, need_attention=True)
-    net_input = sample["net_input"]
-    decoder.admit({name: net_input[name] for name in ("src_tokens", "src_lengths")})
-    decoder.step(tensor([[EOS], [EOS]]))
-    for i, weights in enumerate(decoder.attention()):
-        expected = torch.stack([nbest[i][0]["attention"][:, 0] for nbest in single]).mean(0)
-        torch.testing.assert_close(weights, expected.to(weights.dtype), rtol=0, atol=1e-6)
-
-
 # ---- A call that reads targets of any lengths finds what blocks of rows find
 
 

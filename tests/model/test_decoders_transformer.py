@@ -205,11 +205,11 @@ def test_half_precision_models_get_a_float32_softmax(device):
 )
 def test_what_it_cannot_run_goes_to_fairseqs_modules_with_the_reason(flags, reason):
     model = model_of(**flags)
-    decoder, why = make_decoder([model], False, "auto")
+    decoder, why = make_decoder([model], "auto")
     assert isinstance(decoder, FairseqBackend)
     assert reason in why
     with pytest.raises(UsageError, match="--decoder-backend transformer cannot run this model"):
-        make_decoder([model], False, "transformer")
+        make_decoder([model], "transformer")
 
 
 @pytest.mark.parametrize("architecture", ["lstm", "fconv", "lightconv"])
@@ -244,7 +244,7 @@ def test_replaced_modules_are_noticed():
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_plain_transformers_pass_the_self_check(name, dtype):
     model = model_of(2, dtype, **MODELS[name])
-    decoder, why = make_decoder([model], False, "auto")
+    decoder, why = make_decoder([model], "auto")
     assert isinstance(decoder, TransformerBackend) and why is None
     assert decoder.name == "transformer"
 

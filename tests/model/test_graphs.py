@@ -1,7 +1,7 @@
 """Recorded decoder steps give the features of fairseq's teacher forcing, whatever happens to
 their rows: here what recording alone can get wrong, which steps are recorded and which are not,
-what the search sees of it, and how recording starts and fails. test_decoders_transformer.py has
-the storms, blocks and groups, recorded too.
+and how recording starts and fails. test_decoders_transformer.py has the storms, blocks and groups,
+recorded too; test_pretended_device.py has searches.
 
 On a CPU `Recorded` stands for a CUDA graph: operations are taken down once and repeated at the same
 addresses, so that every number of the host's that slips into a recording is noticed. With a GPU the
@@ -17,8 +17,6 @@ import pytest
 import torch
 from model.decoder_rows import (
     EOS,
-    MODELS,
-    TOLERANCE,
     Frozen,
     Graphed,
     Recorded,
@@ -26,32 +24,14 @@ from model.decoder_rows import (
     fails,
     model_of,
     plain_linears,  # noqa: F401  the fixture is for every test
-    recording,
 )
-from models import batch, build, generators, on_device, run, same
-from sizes import covering
+from models import build, generators
 
 from fairseq_ext.model import choose
 from fairseq_ext.model.choose import backend_difference, make_decoder
 from fairseq_ext.model.transformer import cuda_graph as graphs
 from fairseq_ext.model.transformer.cuda_graph import Buffers, CudaGraphCache, bucket
 from fairseq_ext.model.transformer.decoder import TransformerBackend
-
-
-@covering(1)
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("patience", [0, 2])
-def test_recorded_and_eager_steps_give_the_same_features(dtype, patience, device):
-    models = [model_of(1, dtype, device), model_of(2, dtype, device, **MODELS["pre-norm"])]
-    pair = [Graphed(models, [3, 1, 7], patience=patience), Rows(models, [3, 1, 7])]
-    for rows in pair:
-        rows.start([0, 1, 2])
-    for step in range(8):
-        got, expected = (rows.decoder.step(rows.tensor(rows.all_rows())) for rows in pair)
-        for ours, theirs in zip(got, expected, strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=0, atol=TOLERANCE[dtype])
-        for rows in pair:
-            rows.select(uniform=step % 3 > 0, may_drop=step > 3)
 
 
 def test_sentences_that_leave_stay_in_the_buffers_until_half_have_left(device):
@@ -217,40 +197,6 @@ def test_a_recording_that_fails_is_reported_and_steps_go_on(device, caplog):
     assert rows.graphs.broken and caplog.text.count("no such thing") == 1
 
 
-def test_attention_is_read_from_eager_steps():
-    graphs = recording(torch.device("cpu"))
-    assert TransformerBackend([model_of()], True, make_graphs=graphs).graphs is None
-
-
-# ---- what the search sees
-
-
-@pytest.mark.parametrize(
-    "strategy", [{}, {"schedule": "stream", "stream_width": 7}, {"prune_threshold": 3.0}]
-)
-def test_beam_search_over_it_equals_the_eager_one_and_fairseqs(strategy, device):
-    models = [build("transformer-pre-norm", 2).to(device)]
-    pair = generators(models, strategy=strategy, beam=5, max_len_b=12)
-    sample = on_device(batch([6, 3, 0, 9, 4, 2]), device)
-    expected = run(pair.ours, sample) if strategy else run(pair.stock, sample)
-    pair.ours.setup.decoder = TransformerBackend(models, make_graphs=recording(device))
-    same(expected, run(pair.ours, sample))
-    assert pair.ours.decoder.graphs.steps
-
-
-@pytest.mark.parametrize("method", ["jacobi", "window"])
-def test_parallel_decoding_over_it_equals_fairseqs_greedy_decoding(method, device):
-    models = [build("transformer", 2).to(device)]
-    flags = {"decoding": method, "draft": "repeat"} | (
-        {"draft_cost": 0.0, "block_size": 4} if method == "window" else {}
-    )
-    pair = generators(models, flags, beam=1, max_len_b=12)
-    sample = on_device(batch([6, 3, 0, 9]), device)
-    pair.ours.driver.reader.decoder = TransformerBackend(models, make_graphs=recording(device))
-    same(run(pair.stock, sample), run(pair.ours, sample))
-    assert any(b > 1 for _, _, b in pair.ours.driver.reader.decoder.graphs.steps)
-
-
 @pytest.mark.parametrize("kind", [Graphed, Rows])
 def test_a_model_trained_further_is_read_and_recorded_again(device, kind):
     rows = kind([model_of(device=device)], [3, 1])
@@ -262,11 +208,6 @@ def test_a_model_trained_further_is_read_and_recorded_again(device, kind):
 
 
 # ---- start-up
-
-
-def test_there_are_no_graphs_on_a_cpu():
-    decoder, _ = make_decoder([model_of()])
-    assert isinstance(decoder, TransformerBackend) and decoder.graphs is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
@@ -291,11 +232,10 @@ def as_on_a_gpu(monkeypatch):
     return settings
 
 
-def test_steps_are_recorded_unless_the_flag_says_off_or_attention_is_requested(as_on_a_gpu):
+def test_steps_are_recorded_unless_the_flag_says_off(as_on_a_gpu):
     models = [build("transformer")]
     assert generators(models).ours.decoder.graphs is not None
     assert generators(models, {"cuda_graphs": "off"}).ours.decoder.graphs is None
-    assert generators(models, print_alignment="hard").ours.decoder.graphs is None
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,6 @@ from fairseq_ext.model.transformer.layers import (
     attention_weights,
     decode,
     embed,
-    gather_rows,
     reserve_positions,
 )
 from fairseq_ext.model.transformer.lines import LineReader
@@ -51,7 +50,6 @@ class TransformerBackend:
     def __init__(
         self,
         models: list[BaseFairseqModel],
-        need_attention: bool = False,
         int8: bool = False,
         make_graphs: MakeGraphs | None = None,
     ):
@@ -59,15 +57,11 @@ class TransformerBackend:
 
         make_graphs: makes the cache of recorded steps (cuda_graph.py, cuda_graphs).
         """
-        self.models = models
-        self.need_attention = need_attention
-        self.int8 = int8
-        self.make_graphs = None if need_attention else make_graphs
+        self.models, self.int8, self.make_graphs = models, int8, make_graphs
         self.name = "transformer,int8" if int8 else "transformer"
         self.read_weights()
         self.source_cache: SourceCache = {}
         self.group: RowGroup | None = None
-        self.attentions: list[Tensor] = []  # of the last step, each model's
 
     def attending_copy(self) -> TransformerBackend:
         other = copy.copy(self)
@@ -103,8 +97,6 @@ class TransformerBackend:
             self.read_weights()
 
     def release_(self) -> bool:
-        if self.need_attention:
-            return False
         return any(
             [release_(*each) for each in zip(self.models, self.weights, self.encoders, strict=True)]
         )
@@ -113,16 +105,11 @@ class TransformerBackend:
     def admit(self, inputs: dict[str, Tensor]) -> None:
         self.follow_weights()
         models = [self.read_source(i, inputs) for i in range(len(self.models))]
-        compiled = all(self.runs_compiled(weights) for weights in self.weights)
+        compiled = all(weights.compiled is not None for weights in self.weights)
         allows_gaps = self.graphs is not None or compiled
         may_share = self.graphs is None and compiled
         cache = KVCache(models, models[0].source.size(2), 0, allows_gaps, may_share)
         self.group = RowGroup(cache, cache.sentences)
-
-    def runs_compiled(self, weights: Weights) -> bool:
-        """Return whether this model's layers run as one call of the compiled library, which does
-        not return attention weights."""
-        return weights.compiled is not None and not self.need_attention
 
     def read_source(self, model: int, inputs: dict[str, Tensor]) -> KeyValues:
         """Return one model's keys and values of sources."""
@@ -155,16 +142,14 @@ class TransformerBackend:
         group = self.live
         if length is not None:
             group.truncate_(length)
-        out, self.attentions = read_tokens(
-            self.weights, group, tokens[:, -new:], self.need_attention, self.graphs
-        )
+        out = read_tokens(self.weights, group, tokens[:, -new:], self.graphs)
         return out if new == 1 else [x.view(group.rows, new, -1) for x in out]
 
     def source_attention(self, tokens: Tensor) -> Tensor:
         return read_attention(self.weights, self.live, tokens)
 
     def line_reader(self) -> LineReader | None:
-        if not all(self.runs_compiled(weights) for weights in self.weights):
+        if any(weights.compiled is None for weights in self.weights):
             return None
         return LineReader(self.weights, self.live.cache.models)
 
@@ -198,7 +183,7 @@ class TransformerBackend:
         everything is compiled."""
         group, cache = self.live, self.live.cache
         is_alone = group.rows == 1 and not cache.positions and cache.slot is None
-        if self.need_attention or not is_alone or not is_compiled_throughout(self.weights):
+        if not is_alone or not is_compiled_throughout(self.weights):
             return None
         return CompiledRows(self.weights[0], cache.models[0], is_alone=True)
 
@@ -206,7 +191,7 @@ class TransformerBackend:
     def is_compiled(self) -> bool:
         """Whether `batch_reader` can read sentences."""
         self.follow_weights()
-        return not self.need_attention and is_compiled_throughout(self.weights)
+        return is_compiled_throughout(self.weights)
 
     def batch_reader(self, positions: int) -> CompiledRows:
         """Return a compiled reader of the sentences, which takes over the group."""
@@ -239,9 +224,6 @@ class TransformerBackend:
         group = self.live.copy()
         group.select_(row, sentence, width, sentence_of_row)
         return group
-
-    def attention(self) -> Tensor | None:
-        return torch.stack(self.attentions).mean(0) if self.need_attention else None
 
 
 def is_compiled_throughout(weights: list[Weights]) -> bool:
@@ -276,13 +258,11 @@ def read_tokens(
     weights: list[Weights],
     group: RowGroup,
     tokens: Tensor,
-    need_attention: bool = False,
     graphs: CudaGraphCache | None = None,
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Read tokens (n, b), b for each row; return each model's features (n x b, features), and its
-    attention (n, source) if needed.
+) -> list[Tensor]:
+    """Read tokens (n, b), b for each row; return each model's features (n x b, features).
 
-    graphs: recorded steps of these weights, which return features and no attention.
+    graphs: recorded steps of these weights.
     """
     step = group.append_(tokens.size(1))
     for model in weights:
@@ -290,24 +270,17 @@ def read_tokens(
     if graphs is not None:
         recorded = graphs.read(group.cache, step, tokens)
         if recorded is not None:
-            return recorded, []
+            return recorded
         group.cache.close_gaps_()
         step.slot = None
-    features, attentions = [], []
+    features = []
     for model, cache in zip(weights, group.cache.models, strict=True):
         x = embed(model, tokens.reshape(-1), step.b, step.past)
-        if model.compiled is not None and not need_attention:
+        if model.compiled is None:
+            features.append(decode(model, cache, step, x)[0])
+        else:
             features.append(decode_compiled(model, cache, step, x))
-            continue
-        x, queries = decode(model, cache, step, x)
-        features.append(x)
-        if need_attention:  # the last layer's, of the last token, averaged over heads
-            seen = attention_weights(
-                queries[-1][:, :, step.b - 1 :: step.b], cache.layers()[-1][3], cache.source_mask
-            )
-            # (S x W, source) -> (n, source)
-            attentions.append(gather_rows(seen.flatten(0, 1), step.place, 1))
-    return features, attentions
+    return features
 
 
 def read_attention(weights: list[Weights], group: RowGroup, tokens: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ def target_counts(flags: ShortlistFlags, setup: Setup, T: int) -> list[int]:
         why = ""
         if len(set(dictionary.count[dictionary.nspecial :]) - {0}) < 2:  # 0: words that fill it up
             why = "all counts of the dictionary are equal, so the most frequent words are its first"
-        elif setup.joined_dictionary:
+        elif setup.source_dictionary and setup.source_dictionary == dictionary:
             why = "the dictionary is joined, so its counts include the source side"
         if why and 0 < T < len(dictionary):
             logger.warning(f"{why}: give counts of target text with --shortlist-counts")

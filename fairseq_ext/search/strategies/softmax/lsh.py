@@ -49,7 +49,7 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Setup
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.settings import Generation
-from fairseq_ext.search.shortlists import CLOCK, Probe
+from fairseq_ext.search.shortlists import CLOCK, Probe, seconds_in_turns
 from fairseq_ext.search.strategies.softmax._shortlist import (
     ShortlistFlags,
     ShortlistSoftmax,
@@ -215,19 +215,11 @@ class LSH(ShortlistSoftmax):
         one is faster."""
         counts, calls = self.meter.counts, self.meter.calls
         before = counts.mark()
-        times: tuple[list[float], list[float]] = ([], [])
-        for _ in range(PROBE_TIMES):
-            for place, run in enumerate(
-                (
-                    lambda: decoder.log_probs(features, self.temperature),
-                    lambda: super(LSH, self).__call__(decoder, features, beam, pool),
-                )
-            ):
-                start = time.perf_counter()
-                run()
-                if features[0].is_cuda:
-                    torch.cuda.synchronize()
-                times[place].append(time.perf_counter() - start)
+        ways = (
+            lambda: decoder.log_probs(features, self.temperature),
+            lambda: super(LSH, self).__call__(decoder, features, beam, pool),
+        )
+        times = seconds_in_turns(ways, PROBE_TIMES, features[0].device)
         counts.rollback(before)
         self.meter.calls = calls
         full, lsh = (sorted(t)[PROBE_TIMES // 2] for t in times)

@@ -32,7 +32,6 @@ Compiled twin: kernels/shortlist.cpp.
 from __future__ import annotations
 
 import logging
-import time
 from dataclasses import dataclass
 
 import torch
@@ -52,6 +51,7 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Setup, Softmax
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.settings import NoFlags
+from fairseq_ext.search.shortlists import seconds_in_turns
 
 logger = logging.getLogger("fairseq_ext")
 TOLERANCE = 5e-5  # of log Z, in nats
@@ -207,18 +207,8 @@ class Screened(Softmax):
                 lambda: decoder.log_probs([x], screen.temperature),
                 lambda: ScreenedLogProbs(self, decoder, x, screen),
             )
-            times: list[list[float]] = [[], []]
             before = self.rows_recomputed, self.counts.recomputed_rows
-            for turn in range(PROBE_TIMES + 1):
-                for way, spent in zip(ways, times, strict=True):
-                    if x.is_cuda:
-                        torch.cuda.synchronize(x.device)
-                    start = time.perf_counter()
-                    way()
-                    if x.is_cuda:
-                        torch.cuda.synchronize(x.device)
-                    if turn:
-                        spent.append(time.perf_counter() - start)
+            times = seconds_in_turns(ways, PROBE_TIMES, x.device)
             # rows of the probe are not rows of the search
             self.rows_recomputed, self.counts.recomputed_rows = before
             self.faster[size] = min(times[1]) < MAX_TIME_SHARE * min(times[0])

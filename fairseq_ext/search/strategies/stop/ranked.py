@@ -95,10 +95,9 @@ class Ranked(Stop):
         waiting, number, made = self.total[live], self.number[live], finished.count[live]
         ends, _ = candidates.split_by_eos(self.eos)
         # the beam's places go to the best of the earlier finished (S, k) and the candidates (S, c)
-        key = candidates.score if candidates.key is None else candidates.key
-        count = self.count[live]
-        order, places = self.order(candidates, waiting, key.double(), count, finished.total[live])
-        total = torch.cat([waiting, key.double()], dim=1).gather(1, order)
+        score, count = candidates.score.double(), self.count[live]
+        order, places = self.order(candidates, waiting, score, count, finished.total[live])
+        total = torch.cat([waiting, score], dim=1).gather(1, order)
         place = torch.arange(total.size(1), device=total.device)
         on_beam = (place < places[:, None]) & (total > -torch.inf)
         complete = on_beam & torch.cat(

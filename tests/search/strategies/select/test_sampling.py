@@ -1,23 +1,19 @@
-"""--sampling: the noise against its authors' numbers, words and sentences against exact
-distributions, what samples depend on."""
+"""--sampling: the noise against its authors' numbers, words against exact distributions, sentences
+against stock's, what samples depend on."""
 
 import itertools
 import math
-import os
 from collections import Counter
 
 import forked
 import pytest
 import torch
 from models import alone, batch, build, generators, run, same
-from sizes import ALL, covering, drawn, part_of
-from table_model import EOS, random_table, search, stop_plug
+from sizes import covering, drawn, part_of
 from test_cli import EXT, generate
 
 from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.log_probs import SamplingCut, draw, draw_compiled, philox, uniform, weights
-from fairseq_ext.search.strategies.select.sampling import Sampling
-from fairseq_ext.search.strategies.softmax.full import FullSoftmax
 
 needs_library = pytest.mark.skipif(library() is None, reason="no compiled library")
 
@@ -42,26 +38,10 @@ def left(probabilities: dict, name: str) -> dict:
     if name == "mass 0.8":
         before = itertools.accumulate([0.0, *(probabilities[w] for w in ranked)])
         kept = [w for w, sum_before in zip(ranked, before, strict=False) if sum_before < 0.8]
-    if name == "temperature 0.7":
-        probabilities = {w: p ** (1 / 0.7) for w, p in probabilities.items()}
     if name == "floor 0.1":
         kept = [w for w in ranked if probabilities[w] >= 0.1] or ranked[:1]
     whole = sum(probabilities[w] for w in kept)
     return {w: probabilities[w] / whole for w in kept}
-
-
-def chi_square(counts: dict, exact: dict, n: int) -> float:
-    """The probability of counts that are further from the exact ones; rare outcomes are one class.
-
-    Outcomes of no chance fail.
-    """
-    assert set(counts) <= set(exact)
-    common = [w for w in exact if n * exact[w] >= 10]
-    classes = [(counts.get(w, 0), n * exact[w]) for w in common]
-    rare = n - sum(c for c, _ in classes), n - sum(e for _, e in classes)
-    classes += [rare] if rare[1] >= 10 else []
-    half = torch.tensor([len(classes) - 1, sum((c - e) ** 2 / e for c, e in classes)]).double() / 2
-    return float(torch.special.gammaincc(*half)) if half[0] else 1.0
 
 
 @pytest.mark.parametrize(
@@ -94,22 +74,6 @@ def test_noise_has_53_bits_whatever_the_default_dtype(dtype):
     for u, (number, sample, step) in zip(found, [(5, 2, 7), (2**33 + 1, 0, 1)], strict=True):
         a, b, *_ = philox([step, sample, 0, number >> 32], (3, number & 0xFFFFFFFF))
         assert u == ((a >> 5) * 2**26 + (b >> 6)) / 2**53
-
-
-def test_noise_of_sentences_samples_and_steps_is_uniform_and_unrelated():
-    grid = torch.tensor(list(itertools.product(range(40), range(25), range(20))))
-    u = uniform(3, *grid.T)
-    assert (
-        chi_square(Counter((u * 20).long().tolist()), dict.fromkeys(range(20), 0.05), len(u)) > 1e-3
-    )
-    for other in (
-        uniform(4, *grid.T),
-        uniform(3, grid[:, 0] + 2**32, *grid.T[1:]),
-        u.roll(1),
-        u.roll(20),
-        u.roll(500),
-    ):
-        assert abs(float(torch.corrcoef(torch.stack([u, other]))[0, 1])) < 4 / math.sqrt(len(u))
 
 
 @covering(1)
@@ -163,52 +127,6 @@ def test_words_too_unlikely_to_have_a_chance_give_way_to_the_best_and_nothing_to
     assert function(
         lines, torch.tensor([0, 0, 1]), torch.tensor([0.0, 0.999, 0.5]).double(), CUTS[name][0]
     ).tolist() == [9, 9, -1]
-
-
-def sentences(table, name: str, longest: int = 4) -> dict[tuple[int, ...], float]:
-    """The probability of every sentence of a table, of at most `longest` words."""
-    out, rows = {}, {(): 1.0}
-    for length in range(longest + 1):
-        following: dict[tuple[int, ...], float] = {}
-        for row, p in rows.items():
-            words = {
-                w: math.exp(x)
-                for w, x in enumerate(table(row))
-                if x > -math.inf and (length or w != EOS)
-            }
-            words = {EOS: 1.0} if length == longest else left(words, name)
-            for w, q in words.items():
-                (out if w == EOS else following)[(*row, w)] = p * q
-        rows = following
-    return out
-
-
-@pytest.mark.parametrize("name", [*CUTS, "temperature 0.7"])
-def test_sentences_have_the_models_own_distribution(name):
-    n = 100_000 if os.environ.get(ALL) else 2_000
-    tables, temperature = (
-        [random_table(seed, possible=3) for seed in range(2)],
-        0.7 if "temperature" in name else 1.0,
-    )
-    select, stop = Sampling(n, CUTS.get(name, [SamplingCut()])[0]), stop_plug("count", n)
-    found = search(
-        tables, k=n, nbest=n, stop=stop, select=select, max_len=4, softmax=FullSoftmax(temperature)
-    )
-    for table, hypotheses in zip(tables, found.lists, strict=True):
-        assert len(hypotheses) == n
-        assert (
-            chi_square(
-                Counter(tuple(h.tokens.tolist()) for h in hypotheses), sentences(table, name), n
-            )
-            > 1e-3
-        )
-        for h in hypotheses[:50]:  # of the whole distribution
-            words = h.tokens.tolist()
-            steps = [
-                (torch.tensor(table(tuple(words[:i]))) / temperature).log_softmax(0)[w].item()
-                for i, w in enumerate(words)
-            ]
-            assert h.positional_scores.tolist() == pytest.approx(steps, abs=1e-6)
 
 
 @drawn(2)

@@ -136,22 +136,6 @@ def test_lists_of_each_sentence_do_not_depend_on_the_batch(
             same(run(generator, alone(sample, i), **more), [nbest], 1e-5 if int8 else 1e-9)
 
 
-def test_a_lexical_list_of_a_batch_is_the_union_of_its_sentences(table):
-    flags = {
-        "softmax": "lexical",
-        "shortlist_top": 0,
-        "shortlist_words": 2,
-        "shortlist_file": table,
-    }
-    generator = ours(flags).ours
-    sample = batch([3, 2], words=WORDS)
-    run(generator, sample)
-    first = dictionary(WORDS).nspecial
-    source = {t for t in sample["net_input"]["src_tokens"].flatten().tolist() if t >= first}
-    union = {first + (t - first + step) % WORDS for t in source for step in (1, 2)} | {2, 3}
-    assert 0 < generator.stats.as_dict()["softmax"]["vocab_mean"] <= len(union)
-
-
 @pytest.mark.parametrize("flags", [{}, {"shortlist_top": 0}, {"shortlist_top": 10**6}], ids=str)
 @pytest.mark.parametrize("given", [False, True])
 def test_a_warning_where_counts_do_not_say_which_words_are_frequent(flags, given, tmp_path, caplog):
@@ -324,13 +308,6 @@ def test_probabilities_are_the_full_ones_over_the_lists_sum(way, share):
         torch.testing.assert_close(log_probs.scores_at(ids.expand(4, -1))[i], expected)
         # what fills a row up counts for nothing
         assert log_probs.dense()[i].exp().sum().item() == pytest.approx(1.0)
-
-
-def test_same_seed_same_index():
-    weight = states(200)
-    first, second, other = (lsh_torch.build_index(weight, 4, 2, 30, seed) for seed in (1, 1, 2))
-    assert torch.equal(first.words, second.words) and torch.equal(first.offsets, second.offsets)
-    assert not torch.equal(first.words, other.words)
 
 
 # ---- on models
