@@ -17,11 +17,14 @@ from documents.verdicts import (
     signed,
 )
 
+# the results that stand for captions and for documentation
+DBA = [f"{PAPERS}/dba/results/{name}/tables.md" for name in ("flickr_200", "docs_100_paper")]
+ENDING = [f"{PAPERS}/optimal_ending/results/{name}/tables.md" for name in ("flickr_300", "docs_80")]
+
 
 def dba() -> list[Row]:
     """Post and Vilar 2018."""
-    texts = [f"{PAPERS}/dba/results/{name}" for name in ("flickr_200", "docs_100_paper")]
-    captions, documentation = (f"{text}/tables.md" for text in texts)
+    captions, documentation = DBA
     timed, of_bleu = f"{PAPERS}/dba/results/flickr_150_time/tables.md", "Figure 4: BLEU"
     thresholds = f"{PAPERS}/dba/results/flickr_150_table3/tables.md"
     pruned_ms, unpruned_ms = (
@@ -153,9 +156,7 @@ def dba() -> list[Row]:
 
 def optimal_ending() -> list[Row]:
     """Huang, Zhao and Ma 2017."""
-    captions, documentation = (
-        f"{PAPERS}/optimal_ending/results/{name}/tables.md" for name in ("flickr_300", "docs_80")
-    )
+    captions, documentation = ENDING
     earlier = [
         float(cells_of(file, "Steps a sentence", "optimal", "b = 10")[0].split("(")[1].strip(")"))
         for file in (captions, documentation)

@@ -5,12 +5,16 @@ from __future__ import annotations
 from documents.gains import BENCH, JACOBI, PAPERS, cells_of, number, numbers, times
 from documents.verdicts import DIRECTION, NO, YES, Row, differences, of_ratio, signed
 
+# of captions, Table 5, questions and trees
+STREAMS = [
+    f"{PAPERS}/streaming/results/{name}/tables.md"
+    for name in ("flickr_150", "tuning_60", "parsing", "trees")
+]
+
 
 def streaming() -> list[Row]:
     """Yang et al. 2020."""
-    folder = f"{PAPERS}/streaming/results"
-    captions, parsing = f"{folder}/flickr_150/tables.md", f"{folder}/parsing/tables.md"
-    trees, tuned = f"{folder}/trees/tables.md", f"{folder}/tuning_60/tables.md"
+    captions, tuned, parsing, trees = STREAMS
     k5, k50 = "single model, k = 5", "single model, k = 50"
 
     def over(row: str, other: str, where: str = k50, file: str = captions) -> float:
