@@ -170,8 +170,8 @@ def gains() -> str:
             "(docs/results/streaming.md)",
             "",
             f"beam 50: {times(number(streams, k50, 'VAR-STREAM', 'over DEFAULT'))}",
-            f"BLEU {ranked:+.1f} at beam 50 (the paper's threshold, not tuned); continuous batching "
-            "alone gains nothing on a CPU",
+            f"BLEU {ranked:+.1f} at beam 50 (the paper's threshold, not tuned); continuous "
+            "batching alone gains nothing on a CPU",
         ),
         (
             "[LSH softmax](docs/large-vocabularies.md) ([Shi, Xu and Knight 2018]"

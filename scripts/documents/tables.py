@@ -245,7 +245,7 @@ def part_of(text: str, titles: list[str], only: bool) -> str:
 
 def table_of(path: str, *words: str) -> str:
     """Return the first table of a results file below the heading that begins with a title; words:
-    the title, none for the file's first table, and "rows:" and "drop:" as of `results`."""
+    the title, none for the file's first table, and "rows:" and "drop:" as in `results`."""
     title, *parts = WANTED.split(" ".join(words))
     wanted = dict(zip(parts[::2], parts[1::2], strict=True))
     above = rf"^#+ {re.escape(title)}.*\n+(?:[^|#\n].*\n+)*" if title else "^"
