@@ -5,6 +5,7 @@ file (a second conftest would hide the first)."""
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import socket
@@ -93,6 +94,7 @@ def listening(
         log_config=None,  # the loggers' handlers stay
         lifespan="off",
         timeout_graceful_shutdown=2,
+        timeout_keep_alive=settings.keep_alive,
         http=protocol(settings),
     )
     running = uvicorn.Server(config)
@@ -227,3 +229,15 @@ def two_ways(engine, settings) -> Iterator[httpx.Client]:
 def serving(engine, settings) -> Callable:
     """Starts a server with other settings."""
     return lambda **changes: listening(engine, replace(settings, **changes))
+
+
+@pytest.fixture
+def guarded(serving, tmp_path) -> Callable:
+    """Starts a server that knows these keys."""
+
+    def start(*keys: str, **changes: object):
+        hashes = (hashlib.sha256(key.encode()).hexdigest() for key in keys)
+        (tmp_path / "keys").write_text("\n".join(hashes), encoding="utf-8")
+        return serving(api_keys=str(tmp_path / "keys"), **changes)
+
+    return start

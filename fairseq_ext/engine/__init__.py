@@ -4,11 +4,10 @@
 | --- | --- |
 | engine.py | what users call: requests and futures |
 | loop.py | the I/O thread, which owns queue, workers and pipes (core/worker_pool.py) |
-| tickets.py | a full queue, and the rate of answers |
+| tickets.py | requests, messages of workers, a full queue, the rate of answers |
 | callbacks.py | where the functions run that users pass in |
 | fork_server.py, worker.py | the processes: the one that loads the model, and those it forks |
 | decoding.py | requests through one search, each in its languages |
 | requirements.py | a request's phrases and glossaries, and where they stand in its translation |
-| jobs.py | the messages of workers; the request of a call |
 | text.py | a text as many requests, and its answer |
 """

@@ -29,8 +29,8 @@ from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleE
 
 from fairseq_ext.core.errors import NotANumber, UsageError, cut, explain, halves
 from fairseq_ext.core.language_codes import two_letters
-from fairseq_ext.engine.jobs import Partial, Work
 from fairseq_ext.engine.requirements import Requirements
+from fairseq_ext.engine.tickets import Partial, Work
 from fairseq_ext.plugin.calls import make_pool, pool_without_constraints
 from fairseq_ext.plugin.loading.settings import TooLong, languages_of
 from fairseq_ext.plugin.steps import RequestEntry, SentenceSteps

@@ -34,14 +34,14 @@ from typing import TYPE_CHECKING, Any
 from fairseq_ext.core.dispatch import fresh
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.process_pool import GRACE, REAP, ForkServer
-from fairseq_ext.engine.jobs import (
+from fairseq_ext.engine.loop import Loop
+from fairseq_ext.engine.text import TextRequest
+from fairseq_ext.engine.tickets import (
     Description,
     Partial,
     Work,
     request_of,
 )
-from fairseq_ext.engine.loop import Loop
-from fairseq_ext.engine.text import TextRequest
 from fairseq_ext.plugin.loading.settings import checked, text_of
 from fairseq_ext.search.constraints.from_python import ListOf, Phrases
 from fairseq_ext.search.report import Report
@@ -113,7 +113,7 @@ class Engine:
         loaded = self.loop.loaded
         try:
             error = loaded.exception(timeout) or self.loop.failed
-        except (TimeoutError, concurrent.futures.TimeoutError):
+        except concurrent.futures.TimeoutError:
             raise TimeoutError(f"the model is not loaded after {timeout} seconds") from None
         if error is not None:
             raise fresh(error)
@@ -267,18 +267,13 @@ class Engine:
         return self.loop.dispatch.restarts
 
     @property
-    def done(self) -> Work:
-        """The counts of all work so far: the object whose fields grow."""
-        return self.loop.done
-
-    @property
     def fork_server(self) -> ForkServer:
         """The fork server, the process that loads the model."""
         return self.loop.fork_server
 
     def work(self) -> Work:
-        """Return a copy of the counts of all work so far."""
-        return Work(**vars(self.loop.done))
+        """Return the counts of all work so far."""
+        return replace(self.loop.done, restarts=self.restarts)
 
     def check_process(self) -> None:
         """Raise UsageError in a forked process: it shares the pipes, and would read the answers to

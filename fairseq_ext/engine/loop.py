@@ -20,8 +20,7 @@ from fairseq_ext.core.process_pool import Event, ForkServer, Process
 from fairseq_ext.core.supervision import State
 from fairseq_ext.core.worker_pool import ProcessWorkers
 from fairseq_ext.engine.callbacks import RETRY, THREADS, Reply, resolve, when_done
-from fairseq_ext.engine.jobs import Description, Partial, Work
-from fairseq_ext.engine.tickets import Busy, Pace
+from fairseq_ext.engine.tickets import Busy, Description, Pace, Partial, Work
 from fairseq_ext.search.request import Request
 
 logger = logging.getLogger("fairseq_ext")

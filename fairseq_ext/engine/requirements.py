@@ -42,9 +42,8 @@ class Requirements:
     def __init__(self, translator: Translator, no_constraints: str = ""):
         self.translator = translator
         self.no_constraints = no_constraints
-        # by digest and languages
-        self.glossaries: OrderedDict[tuple[str, Languages], Glossary] = OrderedDict()
-        self.sizes: dict[tuple[str, Languages], int] = {}  # bytes of their files
+        # by digest and languages, each with the bytes of its file
+        self.glossaries: OrderedDict[tuple[str, Languages], tuple[Glossary, int]] = OrderedDict()
 
     def with_constraints(self, request: Request) -> Request:
         """Return a request, which has its tokens, with its constraints, including those of the
@@ -91,7 +90,7 @@ class Requirements:
         settings, languages = self.translator.generator.settings, self.languages
         if (key := (digest, languages)) in self.glossaries:
             self.glossaries.move_to_end(key)
-            return self.glossaries[key]
+            return self.glossaries[key][0]
         case = settings.get(ConstraintFlags).constraint_case
         options = glossary_options(settings, languages, file.path, strict, case)
         segmenter = self.translator.sentences.constraint_source().segmenter
@@ -100,15 +99,12 @@ class Requirements:
             glossary = Glossary(options, segmenter)
             before, (found, size) = found, digest_of(file)
             if found == before:  # else it was replaced while it was read
-                self.glossaries[key], self.sizes[key] = glossary, size
-        while len(self.sizes) > CACHE_SIZE or len(self.sizes) > 1 and self.bytes() > CACHE_BYTES:
-            oldest, _ = self.glossaries.popitem(last=False)
-            del self.sizes[oldest]
-        return self.glossaries[key]
-
-    def bytes(self) -> int:
-        """Return the number of bytes of the files of all glossaries in memory."""
-        return sum(self.sizes.values())
+                self.glossaries[key] = glossary, size
+        while (count := len(self.glossaries)) > 1 and (
+            count > CACHE_SIZE or sum(size for _, size in self.glossaries.values()) > CACHE_BYTES
+        ):
+            self.glossaries.popitem(last=False)
+        return self.glossaries[key][0]
 
     def of_empty(self, request: Request) -> list[ConstraintReport]:
         """Return the constraints of a request whose source is empty: all unmet."""

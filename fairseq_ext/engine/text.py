@@ -23,8 +23,7 @@ from weakref import WeakMethod
 
 from fairseq_ext.core.errors import cut
 from fairseq_ext.engine.callbacks import THREADS, Reply, Threads, when_done
-from fairseq_ext.engine.jobs import Partial
-from fairseq_ext.engine.tickets import Busy, Closed
+from fairseq_ext.engine.tickets import Busy, Closed, Partial
 from fairseq_ext.search.report import ConstraintReport, Ending, Report, Span, Translation
 from fairseq_ext.search.request import Request
 from fairseq_ext.text import in_lines
@@ -72,7 +71,7 @@ class TextRequest:
         self.waiting: deque[Slot] = deque()  # to be submitted
         self.untranslated: list[tuple[str, str]] = []
         self.warnings: list[str] = []
-        self.joined_tokens, self.rests_until = 0, 0.0
+        self.rests_until = 0.0
         # subtle: a future keeps its callbacks, and one that knew this object would make a circle,
         # which holds the request until the garbage collector runs, as it seldom does. The futures
         # of segments keep this object while it has something to do.
@@ -212,9 +211,6 @@ class TextRequest:
         while self.slots and not self.slots[0].is_open:
             slot = self.slots.popleft()
             text = self.joined.add(slot)
-            self.joined_tokens += (
-                len(slot.answer.hypotheses[0].tokens) if isinstance(slot.answer, Report) else 0
-            )
             if self.on_text is not None and not self.passes:
                 self.on_text(text)
 
@@ -222,8 +218,7 @@ class TextRequest:
         """Report the certain beginning of the text, in the last pass."""
         if self.on_partial is None or self.passes or time.monotonic() < self.rests_until:
             return
-        text = self.joined.text()
-        tokens = self.joined_tokens
+        text, tokens = self.joined.text(), len(self.joined.ranks[0].tokens)
         part = self.slots[0].partial if self.slots else None
         if part is not None:
             text, tokens = text + ended(part.text, ""), tokens + part.tokens
@@ -238,7 +233,6 @@ class TextRequest:
             return self.finish(self.joined.error)
         self.untranslated += self.joined.untranslated
         if self.passes:
-            self.joined_tokens = 0
             return self.start(self.joined.text())
         self.finish(replace(self.joined.answer(self.untranslated), warnings=self.warnings))
 

@@ -9,9 +9,9 @@ when the engine's end of the pipe does.
 from __future__ import annotations
 
 import gc
+import heapq
 import pickle
 import time
-from collections import OrderedDict
 from typing import Any
 
 import torch
@@ -19,17 +19,18 @@ import torch
 from fairseq_ext.core.channel import Channel
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.engine.decoding import Decoding
-from fairseq_ext.engine.jobs import Description
 from fairseq_ext.engine.requirements import OfRequests
+from fairseq_ext.engine.tickets import Description
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.plugin.loading.settings import languages_of, source_limit
 from fairseq_ext.search.checks import refused_by_engine
 from fairseq_ext.search.request import Request
-from fairseq_ext.search.settings import Settings
 from fairseq_ext.search.strategies.schedule import Stream, StreamFlags
 from fairseq_ext.translator import Translator
 
 WIDTH = 32  # sentences at once where --stream-width does not say
+# flags that say how requests share a search
+SCHEDULE = "schedule", "stream_width", "stream_rows", "stream_order", "refill_threshold"
 STEPS = 8  # between two starts: an encoder call has costs that several sentences share
 REPORT = 0.25  # seconds between two reports of work
 # answers after which the memory that steps leave in pieces goes back to the system
@@ -38,42 +39,33 @@ IDLE_MS = 1000  # without a request: then too
 # seconds for which requests are read before a step of the search; what one takes longer is made
 # good by steps
 INTAKE = 0.1
-# a request with many terms is read behind those with fewer (9,000 take a second), but not behind
-# more than these at a time
+# a request with many terms (9,000 take a second) is read behind those with fewer that come after
+# it, up to the number of the latter
 MANY_TERMS, SMALLER_BEFORE = 500, 100
 
 
-class Waiting:
+class Waiting(dict[int, Request]):
     """Requests that are not read yet, such as their glossaries, by the engine's number."""
 
     def __init__(self) -> None:
-        self.small, self.large = OrderedDict[int, Request](), OrderedDict[int, Request]()
-        self.passed = 0  # small ones taken while the first large one waits
-
-    def __len__(self) -> int:
-        return len(self.small) + len(self.large)
+        self.order: list[tuple[int, int]] = []  # a heap: places, numbers
 
     def add(self, number: int, request: Request) -> None:
-        (self.large if len(request.terms) >= MANY_TERMS else self.small)[number] = request
-
-    def cancel(self, number: int) -> None:
-        self.small.pop(number, None)
-        self.large.pop(number, None)
-        self.passed *= bool(self.large)
+        self[number] = request
+        late = SMALLER_BEFORE if len(request.terms) >= MANY_TERMS else 0
+        heapq.heappush(self.order, (number + late, number))
 
     def take(self) -> tuple[int, Request]:
-        """Remove the request that is read next, and return it with its number (raises KeyError
-        where none waits)."""
-        if self.large and (not self.small or self.passed >= SMALLER_BEFORE):
-            self.passed = 0
-            return self.large.popitem(last=False)
-        self.passed = self.passed + 1 if self.large else 0
-        return self.small.popitem(last=False)
+        """Remove the request that is read next, and return it with its number."""
+        while (number := heapq.heappop(self.order)[1]) not in self:
+            pass  # it was cancelled
+        return number, self.pop(number)
 
 
-def load(flags: dict[str, object], longest: int | None = None) -> Decoding:
-    """Return a model with its search, by the flags of `Translator` (raises UsageError). longest:
-    largest number of source tokens.
+def load(flags: dict[str, Any], longest: int | None = None) -> Decoding:
+    """Return a model with a search that new requests may join, by the flags of `Translator` (raises
+    UsageError); with parallel decoding they are decoded one after another. longest: largest number
+    of source tokens.
 
     Without flags for schedule, width and order, those for single requests are used.
     """
@@ -85,19 +77,9 @@ def load(flags: dict[str, object], longest: int | None = None) -> Decoding:
             "--constraint-compete search searches a sentence twice, which an engine does not do: "
             "use rows or off"
         )
-    return decoding_of(flags, longest)
-
-
-def decoding_of(flags: dict[str, Any], longest: int | None) -> Decoding:
-    """Return a model with a search that new requests may join (raises UsageError); with parallel
-    decoding they are decoded one after another."""
     is_beam = str(flags.get("decoding") or "beam") == "beam"
     given = dict(flags)
-    for name in (
-        ("schedule", "stream_width", "stream_rows", "stream_order", "refill_threshold")
-        if not is_beam
-        else ()
-    ):
+    for name in () if is_beam else SCHEDULE:
         if given.pop(name, None) not in (None, "batch"):
             raise UsageError(
                 f"--{name.replace('_', '-')} says how requests share a search, and with --decoding "
@@ -111,14 +93,14 @@ def decoding_of(flags: dict[str, Any], longest: int | None) -> Decoding:
         given = {"schedule": "stream", "stream_order": "fifo", "stream_width": WIDTH} | given
     translator, no_constraints = constrained(given | {"cpu_workers": 1})
     settings, setup = translator.generator.settings, translator.generator.setup
-    shared = (name for name in ("lsh_share", "shortlist_share") if shares(settings, name))
-    share = next(shared, None)
-    if share is not None:
-        raise UsageError(
-            f"--softmax {settings.choice('softmax')} has one list for all rows that are decoded "
-            "together, so that a request's result would depend on others: add "
-            f"--{share.replace('_', '-')} sentence"
-        )
+    softmax = settings.choice("softmax")
+    for name, kinds in (("lsh_share", ("lsh",)), ("shortlist_share", ("top", "lexical"))):
+        if softmax in kinds and settings.values[name] == "batch":
+            raise UsageError(
+                f"--softmax {softmax} has one list for all rows that are decoded together, so that "
+                f"a request's result would depend on others: add --{name.replace('_', '-')} "
+                "sentence"
+            )
     own, places = settings.get(StreamFlags), 1
     if is_beam:
         places = max(1, own.stream_rows // setup.k) if own.stream_rows else own.stream_width
@@ -137,12 +119,6 @@ def constrained(flags: dict[str, Any]) -> tuple[Translator, str]:
         if flags.get("constraints"):
             raise
         return Translator(**flags), f"requests with constraints are refused here: {error}"
-
-
-def shares(settings: Settings, name: str) -> bool:
-    """Return whether a softmax has one list for all sentences."""
-    of = {"lsh_share": ("lsh",), "shortlist_share": ("top", "lexical")}
-    return settings.choice("softmax") in of[name] and settings.values[name] == "batch"
 
 
 def description(decoding: Decoding) -> Description:
@@ -213,7 +189,7 @@ def serve(channel: Channel, decoding: Decoding) -> None:
             if kind == "add":
                 waiting.add(number, request[0])
             else:
-                waiting.cancel(number)
+                waiting.pop(number, None)
                 decoding.cancel(number)
                 decoding.events.append((number, None))  # it is gone
         left = left if decoding.busy else INTAKE

@@ -7,17 +7,16 @@ a page for people.
 | __main__.py | the command: flags, the socket, signals |
 | app.py | the application, its routes, and which sites may use them |
 | service.py | what the routes share: answers that are waited for, errors |
-| glossaries.py | glossaries that are kept by name |
+| glossaries.py | glossaries that are kept, by name or, for DeepL's API, by identifier |
 | models.py | one model that stays, or those of a folder; chains of two models; counts for |
 | | Prometheus |
 | model_folder.py | the models of a folder, in which they come and go |
-| bodies.py | JSON and forms as UTF-8, checked by pydantic models |
+| bodies.py | the fields of requests: JSON and forms as UTF-8, checked by pydantic models |
 | records.py | requests as JSON, and answers |
 | guard.py | API keys, the largest body, connections |
 | libretranslate.py | LibreTranslate's API |
 | deepl.py | DeepL's API |
 | deepl_requests.py | what its requests, codes and texts mean |
-| deepl_glossaries.py | its glossaries, which are kept by identifier |
 | documents.py | files that are translated while their sender does something else |
 | page.html | the page |
 """

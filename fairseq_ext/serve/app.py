@@ -12,7 +12,6 @@ translated.
 from __future__ import annotations
 
 import tempfile
-from base64 import b64decode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path, PurePath
@@ -23,7 +22,7 @@ from fastapi.concurrency import contextmanager_in_threadpool, run_in_threadpool
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi_offline import FastAPIOffline
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -69,7 +68,9 @@ class TermsFile(BaseModel):
 
     name: str = Field(description="the file's name, whose ending says its form")
     content: str | None = Field(None, description="its text")
-    base64: str | None = Field(None, description="its bytes, instead of the text")
+    base64: Base64Bytes | None = Field(
+        None, strict=False, description="its bytes, instead of the text"
+    )
 
 
 class Server(Service):
@@ -139,14 +140,9 @@ class Server(Service):
         """Translate a record, or a list of them."""
         given, several, pair = await self.read(request)
         found = await self.answered(request, [each.text for each in given], pair)
-        out = [
-            {**({} if each.id is None else {"id": each.id}), "error": str(answer)}
-            if isinstance(answer, UsageError)
-            else records.answer_json(each, answer)
-            for each, answer in zip(given, found, strict=True)
-        ]
         if not several and isinstance(found[0], UsageError):
             raise found[0]
+        out = list(map(records.answer_json, given, found))
         return JSONResponse(out if several else out[0])
 
     async def stream(self, request: Request) -> object:
@@ -231,17 +227,11 @@ class Server(Service):
         given = checked(TermsFile, read_json(body), lambda *_: way)
         if given.content is given.base64 is None:
             raise UsageError(way)
-        try:
-            content = (
-                (given.content or "").encode() if given.base64 is None else b64decode(given.base64)
-            )
-        except ValueError:
-            raise UsageError(way) from None
-        terms, cases = dict[str, list[str]](), dict[str, str]()
+        content = (given.content or "").encode() if given.base64 is None else given.base64
+        terms, cases = dict[str, dict[str, None]](), dict[str, str]()
         entries, wrong = self.entries_of(file_name(given.name), content, pair)
         for entry in entries:
-            known = terms.setdefault(entry.source, [])
-            known += [target for target in entry.targets if target not in known]
+            terms.setdefault(entry.source, {}).update(dict.fromkeys(entry.targets))
             if entry.case:
                 cases.setdefault(entry.source, entry.case)
         found = {source: "|".join(targets) for source, targets in terms.items()}

@@ -6,13 +6,13 @@ What is wrong is one sentence (UsageError).
 from __future__ import annotations
 
 import json
-import re
 import unicodedata
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
+from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ValidationError
 from python_multipart.multipart import parse_options_header
@@ -21,12 +21,13 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.search.constraints.lines import TOO_DEEP, json_error, refuse_duplicate_keys
+from fairseq_ext.serve import Settings
+from fairseq_ext.serve.guard import read_body
 
 LARGE = 1 << 16  # bytes of a body that takes long enough for others to be served meanwhile
 MOST_FIELDS = 1000  # of a form
 LONGEST_NAME = 200  # bytes of a file's name; file systems take 255, and ours is put behind an id
 UTF_8 = ("", "utf-8", "utf8", "us-ascii", "ascii")  # charsets that a form may name
-KEY = re.compile(rb'"api_key"\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*")', re.DOTALL)
 
 Form = dict[str, Any]  # fields by name: texts, files, lists of texts
 Read = TypeVar("Read")
@@ -71,16 +72,6 @@ def refuse_constant(name: str) -> None:
 DECODER = json.JSONDecoder(
     object_pairs_hook=refuse_duplicate_keys("the request"), parse_constant=refuse_constant
 )
-
-
-def key_in(body: bytes) -> str | None:
-    """Return the text of "api_key" in a JSON body, which is not parsed, since its sender is not
-    known yet."""
-    found = KEY.search(body)
-    try:
-        return None if found is None else json.loads(found[1])
-    except ValueError:
-        return None
 
 
 # ---- Forms
@@ -171,6 +162,21 @@ async def read_form(headers: Mapping[str, str], body: bytes, lists: Collection[s
             value.filename = text(value.filename or "")
         pairs.append((text(name), text(value) if isinstance(value, str) else value))
     return once(pairs, "the form", lists)
+
+
+async def fields_of(request: Request, settings: Settings, lists: Collection[str] = ()) -> Form:
+    """Return the fields of a request: of its query and of its body, JSON or a form.
+
+    lists: as for `once`. Errors: UsageError, those of `read_body`.
+    """
+    found = urlencoded(request.scope["query_string"], "the query", lists)
+    body = await read_body(request, settings)
+    if not is_json(request.headers, body):
+        return found | await read_form(request.headers, body, lists)
+    given = await apart(read_json, body) if body else {}
+    if not isinstance(given, dict):
+        raise UsageError("Invalid JSON format")  # as LibreTranslate says
+    return found | given
 
 
 def file_name(path: str) -> str:

@@ -13,6 +13,7 @@ import asyncio
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from itertools import permutations
 from pathlib import PurePath
 
@@ -25,15 +26,10 @@ from starlette.background import BackgroundTask
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.language_codes import name_of, two_letters
 from fairseq_ext.search.request import GlossaryFile
-from fairseq_ext.serve import default_folder
-from fairseq_ext.serve.bodies import description, file_name
-from fairseq_ext.serve.deepl_glossaries import (
-    DeepLGlossaries,
-    csv_text,
-    tsv,
-)
+from fairseq_ext.serve.bodies import Form, description, fields_of, file_name
 from fairseq_ext.serve.deepl_requests import (
     LISTED,
+    LISTS,
     DocumentKey,
     DocumentRequest,
     GlossaryChange,
@@ -48,16 +44,16 @@ from fairseq_ext.serve.deepl_requests import (
     Translation,
     WriteRequest,
     base,
-    fields_of,
     full_name,
     likely,
     matching,
+    nested,
     read,
     target_codes,
     unsupported,
 )
 from fairseq_ext.serve.documents import Document, Documents
-from fairseq_ext.serve.glossaries import with_name
+from fairseq_ext.serve.glossaries import DeepLGlossaries, csv_text, direction, tsv, with_name
 from fairseq_ext.serve.libretranslate import candidates
 from fairseq_ext.serve.models import Pair
 from fairseq_ext.serve.service import Service, add_routes
@@ -75,7 +71,7 @@ class DeepL:
 
     def __init__(self, service: Service):
         self.service = service
-        self.by_owner: dict[str, DeepLGlossaries] = {}
+        self.glossaries_of = cache(lambda owner: DeepLGlossaries(service.folder / "deepl" / owner))
         self.documents = Documents(service)
         self.characters: Counter[str] = Counter()  # that each owner has sent
 
@@ -126,16 +122,16 @@ class DeepL:
 
     def glossaries(self, request: Request) -> DeepLGlossaries:
         """Return the glossaries of a request's owner."""
-        owner = self.owner(request)
-        if owner not in self.by_owner:
-            folder = self.service.settings.glossary_folder or default_folder()
-            self.by_owner[owner] = DeepLGlossaries(folder / "deepl" / owner)
-        return self.by_owner[owner]
+        return self.glossaries_of(self.owner(request))
 
     async def read(self, kind: type[Kind], request: Request) -> Kind:
         """Return the body of a request whose key is right (raises UsageError)."""
+        return read(kind, await self.fields(request))
+
+    async def fields(self, request: Request) -> Form:
+        """Return the fields of a request whose key is right (raises UsageError)."""
         self.owner(request)
-        return read(kind, await fields_of(request, self.service.settings))
+        return nested(await fields_of(request, self.service.settings, LISTS))
 
     async def pair_of(self, text: str, source: str | None, target: str) -> tuple[Pair, str]:
         """Return the languages of a text and of its translation as the models name them, equal if
@@ -176,7 +172,7 @@ class DeepL:
             if glossary.find(pair) is None:
                 raise UsageError(
                     f"the glossary '{cut(glossary.name)}' has no dictionary from "
-                    f"{' to '.join(code.upper() for code in pair)}: name one that has"
+                    f"{direction(pair)}: name one that has"
                 )
             found[kept.file(glossary, pair)] = f"glossary '{cut(glossary.name)}'"
         return found
@@ -225,14 +221,14 @@ class DeepL:
         """List the languages. With type=target, those that texts are translated into."""
         what = await self.read(LanguageType, request)
         pairs = self.service.pairs()
-        if what.type == "source":
-            codes = {two_letters(source).upper() for source, _ in pairs}
-            return [{"language": code, "name": full_name(code)} for code in sorted(codes)]
-        codes = {code for _, target in pairs for code in target_codes(target)}
-        return [
-            {"language": code, "name": full_name(code), "supports_formality": False}
-            for code in sorted(codes)
-        ]
+        is_target = what.type == "target"
+        codes = {
+            code
+            for source, target in pairs
+            for code in (target_codes(target) if is_target else [two_letters(source).upper()])
+        }
+        more = {"supports_formality": False} if is_target else {}
+        return [{"language": code, "name": full_name(code), **more} for code in sorted(codes)]
 
     async def usage(self, request: Request) -> object:
         """Count the characters that were sent. Since the server has started."""
@@ -365,8 +361,7 @@ class DeepL:
     async def entries(self, glossary_id: str, request: Request) -> object:
         """Read the entries of a glossary. Of one dictionary where source_lang and target_lang
         name it, else of all."""
-        kept = self.glossaries(request)
-        fields = await fields_of(request, self.service.settings)
+        kept, fields = self.glossaries(request), await self.fields(request)
         found = kept.get(glossary_id)
         is_one = {"source_lang", "target_lang"} & {*fields}
         pairs = [read(PairOf, fields).pair()] if is_one else [d.pair for d in found.dictionaries]

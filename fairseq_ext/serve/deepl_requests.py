@@ -12,25 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeVar
 
-from fastapi import Request, UploadFile
+from fastapi import UploadFile
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.language_codes import name_of, two_letters
 from fairseq_ext.search.request import GlossaryFile
 from fairseq_ext.search.request import Request as Sentence
-from fairseq_ext.serve import Settings
-from fairseq_ext.serve.bodies import (
-    Form,
-    apart,
-    checked,
-    is_json,
-    read_form,
-    read_json,
-    urlencoded,
-)
-from fairseq_ext.serve.deepl_glossaries import LONGEST, Entries, read_entries
-from fairseq_ext.serve.guard import read_body
+from fairseq_ext.serve.bodies import Form, checked
+from fairseq_ext.serve.glossaries import LONGEST, Entries, direction, read_entries
 from fairseq_ext.serve.libretranslate import Candidate
 from fairseq_ext.serve.model_folder import Pair
 from fairseq_ext.serve.records import Text
@@ -39,7 +29,7 @@ from fairseq_ext.text.xml_tokens import Xml
 
 def split_at_commas(value: object) -> object:
     """Return a list of names from items that may be several, separated by commas."""
-    values = [value] if isinstance(value, str) else value
+    values = as_list(value)
     if not isinstance(values, list) or not all(isinstance(each, str) for each in values):
         return values
     return [name for each in values for name in map(str.strip, each.split(",")) if name]
@@ -83,13 +73,11 @@ class Translation(BaseModel):
 
     def refuse(self) -> None:
         """Raise UsageError for a request that the models here cannot serve."""
-        requested = {"formality": self.formality in ("less", "more")}
-        for name in ("style_id", "translation_memory_id", "custom_instructions"):
-            requested[name] = bool(getattr(self, name, None))
-        for name, is_requested in requested.items():
-            if is_requested:
-                target = cut(self.target_lang.upper())
-                raise UsageError(f"'{name}' is not supported for the target_lang {target}")
+        others = "style_id", "translation_memory_id", "custom_instructions"
+        refused = ["formality"] * (self.formality in ("less", "more"))
+        for name in refused + [each for each in others if getattr(self, each, None)]:
+            target = cut(self.target_lang.upper())
+            raise UsageError(f"'{name}' is not supported for the target_lang {target}")
 
 
 class TextRequest(Translation):
@@ -184,9 +172,7 @@ class GlossaryChange(BaseModel):
         found: dict[Pair, Entries] = {}
         for each in self.dictionaries:
             if (pair := each.pair()) in found:
-                raise UsageError(
-                    f"two dictionaries from {pair[0].upper()} to {pair[1].upper()}: send one"
-                )
+                raise UsageError(f"two dictionaries from {direction(pair)}: send one")
             found |= each.read()
         return found
 
@@ -225,8 +211,7 @@ def read(kind: type[Kind], fields: Form) -> Kind:
 
 
 def nested(fields: Form) -> Form:
-    """Return the fields of a form, where `dictionaries[0].source_lang` is a field of a list's
-    item."""
+    """Return the fields, where a form's `dictionaries[0].source_lang` is one of a list's item."""
     out: Form = {}
     items: dict[int, Form] = defaultdict(dict)
     for name, value in fields.items():
@@ -235,19 +220,6 @@ def nested(fields: Form) -> Form:
         else:
             out[name] = value
     return out | ({"dictionaries": [items[i] for i in sorted(items)]} if items else {})
-
-
-async def fields_of(request: Request, settings: Settings) -> Form:
-    """Return the fields of a request: of its query and of its body, JSON or a form (raises
-    UsageError, and errors of `read_body`)."""
-    found = urlencoded(request.scope["query_string"], "the query", LISTS)
-    body = await read_body(request, settings)
-    if is_json(request.headers, body):
-        given = await apart(read_json, body) if body else {}
-        if not isinstance(given, dict):
-            raise UsageError("the body must be a JSON object: send the fields by their names")
-        return found | given
-    return nested(found | await read_form(request.headers, body, LISTS))
 
 
 # ---- Codes of languages as DeepL's API has them: upper case, with a region for some targets

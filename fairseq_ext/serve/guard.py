@@ -119,7 +119,7 @@ async def read_body(request: Request, settings: Settings) -> bytes:
     """
     try:
         return await asyncio.wait_for(whole_body(request, settings.max_body), settings.read_timeout)
-    except (TimeoutError, asyncio.TimeoutError):
+    except asyncio.TimeoutError:
         raise HTTPException(
             408,
             f"the body has not come within {settings.read_timeout:g} seconds: send less at once",
@@ -139,7 +139,7 @@ async def whole_body(request: Request, most: int) -> bytes:
                 break
         else:
             return bytes(body)
-    with contextlib.suppress(TimeoutError, asyncio.TimeoutError, ClientDisconnect):
+    with contextlib.suppress(asyncio.TimeoutError, ClientDisconnect):
         await asyncio.wait_for(drop(parts), LINGER)
     raise HTTPException(
         413, f"the body has more than {most} bytes: send less at once", {"Connection": "close"}

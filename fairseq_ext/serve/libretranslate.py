@@ -21,18 +21,13 @@ from fairseq_ext.core.language_codes import name_of, two_letters
 from fairseq_ext.search.request import Request as Sentence
 from fairseq_ext.serve.bodies import (
     Form,
-    apart,
     checked,
+    content_type,
     description,
+    fields_of,
     file_name,
-    is_json,
-    key_in,
-    read_form,
-    read_json,
-    urlencoded,
 )
 from fairseq_ext.serve.documents import READ, Documents
-from fairseq_ext.serve.guard import read_body
 from fairseq_ext.serve.records import Text
 from fairseq_ext.serve.service import Service, add_routes
 from fairseq_ext.text.files import ENDINGS
@@ -161,28 +156,17 @@ class LibreTranslate:
         service, given = self.service, self.service.keys.of_headers(request.headers)
         if given:
             service.keys.check(request.headers)
-        body = await read_body(request, service.settings)
-        if is_json(request.headers, body):
-            self.admit(given or key_in(body))
-            found = await apart(read_json, body)
-            if not isinstance(found, dict):
-                raise bad("Invalid JSON format")
-        else:
-            query = urlencoded(request.scope["query_string"], "the query")
-            found = query | await read_form(request.headers, body)
-            if isinstance(found.get("q"), str):
-                found["q"] = "\n".join(found["q"].splitlines())
-        self.admit(given or found.get("api_key"))
-        return found
-
-    def admit(self, key: object) -> None:
-        """Raise HTTPException for a key that is not one of the server's."""
-        if not self.service.keys.admit(key if isinstance(key, str) else None):
+        found = await fields_of(request, service.settings)
+        key = given or found.get("api_key")
+        if not service.keys.admit(key if isinstance(key, str) else None):
             raise (
                 HTTPException(403, "Invalid API key")
                 if key
                 else bad("Please contact the server operator to get an API key")
             )
+        if content_type(request.headers) != "application/json" and isinstance(found.get("q"), str):
+            found["q"] = "\n".join(found["q"].splitlines())
+        return found
 
     async def pair_of(
         self, text: str, source: str, target: str

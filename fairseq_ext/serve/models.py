@@ -38,8 +38,7 @@ from prometheus_client.registry import Collector
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.engine.callbacks import THREADS, Reply, resolve, when_done
 from fairseq_ext.engine.engine import Engine
-from fairseq_ext.engine.jobs import Description, Partial, Work
-from fairseq_ext.engine.tickets import Busy
+from fairseq_ext.engine.tickets import Busy, Description, Partial, Work
 from fairseq_ext.search.report import Report
 from fairseq_ext.search.request import NO_TEXT, Request
 from fairseq_ext.serve.model_folder import Flags, ModelFolder, Pair
@@ -84,7 +83,7 @@ class Models:
         self.any_pair = any_pair
         # the most recently used last
         self.engines: dict[Pair, Engine] = {} if engine is None else {ONLY_MODEL: engine}
-        self.dropped_work, self.dropped_restarts = Work(), 0  # of engines that are dropped
+        self.dropped_work = Work()  # of engines that are dropped
 
     @cached_property
     def served(self) -> Served:
@@ -137,18 +136,6 @@ class Models:
         for engine in list(self.engines.values()):
             found.add(engine.work())
         return found
-
-    @property
-    def restarts(self) -> int:
-        """Number of workers that died and were replaced."""
-        return self.dropped_restarts + sum(
-            engine.restarts for engine in list(self.engines.values())
-        )
-
-    def counts(self) -> tuple[int, int]:
-        """Requests that are not answered, and of these the ones in a queue."""
-        engines = list(self.engines.values())
-        return sum(engine.pending for engine in engines), sum(engine.waiting for engine in engines)
 
     def close(self) -> None:
         """End all engines."""
@@ -236,18 +223,7 @@ class ModelsOfFolder(Models):
                 raise HTTPException(
                     503, f"the model {'-'.join(pair)} cannot be loaded: {error}"
                 ) from None
-
-            def submit(request: Request, *more: OnPartial) -> Future[Report]:
-                ended = self.hold(pair)
-                try:
-                    future = engine.send(request, *more)
-                except BaseException:
-                    ended()
-                    raise
-                when_done(future, lambda _: ended())
-                return future
-
-            yield Model(submit, description, partial(self.hold, pair))
+            yield Model(engine.send, description, partial(self.hold, pair))
         finally:
             release()
 
@@ -271,9 +247,11 @@ class ModelsOfFolder(Models):
             is_full := self.most is not None and len(self.engines) >= self.most
         ) or available() < needed:
             used = {pair for pairs in list(self.users.values()) for pair in pairs}
-            idle = next((pair for pair in self.engines if pair not in used), None)
-            if idle is not None:
-                await self.drop(idle, self.engines[idle])
+            idle = (
+                each for each in self.engines.items() if not (each[0] in used or each[1].pending)
+            )
+            if (found := next(idle, None)) is not None:
+                await self.drop(*found)
             elif is_full:
                 raise HTTPException(
                     429,
@@ -291,7 +269,6 @@ class ModelsOfFolder(Models):
         del self.engines[pair]
         logger.info("%s-%s is dropped", *pair)
         self.dropped_work.add(engine.work())
-        self.dropped_restarts += engine.restarts
         await run_in_threadpool(engine.close)
         await asyncio.sleep(CLOSES)
         return True
@@ -405,44 +382,13 @@ def pivoted(
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 
 
-class OfEngines(Collector):
-    """The metrics that the engines count."""
+class Metrics(Collector):
+    """The metrics of one server: those that its engines count (`collect`), and its own."""
 
     def __init__(self, models: Models):
         self.models = models
-
-    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily | SummaryMetricFamily]:
-        work, name = self.models.work(), "fairseq_ext_"
-        pending, waiting = self.models.counts()
-        yield CounterMetricFamily(
-            name + "target_tokens",
-            "target tokens of the best hypotheses, EOS included",
-            work.tokens,
-        )
-        yield CounterMetricFamily(name + "sentences", "sentences decoded", work.sentences)
-        yield CounterMetricFamily(
-            name + "refills", "times that waiting sentences joined the search", work.refills
-        )
-        yield SummaryMetricFamily(
-            name + "rows_a_step",
-            "rows of each decoder call",
-            count_value=work.steps,
-            sum_value=work.rows,
-        )
-        yield CounterMetricFamily(
-            name + "worker_restarts", "workers that died and were replaced", self.models.restarts
-        )
-        yield GaugeMetricFamily(name + "models", "models that are loaded", len(self.models.engines))
-        yield GaugeMetricFamily(name + "pending", "requests that are not answered", pending)
-        yield GaugeMetricFamily(name + "waiting", "of these, the ones in the queue", waiting)
-
-
-class Metrics:
-    """The metrics of one server."""
-
-    def __init__(self, models: Models):
         self.registry = CollectorRegistry()
-        self.registry.register(OfEngines(models))
+        self.registry.register(self)
         self.requests = Counter(
             "fairseq_ext_requests", "HTTP requests", ["route", "status"], registry=self.registry
         )
@@ -457,6 +403,27 @@ class Metrics:
             "from submission to the answer",
             buckets=SECONDS,
             registry=self.registry,
+        )
+
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily | SummaryMetricFamily]:
+        work, engines = self.models.work(), list(self.models.engines.values())
+        pending, waiting = (sum(getattr(e, of) for e in engines) for of in ("pending", "waiting"))
+        counts = {
+            "target_tokens": ("target tokens of the best hypotheses, EOS included", work.tokens),
+            "sentences": ("sentences decoded", work.sentences),
+            "refills": ("times that waiting sentences joined the search", work.refills),
+            "worker_restarts": ("workers that died and were replaced", work.restarts),
+        }
+        gauges = {
+            "models": ("models that are loaded", len(engines)),
+            "pending": ("requests that are not answered", pending),
+            "waiting": ("of these, the ones in the queue", waiting),
+        }
+        for kind, rows in ((CounterMetricFamily, counts), (GaugeMetricFamily, gauges)):
+            for name, row in rows.items():
+                yield kind(f"fairseq_ext_{name}", *row)
+        yield SummaryMetricFamily(
+            "fairseq_ext_rows_a_step", "rows of each decoder call", work.steps, work.rows
         )
 
     def answered(self, answer: Report) -> None:

@@ -210,8 +210,11 @@ def read_record(value: Any, where: str, glossary: Callable[[str], GlossaryFile])
     return Record(text, given.id, bool(given.detail))
 
 
-def answer_json(record: Record, answer: Report) -> dict[str, object]:
-    """Return the answer to a record."""
+def answer_json(record: Record, answer: Report | UsageError) -> dict[str, object]:
+    """Return the answer to a record, or why there is none."""
+    out = {} if record.id is None else {"id": record.id}
+    if isinstance(answer, UsageError):
+        return out | {"error": str(answer)}
     hypotheses = []
     for h in answer.hypotheses:
         each: dict[str, object] = {"text": h.text, "score": h.score} | shown(h)
@@ -223,7 +226,6 @@ def answer_json(record: Record, answer: Report) -> dict[str, object]:
     warnings = list(answer.warnings)
     if record.text.is_one_sentence:
         warnings += filter(None, [warning(record.text.request.source, "the source")])
-    out = {} if record.id is None else {"id": record.id}
     out |= {
         "text": answer.text,
         "score": answer.score,

@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, HTTPException, Request, Response
@@ -21,9 +21,8 @@ from starlette.types import Receive, Scope, Send
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.exit import DISK_FULL_ERRNOS
 from fairseq_ext.engine.callbacks import THREADS, Threads, when_done
-from fairseq_ext.engine.jobs import Partial
 from fairseq_ext.engine.text import TextRequest
-from fairseq_ext.engine.tickets import Busy, Closed
+from fairseq_ext.engine.tickets import Busy, Closed, Partial
 from fairseq_ext.search.report import Report
 from fairseq_ext.serve import Settings, default_folder
 from fairseq_ext.serve.bodies import apart, urlencoded
@@ -63,7 +62,8 @@ class Service:
         self.models, self.settings = models, settings
         self.keys = Keys(settings.api_keys)
         self.metrics = Metrics(models)
-        self.glossaries_of: dict[tuple[str, Pair], Glossaries] = {}
+        self.folder = settings.glossary_folder or default_folder()
+        self.glossaries = cache(self.open_glossaries)  # by owner and pair
         self.closing = False
 
     def owner(self, headers: Mapping[str, str]) -> str:
@@ -103,17 +103,11 @@ class Service:
             )
         return known[0]
 
-    def glossaries(self, owner: str, pair: Pair) -> Glossaries:
+    def open_glossaries(self, owner: str, pair: Pair) -> Glossaries:
         """Return an owner's glossaries of a pair of languages."""
-        if (owner, pair) not in self.glossaries_of:
-            folder = self.settings.glossary_folder
-            found = folder or default_folder()
-            if owner != "all":
-                found = found / "keys" / owner
-            if folder is None or self.models.served.several:
-                found = found / "-".join(pair)
-            self.glossaries_of[owner, pair] = Glossaries(found)
-        return self.glossaries_of[owner, pair]
+        of_owner = self.folder if owner == "all" else self.folder / "keys" / owner
+        is_apart = self.settings.glossary_folder is None or self.models.served.several
+        return Glossaries(of_owner / "-".join(pair) if is_apart else of_owner)
 
     async def read(self, request: Request) -> tuple[list[Record], bool, Pair]:
         """Return the records of a request whose key is right, whether they are a list, and their

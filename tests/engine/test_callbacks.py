@@ -8,14 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import warm_starts
-from sizes import drawn
 from test_decoding import FLAGS, LINES
 from test_engine import PATIENCE, until, workers_of
 
 from fairseq_ext import Engine, Translator, UsageError
-from fairseq_ext.core.supervision import State
 from fairseq_ext.engine.callbacks import Threads
-from fairseq_ext.engine.jobs import Partial
+from fairseq_ext.engine.tickets import Partial
 
 SOURCE = " ".join(LINES[:4])
 STREAMED = {"source": SOURCE, "prefix": "The"}  # so that something is certain at once
@@ -126,7 +124,7 @@ def test_a_listener_that_fails_reports_its_worker_as_lost(engine, expected, capl
             raise KeyError("a fault of ours")
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine.done, "add", once, raising=False)
+        patch.setattr(engine.loop.done, "add", once, raising=False)
         futures = [engine.submit(line) for line in LINES[:8]]
         assert [future.result(PATIENCE).text for future in futures] == expected
     until(lambda: engine.restarts == restarts + 1 and engine.ready)
@@ -134,34 +132,19 @@ def test_a_listener_that_fails_reports_its_worker_as_lost(engine, expected, capl
         assert said in caplog.text
 
 
-@drawn(1)
-@pytest.mark.parametrize(("failures", "workers"), [(2, 1), (1000, 1), (1000, 2)])
-def test_a_worker_that_cannot_be_started_is_tried_again(
-    warm_processes, expected, monkeypatch, failures, workers
+def test_where_no_worker_can_be_started_every_request_has_the_error(
+    warm_processes, expected, monkeypatch
 ):
-    """Then the others go on; where there is none, every request has the error:
-    none waits for ever."""
+    """None waits for ever."""
     monkeypatch.setattr("fairseq_ext.core.supervision.STARTS", 1.0)
-    with Engine(**FLAGS, stream_width=4, cpu_workers=workers) as engine:
-        until(lambda: all(worker.state is State.READY for worker in engine.loop.dispatch.workers))
+
+    def failing() -> None:
+        raise OSError("too many processes")
+
+    with Engine(**FLAGS, stream_width=4) as engine:
         assert answers(engine, LINES[:1]) == expected[:1]
-        start, left = engine.fork_server.fork, list(range(failures))
-
-        def failing():
-            if left:
-                left.pop()
-                raise OSError("too many processes")
-            return start()
-
         monkeypatch.setattr(engine.fork_server, "fork", failing)
         os.kill(workers_of(engine)[0], signal.SIGKILL)
-        if failures == 2:
-            assert answers(engine, LINES[:8]) == expected
-            return
-        if workers == 2:
-            until(lambda: State.FAILED in [w.state for w in engine.loop.dispatch.workers])
-            assert answers(engine, LINES[:8]) == expected
-            return
         waiting = engine.submit(LINES[0])
         said = "no process that translates can be started .OSError: too many processes."
         with pytest.raises(UsageError, match=said):

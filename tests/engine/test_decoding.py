@@ -2,7 +2,6 @@
 
 import hashlib
 import random
-import re
 import time
 from dataclasses import replace
 
@@ -13,7 +12,7 @@ from sizes import drawn, part_of
 
 from fairseq_ext import Translator, UsageError
 from fairseq_ext.engine.decoding import Decoding
-from fairseq_ext.engine.jobs import Partial
+from fairseq_ext.engine.tickets import Partial
 from fairseq_ext.engine.worker import STEPS, load
 from fairseq_ext.kernels.beam import SearchResult
 from fairseq_ext.kernels.library import library
@@ -28,13 +27,6 @@ from fairseq_ext.search.strategies.stop.early import LengthRetry
 FLAGS = demo_model.FLAGS | dict(beam=5)
 LINES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()[:24]
 PORT = "Der Patient hat einen Port."
-PHRASES: list[dict] = [
-    {"constraints": ["very"]},
-    {"constraints": ["the", "house"]},
-    {"any_of": [["a", "one"]]},
-    {"constraints": ["port", "the", "patient", "a"]},
-    {"constraints": ["the", "the"]},
-]
 WORDS = "the a house patient employee port very not".split()
 
 
@@ -197,30 +189,6 @@ def test_phrases_of_live_requests_outlast_others_that_leave_and_start(translator
     decoding.add(2, job("Nein.", constraints=["employee"]))
     go_on(1)
     same_as_alone(translator, long, done[1])
-
-
-@drawn(2)
-@pytest.mark.parametrize(
-    "flags",
-    [
-        {},
-        {"schedule": "batch"},
-        {"constraints": "ordered"},
-        {"constraint_end": True},
-        {"constraint_bonus": 1.0},
-        {"beam": 1},
-        {"schedule": "stream", "stream_width": 2},
-    ],
-    ids=str,
-)
-def test_requests_next_to_others_get_their_own_answers_under_other_flags(flags):
-    decoding, translator = load({**FLAGS, **flags}), Translator(**FLAGS | flags)
-    jobs = [*map(job, LINES[:8]), job(LINES[0], nbest=1), job(LINES[1], streams=True)]
-    more = [*PHRASES, *[{"avoid": ["very"]}, {"prefix": "My"}] * (flags.get("beam") != 1)]
-    most = decoding.generator.setup.k
-    jobs += [job(LINES[i], nbest=1 + i % most, **fields) for i, fields in enumerate(more)]
-    for each, answer in zip(jobs, answers(decoding, jobs), strict=True):
-        same_as_alone(translator, each, answer)
 
 
 @pytest.mark.skipif(library() is None, reason="there is no compiled library")
@@ -410,15 +378,6 @@ def test_a_place_serves_one_of_equal_terms(decoding, terms, held):
     reported = decoding.translator.sentences.report(requested, best, text)
     assert [c.term for c in reported] == list(terms)
     assert [text[slice(*c.spans[0])] if c.spans else None for c in reported] == held
-
-
-def test_a_form_that_meets_two_different_terms_is_the_place_of_each_that_has_no_other(decoding):
-    terms = (("Patient", "house|patient"), ("Port", "patient"))
-    (answer,) = answers(decoding, [Request(source=PORT, terms=terms)])
-    spans = [span for constraint in answer.constraints for span in constraint.spans]
-    free = [match.span() for match in re.finditer(r"\b(house|patient)\b", answer.text)]
-    assert all(constraint.met for constraint in answer.constraints) and "patient" in answer.text
-    assert len(spans) == 2 and len(set(spans)) == min(2, len(free)) and set(spans) <= set(free)
 
 
 @pytest.mark.parametrize(

@@ -157,20 +157,11 @@ class Engine(RuleBasedStateMachine):
             self.dispatch.on_partial(found[0], number, number)
             self.carry_out()
 
-    @rule(index=INDEX)
-    def stop(self, index: int) -> None:
+    @rule(index=INDEX, how=st.sampled_from(["is_stopped", "is_silent"]), does=st.booleans())
+    def stop(self, index: int, how: str, does: bool) -> None:
+        """A process is stopped, or computes and sends nothing, or goes on."""
         if found := self.chosen(index):
-            found[1].is_stopped = True
-
-    @rule(index=INDEX)
-    def go_on(self, index: int) -> None:
-        if found := self.chosen(index):
-            found[1].is_stopped = False
-
-    @rule(index=INDEX)
-    def compute_in_silence(self, index: int) -> None:
-        if found := self.chosen(index):
-            found[1].is_silent = True
+            setattr(found[1], how, does)
 
     @rule(index=INDEX)
     def kill(self, index: int) -> None:

@@ -25,9 +25,8 @@ from fairseq_ext import Engine, Translator, UsageError
 from fairseq_ext.core.channel import Channel
 from fairseq_ext.core.dispatch import Worker
 from fairseq_ext.core.process_pool import Event, ForkServer, Pool, Process, cpu_seconds
-from fairseq_ext.engine.jobs import Description
 from fairseq_ext.engine.loop import Loop
-from fairseq_ext.engine.tickets import Closed
+from fairseq_ext.engine.tickets import Closed, Description
 from fairseq_ext.search.request import Request
 
 

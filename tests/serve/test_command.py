@@ -15,13 +15,11 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import httpx
 import pytest
 import warm
 from forked import forked
-from libretranslatepy import LibreTranslateAPI
 from serving import (  # noqa: F401  (a fixture)
     FLAGS,
     JSON,
@@ -61,10 +59,6 @@ def test_it_says_where_it_listens_and_ends_at_sigterm_when_what_runs_is_answered
             record = {"source": "Der Patient sieht den Patient.", "glossary": glossary}
             twice = v1(client, record).json()
             assert twice["text"].count("employee") == 2 and "employee" not in one["text"], twice
-    api = LibreTranslateAPI(url)  # its own client, unmodified
-    assert api.translate(SOURCE, "de", "en") == one["text"] and [
-        each["code"] for each in api.languages()
-    ] == ["de", "en"]
     with httpx.Client(base_url=url, timeout=120) as client, ThreadPoolExecutor() as threads:
         answer = threads.submit(v1, client, [{"source": SOURCE}] * 60)
         assert until(lambda: answer.done() or not pending(url, 0))
@@ -79,34 +73,6 @@ def test_it_says_where_it_listens_and_ends_at_sigterm_when_what_runs_is_answered
 def pending(url: str, count: int) -> bool:
     """Whether this number of requests is not answered, as the server says."""
     return f"\nfairseq_ext_pending {count}.0\n" in httpx.get(f"{url}/metrics", timeout=10).text
-
-
-def children_of(pid: int) -> list[int]:
-    """Process ids of what the threads of a process have started."""
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for task in tasks for child in task.read_text().split()]
-
-
-@drawn(0)  # long
-def test_stopped_workers_hold_neither_health_nor_the_end_of_the_server(started):  # noqa: F811
-    process, url, _ = started(*"--cpu-workers 2 --beam 1 --grace 1".split(), cold=True)
-    (fork_server,) = children_of(process.pid)
-    assert until(lambda: len(children_of(fork_server)) == 2)
-    for worker in children_of(fork_server):
-        os.kill(worker, signal.SIGSTOP)
-
-    def translate(_: int) -> None:
-        with contextlib.suppress(httpx.TransportError):
-            httpx.post(f"{url}/v1/translate", json={"source": SOURCE}, timeout=120)
-
-    with ThreadPoolExecutor(60) as clients:  # more than workers take
-        ended = clients.map(translate, range(60))
-        assert until(lambda: pending(url, 60))
-        assert httpx.get(f"{url}/health", timeout=5).json() == {"status": "ok"}
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
-        assert len(list(ended)) == 60
-    assert not Path(f"/proc/{fork_server}").exists()
 
 
 ORIGIN = "--allowed-origins must be * or scheme://host[:port], such as"
@@ -191,23 +157,31 @@ def test_a_key_is_made_with_the_line_for_its_file():
 # ---- Connections
 
 BODY = {"source": SOURCE}
+GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+PATHS = ("/v1/translate", "/v1/translate/stream", "/translate")
+UNFINISHED = head("/v1/translate", b"x" * 1000) + b"{"
 
 
-def test_keys_guard_any_name_and_others_are_named_by_a_flag(serving, keys):
+def rest(sock: socket.socket) -> bytes:
+    """What comes until the server closes the connection."""
+    return b"".join(iter(lambda: sock.recv(1 << 20), b""))
+
+
+def answer(client: httpx.Client, sent: bytes, whole: bool = False) -> bytes:
+    """What comes for these bytes: its beginning, or all until the connection is closed."""
+    with raw_socket(client) as sock:
+        sock.sendall(sent)
+        return rest(sock) if whole else sock.recv(1000)
+
+
+def test_keys_guard_any_name_and_others_are_named_by_a_flag(serving, guarded):
     with serving(allowed_hosts=("mt.example",)) as client:
         named = {"Host": "mt.example:443", "Origin": "https://mt.example"}
         assert client.get("/health", headers=named).status_code == 200
         assert client.get("/health", headers={"Host": "evil.example"}).status_code == 403
-    with serving(api_keys=keys) as client:
+    with guarded("right") as client:
         any_name = {"Host": "any.example", "Origin": "null"}
         assert client.get("/health", headers=any_name).status_code == 200
-
-
-@pytest.fixture
-def keys(tmp_path) -> str:
-    """A file with a key that no one has."""
-    (tmp_path / "keys").write_text("0" * 64 + "\n", encoding="utf-8")
-    return str(tmp_path / "keys")
 
 
 def test_a_client_that_hangs_up_inside_its_body_is_cancelled_and_no_fault(client, caplog):
@@ -216,47 +190,30 @@ def test_a_client_that_hangs_up_inside_its_body_is_cancelled_and_no_fault(client
         return sum(map(float, re.findall(pattern, client.get("/metrics").text)))
 
     gone, faults = counted(499), counted(500)
-    for path in ("/v1/translate", "/v1/translate/stream", "/translate"):
+    for sent in (
+        *(head(path, b"x" * 1000) for path in PATHS),
+        head("/v1/glossaries/x", b"x" * 1000).replace(b"POST", b"PUT"),
+    ):
         with raw_socket(client) as sock:
-            sock.sendall(head(path, b"x" * 1000) + b"{")
+            sock.sendall(sent + b"{")
             time.sleep(0.05)
-    with raw_socket(client) as sock:
-        sock.sendall(head("/v1/glossaries/x", b"x" * 1000).replace(b"POST", b"PUT") + b"a\t")
-        time.sleep(0.05)
     assert until(lambda: counted(499) == gone + 4) and counted(500) == faults
     assert "Traceback" not in caplog.text
 
 
-def test_keys_are_read_before_the_body(serving, keys):
-    with serving(api_keys=keys) as client:
-        for path in ("/v1/translate", "/v1/translate/stream", "/translate"):
+def test_keys_are_read_before_the_body(guarded):
+    with guarded("right") as client:
+        for path in PATHS:  # and no body
             begin = head(path, b"x" * 1000).replace(b"\r\n\r\n", b"\r\nX-API-Key: wrong\r\n\r\n")
-            with raw_socket(client) as sock:
-                sock.sendall(begin)  # and no body
-                assert sock.recv(1000).startswith(b"HTTP/1.1 403 ")
-
-
-GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
-
-
-def rest(sock: socket.socket) -> bytes:
-    """What comes until the server closes the connection."""
-    return b"".join(iter(lambda: sock.recv(1 << 20), b""))
+            assert answer(client, begin).startswith(b"HTTP/1.1 403 ")
 
 
 def test_slow_clients_get_an_error_and_are_disconnected(serving):
     with serving(read_timeout=0.3) as client:
-        with raw_socket(client) as sock:
-            sock.sendall(head("/v1/translate", b"x" * 1000) + b"{")
-            answer = rest(sock)
-            assert answer.startswith(b"HTTP/1.1 408 ")
-            assert b"the body has not come within 0.3 seconds" in answer
-        for sent in (b"", GET[:-5]):
-            with raw_socket(client) as sock:
-                sock.sendall(sent)
-                answer = rest(sock)
-                assert answer.startswith(b"HTTP/1.1 408 ")
-                assert b"the request has not come within 0.3 seconds" in answer
+        for sent, what in ((UNFINISHED, b"body"), (b"", b"request"), (GET[:-5], b"request")):
+            found = answer(client, sent, whole=True)
+            assert found.startswith(b"HTTP/1.1 408 ")
+            assert b"the %s has not come within 0.3 seconds" % what in found
         with raw_socket(client) as sock:  # the second request of a connection, too
             sock.sendall(GET + b"\r\n")
             assert sock.recv(1000).startswith(b"HTTP/1.1 200 ")
@@ -273,11 +230,9 @@ def test_connections_that_send_nothing_make_room(serving):
         # all places are taken by requests whose body is still to come
         working = [raw_socket(client) for _ in range(4)]
         for sock in working:
-            sock.sendall(head("/v1/translate", b"x" * 1000) + b"{")
+            sock.sendall(UNFINISHED)
         time.sleep(0.1)
-        with raw_socket(client) as sock:
-            sock.sendall(GET + b"\r\n")
-            assert sock.recv(1000).startswith(b"HTTP/1.1 503 ")
+        assert answer(client, GET + b"\r\n").startswith(b"HTTP/1.1 503 ")
         for sock in held + working:
             sock.close()
         assert until(lambda: client.get("/health").status_code == 200)
@@ -299,17 +254,13 @@ def test_a_header_is_not_kept_without_a_limit(client):
                     sent += len(line)
             assert sent < 10 << 20
     for end in (b"", b"\r\n"):
-        with raw_socket(client) as sock:
-            sock.sendall(get + line * 70 + end)
-            assert sock.recv(1000).startswith(b"HTTP/1.1 431 ")
+        assert answer(client, get + line * 70 + end).startswith(b"HTTP/1.1 431 ")
     long = get.replace(b"health", b"x" * 70_000) + b"\r\n"
     refused = (long, 431, b"the header has more"), (b"x\r\n\r\n", 400, b"the request")
     for sent, status, said in refused:
-        with raw_socket(client) as sock:
-            sock.sendall(sent)
-            top, _, body = rest(sock).partition(b"\r\n\r\n")
-            assert top.startswith(b"HTTP/1.1 %d " % status) and b"application/json" in top
-            assert json.loads(body)["error"].encode().startswith(said)
+        top, _, body = answer(client, sent, whole=True).partition(b"\r\n\r\n")
+        assert top.startswith(b"HTTP/1.1 %d " % status) and b"application/json" in top
+        assert json.loads(body)["error"].encode().startswith(said)
     assert client.get("/health", headers={"X-Some": "x" * 60000}).status_code == 200
 
 
@@ -339,9 +290,8 @@ def answers_health(client: httpx.Client) -> bool:
 def test_a_client_that_sends_too_much_at_once_is_closed(client):
     get = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
     size = len(client.get("/openapi.json").content)
-    with raw_socket(client) as sock, contextlib.suppress(OSError):
-        sock.sendall(get * 5000)
-        assert len(rest(sock)) < 5000 * size
+    with contextlib.suppress(OSError):
+        assert len(answer(client, get * 5000, whole=True)) < 5000 * size
 
 
 def test_the_limits_as_they_are_typed(started):  # noqa: F811

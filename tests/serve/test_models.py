@@ -233,7 +233,7 @@ class Pretended:
     """An engine that loads and answers when the test says so."""
 
     def __init__(self, path, **flags):
-        self.path, self.restarts, self.is_closed = path, 0, False
+        self.path, self.is_closed = path, False
         self.loaded: Future = Future()
         self.loaded.set_running_or_notify_cancel()
         self.submitted: list[Future] = []
@@ -243,6 +243,10 @@ class Pretended:
         assert not self.is_closed
         self.submitted.append(Future())
         return self.submitted[-1]
+
+    @property
+    def pending(self) -> bool:
+        return not all(each.done() for each in self.submitted)
 
     def answer(self, number: int, text: str) -> None:
         self.submitted[number].set_result(models.Report([Translation(text, [], 0.0, [])]))
@@ -387,8 +391,7 @@ async def test_the_second_model_of_a_pivot_stays_while_the_first_is_at_work(pret
     assert [each.is_closed for each in made] == [True, False, False]
     made[1].answer(0, "end")
     assert running.result(5).text == "end"
-    other = [(("a", "b"),)]  # its request is not answered
-    assert await asyncio.to_thread(until, lambda: [*pretended.users.values()] == other)
+    assert await asyncio.to_thread(until, lambda: not pretended.users)
     loading.cancel()
 
 
@@ -399,47 +402,23 @@ async def test_a_text_keeps_its_model_between_two_of_its_sentences(pretended):
 
     async def submitted() -> Future:
         async with pretended.using(("x", "y"), stays) as model:
-            send = made[0].send
+            text = Text(Request(source="Eins.\nZwei."))
+            return Service(pretended, Settings()).submit(model, text)
 
-            def narrow(request, on_partial):
-                counts.append(len(pretended.users))
-                if any(not each.done() for each in made[0].submitted):
-                    raise models.Busy(1, 1.0)
-                return send(request)
-
-            made[0].send = narrow
-            return Service(pretended, Settings()).submit(
-                model, Text(Request(source="Eins.\nZwei."))
-            )
+    def narrow(request, on_partial) -> Future:
+        counts.append(len(pretended.users))
+        if made[0].pending:
+            raise models.Busy(1, 1.0)
+        return send(request)
 
     waiting = asyncio.ensure_future(submitted())
     await asyncio.sleep(0.01)
+    send, made[0].send = made[0].send, narrow
     made[0].loaded.set_result(DESCRIPTION)
     running = await waiting
     made[0].answer(0, "end")
     assert await asyncio.to_thread(until, lambda: len(made[0].submitted) == 2)
-    assert counts[-1] == 2, "the text and its sentence"
+    assert counts[-1] == 1, "the text"
     made[0].answer(1, "end")
     assert (await asyncio.wrap_future(running)).text == "end\nend"
     assert await asyncio.to_thread(until, lambda: not pretended.users)
-
-
-def test_users_that_come_and_go_in_many_threads_are_counted(pretended):
-    left = []
-
-    def use() -> None:
-        for _ in range(200):
-            release = pretended.hold(("x", "y"))
-            release()
-            release()
-        left.append(pretended.hold(("a", "b"), ("y", "z")))
-
-    threads = [threading.Thread(target=use) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert list(pretended.users.values()) == [(("a", "b"), ("y", "z"))] * 8
-    for release in left:
-        release()
-    assert not pretended.users

@@ -5,36 +5,26 @@ import functools
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
 
 import pytest
 from libretranslatepy import LibreTranslateAPI
-from serving import FLAGS, ROOT, TSV, libre, metric, upload, v1
+from office_files import W
+from serving import ROOT, TSV, libre, metric, upload, v1
 from sizes import ALL
-
-from fairseq_ext import Translator
 
 SOURCE = "Der Patient hat einen Port."
 
 
-@pytest.fixture(scope="module")
-def translator() -> Translator:
-    return Translator(
-        **{name: value for name, value in FLAGS.items() if name not in ("stop", "stream_width")},
-        stop="count",
-    )
-
-
 def test_one_record_and_a_list(client, translator, lines):
     expected = [found[0] for found in translator.translate(lines)]
-    record = {"source": lines[0], "id": {"any": 1}, "detail": True}
-    one = v1(client, record).json()
+    one = v1(client, {"source": lines[0], "id": {"any": 1}, "detail": True}).json()
     (best,) = one["nbest"]
-    assert (one["text"], one["id"], one["certificate"]) == (expected[0].text, {"any": 1}, None)
-    assert (best["text"], best["tokens"]) == (one["text"], expected[0].tokens)
-    assert one["score"] == best["score"] == pytest.approx(expected[0].score, abs=1e-4)
+    assert (one["text"], one["id"], one["certificate"]) == (best["text"], {"any": 1}, None)
+    assert best["tokens"] == expected[0].tokens and one["score"] == best["score"]
     assert one["seconds"]["decoder"] > 0 and one["seconds"]["queue"] >= 0
     many = v1(client, [{"source": line, "id": i} for i, line in enumerate(lines)]).json()
     found = [(each["id"], each["text"]) for each in many]
@@ -62,31 +52,22 @@ def test_a_record_that_cannot_be_translated_costs_no_other_one_its_translation(c
     assert "which the target dictionary lacks" in constraint["reason"]
 
 
-def events(response) -> list[tuple[str, dict]]:
-    found = []
-    for block in response.read().decode().strip().split("\n\n"):
-        name, data = block.split("\n")
-        found.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
-    return found
+def events(client, record: dict) -> list[tuple[str, dict]]:
+    """The server-sent events of a stream."""
+    response = client.post("/v1/translate/stream", json=record)
+    assert response.headers["content-type"].startswith("text/event-stream")
+    found = re.findall("event: (.*)\ndata: (.*)\n\n", response.text)
+    return [(name, json.loads(data)) for name, data in found]
 
 
-def test_a_stream_grows_to_the_answer(client, lines):
+def test_a_stream_grows_to_the_answer_or_ends_with_an_error(client, lines):
     whole = v1(client, {"source": lines[1]}).json()
-    with client.stream("POST", "/v1/translate/stream", json={"source": lines[1]}) as response:
-        assert response.headers["content-type"].startswith("text/event-stream")
-        *parts, last = events(response)
+    *parts, last = events(client, {"source": lines[1]})
     assert last[0] == "answer" and {**last[1], "seconds": 0} == {**whole, "seconds": 0}
     tokens = [part["tokens"] for name, part in parts if name == "partial"]
     assert len(tokens) == len(parts) and tokens == sorted(set(tokens))
-
-
-def test_a_stream_says_an_error_as_its_last_event(client):
-    with client.stream(
-        "POST", "/v1/translate/stream", json={"source": SOURCE, "nbest": 9}
-    ) as response:
-        assert events(response) == [
-            ("error", {"error": "nbest is 9 and the beam is 5: ask for 1 to 5 hypotheses"})
-        ]
+    said = {"error": "nbest is 9 and the beam is 5: ask for 1 to 5 hypotheses"}
+    assert events(client, {"source": SOURCE, "nbest": 9}) == [("error", said)]
 
 
 def test_the_unmodified_client_of_libretranslate(client, translator, lines):
@@ -101,31 +82,12 @@ def test_the_unmodified_client_of_libretranslate(client, translator, lines):
 
 
 def test_libretranslate_in_json_with_lists_and_alternatives(client, translator, lines):
-    found = client.post(
-        "/translate", json={"q": lines[:2], "source": "de", "target": "en", "alternatives": 2}
-    ).json()
+    found = libre(client, lines[:2], alternatives=2)
     expected = [[h.text for h in nbest] for nbest in translator.translate(lines[:2], 3)]
     assert found == {
         "translatedText": [texts[0] for texts in expected],
         "alternatives": [texts[1:] for texts in expected],
     }
-
-
-def test_a_paragraph_is_translated_sentence_by_sentence(client, translator, lines):
-    expected = [found[0].text for found in translator.translate(lines[:3])]
-    record = {"source": f"{lines[0]} {lines[1]}\n\n{lines[2]} ", "alignment": True}
-    answer = v1(client, record).json()
-    assert answer["text"] == f"{expected[0]} {expected[1]}\n\n{expected[2]} "
-    assert not {"warnings", "untranslated"} & {*answer}
-    for (a, b), (c, d) in answer["alignment"]:
-        for part in (record["source"][a:b], answer["text"][c:d]):
-            assert part and part.strip() == part
-    with client.stream("POST", "/v1/translate/stream", json=record) as response:
-        *parts, last = events(response)
-    assert parts and last[1]["text"] == answer["text"]
-    assert all(answer["text"].startswith(part["text"]) for _, part in parts)
-    page = v1(client, {"source": f"<p>{lines[0]}</p>", "format": "html"}).json()
-    assert page["text"] == f"<p>{expected[0]}</p>"
 
 
 def test_html_and_detection_of_libretranslate(client, lines):
@@ -177,7 +139,6 @@ def test_a_sentence_that_is_cut_is_named(client):
     characters = f"{cut}it has more than 3000 characters"
     for source, count, said in (
         ("Ω9" * 1000, 1, f"{cut}the source has"),
-        (long, 1, characters),
         (long * 2, 2, characters),
         (f"Das {word * 100}ist hier. " * 4, 0, ""),
     ):
@@ -188,7 +149,7 @@ def test_a_sentence_that_is_cut_is_named(client):
 
 def test_a_file_that_unpacks_to_much_is_refused(serving):
     with serving(max_unpacked=2000) as client:
-        response = upload(client, "a.docx", docx("Hund " * 1000))
+        response = upload(client, "a.docx", of_text("Hund " * 1000))
     assert response.status_code == 400 and response.json()["error"] == (
         "the text of a.docx unpacks to more than is allowed: raise --max-unpacked, or divide the "
         "file"
@@ -224,6 +185,14 @@ def test_the_unmodified_client_of_deep_translator(client, lines):
     assert made.translate(lines[0]) == text and made.translate_batch(lines[:1]) == [text]
 
 
+def of_text(text: str) -> bytes:
+    """The smallest docx."""
+    file, paragraph = io.BytesIO(), f"<w:p><w:r><w:t>{text}</w:t></w:r></w:p>"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("word/document.xml", f'<w:body xmlns:w="{W}">{paragraph}</w:body>')
+    return file.getvalue()
+
+
 def test_the_language_of_a_file_is_that_of_its_text(client):
     """Of a docx, whose bytes say nothing; one that is in the target language
     already stays as it is."""
@@ -231,25 +200,10 @@ def test_the_language_of_a_file_is_that_of_its_text(client):
         ("Das ist die Geschichte von einem alten Hund.", False),
         ("This is the story of an old dog.", True),
     ):
-        content = docx(text)
+        content = of_text(text)
         made = upload(client, "a.docx", content, ("auto", "en")).json()
         found = client.get(made["translatedFileUrl"]).content
         assert (found == content) is kept and zipfile.ZipFile(io.BytesIO(found)).testzip() is None
-
-
-W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
-
-
-def docx(text: str) -> bytes:
-    """As small as one can be."""
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(
-            "word/document.xml",
-            f'<w:document xmlns:w="{W}"><w:body><w:p><w:r><w:t>{text}</w:t></w:r></w:p></w:body>'
-            "</w:document>",
-        )
-    return file.getvalue()
 
 
 def test_glossaries_are_kept_replaced_and_forgotten(client, settings):
@@ -265,23 +219,13 @@ def test_glossaries_are_kept_replaced_and_forgotten(client, settings):
     assert client.put(path, content="Patient\temployee\n", headers=TSV).status_code == 200
     text = v1(client, record).json()["text"]
     assert "employee" in text and "house" not in text
-    # a glossary of the request's own; its terms are found in other forms too
-    for source, term in ((SOURCE, "Port"), ("Das Zimmer des Patienten.", "Patient")):
-        own = {"source": source, "glossary": {term: "house"}}
-        found = v1(client, own).json()
-        assert [c["phrase"] for c in found["constraints"]] == ["house"]
     refused = client.put(path, content="Patient\t|x\n", headers=TSV)
     assert refused.status_code == 400 and "line 1 of glossary 'clinic'" in refused.json()["error"]
     assert client.put(path, content="no tab here\n", headers=TSV).status_code == 400
     assert client.get(path).content == b"Patient\temployee\n", "what is refused replaces nothing"
-    assert [file.name for file in settings.glossary_folder.iterdir() if file.is_file()] == [
-        "clinic.tsv"
-    ]
+    assert [file.name for file in settings.glossary_folder.glob("*.*")] == ["clinic.tsv"]
     assert [client.delete(path, headers=TSV).status_code for _ in range(2)] == [204, 404]
     assert v1(client, record).status_code == 404
-    for name in ("..", ".hidden", "a%2Fb", "x" * 65):
-        answer = client.put(f"/v1/glossaries/{name}", content="a\tb\n", headers=TSV)
-        assert answer.status_code in (400, 404, 405)
 
 
 @pytest.mark.parametrize(
@@ -306,7 +250,6 @@ def test_a_glossary_file_is_read_whatever_its_form(client):
             "line 2 of a.tsv has 1 column and needs 2",
         ),
         "a.csv": ("en,de\nhouse,Port\n", {"Port": "house"}, None),
-        "a.jsonl": ('{"source": "Port", "target": ["house"]}\n', {"Port": "house"}, None),
         "a.tbx": ("<", {}, "line 1 of a.tbx is not valid XML"),
         "no ending": ("Port\thouse\n", {"Port": "house"}, None),
     }
@@ -317,23 +260,12 @@ def test_a_glossary_file_is_read_whatever_its_form(client):
 
 
 def test_a_file_of_bytes_is_read_and_kept(client, tmp_path):
-    """Excel's tables and text, and a translation memory: as the page sends them, and by PUT."""
+    """Excel's tables and text: as the page sends them, and by PUT."""
     openpyxl = pytest.importorskip("openpyxl")
     table = openpyxl.Workbook()
     for row in (("Deutsch", "English"), ("Port", "house")):
         table.active.append(row)
     table.save(tmp_path / "a.xlsx")
-    tuv = "".join(
-        f'<tuv xml:lang="{language}"><seg>{text}</seg></tuv>'
-        for language, text in (("de", "Port"), ("en", "house"))
-    )
-    header = (
-        '<header creationtool="x" creationtoolversion="1" segtype="phrase" o-tmf="x" '
-        'adminlang="en" srclang="de" datatype="text"/>'
-    )
-    (tmp_path / "a.tmx").write_text(
-        f'<?xml version="1.0"?><tmx version="1.4">{header}<body><tu>{tuv}</tu></body></tmx>'
-    )
     (tmp_path / "a.txt").write_text("Port\thouse\n", encoding="utf-16")
     (tmp_path / "a.csv").write_text("Port;house\n")
 

@@ -4,7 +4,6 @@ take long to read: within the deadline, for their owner alone, and no longer tha
 
 import contextlib
 import errno
-import hashlib
 import itertools
 import os
 import resource
@@ -20,12 +19,11 @@ from serving import JSON, TSV, ended, upload, v1
 
 from fairseq_ext.serve import documents
 from fairseq_ext.text import files as text_files
-from fairseq_ext.text import office
 from fairseq_ext.text.stopping import checked
 
 DICTIONARY = {"source_lang": "de", "target_lang": "en", "entries_format": "tsv"}
 TERMS = {**DICTIONARY, "entries": "Port\tport"}
-MANY = "".join(f"Wort{i}\tword\n" for i in range(2000))
+TERMS_2000 = "".join(f"Wort{i}\tword\n" for i in range(2000))
 ROOM = 4096  # bytes a file may have on the full disk
 
 
@@ -82,12 +80,12 @@ def test_a_glossary_without_room(client, settings):
     assert client.put("/v1/glossaries/a", content="a\tb\n", headers=TSV).is_success
     before = files(settings.glossary_folder)
     with full_disk():
-        refused(client.put("/v1/glossaries/a", content=MANY, headers=TSV))
-        refused(client.put("/v1/glossaries/a?file=a.tsv", content=MANY, headers=TSV))
-        body = {"name": "a.tsv", "content": MANY}
+        refused(client.put("/v1/glossaries/a", content=TERMS_2000, headers=TSV))
+        refused(client.put("/v1/glossaries/a?file=a.tsv", content=TERMS_2000, headers=TSV))
+        body = {"name": "a.tsv", "content": TERMS_2000}
         refused(client.post("/v1/terms", json=body, headers=JSON))
     assert files(settings.glossary_folder) == before
-    assert client.put("/v1/glossaries/a", content=MANY, headers=TSV).is_success
+    assert client.put("/v1/glossaries/a", content=TERMS_2000, headers=TSV).is_success
     client.delete("/v1/glossaries/a", headers=TSV)
 
 
@@ -95,7 +93,7 @@ def test_a_glossary_of_deepl_s_api_without_room(client, settings):
     made = client.post("/v2/glossaries", json={"name": "a", **TERMS}).json()["glossary_id"]
     before = files(settings.glossary_folder)
     folders = list(settings.glossary_folder.rglob("*"))
-    many = {**DICTIONARY, "entries": MANY}
+    many = {**DICTIONARY, "entries": TERMS_2000}
     with full_disk():
         refused(client.post("/v2/glossaries", json={"name": "b", **many}), "message")
         changed = client.put(f"/v3/glossaries/{made}/dictionaries", json=many)
@@ -150,8 +148,9 @@ def test_an_earlier_version_of_a_dictionary_stays_for_the_requests_that_read_it(
             os.utime(path, (0, 0))
         body = {**DICTIONARY, "entries": f"Port\t{number}"}
         assert client.put(f"/v3/glossaries/{made}/dictionaries", json=body).is_success
-        versions.append(sorted(path.read_text() for path in folder.glob("*.tsv")))
-    before = [TERMS["entries"], *(f"Port\t{number}" for number in range(4))]
+        versions.append(sorted(path.read_text() for path in folder.glob("*.jsonl")))
+    targets = ["port", *map(str, range(4))]
+    before = [f'{{"source": "Port", "target": ["{target}"]}}\n' for target in targets]
     assert versions == [sorted(before[number : number + 2]) for number in range(4)]
     client.delete(f"/v2/glossaries/{made}", headers=TSV)
 
@@ -234,37 +233,26 @@ def endless(monkeypatch) -> set:
     return reading
 
 
+RUN = "<w:r><w:t>{}</w:t></w:r>"
+MANY = [
+    ("a.txt", TEXT * 10, "9 sentences"),
+    ("a.docx", docx(*[RUN.format("a")] * 500), "9 sentences"),
+    ("a.docx", docx(*[RUN.format("7")] * 91), "90 paragraphs without letters"),
+]
+
+
 def test_a_file_has_so_many_sentences(serving):
     with serving(max_segments=9) as client:
-        for content, is_refused in ((TEXT * 9, False), (TEXT * 10, True)):
-            answer, made = both(client, "a.txt", content)
-            status = ended(client, made.json())
-            assert answer.status_code == (413 if is_refused else 200)
-            assert status["status"] == ("error" if is_refused else "done")
-    said = "the file has more than 9 sentences: divide it"
-    assert answer.json() == {"error": said} and status["message"] == said
-
-
-@pytest.mark.parametrize("source", ["de", "auto"])
-def test_of_a_file_with_too_many_paragraphs_no_more_are_read_than_are_allowed(
-    serving, monkeypatch, source
-):
-    """Some kilobytes unpack to millions of them, and what is read of each is a hundred times as
-    large."""
-    read, known = [], office.Paragraph
-    monkeypatch.setattr(office, "Paragraph", lambda element: read.append(element) or known(element))
-    with serving(max_segments=9) as client:
-        content = docx(*["<w:r><w:t>a</w:t></w:r>"] * 500)
-        answer, made = both(client, "a.docx", content, (source, "en"))
-        assert answer.status_code == 413 and len(read) < 50
-        if source == "auto":
-            assert made.json() == {"message": answer.json()["error"]}
-        else:
-            assert ended(client, made.json())["message"] == answer.json()["error"]
-        assert upload(client, "a.docx", docx("<w:r><w:t>a</w:t></w:r>")).is_success
-        numbers = docx(*["<w:r><w:t>7</w:t></w:r>"] * 91)
-        said = both(client, "a.docx", numbers, (source, "en"))[0].json()["error"]
-        assert said == "the file has more than 90 paragraphs without letters: divide it"
+        for name, content in (("a.txt", TEXT * 9), ("a.docx", docx(RUN.format("a")))):
+            answer, made = both(client, name, content)
+            assert answer.status_code == 200 and ended(client, made.json())["status"] == "done"
+        for name, content, most in MANY:
+            for source in ("de", "auto"):
+                answer, made = both(client, name, content, (source, "en"))
+                said = f"the file has more than {most}: divide it"
+                assert (answer.status_code, answer.json()) == (413, {"error": said})
+                found = made.json()
+                assert (found if "message" in found else ended(client, found))["message"] == said
 
 
 @pytest.mark.parametrize("source", ["de", "auto"])
@@ -279,10 +267,8 @@ def test_a_file_is_read_until_the_deadline(serving, endless, source):
         assert not endless
 
 
-def test_long_files_of_one_owner_hold_those_of_no_other(serving, endless, tmp_path):
-    hashes = (hashlib.sha256(key.encode()).hexdigest() for key in ("one", "two"))
-    (tmp_path / "keys").write_text("\n".join(hashes), encoding="utf-8")
-    with serving(api_keys=str(tmp_path / "keys"), deadline=20.0) as client:
+def test_long_files_of_one_owner_hold_those_of_no_other(guarded, endless):
+    with guarded("one", "two", deadline=20.0) as client:
         for _ in range(documents.AT_ONCE + 1):
             made = upload(client, "a.md", TEXT, route="/v2/document", key="one")
             assert made.is_success

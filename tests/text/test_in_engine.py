@@ -15,8 +15,8 @@ from fastapi import HTTPException
 from office_files import docx
 
 from fairseq_ext import UsageError
-from fairseq_ext.engine.jobs import Description
 from fairseq_ext.engine.text import MAX_RUNNING, MAX_SLOTS, TextRequest
+from fairseq_ext.engine.tickets import Description
 from fairseq_ext.search.report import Report, Translation
 from fairseq_ext.search.request import Request
 from fairseq_ext.serve import Settings
