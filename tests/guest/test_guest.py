@@ -341,16 +341,6 @@ def test_a_child_that_was_forked_during_a_call_is_reported_at_once(found):
     assert forks["the parent"] == sorted(TEXTS)
 
 
-def test_a_child_cannot_use_an_engine_and_does_not_end_it(found):
-    engines = found["engines"]
-    for use in ("in a child", "waits in a child"):
-        (kind, said), seconds = engines[use]
-        assert kind == "UsageError" and said.startswith("the engine belongs to the process that")
-        assert seconds < 20
-    assert engines["closed in a child"][0] is None
-    assert engines["afterwards"] == engines["expected"] == TEXTS[0] and engines["restarts"] == 0
-
-
 def test_an_engine_that_is_forgotten_answers_what_is_open_and_ends_its_processes(found):
     assert found["engines"]["a future alone"] == TEXTS[1]
     assert found["engines"]["left"] == []

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import sizes
-from serving import listening
 
 CHROMIUM = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -19,7 +18,7 @@ CHROMIUM = (
 playwright = pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")
 SOURCE = "Der Patient hat einen Port."
-SHOTS = os.environ.get("FAIRSEQ_EXT_SCREENSHOTS")  # a folder for screenshots, to look at
+READY = "document.getElementById('model').textContent.startsWith('beam')"
 YELLOW = "rgb(255, 229, 138)"
 
 
@@ -49,17 +48,26 @@ def page(browser, client):
         ),
     )
     made.set_default_timeout(60_000)
-    made.goto(str(client.base_url))
-    made.wait_for_function("document.getElementById('model').textContent.startsWith('beam')")
+    goto(made, client)
     yield made
     context.close()
     assert not wrong
 
 
-def shot(page, name: str) -> None:
-    if SHOTS:
-        Path(SHOTS).mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=f"{SHOTS}/{name}.png", full_page=True)
+def goto(page, client) -> None:
+    page.goto(str(client.base_url))
+    page.wait_for_function(READY)
+
+
+def give(page, name: str, content: bytes, at: str = "#file") -> None:
+    """Put a file there."""
+    file = {"name": name, "mimeType": "text/plain", "buffer": content}
+    page.set_input_files(at, file)
+
+
+def has_bases(page, count: int) -> None:
+    """Wait until there is this number of term bases."""
+    page.wait_for_function(f"document.querySelectorAll('#bases li').length === {count}")
 
 
 def translated(page) -> str:
@@ -83,7 +91,6 @@ def test_type_add_a_term_see_it_highlighted(page, client):
     plain = translated(page)
     assert plain == client.post("/v1/translate", json={"source": SOURCE, "nbest": 3}).json()["text"]
     assert page.locator("#rows tr").count() == 3
-    shot(page, "1-translated")
     add(page, "term", "Patient", "employee|nurse")
     text = translated(page)
     marked = page.locator("#text mark")
@@ -95,12 +102,10 @@ def test_type_add_a_term_see_it_highlighted(page, client):
     assert marked.first.evaluate("e => getComputedStyle(e).backgroundColor") == YELLOW
     assert page.locator("#shade mark").all_text_contents() == ["Patient"]
     assert page.locator(".chip.met").inner_text().startswith("Patient → employee|nurse")
-    shot(page, "2-term")
     add(page, "avoid", "", marked.first.inner_text())
     assert page.locator("#text mark").count() <= 1
     other = translated(page)
     assert ("nurse" if "employee" in text else "employee") in other
-    shot(page, "3-avoided")
     page.get_by_label("Remove employee|nurse").click()
     page.locator(".chip button").first.click()
     translated(page)
@@ -120,24 +125,17 @@ def test_wrong_input_shows_the_sentence_of_the_server(page, client):
         "document.getElementById('error').getBoundingClientRect().bottom <= innerHeight"
     )
     assert seen, "it stands on the screen"
-    shot(page, "4-error")
 
 
 def test_a_glossary_file_is_dropped_on_the_page(page):
     page.fill("#source", SOURCE)
-    page.set_input_files(
-        "#file",
-        {"name": "terms.tsv", "mimeType": "text/plain", "buffer": b"Port\thouse\nChef\tboss\n"},
-    )
-    page.wait_for_function("document.querySelectorAll('#bases li').length === 1")
+    give(page, "terms.tsv", b"Port\thouse\nChef\tboss\n")
+    has_bases(page, 1)
     translated(page)
     assert page.locator("#text mark").all_text_contents() == ["house"]
     assert page.locator("#bases li").inner_text().startswith("terms.tsv · 2 terms")
     assert page.locator("#chips li").all_inner_texts() == ["Port → house"], "those of the text"
-    page.set_input_files(
-        "#file",
-        {"name": "bad.tsv", "mimeType": "text/plain", "buffer": b"Patient\tpatient\nnothing\n"},
-    )
+    give(page, "bad.tsv", b"Patient\tpatient\nnothing\n")
     page.wait_for_function("document.getElementById('unread').textContent !== ''")
     translated(page)
     assert page.inner_text("#unread").startswith("line 2 of bad.tsv has 1 column and needs 2"), (
@@ -147,11 +145,8 @@ def test_a_glossary_file_is_dropped_on_the_page(page):
         page.inner_text("#unread").endswith("; 1 term taken")
         and page.locator("#bases li").count() == 2
     )
-    page.set_input_files(
-        "#file",
-        {"name": "t.csv", "mimeType": "text/csv", "buffer": b"source,target\nTisch,table\n"},
-    )
-    page.wait_for_function("document.querySelectorAll('#bases li').length === 3")
+    give(page, "t.csv", b"source,target\nTisch,table\n")
+    has_bases(page, 3)
     assert not page.inner_text("#unread")
     dropped = """() => {
         const data = new DataTransfer();
@@ -159,13 +154,13 @@ def test_a_glossary_file_is_dropped_on_the_page(page):
         const how = {dataTransfer: data, bubbles: true, cancelable: true};
         dispatchEvent(new DragEvent("drop", how)); }"""
     page.evaluate(dropped)
-    page.wait_for_function("document.querySelectorAll('#bases li').length === 4")
+    has_bases(page, 4)
 
 
 def test_a_term_of_a_term_base_that_the_model_cannot_write_is_marked(page):
     page.fill("#source", SOURCE)
     terms = "Patient\tmoonlight\nPort\t漢\nChef\t字\n".encode()
-    page.set_input_files("#file", {"name": "a.tsv", "mimeType": "text/plain", "buffer": terms})
+    give(page, "a.tsv", terms)
     page.wait_for_selector("#chips .unmet")
     assert page.locator("#chips .unmet").inner_text() == "Port → 漢\nnot used"
     assert page.locator("#chips .met").inner_text() == "Patient → moonlight"
@@ -175,13 +170,12 @@ def test_a_term_of_a_term_base_that_the_model_cannot_write_is_marked(page):
 def test_two_term_bases_that_disagree(page):
     page.fill("#source", SOURCE)
     for name, terms in (("a.tsv", b"Port\thouse\nChef\tboss\n"), ("b.tsv", b"Port\tharbour\n")):
-        page.set_input_files("#file", {"name": name, "mimeType": "text/plain", "buffer": terms})
+        give(page, name, terms)
         page.wait_for_function(f"document.getElementById('bases').innerText.includes('{name}')")
     said = "“Port” is “house” in a.tsv and “harbour” in b.tsv. Either translation is used."
     assert page.inner_text("#disagree") == said
     translated(page)
     assert page.locator("#chips li").first.inner_text().startswith("Port → house|harbour")
-    shot(page, "two-term-bases")
     page.get_by_label("Remove b.tsv").click()
     translated(page)
     assert page.inner_text("#disagree") == ""
@@ -210,7 +204,6 @@ def test_terms_are_placed_as_a_glossary_s_and_shown_so(page, client):
         "e => [getComputedStyle(e).outlineStyle, getComputedStyle(e).backgroundColor]",
     )
     assert mark.get_attribute("class") == "in place" and mark.evaluate(style) == ["none", YELLOW]
-    shot(page, "in-place")
     for phrase in ("moonlight has", "moonlight's"):  # so it cannot stand there in any draft
         add(page, "avoid", "", phrase)
     assert (
@@ -236,7 +229,6 @@ def test_terms_are_placed_as_a_glossary_s_and_shown_so(page, client):
     ]
     assert page.locator(".chip.unmet small").inner_text() == "not used"
     assert "“漢” is not met" in page.inner_text("#error") and mark.count() == 1
-    shot(page, "elsewhere-and-unmet")
 
 
 @pytest.mark.parametrize("why", [True, "two places of the source are alike"])
@@ -266,13 +258,11 @@ def test_the_documentation_needs_no_network(page, client):
     """`page` fails at a request to anywhere else."""
     page.goto(f"{client.base_url}/docs")
     page.wait_for_selector("#operations-default-translate_v1_translate_post")
-    shot(page, "7-docs")
     page.click("#operations-default-translate_v1_translate_post .opblock-summary-control")
     page.click("#operations-default-translate_v1_translate_post button.execute")
     page.wait_for_selector(".live-responses-table .response-col_status")
     assert page.inner_text(".live-responses-table tbody .response-col_status").split()[0] == "200"
     assert '"certificate": null' in page.inner_text(".live-responses-table .highlight-code")
-    shot(page, "8-tried")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -284,15 +274,13 @@ def test_a_round_trip_at_each_width_in_light_and_dark(browser, two_ways, width, 
     )
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     page = context.new_page()
-    page.goto(str(two_ways.base_url))
-    page.wait_for_function("document.getElementById('model').textContent.startsWith('beam')")
+    goto(page, two_ways)
     assert page.get_by_role("button", name="Copy").is_disabled()
     page.evaluate("text => navigator.clipboard.writeText(text)", SOURCE)
     page.focus("#source")
     page.keyboard.press("Control+V")
     assert page.input_value("#source") == SOURCE
-    terms = {"name": "a.tsv", "mimeType": "text/plain", "buffer": b"Patient\tmoonlight\n"}
-    page.set_input_files("#file", terms)
+    give(page, "a.tsv", b"Patient\tmoonlight\n")
     page.wait_for_selector("#chips .met")
     text = translated(page)
     assert "moonlight" in text
@@ -307,7 +295,6 @@ def test_a_round_trip_at_each_width_in_light_and_dark(browser, two_ways, width, 
     assert dark < 150 < 600 < light
     first = sum(map(int, re.findall(r"\d+", colours[0])[:3]))
     assert (first == light) == (scheme == "light")
-    shot(page, f"5-{width}-{scheme}")
     page.click("#copy")
     page.wait_for_function("document.getElementById('copy').textContent === 'Copied'")
     assert page.evaluate("navigator.clipboard.readText()") == text
@@ -315,7 +302,7 @@ def test_a_round_trip_at_each_width_in_light_and_dark(browser, two_ways, width, 
     back = translated(page)
     assert page.input_value("#source") == text and page.inner_text("#to") == "German"
     page.reload()
-    page.wait_for_function("document.getElementById('model').textContent.startsWith('beam')")
+    page.wait_for_function(READY)
     assert translated(page) == back and page.input_value("#source") == text
     page.click("#swap")
     translated(page)
@@ -352,13 +339,12 @@ def test_a_screen_reader_has_a_name_for_everything(page):
 
 def test_the_text_and_the_terms_survive_a_reload(page):
     page.fill("#source", SOURCE)
-    terms = {"name": "a.tsv", "mimeType": "text/plain", "buffer": b"Port\thouse\n"}
-    page.set_input_files("#file", terms)
-    page.wait_for_function("document.querySelectorAll('#bases li').length === 1")
+    give(page, "a.tsv", b"Port\thouse\n")
+    has_bases(page, 1)
     add(page, "term", "Patient", "moonlight")
     text = translated(page)
     page.reload()
-    page.wait_for_function("document.getElementById('model').textContent.startsWith('beam')")
+    page.wait_for_function(READY)
     assert translated(page) == text and page.input_value("#source") == SOURCE
     assert page.locator("#bases li").count() == 1 and page.locator("#chips li.term").count() == 1
     assert "The server keeps neither" in page.inner_text("body")
@@ -367,7 +353,7 @@ def test_the_text_and_the_terms_survive_a_reload(page):
     page.get_by_label("Remove moonlight").click()
     assert page.inner_text("#text") == "" and page.input_value("#source") == ""
     page.reload()
-    page.wait_for_function("document.getElementById('model').textContent.startsWith('beam')")
+    page.wait_for_function(READY)
     assert page.input_value("#source") == "" and page.locator("#bases li, #chips li").count() == 0
 
 
@@ -381,8 +367,8 @@ def test_the_numbers_are_those_of_translators_and_the_others_are_details(page):
 
 
 def test_a_document_is_translated_with_its_progress(page, client):
-    name = {"name": "a.txt", "mimeType": "text/plain", "buffer": f"{SOURCE}\n".encode()}
-    page.set_input_files("#document", name)
+    document = "a.txt", f"{SOURCE}\n".encode(), "#document"
+    give(page, *document)
     page.wait_for_selector("#done:visible")
     assert page.inner_text("#left") == "Translated"
     with page.expect_download() as download:
@@ -398,25 +384,23 @@ def test_a_document_is_translated_with_its_progress(page, client):
         route.fulfill(json={"document_id": "x", "status": state, **more})
 
     page.route(re.compile(r"/v2/document/\w+$"), answer)
-    page.set_input_files("#document", name)
+    give(page, *document)
     page.wait_for_function("document.getElementById('left').textContent.includes('about 12 s')")
     assert page.locator("#progress").is_visible()
     page.wait_for_selector("#done:visible")
     page.unroute_all()
     add(page, "term", "Patient", "moonlight")
-    page.set_input_files("#document", name)
+    give(page, *document)
     said = "Translated without these terms"
     page.wait_for_function(f"document.getElementById('left').textContent === '{said}'")
-    wrong = {"name": "b.docx", "mimeType": "text/plain", "buffer": b"no archive"}
-    page.set_input_files("#document", wrong)
+    give(page, "b.docx", b"no archive", "#document")
     page.wait_for_function("document.getElementById('error').textContent.includes('b.docx')")
     assert not page.locator("#progress").is_visible()
 
 
 def test_languages_are_detected_and_swapped(browser, two_ways):
     page = browser.new_page(bypass_csp=True)
-    page.goto(str(two_ways.base_url))
-    page.wait_for_function("document.getElementById('model').textContent.startsWith('beam')")
+    goto(page, two_ways)
     page.fill("#source", SOURCE)
     add(page, "term", "Patient", "moonlight")
     text = translated(page)
@@ -444,21 +428,16 @@ def test_markup_in_texts_stays_text(page):
     assert page.locator("#text img, #shade img, .chip b").count() == 0
 
 
-def test_with_keys_it_requests_one(browser, engine, settings, tmp_path):
-    import hashlib
-    from dataclasses import replace
-
-    file = tmp_path / "keys"
-    file.write_text(hashlib.sha256(b"right").hexdigest() + "\n", encoding="utf-8")
-    with listening(engine, replace(settings, api_keys=str(file))) as guarded:
+def test_with_keys_it_requests_one(browser, guarded):
+    with guarded("right") as client:
         page = browser.new_page(bypass_csp=True)
-        page.goto(str(guarded.base_url))
+        page.goto(str(client.base_url))
         page.wait_for_function(
             "document.getElementById('error').textContent.includes('asks for a key')"
         )
         page.on("dialog", lambda dialog: dialog.accept("right"))
         page.click("#key")
-        page.wait_for_function("document.getElementById('model').textContent.startsWith('beam')")
+        page.wait_for_function(READY)
         page.fill("#source", SOURCE)
         assert translated(page)
         page.close()

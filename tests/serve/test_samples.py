@@ -9,6 +9,8 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
+from conftest import warm_starts
+from office_files import W
 from serving import FLAGS, libre, listening, upload, v1
 
 from fairseq_ext import Engine, Translator, UsageError
@@ -24,7 +26,6 @@ SAMPLES = {k: v for k, v in FLAGS.items() if k not in ("stop", "stream_width")} 
 LINE = "Die Ärztin öffnet den Ordner."
 MANY = 2**32 - 1
 # of a docx, paragraphs in each; their sentences are counted together
-W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 PARTS = {"word/document.xml": 4, "word/header1.xml": 2}
 
 
@@ -39,32 +40,33 @@ def drawn(seed: int, backend: str = "auto") -> list[tuple[str, float]]:
     return [(h.text, round(h.score, 4)) for h in found]
 
 
-def test_the_server_draws_by_a_requests_seed(warm_processes):
-    with (
-        Engine(**SAMPLES, select="sampling", seed=3) as engine,
-        listening(engine, Settings(max_lines=8)) as client,
-    ):
+@pytest.fixture(scope="module")
+def sampling():
+    """An engine that draws samples with seed 3, and a client of a server over it."""
+    with warm_starts():
+        engine = Engine(**SAMPLES, select="sampling", seed=3)
         engine.wait(180)
-        records = [{"source": LINE, "nbest": 4, "seed": seed} for seed in (None, 7, 7, MANY)]
-        together = v1(client, records).json()
-        for seed, answer in zip((3, 7, 7, MANY), together, strict=True):
-            assert [(h["text"], round(h["score"], 4)) for h in answer["nbest"]] == drawn(seed)
-        alone = v1(client, records[1]).json()["nbest"]
-        assert alone == together[1]["nbest"] != together[0]["nbest"]
-        found = libre(client, LINE, alternatives=3)
-        texts = list(dict.fromkeys(h["text"] for h in together[0]["nbest"]))
-        assert [found["translatedText"], *found["alternatives"]] == texts and len(texts) > 1
-        for seed, said in (
-            (-1, "seed is -1: give a whole number from 0"),
-            (MANY + 1, "a whole number"),
-            (True, 'has true for "seed"'),
-        ):
-            wrong = v1(client, {"source": LINE, "seed": seed})
-            assert wrong.status_code == 400 and said in wrong.json()["error"]
+    with engine, listening(engine, Settings(max_lines=8)) as client:
+        yield engine, client
 
 
-def test_each_sentence_of_a_text_has_its_own_samples_by_every_entry(warm_processes, tmp_path):
+def test_the_server_draws_by_a_requests_seed(sampling):
+    _, client = sampling
+    seeds = {None: 3, 7: 7, MANY: MANY}
+    together = v1(client, [{"source": LINE, "nbest": 4, "seed": seed} for seed in seeds]).json()
+    for seed, answer in zip(seeds.values(), together, strict=True):
+        assert [(h["text"], round(h["score"], 4)) for h in answer["nbest"]] == drawn(seed)
+    found = libre(client, LINE, alternatives=3)
+    texts = list(dict.fromkeys(h["text"] for h in together[0]["nbest"]))
+    assert [found["translatedText"], *found["alternatives"]] == texts and len(texts) > 1
+    for seed, said in ((-1, "seed is -1: give a whole number from 0"), (MANY + 1, "whole number")):
+        wrong = v1(client, {"source": LINE, "seed": seed})
+        assert wrong.status_code == 400 and said in wrong.json()["error"]
+
+
+def test_each_sentence_of_a_text_has_its_own_samples_by_every_entry(sampling, tmp_path):
     """The i-th draws as the i-th line of a file does, though all are equal."""
+    engine, client = sampling
     line, format = "Der Patient hat einen Port.", "html"
     text, page = f"{line} {line}\n{line}  {line}", f"<p title='{line}'>{line} {line}</p>"
     three, found = (
@@ -80,16 +82,11 @@ def test_each_sentence_of_a_text_has_its_own_samples_by_every_entry(warm_process
                 f"<w:document xmlns:w='{W}'>{f'<w:p><w:r><w:t>{line}</w:t></w:r></w:p>' * times}"
                 "</w:document>",
             )
-    with (
-        Engine(**SAMPLES, select="sampling", seed=3) as engine,
-        listening(engine, Settings(max_lines=8)) as client,
-    ):
-        engine.wait(180)
-        records = [{"source": text, "seed": 7}, {"source": page, "seed": 7, "format": format}]
-        assert [answer["text"] for answer in v1(client, records).json()] == [*expected]
-        assert engine.submit_text(text, seed=7).result(60).text == expected[0]
-        made = upload(client, there.name, there.read_bytes()).json()
-        made = client.get(made["translatedFileUrl"]).content
+    records = [{"source": text, "seed": 7}, {"source": page, "seed": 7, "format": format}]
+    assert [answer["text"] for answer in v1(client, records).json()] == [*expected]
+    assert engine.submit_text(text, seed=7).result(60).text == expected[0]
+    made = upload(client, there.name, there.read_bytes()).json()
+    made = client.get(made["translatedFileUrl"]).content
     assert texts_of(io.BytesIO(made)) == three
     assert [seeded(7).translate_text(*each).text for each in ((text,), (page, format))] == [
         *expected
