@@ -3,29 +3,39 @@ phrases, term bases and banned phrases; then a table of methods on the demo's se
 
 All of it runs in one process. The model is small and was trained in hours: it makes mistakes of its
 own, which no method mends.
+
+    --all          all of the example sentences
+    --limit N      the table: the first N sentences of each kind; all by default
+    --rounds N     the table: timed passes (3)
+    --threads N    more gain little here (1)
+    --list         name the methods and their flags, and stop
 """
 
 import argparse
 import contextlib
 import io
 import logging
+import re
 import sys
 import tempfile
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts" / "bench"))
 if __name__ == "__main__":  # before fairseq is imported, which logs what is not installed
     logging.disable(logging.WARNING)
 
-import demo_examples  # noqa: E402
 import sacrebleu  # noqa: E402
 from contenders import ours, stock  # noqa: E402
 from harness import BenchError, Comparison, compare, fix_threads  # noqa: E402
-from text import Text, prepare  # noqa: E402
+from text import Text, command_line, prepare  # noqa: E402
 
-DATA = demo_examples.DATA
+from fairseq_ext import Translator  # noqa: E402
+
+MODEL, DATA = ROOT / "checkpoints" / "demo", ROOT / "data" / "demo"
+BEST = 6  # the first lines of examples.tsv are shown without --all
+PAGE = DATA / "documents" / "messages.po"
 STOCK, GREEDY = "stock fairseq", "stock fairseq, beam 1"
 TERMS = ("handbook", "letters")
 
@@ -168,29 +178,87 @@ Try next, from any folder (the first line once):
 More commands, and yours: {root}/docs/quickstart.md"""
 
 
+class Example(NamedTuple):
+    """A sentence, a phrase that its translation must contain, and one that it must not."""
+
+    kind: str
+    source: str
+    required: str
+    banned: str
+
+
+def examples() -> list[Example]:
+    """Return all examples, the best first."""
+    lines = (DATA / "examples.tsv").read_text(encoding="utf-8").splitlines()
+    return [Example(*line.split("\t")) for line in lines]
+
+
+def translator(kind: str = "") -> Translator:
+    """Return the demo model, with the term base of a kind of text where one is named."""
+    glossary: dict[str, Any] = {"glossary": str(DATA / f"terms.{kind}.tsv")}
+    return Translator.from_folder(MODEL, beam=5, cpu=True, **glossary if kind else {})
+
+
+def stock_translations(sources: list[str]) -> list[str]:
+    """Return the translations of fairseq's own search at beam 5."""
+    with tempfile.TemporaryDirectory() as folder:
+        for side in ("de", "en"):
+            Path(folder, f"lines.{side}").write_text("".join(s + "\n" for s in sources), "utf-8")
+        text = prepare(Path(folder), MODEL, f"{folder}/lines", "de", "en")
+        found = stock(text, ["--cpu", "--beam", "5", "--max-tokens", "4000"])
+        return text.lines(found.read(found.run()))
+
+
+def show(shown: list[Example]) -> None:
+    """Print each example: stock, with its required phrase, with the term base of its kind, and
+    without its banned phrase."""
+    sources, plain = [e.source for e in shown], translator()
+    lines = {
+        "stock fairseq": stock_translations(sources),
+        "required": texts(plain.translate(sources, constraints=[[e.required] for e in shown])),
+        "term base": [""] * len(shown),
+        "banned": [texts(plain.translate([e.source], avoid=[e.banned]))[0] for e in shown],
+    }
+    for kind in ("handbook", "letters"):
+        numbers = [i for i, e in enumerate(shown) if e.kind == kind]
+        found = translator(kind).translate([sources[i] for i in numbers]) if numbers else []
+        for i, text in zip(numbers, texts(found), strict=True):
+            lines["term base"][i] = text
+    for i, example in enumerate(shown):
+        print(f"  {'German':14} {example.source}")
+        notes = {"required": example.required, "banned": f"no “{example.banned}”"}
+        for name, found_lines in lines.items():
+            if found_lines[i]:
+                note = f"   [{notes[name]}]" if name in notes else ""
+                print(f"  {name:14} {found_lines[i]}{note}")
+        print(flush=True)
+
+
+def texts(found: list) -> list[str]:
+    """Return the best translation of each line."""
+    return [hypotheses[0].text for hypotheses in found]
+
+
+def show_page() -> None:
+    """Print the messages that the term base changes, before and after."""
+    german = re.findall(r'^msgid "(.+)"$', PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    before, after = (
+        translator(kind).translate_text("\n".join(german)).text.splitlines()
+        for kind in ("", "handbook")
+    )
+    changed = [row for row in zip(german, before, after, strict=True) if row[1] != row[2]]
+    name = PAGE.relative_to(ROOT)
+    print(f"  {name}: terms.handbook.tsv changes {len(changed)} of {len(german)} messages\n")
+    for line, old, new in changed:
+        print(f"  {'German':14} {line}\n  {'without':14} {old}\n  {'term base':14} {new}\n")
+    print(end="", flush=True)
+
+
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="scripts/demo.sh",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--all", action="store_true", help="all of the example sentences")
-    parser.add_argument(
-        "--limit", type=int, metavar="N", help="the table: the first N sentences of each kind (all)"
-    )
-    parser.add_argument(
-        "--rounds", type=int, default=3, metavar="N", help="the table: timed passes (3)"
-    )
-    parser.add_argument(
-        "--threads", type=int, default=1, metavar="N", help="threads (1; more gain little here)"
-    )
-    parser.add_argument(
-        "--list", action="store_true", help="name the methods and their flags, and stop"
-    )
-    args = parser.parse_args()
+    args = command_line(__doc__).parse_args()
     for name in ("limit", "rounds", "threads"):
-        if (given := getattr(args, name)) is not None and given < 1:
-            fail(f"--{name} must be 1 or more, not {given}")
+        if (number := getattr(args, name)) is not None and number < 1:
+            fail(f"--{name} must be 1 or more, not {number}")
     return args
 
 
@@ -201,26 +269,26 @@ def main() -> None:
             print(f"{name}: {' '.join(method.flags) or '(no flag)'}")
         return
     for name in ("checkpoint.pt", "spm.model", "dict.de.txt", "dict.en.txt"):
-        if not (demo_examples.MODEL / name).is_file():
-            fail(f"{demo_examples.MODEL / name} is missing; a clone has it.")
+        if not (MODEL / name).is_file():
+            fail(f"{MODEL / name} is missing; a clone has it.")
     fix_threads(args.threads)
-    listed = demo_examples.examples()
-    shown = listed if args.all else listed[: demo_examples.BEST]
+    listed = examples()
+    shown = listed if args.all else listed[:BEST]
     best = f"the {len(shown)} best of {len(listed)} (--all shows them all)"
-    failing = f"{len(listed)}; after the first {demo_examples.BEST} come some where it fails"
+    failing = f"{len(listed)}; after the first {BEST} come some where it fails"
     print(f"demo: sentences, {failing if args.all else best}")
     print("  Each line changes a phrase; the other words are the model's, its mistakes too.\n")
-    demo_examples.show(shown)
+    show(shown)
     print("demo: the messages of a program")
     print("  The term base mends terms, not the grammar (“no enough”); quotes around %s stay.\n")
-    demo_examples.show_page()
+    show_page()
     numbers = part(args.limit)
     print(f"demo: {len(numbers)} sentences, every method {args.rounds} times\n", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         write_text(work, numbers)
         try:
-            text = prepare(work, demo_examples.MODEL, str(work / "lines"), "de", "en")
+            text = prepare(work, MODEL, str(work / "lines"), "de", "en")
             print(f"{table(text, comparisons(text, args, work))}\n")
         except BenchError as error:
             fail(str(error))

@@ -3,53 +3,60 @@
     python scripts/bench/allowed.py --model MODEL --text TEXT --strings F --transformers
         --out scripts/bench/results/allowed
 
-MODEL: folder with checkpoint.pt, dict.*.txt and spm.model. F: strings, one a line; a set of N has
-the references of the sources (TEXT.en) and the first others. One thread, CPU seconds; contenders in
-turn (A B C A B C), the least of the rounds counts. The rivals are the prefix_allowed_tokens_fn of
-fairseq and of transformers (`--transformers`; it reads the same weights, and needs a pre-norm
-model) over one trie of dicts. The share of the loop's steps that the automaton takes is timed in a
-run of its own.
+F: strings, one a line; a set of N has the references of the text and the first others. One thread,
+CPU seconds, contenders in turns. The rivals are the prefix_allowed_tokens_fn of fairseq and of
+transformers (`--transformers`; it reads the same weights, and needs a pre-norm model) over one trie
+of dicts.
 
-    --model DIR           (required)
-    --text PREFIX         of TEXT.de and TEXT.en (required)
     --strings FILE        (required)
     --sizes N ...         of sets (400 29000)
     --names N             of the largest set (1000000)
-    --lines N             (60)
     --beam N              (5)
-    --rounds N            (3)
+    --repeats N           timed rounds (3)
     --transformers        with that of transformers
     --tables TABLE ...    (all)
-    --out OUT             write OUT.md
+    --out OUT             write OUT.md and OUT.json
 """
 
 from __future__ import annotations
 
-import argparse
 import random
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from argparse import Namespace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
-from fairseq import checkpoint_utils, utils
-from harness import least, time_ways
-from omegaconf import OmegaConf
-from report import Page
-from sacrebleu.metrics import BLEU
-from text import command_line, read_lines
+from contenders import Loaded, in_order, load, ours, stock
+from fairseq import checkpoint_utils
+from fairseq.data import Dictionary
+from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
+from fairseq.search import PrefixConstrainedBeamSearch
+from harness import BenchError, Contender, Outputs, Result, compare, fix_threads, least
+from report import Page, as_dict, comparison_table
+from text import command_line, prepare, run_script, text_arguments
 
-from fairseq_ext import Translator
-from fairseq_ext.search.compiled import CompiledSearch
-from fairseq_ext.search.constraints.allowed_product import AllowedRule
 from fairseq_ext.search.constraints.allowed_strings import Segmented, automaton_of_strings
+from fairseq_ext.search.phrases.segmenter import Segmenter
 
-Rival = Callable[[list[torch.Tensor], dict], list[list[int]]]  # sources, trie -> best outputs
+Trie = dict[int, "Trie"]
 
 
-def callback(trie: dict) -> Callable[[int, torch.Tensor], list[int]]:
+def trie_of(sequences: Segmented) -> Trie:
+    """The strings as a trie of dicts, EOS (2) at each end."""
+    root: Trie = {}
+    at = 0
+    for n in sequences.length.tolist():
+        node = root
+        for token in [*sequences.flat[at : at + n].tolist(), 2]:
+            node = node.setdefault(token, {})
+        at += n
+    return root
+
+
+def callback(trie: Trie) -> Callable[[int, torch.Tensor], list[int]]:
     """The prefix_allowed_tokens_fn of a trie: the tokens that may follow a prefix."""
 
     def allowed(sentence: int, prefix: torch.Tensor) -> list[int]:
@@ -63,22 +70,16 @@ def callback(trie: dict) -> Callable[[int, torch.Tensor], list[int]]:
     return allowed
 
 
-def longest_first(lines: list[torch.Tensor], batch: int) -> Iterator[list[int]]:
-    """The numbers of the lines of each batch."""
-    order = sorted(range(len(lines)), key=lambda i: -len(lines[i]))
-    return (order[at : at + batch] for at in range(0, len(order), batch))
-
-
-def transformers(model: Path, beam: int, batch: int) -> Rival:
+def transformers(loaded: Loaded, checkpoint: Path, trie: Trie) -> Contender:
     """The search of transformers over a trie of dicts, with the weights of the same checkpoint."""
     from transformers import M2M100Config, M2M100ForConditionalGeneration
 
-    saved = checkpoint_utils.load_checkpoint_to_cpu(str(model / "checkpoint.pt"))
+    saved = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))
     shape, weights = saved["cfg"]["model"], saved["model"]
     if not shape.encoder_normalize_before or shape.encoder_learned_pos:
-        raise SystemExit("--transformers needs a pre-norm model with sinusoidal positions")
+        raise BenchError("--transformers needs a pre-norm model with sinusoidal positions")
     names = dict(layers="layers", ffn_dim="ffn_embed_dim", attention_heads="attention_heads")
-    sides = {
+    sides: dict[str, Any] = {
         f"{side}_{name}": getattr(shape, f"{side}_{own}")
         for side in ("encoder", "decoder")
         for name, own in names.items()
@@ -87,194 +88,108 @@ def transformers(model: Path, beam: int, batch: int) -> Rival:
     sides |= dict(vocab_size=len(embedding), d_model=shape.encoder_embed_dim)
     sides |= dict(activation_function=shape.activation_fn, decoder_start_token_id=2)
     made = M2M100ForConditionalGeneration(M2M100Config(**sides)).eval()
-    given = {f"model.{name}": value for name, value in weights.items()}
-    given["model.shared.weight"] = given["lm_head.weight"] = embedding
-    missing, _ = made.load_state_dict(given, strict=False)
+    named = {f"model.{name}": value for name, value in weights.items()}
+    named["model.shared.weight"] = named["lm_head.weight"] = embedding
+    missing, _ = made.load_state_dict(named, strict=False)
     assert not missing, missing
+    how = dict(num_beams=loaded.cfg.generation.beam, max_new_tokens=200, early_stopping=False)
+    how |= dict(prefix_allowed_tokens_fn=callback(trie))
+    numbers = [number for batch in loaded.batches for number in batch["id"].tolist()]
 
     @torch.no_grad()
-    def run(lines: list[torch.Tensor], trie: dict) -> list[list[int]]:
-        out: list[list[int]] = [[] for _ in lines]
-        for part in longest_first(lines, batch):
-            rows = [lines[i] for i in part]
-            tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=1)
-            best = made.generate(
-                input_ids=tokens.long(),
-                attention_mask=(tokens != 1).long(),
-                num_beams=beam,
-                max_new_tokens=200,
-                early_stopping=False,
-                prefix_allowed_tokens_fn=callback(trie),
-            )
-            for i, each in zip(part, best.tolist(), strict=True):
-                out[i] = [token for token in each if token > 2]
-        return out
+    def run() -> list[list[int]]:
+        found = []
+        for batch in loaded.batches:
+            tokens = batch["net_input"]["src_tokens"]
+            found += made.generate(tokens, attention_mask=(tokens != 1).long(), **how).tolist()
+        return found
 
-    return run
+    def read(found: list[list[int]]) -> Outputs:
+        best = [[([*(token for token in each if token > 2), 2], 0.0)] for each in found]
+        return in_order(numbers, best)
 
-
-def stock(model: Path, beam: int, batch: int) -> Rival:
-    """fairseq's own search over a trie of dicts."""
-    flags = dict(data=str(model), source_lang="de", target_lang="en", task="translation")
-    load = checkpoint_utils.load_model_ensemble_and_task
-    models, cfg, task = load([str(model / "checkpoint.pt")], flags)
-    generation = OmegaConf.create({**cfg.generation, "beam": beam, "nbest": 1})
-
-    def run(lines: list[torch.Tensor], trie: dict) -> list[list[int]]:
-        rule = callback(trie)
-        generator = task.build_generator(models, generation, prefix_allowed_tokens_fn=rule)
-        out: list[list[int]] = [[] for _ in lines]
-        data = task.build_dataset_for_inference(lines, [len(line) for line in lines])
-        for part in longest_first(lines, batch):
-            sample = data.collater([data[i] for i in part])
-            nbests = task.inference_step(generator, models, sample)
-            for i, nbest in zip(sample["id"].tolist(), nbests, strict=True):
-                out[i] = utils.strip_pad(nbest[0]["tokens"], 1).tolist()
-        return out
-
-    for each in models:
-        each.eval()
-    return run
-
-
-def trie_of(sequences: Segmented) -> dict:
-    """The strings as a trie of dicts, EOS (2) at each end."""
-    root: dict = {}
-    at = 0
-    for n in sequences.length.tolist():
-        node = root
-        for token in sequences.flat[at : at + n].tolist():
-            node = node.setdefault(token, {})
-        node[2] = {}
-        at += n
-    return root
-
-
-def share_of_rule(flags: dict[str, Any], sources: list[str]) -> str:
-    """Return which part of the loop's seconds the automaton takes."""
-    inside, rule = [0.0], AllowedRule.__call__
-
-    def timed(*given: Any) -> None:
-        start = time.process_time()
-        rule(*given)
-        inside[0] += time.process_time() - start
-
-    loop = patch.object(CompiledSearch, "supports", staticmethod(lambda setup: False))
-    with loop, patch.object(AllowedRule, "__call__", timed):
-        limited = Translator(**flags)
-        limited.translate(sources)
-        inside[0] = 0.0
-        total, _ = least(lambda: limited.translate(sources), 1)
-    assert 0 < inside[0] < total
-    return f"{inside[0] / total:.0%}"
+    return Contender("transformers", run, read, exact=False)
 
 
 class Sets:
-    """Sources with their references, the strings of the sets, and the flags of a translator."""
+    """Text, the strings of sets of it, and searches."""
 
-    def __init__(self, args: argparse.Namespace):
-        model = args.model
-        self.args = args
-        self.flags: dict[str, Any] = dict(
-            path=str(model / "checkpoint.pt"),
-            data=str(model),
-            source_lang="de",
-            target_lang="en",
-            bpe="sentencepiece",
-            sentencepiece_model=str(model / "spm.model"),
-            cpu=True,
-            beam=args.beam,
-        )
-        sides = (read_lines(args.text, side, args.lines) for side in ("de", "en"))
-        self.sources, self.references = sides
+    def __init__(self, args: Namespace, folder: Path):
+        self.args, self.folder = args, folder
+        self.text = prepare(folder, args.model, args.text, args.src, args.tgt, args.limit)
         self.others = args.strings.read_text("utf-8").splitlines()
+        target = Dictionary.load(str(args.model / f"dict.{args.tgt}.txt"))
+        spm = str(args.model / "spm.model")
+        bpe = SentencepieceBPE(SentencepieceConfig(sentencepiece_model=spm))
+        self.segmenter = Segmenter(target, None, bpe)
 
     def strings(self, size: int) -> list[str]:
-        """Return the strings of a set: the references first."""
-        return list(dict.fromkeys([*self.references, *self.others]))[:size]
+        """The strings of a set: the references first."""
+        return list(dict.fromkeys([*self.text.references, *self.others]))[:size]
 
-    def file(self, strings: list[str]) -> str:
-        """Write a set's file and return its name."""
-        file = self.args.strings.with_suffix(f".{len(strings)}")
+    def flags(self, strings: Sequence[str], *more: str) -> list[str]:
+        """Those that allow these strings alone."""
+        file = self.folder / f"allowed.{len(strings)}"
         file.write_text("".join(line + "\n" for line in strings), encoding="utf-8")
-        return str(file)
+        return ["--allowed-file", str(file), *self.text.bpe, *more]
 
-    def own(self, texts: list[str]) -> int:
-        """Return how many outputs are the reference of their source."""
-        return sum(a == b for a, b in zip(texts, self.references, strict=True))
+    def own(self, lines: Sequence[str]) -> int:
+        """How many outputs are the reference of their source."""
+        return sum(map(str.__eq__, lines, self.text.references))
 
-    def search(self, **flags: Any) -> list[str]:
-        """Return the best output of each source."""
-        translator = Translator(**{**self.flags, "batch_size": 10, **flags})
-        return [each[0].text for each in translator.translate(self.sources)]
+    def search(self, name: str, flags: Sequence[str], batch: int = 64, beam: int = 0) -> Contender:
+        size = ["--beam", str(beam or self.args.beam), "--batch-size", str(batch), "--nbest", "1"]
+        return ours(self.text, ["--cpu", *size, *flags], name, exact=False)
+
+    def lines(self, flags: Sequence[str], beam: int = 0) -> list[str]:
+        """The best output of each source."""
+        made = self.search("ours", flags, 10, beam)
+        return self.text.lines(made.read(made.run()))
 
 
-def cost_rows(sets: Sets, batch: int, lines: int) -> Iterator[list[str]]:
-    """Return the rows of one batch size: seconds without a set, with it, and of the rivals."""
-    flags, sources, args = {**sets.flags, "batch_size": batch}, sets.sources[:lines], sets.args
-    free = Translator(**flags)
-    tokens = [free.encode(line) for line in sources]
-    rivals = {"fairseq": stock(args.model, args.beam, batch)}
-    if args.transformers:
-        rivals["transformers"] = transformers(args.model, args.beam, batch)
+def cost(sets: Sets, page: Page) -> None:
+    """The same text in bulk and one sentence at a time, with a set, without, and of the rivals."""
+    args, text = sets.args, sets.text
     for size in args.sizes:
         strings = sets.strings(size)
-        flags["allowed_file"] = sets.file(strings)
-        limited = Translator(**flags)
-        segmenter = limited.sentences.segmenter
-        trie = trie_of(Segmented(strings, segmenter))
-        ways: dict[str, Callable[[], list]] = {
-            "plain": lambda: free.translate(sources),
-            "set": lambda of=limited: of.translate(sources),
-        }
-        for name, rival in rivals.items():
-            ways[name] = lambda by=rival, of=trie: by(tokens, of)
-        spent, answers = time_ways(ways, args.rounds)
-        found = {name: each[-1] for name, each in answers.items()}
-        best = {name: min(each) for name, each in spent.items()}
-        texts = [each[0].text for each in found["set"]]
-        assert set(texts) <= set(strings), "an output is not in its set"
-        cells = [f"{size:,}", f"{len(sources)} in batches of {batch}"]
-        cells += [f"{best['set'] / best['plain']:.2f}", share_of_rule(flags, sources)]
-        words = segmenter.dictionary
-        for name in rivals:
-            pieces = (" ".join(words[t] for t in each if t != 2) for each in found[name])
-            outputs = map(segmenter.decode, pieces)
-            same = sum(a == b for a, b in zip(outputs, texts, strict=True))
-            cells.append(f"{best[name] / best['set']:.1f}; {same} of {len(sources)}")
-        yield cells
+        trie = trie_of(Segmented(strings, sets.segmenter))
+
+        def change(loaded: Loaded, generator: Any, trie: Trie = trie) -> None:
+            words = loaded.task.target_dictionary
+            generator.search = PrefixConstrainedBeamSearch(words, callback(trie))
+
+        for batch in (64, 1):
+            flags = f"--cpu --beam {args.beam} --nbest 1 --batch-size {batch}".split()
+            made = [sets.search("with the set", sets.flags(strings), batch)]
+            made += [
+                sets.search("without", [], batch),
+                stock(text, flags, "fairseq", change=change),
+            ]
+            made[-1].exact = False
+            if args.transformers:
+                loaded = load([*text.flags, *flags])
+                made.append(transformers(loaded, args.model / "checkpoint.pt", trie))
+            title = f"What a set costs: {len(strings):,} strings, batches of {batch}"
+            found = compare(made, args.repeats, title=title, clock=time.process_time)
+            outputs = text.lines(found["with the set"].outputs)
+            assert set(outputs) <= set(strings), "an output is not in its set"
+            page.add(comparison_table(found), as_dict(found))
 
 
-def cost_table(sets: Sets, page: Page) -> None:
-    names = ["fairseq", *["transformers"] * sets.args.transformers]
-    head = ["strings", "sentences", "with the set, of the time without", "automaton in the loop"]
-    head += [f"{name}: times ours; same outputs" for name in names]
-    many = len(sets.sources)
-    rows = [*cost_rows(sets, many, many), *cost_rows(sets, 1, 10)]
-    page.add_table(head, rows, "What a set costs")
-    page.add("The automaton in the loop: its share of the time without the compiled search.\n")
-
-
-def beams_table(sets: Sets, page: Page) -> None:
+def beams(sets: Sets, page: Page) -> None:
     strings = sets.strings(400)
-    file, whole = sets.file(strings), len(strings)
-    best = sets.search(beam=whole, allowed_file=file)
-    rows = []
+    flags, whole, rows = sets.flags(strings), len(strings), []
+    best = sets.lines(flags, whole)
     for beam in (1, 5, 10, 20, 50, whole):
-        texts = best if beam == whole else sets.search(beam=beam, allowed_file=file)
-        same = sum(a == b for a, b in zip(texts, best, strict=True))
-        rows.append([f"{beam}", f"{same}", f"{sets.own(texts)}"])
+        lines = best if beam == whole else sets.lines(flags, beam)
+        rows.append([f"{beam}", f"{sum(map(str.__eq__, lines, best))}", f"{sets.own(lines)}"])
     head = ["beam", "finds the set's best string", "finds its own reference"]
     page.add_table(head, rows, "Beams")
-    page.add(
-        f"{len(best)} sentences, {whole} strings. A beam as large as the set ranks all of it.\n"
-    )
+    page.add(f"{len(best)} sentences, {whole} strings. A beam as large as the set ranks it all.\n")
 
 
-def sizes_table(sets: Sets, page: Page) -> None:
+def automata(sets: Sets, page: Page) -> None:
     """Canonical and any segmentation, and large sets."""
-    segmenter = Translator(**sets.flags, allowed_file=sets.file(sets.strings(400)))
-    segmenter = segmenter.sentences.segmenter
     words = sorted({word for line in sets.others for word in line.split()})
     draw, names = random.Random(1), dict[str, None]()
     while len(names) < sets.args.names:
@@ -286,44 +201,51 @@ def sizes_table(sets: Sets, page: Page) -> None:
         ("captions", sets.strings(len(sets.others)), "canonical"),
         ("names of one to three words", list(names), "canonical"),
     ):
-        build = lambda of=(strings, segmenter, how): automaton_of_strings(*of, "set")  # noqa: E731
-        seconds, (automaton, _) = least(build, 1)
+        of = strings, sets.segmenter, how, "set"
+        seconds, (automaton, _) = least(lambda of=of: automaton_of_strings(*of), 1)
         own = "-"
         if len(strings) == 400:
-            texts = sets.search(allowed_file=sets.file(strings), allowed_segmentation=how)
-            own = f"{sets.own(texts)} of {len(texts)}"
+            lines = sets.lines(sets.flags(strings, "--allowed-segmentation", how))
+            own = f"{sets.own(lines)} of {len(lines)}"
         cells = [f"{len(strings):,} {what}", how, f"{len(automaton):,}"]
         rows.append([*cells, f"{automaton.nbytes / len(strings):.1f}", f"{seconds:.1f}", own])
-    head = "strings | segmentation | states | bytes a string | CPU seconds to build | "
-    page.add_table([*(head + "finds its own reference").split(" | ")], rows, "Automata")
+    head = ["strings", "segmentation", "states", "bytes a string", "CPU seconds to build"]
+    page.add_table([*head, "finds its own reference"], rows, "Automata")
 
 
-def quality_table(sets: Sets, page: Page) -> None:
+def quality(sets: Sets, page: Page) -> None:
     """BLEU and the mean score without a set, and with one that lacks good outputs."""
-    others, rows = list(dict.fromkeys(sets.others)), []
-    given = {"none": {}, "the other strings only": {"allowed_file": sets.file(others)}}
-    for name, flags in given.items():
-        found = Translator(**sets.flags, **flags).translate(sets.sources)
-        bleu = BLEU().corpus_score([each[0].text for each in found], [sets.references]).score
-        mean = sum(each[0].score for each in found) / len(found)
-        rows.append([name, f"{bleu:.1f}", f"{mean:.2f}"])
-    page.add_table(["set", "BLEU", "mean score"], rows, "A set without a good output")
-    known = (
-        "none is a reference" if not set(others) & set(sets.references) else "some are references"
-    )
-    page.add(f"{len(sets.sources)} sentences; {len(others):,} strings, of which {known}.\n")
+
+    def mean(result: Result) -> dict[str, str]:
+        scores = [best[0][1] for best in result.outputs]
+        return {"mean score": f"{sum(scores) / len(scores):.2f}"}
+
+    others = list(dict.fromkeys(sets.others))
+    ways = {"none": [], "the other strings only": sets.flags(others)}
+    made = [sets.search(name, flags) for name, flags in ways.items()]
+    title, bleu = "A set without a good output", sets.text.bleu
+    found = compare(made, 1, 0, title=title, bleu=bleu, clock=time.process_time)
+    page.add(comparison_table(found, more=mean), as_dict(found))
+    known = set(others) & set(sets.text.references)
+    page.add(f"{len(others):,} strings, of which {len(known)} are references.\n")
 
 
-TABLES = dict(cost=cost_table, beams=beams_table, sizes=sizes_table, quality=quality_table)
+TABLES: dict[str, Callable[[Sets, Page], None]] = dict(
+    cost=cost, beams=beams, sizes=automata, quality=quality
+)
 
 
-def main(argv: list[str] | None = None) -> None:
-    args = command_line(__doc__, {"tables": TABLES}).parse_args(argv)
-    torch.set_num_threads(1)
-    sets, page = Sets(args), Page(args.out)
-    for name in args.tables:
-        TABLES[name](sets, page)
+def main(argv: list[str] | None = None) -> int:
+    parse = command_line(__doc__, {"tables": TABLES})
+    text_arguments(parse)
+    args = parse.parse_args(argv)
+    fix_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        sets, page = Sets(args, Path(folder)), Page(args.out)
+        for name in args.tables:
+            TABLES[name](sets, page)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -1,261 +1,229 @@
-"""What do constraints cost, and how does fairseq's own constrained search compare?
+"""How does fairseq's own constrained search compare with ours, cell by cell? A cell is a set of
+constraints at a beam. What constraints cost over search without them: `rivals.py constraints`.
 
-    python scripts/bench/constrained.py --out results/constrained
-    python scripts/bench/constrained.py --model DIR --text PREFIX --limit 200 --repeats 5
-        --parts sets constant interactive
     python scripts/bench/constrained.py --model DIR --text PREFIX --limit 300 --parts quality speed
         --speed-limit 60 --out OUT
 
-sets: unconstrained search against DBA with constraints from the references (rand1..rand4, phr4),
-alone, with --prune-finished, and with --stop optimal. "time" is over the unconstrained search,
-"rows" the decoder's rows over its rows, "a row" their quotient: what is left of the time when extra
-steps are taken out; "rows after the best" is the share of the rows that were spent once the best
-hypothesis was finished (Section 6.4 of the paper: garbage), which pruning and --stop optimal cut;
-"tokens" the outputs' length over the first's. constant: the same sentences with one constraint
-token and with ten or more. interactive: the complete command fairseq-interactive --constraints,
-stock and ours, batches of 32; "decoding" is what the command itself reports as its translation
-time. words: what phrases cost because they count as whole words, which is the default: DBA as
-`--constraint-boundary none --constraint-case exact` has it, by default (accepted where it takes at
-most 5% longer), and in the case of glossaries; "whole already": sentences whose phrases all stand
-as words in what the first search finds; "changed": those of them for which the default finds
-another translation.
-quality, speed: fairseq's own constrained search against DBA on rand1..rand4 and phr2..phr4, at each
-of --beams: mean scores of the best hypotheses, sentences with a better and with a worse one; how
-many times as fast (constrained_stock.py). With --out a finished cell is kept in OUT.cells and not
-measured again: an interrupted run goes on, and --stock-sets and --beams make short pieces of a long
-one. fairseq's search stops at an assertion when a batch reaches the length limit with words unmet.
-Such a cell is named above the table; a larger --max-len-b holds for all searches. fairseq's beam
-has the rows of ours: one more than --beams where the unconstrained output competes in a row.
---constraint-compete: off, our searches without that row, or search, with a search of its own.
+quality: mean score of the best hypotheses, sentences that score better and worse, decoder rows
+over unconstrained search; each search runs once. A cell is accepted where worse <= better + 2%
+of the sentences. BLEU: of the outputs of the same searches, with 95 % intervals (intervals.py); a
+difference is one of BLEU on the same resamples. speed: interleaved rounds; accepted from 5 times as
+fast.
+fairseq meets phrases inside words too, so the two compare under --constraint-boundary none;
+whole words stand next to it. fairseq's beam has the rows of ours: one more than --beams where the
+unconstrained output competes in a row. --constraint-compete: off, our searches without that row, or
+search, with a search of its own.
 
-    --limit-interactive N         sentences for fairseq-interactive (320)
-    --beam N                      (10)
+With --out a finished cell is kept in OUT.cells and not measured again: an interrupted run goes on,
+and --stock-sets and --beams make short pieces of a long one. fairseq's search stops at an assertion
+when a batch reaches the length limit with words unmet. Such a cell is named above the table; a
+larger --max-len-b holds for all searches.
+
     --max-tokens N                of a batch (4000)
     --seed N                      of the extraction (1)
-    --sets SET ...                (all)
-    --interactive-sets SET ...    (rand1 rand3)
     --stock-sets SET ...          (all)
-    --beams N ...                 of the parts quality and speed (5 10 20)
+    --beams N ...                 (5 10 20)
     --constraint-compete WAY      of our searches; rows by default
-    --max-len-b N                 of fairseq and DBA in the parts quality and speed; 200 by default
+    --max-len-b N                 200 by default
     --speed-limit N               sentences of the part speed; those of --limit by default
-    --parts PART ...              (sets constant interactive)
+    --parts PART ...              (all)
 """
 
-import argparse
-import random
+from __future__ import annotations
+
 import re
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import constrained_stock
-from contenders import OURS, ours
-from extract import MORE_SETS, SETS, extract
-from harness import BenchError, Comparison, Contender, Spread, compare, fix_threads, time_ways
-from report import Page
+sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))
+
+from contenders import StockFailed, ours, stock_constrained
+from harness import SCORE_TOLERANCE, BenchError, Contender, Outputs, Spread, compare, fix_threads
+from intervals import bleu, counts_of, half, interval, resampled
+from report import Page, changes, machine, named
 from text import (
+    MORE_SETS,
     Text,
     command_line,
+    extract,
     prepare,
     run_script,
-    segmenter,
     text_arguments,
     timing_arguments,
 )
+from write_up import kept
 
-from fairseq_ext.search.phrases.pieces import normal
-from fairseq_ext.search.phrases.places import find_phrase
+from fairseq_ext.search.strategies.select.dba import COMPETING_ROWS
 
-SEARCHES = {
-    "DBA": [],
-    "DBA, --prune-finished 20": ["--prune-finished", "20"],
-    "DBA, --prune-finished 3": ["--prune-finished", "3"],
-    "DBA, unnormalised scores, --stop optimal": ["--unnormalized", "--stop", "optimal"],
+# of the sentences: by how much those that score worse may outnumber those that score better
+SHARE = 0.02
+SPEED = 5.0  # times as fast as fairseq's own
+# in a signature: which words, not how they are searched
+FILE = re.compile(r",constraints_file=[^|,]*")
+INSIDE = ["--constraint-boundary", "none"]  # phrases count inside words too, as fairseq counts them
+WHOLE = "whole words: "
+QUALITY = "rows | mean score | fairseq's mean | better | worse | accepted".split(" | ")
+BLEU = ["BLEU", "fairseq's BLEU", "difference", "over unconstrained", WHOLE + "BLEU"]
+BLEU += [WHOLE + "difference"]
+HEADS = {
+    "quality": [*QUALITY, *(WHOLE + column for column in ("rows", "mean", "better", "worse"))],
+    "bleu": BLEU,
+    "speed": ["times as fast (min-max)", "accepted", "time over unconstrained"]
+    + [WHOLE + column for column in ("times as fast", "time over unconstrained")],
 }
-COMPETE = "--constraint-compete"
-MOST = 1.05  # times the time that whole words may take
-WORDS = {
-    "inside words too": ["--constraint-boundary", "none", "--constraint-case", "exact"],
-    "default": [],
-    "as glossaries": ["--constraint-case", "initial"],
-}
+Searches = dict[str, Contender]  # fairseq's, ours without constraints, DBA inside words and whole
 
 
-class Bench:
-    """The text, its phrases, and a method a part, which adds its tables to a page."""
+def quality(searches: Searches, text: Text) -> dict[str, Any]:
+    """Scores and BLEU of a cell."""
+    outputs = {name: each.read(each.run()) for name, each in searches.items()}
+    facts = against(text.references, {name: text.lines(each) for name, each in outputs.items()})
+    rows = searches["free"].stats["decoder_rows"]
+    for name in ("inside", "whole"):
+        facts[name] |= scores(outputs[name], outputs["theirs"])
+        facts[name]["rows"] = searches[name].stats["decoder_rows"] / rows
+        facts[name]["signature"] = FILE.sub("", searches[name].signature)
+    return facts
 
-    def __init__(self, args: argparse.Namespace, folder: Path):
-        self.args, self.folder = args, folder
-        self.text = self.prepared(args.limit)
-        self.common = ["--cpu", "--beam", str(args.beam), "--max-tokens", str(args.max_tokens)]
-        self.compete = [] if args.constraint_compete is None else [COMPETE, args.constraint_compete]
-        segment = segmenter(args.model / "spm.model")
-        self.pieces: Callable[[str], list[str]] = lambda phrase: segment(phrase).split()
-        words = (self.text.folder / f"dict.{args.tgt}.txt").read_text(encoding="utf-8").splitlines()
-        known = {line.split(" ")[0] for line in words}
-        # whether the target dictionary can write a phrase
-        self.usable = lambda phrase: known.issuperset(self.pieces(phrase))
 
-    def prepared(self, limit: int | None, **keep: Any) -> Text:
-        args = self.args
-        place = self.folder / f"text{len(list(self.folder.iterdir()))}"
-        return prepare(place, args.model, args.text, args.src, args.tgt, limit, **keep)
+def scores(outputs: Outputs, others: Outputs) -> dict[str, Any]:
+    """How the best hypotheses stand to those of another search, of the sentences of which both have
+    one; a score within float32's noise of the other's is equal."""
+    pairs = [(a[0][1], b[0][1]) for a, b in zip(outputs, others, strict=True) if a and b]
+    better = sum(a > b + SCORE_TOLERANCE for a, b in pairs)
+    worse = sum(a < b - SCORE_TOLERANCE for a, b in pairs)
+    mean, of_other = (sum(side) / len(pairs) for side in zip(*pairs, strict=True))
+    found = dict(mean=mean, mean_of_other=of_other, better=better, worse=worse)
+    return found | {"sentences": len(pairs), "accepted": worse <= better + SHARE * len(pairs)}
 
-    def phrases(self, name: str, references: Sequence[str] | None = None) -> list[list[str]]:
-        """Phrases of the references of a set."""
-        lines = self.text.references if references is None else references
-        return extract(lines, name, self.args.seed, self.usable)
 
-    def file(self, name: str, lines: Sequence[Sequence[str]]) -> list[str]:
-        """Flags that give these constraints, and how they compete."""
-        path = self.folder / f"{name}.tsv"
-        path.write_text("".join("\t".join(phrases) + "\n" for phrases in lines), encoding="utf-8")
-        return ["--constraints-file", str(path), *self.text.bpe, *self.compete]
-
-    def search(self, text: Text, flags: Sequence[str], name: str) -> Contender:
-        return ours(text, [*self.common, *flags], name, exact=False)
-
-    def race(self, page: Page, title: str, text: Text, searches: dict[str, list[str]]) -> None:
-        """A table with a row for each search; ratios are over the first."""
-        args = self.args
-        made = [self.search(text, flags, name) for name, flags in searches.items()]
-        races = compare(made, args.repeats, threads=args.threads, bleu=text.bleu)
-        head = ["search", "seconds", "time (min-max)", "rows", "a row", "rows after the best"]
-        rows = [self.row(races, number) for number in range(len(made))]
-        page.add_table([*head, "tokens", "BLEU", "met"], rows, title)
-
-    def row(self, races: Comparison, number: int) -> list[str]:
-        """A search: seconds, and time, decoder rows and time a row over the first search's."""
-        first, result = races.results[0], races.results[number]
-        stats, best = (
-            result.contender.stats,
-            [[len(nbest[0][0]) for nbest in each.outputs] for each in (first, result)],
-        )
-        time, more = (
-            Spread.ratio(result.seconds, first.seconds),
-            stats["decoder_rows"] / first.contender.stats["decoder_rows"],
-        )
-        # of a beam that is full until the best hypothesis is finished
-        useful = sum(1 + self.args.beam * (length - 1) for length in best[1])
-        cells = [f"{Spread.of(result.seconds).median:.2f}", time.shown(), f"{more:.3f}"]
-        cells += [
-            f"{time.median / more:.2f}",
-            f"{max(0.0, 1 - useful / stats['decoder_rows']):.0%}",
-        ]
-        met = "{met} of {given}".format(**found) if (found := stats.get("constraints")) else ""
-        tokens = f"{sum(best[1]) / sum(best[0]):.3f}"
-        return [result.contender.name, *cells, tokens, f"{result.bleu:.2f}", met]
-
-    def sets(self, page: Page) -> None:
-        for name in self.args.sets:
-            given = self.file(name, self.phrases(name))
-            searches = {search: given + more for search, more in SEARCHES.items()}
-            title = f"{name}, beam {self.args.beam}"
-            self.race(page, title, self.text, {"unconstrained": [], **searches})
-
-    def constant(self, page: Page) -> None:
-        """The same sentences with one token and with at least ten, both out of the reference."""
-        draw = random.Random(self.args.seed)
-        few: dict[int, list[str]] = {}
-        many: dict[int, list[str]] = {}
-        for number, reference in enumerate(self.text.references):
-            words = [word for word in reference.split() if self.usable(word)]
-            single = [word for word in words if len(self.pieces(word)) == 1]
-            if not single or sum(len(self.pieces(word)) for word in words) < 10:
-                continue
-            draw.shuffle(words)
-            chosen: list[str] = []
-            while sum(len(self.pieces(word)) for word in chosen) < 10:
-                chosen.append(words[len(chosen)])
-            few[number], many[number] = [draw.choice(single)], chosen
-        text = self.prepared(self.args.limit, keep=few.__contains__)
-        flags = {
-            "1 constraint token": self.file("few", [*few.values()]),
-            "10 or more": self.file("many", [*many.values()]),
-            "unconstrained": [],
+def against(
+    references: Sequence[str], lines: Mapping[str, Sequence[str]]
+) -> dict[str, dict[str, Any]]:
+    """BLEU of each search's lines with its interval, and how far it is from the others', with that
+    difference's."""
+    counts = {name: counts_of(found, references) for name, found in lines.items()}
+    drawn = {name: resampled(each) for name, each in counts.items()}
+    whole = {name: float(bleu(each.sum(0))) for name, each in counts.items()}
+    facts: dict[str, dict[str, Any]] = {}
+    for name in counts:
+        over = {
+            other: [whole[name] - whole[other], *interval(drawn[name] - drawn[other])]
+            for other in lines
+            if other != name
         }
-        about = f"beam {self.args.beam}, {len(few)} sentences"
-        self.race(page, f"one constraint token, and ten or more, {about}", text, flags)
-
-    def interactive(self, page: Page) -> None:
-        """fairseq-interactive --constraints as a user runs it."""
-        args, text = self.args, self.text
-        for name in args.interactive_sets:
-            phrases, file = self.phrases(name)[: args.limit_interactive], self.folder / "input"
-            rows = zip(text.sources, phrases, strict=False)
-            lines = ["\t".join([source, *each]) for source, each in rows]
-            file.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-            flags = [*text.flags[:-2], *text.bpe, "--constraints", "unordered", "--cpu"]
-            flags += ["--beam", str(args.beam), "--input", str(file)]
-            flags += "--batch-size 32 --buffer-size 32".split()
-            stock = [str(Path(sys.executable).with_name("fairseq-interactive"))]
-            commands = {"stock": [*stock, *flags], "ours": [*stock, *OURS, *flags]}
-            ways = {kind: partial(translation_time, words) for kind, words in commands.items()}
-            spent, decoding = time_ways(ways, args.repeats, time.perf_counter)
-            rows = []
-            for kind in ways:
-                taken = spent[kind], decoding[kind]
-                theirs = spent["stock"], decoding["stock"]
-                medians = [Spread.of(each).median for each in taken]
-                gains = [Spread.ratio(a, b).median for a, b in zip(theirs, taken, strict=True)]
-                rows.append([kind, *(f"{value:.2f}" for value in (*medians, *gains))])
-            head = ["command", "seconds", "decoding", "times stock", "decoding, times stock"]
-            about = f"{name}, beam {args.beam}, {len(phrases)} sentences"
-            page.add_table(head, rows, f"fairseq-interactive --constraints, {about}")
-
-    def words(self, page: Page) -> None:
-        """What it costs that phrases count as whole words."""
-        args, rows = self.args, []
-        for name in args.sets:
-            phrases = self.phrases(name)
-            given = self.file(name, phrases)
-            made = [self.search(self.text, [*given, *flags], way) for way, flags in WORDS.items()]
-            inside, *others = compare(made, args.repeats, threads=args.threads).results
-            default, glossary = (Spread.ratio(each.seconds, inside.seconds) for each in others)
-            lines = (self.text.lines(each.outputs) for each in (inside, others[0]))
-            same = [
-                before == after
-                for before, after, wanted in zip(*lines, phrases, strict=True)
-                if all(find_phrase(normal(p), normal(before), 0, True)[1] >= 0 for p in wanted)
-            ]
-            cells = [f"{Spread.of(inside.seconds).median:.2f}", default.shown(3)]
-            cells += ["yes" if default.median <= MOST else "no", f"{glossary.median:.3f}"]
-            rows.append([name, *cells, str(len(same)), str(same.count(False))])
-        head = ["set", "inside words too: seconds", "default: time (min-max)", "accepted"]
-        about = f"beam {args.beam}, {len(self.text.references)} sentences"
-        head += ["as glossaries: time", "whole already", "changed"]
-        page.add_table(head, rows, f"phrases as whole words, {about}")
-
-    def quality(self, page: Page) -> None:
-        constrained_stock.tables(self, page, "quality", self.text)
-
-    def speed(self, page: Page) -> None:
-        limit = self.args.speed_limit
-        text = self.text if limit is None else self.prepared(limit)
-        constrained_stock.tables(self, page, "speed", text)
+        facts[name] = {"BLEU": whole[name], "interval": interval(drawn[name]), "over": over}
+    return facts
 
 
-def translation_time(command: Sequence[str]) -> float:
-    """Run fairseq-interactive; the seconds of its decoding as it reports them."""
-    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False)
-    said = re.search(r"translation time: ([\d.]+)", done.stdout + done.stderr)
-    if done.returncode or not said:
-        last = (done.stderr.strip() or "nothing").splitlines()[-1]
-        raise BenchError(f"fairseq-interactive ended with code {done.returncode} and said: {last}")
-    return float(said[1])
+def speed(searches: Searches, rounds: int, threads: int) -> dict[str, Any]:
+    """Times of a cell: ratios of each round."""
+    race = compare(list(searches.values()), rounds, threads=threads)
+    stock, free = race.results[:2]
+    facts: dict[str, Any] = {"load": race.load, "sentences": race.sentences}
+    for name in ("inside", "whole"):
+        taken = race[name].seconds
+        fast, more = Spread.ratio(stock.seconds, taken), Spread.ratio(taken, free.seconds)
+        facts[name] = {"fast": [fast.median, fast.low, fast.high], "more": more.median}
+    return facts
 
 
-PARTS = ["sets", "constant", "interactive", "words", "quality", "speed"]
+def row(part: str, name: str, beam: int, facts: dict[str, Any]) -> list[str]:
+    """A cell as a row of its part's table."""
+    inside, whole = facts["inside"], facts["whole"]
+
+    def difference(each: dict[str, Any], other: str) -> str:
+        value, low, high = each["over"][other]
+        return f"{value:+.2f} ({low:+.2f} to {high:+.2f})"
+
+    if part == "speed":
+        fast = Spread(*inside["fast"])
+        cells = [fast.shown(), "yes" if fast.median >= SPEED else "no", f"{inside['more']:.2f}"]
+        cells += [f"{whole['fast'][0]:.2f}", f"{whole['more']:.2f}"]
+    elif part == "bleu":
+        theirs = facts["theirs"]
+        of = [f"{each['BLEU']:.2f} {half(*each['interval'])}" for each in (inside, theirs, whole)]
+        cells = [*of[:2], difference(inside, "theirs"), difference(inside, "free"), of[2]]
+        cells.append(difference(whole, "theirs"))
+    else:
+        cells = [f"{inside['rows']:.3f}", f"{inside['mean']:.4f}", f"{inside['mean_of_other']:.4f}"]
+        cells += [str(inside["better"]), str(inside["worse"])]
+        cells += ["yes" if inside["accepted"] else "no", f"{whole['rows']:.3f}"]
+        cells += [f"{whole['mean']:.4f}", str(whole["better"]), str(whole["worse"])]
+    return [name, str(beam), *cells]
 
 
-def main(argv: list[str] | None = None) -> None:
-    known = {"sets": SETS, "interactive_sets": SETS, "stock_sets": MORE_SETS, "parts": PARTS}
+def about_cells(part: str, found: dict[tuple[str, int], Any], failed: dict[str, str]) -> str:
+    """What made the cells, and which there are none of. BenchError where there is no cell."""
+    if not found:
+        raise BenchError("; ".join(f"{place}: {why}" for place, why in failed.items()))
+    made = [cell["machine"] for cell in found.values()]
+    commits = dict.fromkeys(f"commit {each['git_commit']}{changes(each)}" for each in made)
+    dates, facts = sorted(each["date"] for each in made), made[0]
+    about = f"torch {facts['torch']}, {facts['cores']} cores of {facts['cpu']}, "
+    about += f"{', '.join(commits)}, {dates[0]} to {dates[-1]}."
+    about += "".join(f" Without {place}: {why}." for place, why in failed.items())
+    if part == "speed":
+        load = max(cell["facts"]["load"] for cell in found.values())
+        about += f" Highest load average: {load:.1f}."
+    return about
+
+
+def cells(args: Namespace, page: Page, part: str, text: Text) -> None:
+    """The tables of a part; a cell that an earlier run has measured is not measured again."""
+    size = (args.model / "checkpoint.pt").stat().st_size
+    key = [named(args.model), size, named(args.text), args.src, args.tgt, len(text.references)]
+    key += [args.seed, args.max_tokens]
+    key += [] if args.max_len_b is None else [f"max_len_b {args.max_len_b}"]
+    way = args.constraint_compete
+    more = COMPETING_ROWS if way in (None, "rows") else 0
+    compete = ["--constraint-compete", way] if way else []
+    key += [*compete, f"beam of fairseq +{more}"]
+    key += [args.repeats, args.threads] if part == "speed" else ["intervals", "scores"]
+    folder = args.out and args.out.with_name(f"{args.out.name}.cells")
+    found, failed = dict[tuple[str, int], Any](), dict[str, str]()
+    limit = [] if args.max_len_b is None else ["--max-len-b", str(args.max_len_b)]
+    flags = ["--cpu", "--max-tokens", str(args.max_tokens), *limit, "--beam"]
+    for beam in args.beams:
+        for name in args.stock_sets:
+            phrases = extract(text.references, name, args.seed, text.usable)
+            required = [*text.constraints(name, phrases), *compete]
+
+            def run(beam: int = beam, phrases: list = phrases, required: list = required) -> dict:
+                stock = [*flags, str(beam + more)]
+                made = {"theirs": stock_constrained(text, stock, phrases, text.pieces)}
+                ways = {"free": [], "inside": [*required, *INSIDE], "whole": required}
+                for each, own in ways.items():
+                    made[each] = ours(text, [*flags, str(beam), *own], each, exact=False)
+                if part == "speed":
+                    facts = speed(made, args.repeats, args.threads)
+                    return {"machine": machine(), "facts": facts}
+                return {"machine": machine(), "facts": quality(made, text)}
+
+            file = folder and folder / f"{name}.{beam}.{part}.json"
+            try:
+                found[name, beam] = kept(file, key, run) if file else run()
+            except StockFailed as error:
+                failed[f"{name} at beam {beam}"] = str(error)
+    about = f"{named(args.model)}, {named(args.text)}, {len(text.references)} sentences, "
+    about += f"{' '.join([*compete, *limit, 'beam of fairseq'])} +{more}\n\n"
+    about += about_cells(part, found, failed)
+    for columns in ("quality", "bleu") if part == "quality" else ("speed",):
+        title = {"bleu": "BLEU"}.get(columns, columns)
+        title = f"fairseq's own constrained search against DBA: {title}, {about}"
+        rows = [row(columns, *place, cell["facts"]) for place, cell in found.items()]
+        page.add_table(["set", "beam", *HEADS[columns]], rows, title)
+
+
+PARTS = ("quality", "speed")
+
+
+def main(argv: list[str] | None = None) -> int:
+    known = {"stock_sets": MORE_SETS, "parts": PARTS}
     parse = command_line(__doc__, {**known, "constraint_compete": ["rows", "search", "off"]})
     text_arguments(parse)
     timing_arguments(parse)
@@ -263,9 +231,12 @@ def main(argv: list[str] | None = None) -> None:
     fix_threads(args.threads)
     page = Page(args.out)
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(args, Path(folder))
         for part in args.parts:
-            getattr(bench, part)(page)
+            limit = args.speed_limit if part == "speed" and args.speed_limit else args.limit
+            place = Path(folder, part)
+            text = prepare(place, args.model, args.text, args.src, args.tgt, limit)
+            cells(args, page, part, text)
+    return 0
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ import io
 import logging
 import re
 import shlex
+import tempfile
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +29,7 @@ from fairseq import checkpoint_utils, options, tasks, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.token_generation_constraints import pack_constraints
 from harness import BenchError, Contender, Outputs
-from text import Text
+from text import Text, prepare
 
 import fairseq_ext
 from fairseq_ext.kernels import library
@@ -35,9 +37,9 @@ from fairseq_ext.kernels import library
 PLUG_IN = Path(fairseq_ext.__file__).parent  # of the package that is imported
 OURS = ("--user-dir", str(PLUG_IN), "--task", "translation_ext")
 # flags that change translations: contenders with one are not compared with the first contender's
-CHANGING = {"--int8", "--no-repeat-ngram-size"}
+CHANGING = {"--int8", "--no-repeat-ngram-size", "--constraints-file", "--glossary"}
 STOCK = ("stock", "set_beam_size")
-RIVALS = {"ctranslate2": "ct2", "marian": "marian", "bergamot": "firefox"}  # name -> module
+RIVALS = {"ctranslate2": "ct2", "marian": "marian", "bergamot": "marian"}  # name -> module
 
 
 @dataclass
@@ -150,6 +152,26 @@ def stock_constrained(
 
     decode_all, made.run = made.run, run
     return made
+
+
+def stock_translations(
+    model: Path,
+    prefix: str,
+    languages: tuple[str, str],
+    flags: Sequence[str],
+    phrases: Sequence[Sequence[str]],
+    pieces: Callable[[str], list[str]],
+    limit: int | None = None,
+) -> tuple[list[str], float]:
+    """The best hypotheses of fairseq's own constrained search as plain text, and the seconds that
+    it took. prefix: of the two text files; other arguments as in `stock_constrained`."""
+    with tempfile.TemporaryDirectory() as folder:
+        text = prepare(Path(folder), model, prefix, *languages, limit)
+        made = stock_constrained(text, flags, phrases, pieces)
+        start = time.perf_counter()
+        decoded = made.run()
+        seconds = time.perf_counter() - start
+        return text.lines([each or [([], 0.0)] for each in made.read(decoded)]), seconds
 
 
 @contextmanager

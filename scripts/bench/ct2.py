@@ -2,6 +2,7 @@
 a speed is claimed.
 
     CT2_USE_MKL=1 python scripts/bench/ct2.py < REQUESTS    the process that `Apart` starts
+    python scripts/bench/ct2.py JSON                        the server of programs.py
 
 fairseq's score is (sum of log-probs) / (length with EOS)^lenpen, and so is CTranslate2's with
 `length_penalty` = lenpen; `--unnormalized` is its `length_penalty` 0. Its beam search ends and
@@ -20,9 +21,11 @@ import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from harness import BenchError, Child, Contender, Outputs
+from text import Text
 
 SUPPORTED = ("float32", "int8")
 
@@ -41,7 +44,7 @@ def convert(text: Any, kind: str = "float32") -> Path:
         from ctranslate2.converters import FairseqConverter
     except ImportError as error:
         raise BenchError("CTranslate2 is not installed: pip install ctranslate2") from error
-    names = (text.model / "checkpoint.pt", text.folder, text.source, text.target)
+    names = (text.model / "checkpoint.pt", text.model, text.source, text.target)
     try:
         with quiet(), checkpoints.safe_globals():  # the converter loads with weights_only
             return Path(FairseqConverter(*map(str, names)).convert(str(folder), quantization=kind))
@@ -51,43 +54,20 @@ def convert(text: Any, kind: str = "float32") -> Path:
 
 
 def build(
-    text: Any, flags: Sequence[str], name: str, words: Sequence[str], clock: str, apart: bool
+    text: Text, flags: Sequence[str], name: str, words: Sequence[str], clock: str, apart: bool
 ) -> Contender:
-    """The contender of a name: "ctranslate2 float32 2x1 CT2_USE_MKL=1"."""
+    """The contender of a name, "ctranslate2 float32 2x1 CT2_USE_MKL=1": the same batches, beam and
+    length penalty; 2 workers translate batches at the same time with 1 thread each. It reads its
+    settings once a process: apart, it runs in one of its own, whose time is that of `clock`."""
+    from contenders import in_order, load, pieces_of
+
     settings = dict(word.split("=", 1) for word in words if "=" in word)
     words = [word for word in words if "=" not in word]
     kind, shape = [*words, *("float32", "1x1")[len(words) :]]
-    if not re.fullmatch(r"\d+x\d+", shape):
-        raise BenchError(f"{name!r} should end in workers x threads, as in 2x1")
+    if kind not in SUPPORTED or not re.fullmatch(r"\d+x\d+", shape):
+        raise BenchError(f"{name!r} wants {' or '.join(SUPPORTED)}, then workers x threads (2x1)")
     workers, threads = map(int, shape.split("x"))
-    return ctranslate2(
-        text, flags, kind, workers, threads, name, settings if apart else None, clock
-    )
-
-
-def ctranslate2(
-    text: Any,
-    flags: Sequence[str] = (),
-    compute_type: str = "float32",
-    workers: int = 1,
-    threads: int = 1,
-    name: str = "",
-    settings: Mapping[str, str] | None = None,
-    clock: str = "wall",
-) -> Contender:
-    """The same batches, beam and length penalty; `workers` translate batches at the same time
-    with `threads` threads each.
-
-    settings: environment variables that CTranslate2 reads. Where they are given, even none, it runs
-    in a process of its own, whose time is that of `clock`."""
-    from contenders import in_order, load, pieces_of
-
-    if compute_type not in SUPPORTED:
-        raise BenchError(
-            f"compute type {compute_type} is not benchmarked: take one of {', '.join(SUPPORTED)}"
-        )
-    directory = convert(text, compute_type)
-    loaded = load([*text.flags, *flags])
+    directory, loaded = convert(text, kind), load([*text.flags, *flags])
     generation, target = loaded.cfg.generation, loaded.task.target_dictionary
     if generation.max_len_a or generation.diverse_beam_groups > 0 or generation.unkpen:
         raise BenchError(
@@ -95,7 +75,7 @@ def ctranslate2(
         )
     numbers, batches = pieces_of(loaded)  # the converted model adds EOS itself
     del loaded
-    made = dict(device="cpu", compute_type=compute_type, max_queued_batches=-1)
+    made = dict(device="cpu", compute_type=kind, max_queued_batches=-1)
     made |= dict(inter_threads=workers, intra_threads=threads)
     decoding = dict(
         beam_size=generation.beam,
@@ -116,23 +96,24 @@ def ctranslate2(
             sampling_topp=min(1.0, abs(generation.sampling_topp)),
         )
     requested = dict(folder=str(directory), made=made, decoding=decoding, batches=batches)
-    translator: Any = Here(requested) if settings is None else Apart(requested, settings)
+    if not apart:
+        os.environ.update(settings)
+    translator = Apart(requested, settings) if apart else Here(requested)
 
-    def read(_: None) -> Outputs:
+    def read(_: object) -> Outputs:
         return [
             [([*map(target.index, pieces), target.eos()], score) for pieces, score in each]
             for each in in_order(numbers, translator.results())
         ]
 
-    reported = "".join(f"|{key}={value}" for key, value in (settings or {}).items())
     return Contender(
-        name or f"CTranslate2 {compute_type}, {workers}x{threads}",
+        name,
         translator,
         read,
         exact=False,
-        signature=f"ctranslate2:{version('ctranslate2')}|{compute_type}|workers={workers},"
-        f"threads={threads}{reported} ({' '.join(flags)})",
-        taken=None if settings is None else lambda seconds: seconds[clock],
+        signature=f"ctranslate2:{version('ctranslate2')}|{'|'.join([kind, shape, *settings])} "
+        f"({' '.join(flags)})",
+        taken=(lambda seconds: seconds[clock]) if apart else None,
         instructions=getattr(translator, "instructions", ""),
     )
 
@@ -181,14 +162,77 @@ def instructions(log: str, compute_type: str) -> str:
     return f"{own}; products {theirs.partition(' ')[0]}{', packed' * ('packed: true' in theirs)}"
 
 
-def main() -> None:
+def serve(how: dict[str, Any]) -> None:
+    """CTranslate2 behind FastAPI with micro-batches: POST /v1/translate {"source": ...} ->
+    {"text": ...}. Requests that wait are translated together, up to `batch` of them, by whichever
+    of `workers` threads of one core each is free. how: model, folder, src, tgt, port, beam too."""
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+    from contextlib import asynccontextmanager
+
+    import ctranslate2 as engine
+    import sentencepiece
+    import uvicorn
+    from fastapi import FastAPI, Request
+
+    model, workers = Path(how["model"]), how["workers"]
+    text = SimpleNamespace(model=model, source=how["src"], target=how["tgt"])
+    text.folder = Path(how["folder"])
+    folder = convert(text)
+    threads = dict(inter_threads=workers, intra_threads=1)
+    translator = engine.Translator(str(folder), device="cpu", **threads)
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(model / "spm.model"))
+    limits = dict(length_penalty=1, max_input_length=0, max_decoding_length=200)
+    waiting: asyncio.Queue[tuple[str, asyncio.Future[str]]] = asyncio.Queue()
+    pool = ThreadPoolExecutor(workers)
+
+    def translate(lines: list[str]) -> list[str]:
+        batch = pieces.encode(lines, out_type=str)
+        found = translator.translate_batch(batch, beam_size=how["beam"], **limits)
+        return [pieces.decode(result.hypotheses[0]) for result in found]
+
+    async def work() -> None:
+        """One of the loops that take what waits."""
+        loop = asyncio.get_running_loop()
+        while True:
+            taken = [await waiting.get()]
+            while len(taken) < how["batch"] and not waiting.empty():
+                taken.append(waiting.get_nowait())
+            texts = await loop.run_in_executor(pool, translate, [line for line, _ in taken])
+            for (_, future), text in zip(taken, texts, strict=True):
+                if not future.done():
+                    future.set_result(text)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI):
+        loops = [asyncio.create_task(work()) for _ in range(workers)]
+        yield
+        for each in loops:
+            each.cancel()
+
+    app = FastAPI(lifespan=lifespan)
+
+    @app.get("/ready")
+    async def ready() -> dict[str, str]:
+        return {"status": "ready"}
+
+    @app.post("/v1/translate")
+    async def answer(request: Request) -> dict[str, str]:
+        future = asyncio.get_running_loop().create_future()
+        waiting.put_nowait(((await request.json())["source"], future))
+        return {"text": await future}
+
+    uvicorn.run(app, port=how["port"], log_level="warning")
+
+
+def decode() -> None:
     """Answer each line of standard input with one line."""
     translator = Here(json.loads(sys.stdin.readline()))
     print(1, flush=True)
     for line in sys.stdin:
         wall, cpu = time.perf_counter(), time.process_time()
         if json.loads(line) == "results":
-            answer: Any = translator.results()
+            answer: object = translator.results()
         else:
             translator()
             answer = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
@@ -196,4 +240,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(json.loads(sys.argv[1])) if sys.argv[1:] else decode()

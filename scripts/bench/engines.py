@@ -19,30 +19,39 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from harness import Child
 
-Decode = Callable[[dict[str, Any]], list[str]]  # a request -> the best translation of each line
+
+class Requested(TypedDict):
+    """What is to be decoded; bulk: in one batch, else a line at a time."""
+
+    lines: list[str]
+    beam: int
+    bulk: bool
+
+
+Decode = Callable[[Requested], list[str]]  # the best translation of each line
 
 
 class Engine(Child):
     """The process. Called with what is to be decoded, it returns the best translations; `seconds`
     are those of the last call, on the clock that was chosen: wall or cpu."""
 
-    def __init__(self, name: str, python: str, requested: dict[str, Any], clock: str = "cpu"):
+    def __init__(self, name: str, python: str, settings: dict[str, object], clock: str = "cpu"):
         threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         super().__init__(name, [python, __file__], env={**os.environ, **threads})
         self.clock, self.seconds = clock, 0.0
-        self.version = self.request(requested)["version"]
+        self.version = self.request(settings)["version"]
 
-    def __call__(self, **requested: Any) -> list[str]:
+    def __call__(self, **requested: object) -> list[str]:
         answer = self.request(requested)
         self.seconds = answer[self.clock]
         return answer["outputs"]
 
 
-def groups(requested: dict[str, Any]) -> list[list[str]]:
+def groups(requested: Requested) -> list[list[str]]:
     """The batches of a request's lines: one, or one a line."""
     lines = requested["lines"]
     return [lines] if requested["bulk"] else [[line] for line in lines]
@@ -66,7 +75,7 @@ def with_transformers(
     first = {"forced_bos_token_id": tokenizer.convert_tokens_to_ids(target)} if target else {}
     how = dict(max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, **first)
 
-    def decode(requested: dict[str, Any]) -> list[str]:
+    def decode(requested: Requested) -> list[str]:
         outputs = []
         for group in groups(requested):
             batch = tokenizer(group, return_tensors="pt", padding=True)
@@ -117,7 +126,7 @@ def onnxruntime(folder: str, numbers: str, target: str, tokens: int) -> tuple[De
     return with_transformers(model, folder, target, tokens), f"onnxruntime:{library.__version__}"
 
 
-def bergamot(config: dict[str, Any]) -> tuple[Decode, str]:
+def bergamot(config: dict[str, object]) -> tuple[Decode, str]:
     """config: its settings. A request's lines, in its own batches or one at a time."""
     spec = importlib.util.find_spec("bergamot")
     if spec is None or spec.submodule_search_locations is None:
@@ -132,7 +141,7 @@ def bergamot(config: dict[str, Any]) -> tuple[Decode, str]:
     model = service.modelFromConfig(json.dumps(config))
     options = library.ResponseOptions(False, False, False, False)
 
-    def decode(requested: dict[str, Any]) -> list[str]:
+    def decode(requested: Requested) -> list[str]:
         lists = (library.VectorString(group) for group in groups(requested))
         answers = (service.translate(model, group, options) for group in lists)
         return [answer.target.text for each in answers for answer in each]

@@ -27,30 +27,41 @@ is not measured again.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
+import random
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import glossary
 import random_models
 from contenders import OURS, build
-from harness import BenchError, Spread, compare, fix_threads, run_command, time_ways
+from fairseq.data import Dictionary
+from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
+from harness import BenchError, Spread, compare, fix_threads, least, run_command, time_ways
 from report import ROOT, as_json, machine, table, where_and_when
-from text import Text, command_line, prepare, run_script
+from text import DEMO, Text, command_line, prepare, run_script
+
+from fairseq_ext.core.glossary import Languages
+from fairseq_ext.core.lemmas import lemmatizer
+from fairseq_ext.core.words import words_of
+from fairseq_ext.search.constraints.glossary import Glossary, GlossaryOptions
+from fairseq_ext.search.phrases.segmenter import Segmenter
 
 CONTENDERS = ("ours", "ours --int8", "stock", "ctranslate2 float32", "ctranslate2 int8")
 USUAL = {"rows": 16, "beam": 5, "length": 25, "vocabulary": 8_000}
 
 
-def lines_of(size: dict[str, int], args: argparse.Namespace, folder: Path, count: int) -> Text:
+Found = dict[str, Any]  # of WHAT.json: "what", "machine", and "cells" by size and contender
+
+
+def lines_of(size: dict[str, int], args: Namespace, folder: Path, count: int) -> Text:
     """Lines of the same number of tokens, of which EOS is one, prepared for fairseq-generate."""
     words = size["vocabulary"]
     model = random_models.make((words, random_models.SMALL), (args.folder or folder) / f"{words}")
@@ -64,7 +75,7 @@ def lines_of(size: dict[str, int], args: argparse.Namespace, folder: Path, count
     return prepare(folder / f"{count}", model, str(folder / "text"), "de", "en")
 
 
-def searched(size: dict[str, int], args: argparse.Namespace, folder: Path) -> dict[str, float]:
+def searched(size: dict[str, int], args: Namespace, folder: Path) -> dict[str, float]:
     """CPU milliseconds for each target token of a sentence, by contender."""
     sentences = max(args.sentences, size["rows"])
     text = lines_of(size, args, folder, sentences)
@@ -86,7 +97,7 @@ def searched(size: dict[str, int], args: argparse.Namespace, folder: Path) -> di
     return {r.contender.name: Spread.of(r.seconds).median * scale for r in results.results}
 
 
-def of_workers(size: dict[str, int], args: argparse.Namespace, folder: Path) -> dict[str, float]:
+def of_workers(size: dict[str, int], args: Namespace, folder: Path) -> dict[str, float]:
     """Wall milliseconds for each target token of a sentence: whole commands, less those for one
     batch (start-up, loading)."""
     generate = str(Path(sys.executable).with_name("fairseq-generate"))
@@ -112,11 +123,38 @@ def of_workers(size: dict[str, int], args: argparse.Namespace, folder: Path) -> 
     }
 
 
-def of_glossary(size: dict[str, int], args: argparse.Namespace, folder: Path) -> dict[str, float]:
-    """CPU milliseconds to load a glossary of N entries, and to match a sentence of 20 words
-    (glossary.py, the best of its rounds)."""
-    load, _, each = glossary.seconds_of(size["glossary"], "surface", args.repeats)
-    return {"load": load * 1000, "match a sentence": each * 1000}
+def of_glossary(size: dict[str, int], args: Namespace, folder: Path) -> dict[str, float]:
+    """CPU milliseconds to load a glossary of N made-up entries over the demo's dictionaries and
+    segmentation, by --glossary-match (lemma's with the language's lemmas, which are loaded once);
+    to load N lines of one source term; and to match a segmented sentence of 20 words."""
+    entries, draw, found = size["glossary"], random.Random(1), dict[str, float]()
+    target = Dictionary.load(str(DEMO / "dict.en.txt"))
+    bpe = SentencepieceBPE(SentencepieceConfig(sentencepiece_model=str(DEMO / "spm.model")))
+    segmenter = Segmenter(target, None, bpe)
+    starts = (symbol[1:] for symbol in target.symbols if symbol.startswith("▁"))
+    known = [word for word in starts if word.isalpha()]
+
+    def word() -> str:
+        return "".join(draw.choices("abcdefghiklmnoprstu", k=draw.randint(4, 9)))
+
+    sentences = [words_of(" ".join(word() for _ in range(20))) for _ in range(2_000)]
+    sources = [f"{word()} {word()}" if i % 3 == 0 else word() for i in range(entries)]
+    lemmas, _ = least(lambda: lemmatizer("de", "--glossary-match lemma"), 1)
+    file = folder / "terms.tsv"
+    for name in ("surface", "casefold", "lemma", "one source term"):
+        of = ["haus"] * entries if name.startswith("one") else sources
+        lines = (f"{each}\t{' '.join(draw.choices(known, k=3))}\n" for each in of)
+        file.write_text("".join(lines), encoding="utf-8")
+        match = "surface" if name.startswith("one") else name
+        options = GlossaryOptions(str(file), match, "once", Languages("de", "en"))
+        load, glossary = least(lambda options=options: Glossary(options, segmenter), args.repeats)
+        found[f"load, {name}"] = 1000 * (load + lemmas * (name == "lemma"))
+        if not name.startswith("one"):
+            glossary.required(sentences[0])
+            match_all = lambda of=glossary: [of.required(words) for words in sentences]  # noqa: E731
+            each, _ = least(match_all, args.repeats)
+            found[f"match, {name}"] = 1000 * each / len(sentences)
+    return found
 
 
 @dataclass(frozen=True)
@@ -125,7 +163,7 @@ class Growth:
 
     label: str
     sizes: list[int]
-    measure: Callable[[dict[str, int], argparse.Namespace, Path], dict[str, float]] = searched
+    measure: Callable[[dict[str, int], Namespace, Path], dict[str, float]] = searched
     unit: str = "ms for each target token of a sentence, CPU time of one thread"
 
 
@@ -147,7 +185,7 @@ def main(argv: list[str] | None = None) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     for what in args.what:
         file, case = args.out / f"{what}.json", CASES[what]
-        found: dict[str, Any] = {"what": what, "cells": {}}
+        found: Found = {"what": what, "cells": {}}
         if file.exists():
             found = json.loads(file.read_text(encoding="utf-8"))
         for size in args.sizes or case.sizes:
@@ -174,12 +212,12 @@ def slope(cells: dict[str, dict[str, float]], name: str) -> str:
     return f"{round(math.log(more / ms) / math.log(larger / size), 2) + 0.0:.2f}"  # no -0.00
 
 
-def names_of(found: dict[str, Any]) -> list[str]:
+def names_of(found: Found) -> list[str]:
     """The contenders of any size."""
     return list(dict.fromkeys(name for row in found["cells"].values() for name in row))
 
 
-def as_table(found: dict[str, Any]) -> str:
+def as_table(found: Found) -> str:
     """A table with a row for each size and a column for each contender, and the
     last slope of each."""
     cells, names, case = found["cells"], names_of(found), CASES[found["what"]]
@@ -192,7 +230,7 @@ def as_table(found: dict[str, Any]) -> str:
     return f"{shown}\nIn {case.unit}. {found['machine']}\n"
 
 
-def draw(found: dict[str, Any], file: Path) -> None:
+def draw(found: Found, file: Path) -> None:
     """The figure of time against size, both on logarithmic scales."""
     sys.path.insert(0, str(ROOT / "scripts" / "experiments"))
     import figure_style

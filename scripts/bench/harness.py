@@ -13,20 +13,20 @@ of the other in round i), never the ratio of two medians.
 import compileall
 import gc
 import json
-import math
+import multiprocessing
 import os
-import re
 import resource
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 # tokens (ids or words), score (natural logarithm, as in fairseq's `score`)
 Hypothesis = tuple[list, float]
 # for every sentence, in the order of their ids: its hypotheses, best first
@@ -128,12 +128,11 @@ class Contender:
     exact           its outputs must equal the reference's, or it gets no speed; False (int8, pruned
                     search) shows BLEU instead
     signature       how its output is made: flags and versions, no paths
-    memory_command  a command that decodes everything once in its own process and ends with the
-                    line `report_peak` prints
     taken           the seconds of a run, of what it returned, where another process measures them
     close           called after the last round: what the contender holds is no longer needed
     instructions    of the processor that it says it uses; "" where it says nothing
-    stats           what a search of ours counted in its last run
+    stats           what a search counted in its last run
+    again           makes it again in a process of its own, where its memory is measured
     """
 
     name: str
@@ -141,19 +140,11 @@ class Contender:
     read: Callable[[Any], Outputs] = lambda outputs: outputs
     exact: bool = True
     signature: str = ""
-    memory_command: Sequence[str] = ()
     taken: Callable[[Any], float] | None = None
     close: Callable[[], None] = lambda: None
     instructions: str = ""
     stats: dict[str, Any] = field(default_factory=dict)
-
-
-def whole_command(name: str, command: Sequence[str], exact: bool = True) -> Contender:
-    """A complete `fairseq-generate` run (loading and printing included), judged by its H- lines."""
-    launcher = (sys.executable, "-I", "-S", "-c", PEAK_OF_CHILD, *command)
-    return Contender(
-        name, lambda: run_command(command), read_hypotheses, exact, memory_command=launcher
-    )
+    again: Callable[[], "Contender"] | None = None
 
 
 @dataclass
@@ -240,9 +231,10 @@ def compare(
     if threads is not None:
         fix_threads(threads)
     results = [Result(contender) for contender in contenders]
-    for result in results:  # first, so that a command that fails does so before the long part
-        if result.contender.memory_command:
-            result.peak_mib = peak_memory(result.contender.memory_command)
+    for result in results:  # first, so that one that fails does so before the long part
+        if again := result.contender.again:
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone:
+                result.peak_mib = alone.submit(peak, again).result()
     reference: Outputs = []
     for turn, result in in_turns(results, warmup + repeats):
         if result.refused:
@@ -264,7 +256,7 @@ def compare(
     return Comparison(title, results, threads, len(reference), os.getloadavg()[0])
 
 
-def in_turns(each: Sequence, rounds: int) -> Iterator[tuple[int, Any]]:
+def in_turns(each: Sequence[T], rounds: int) -> Iterator[tuple[int, T]]:
     """Round and contender, every other round backwards: cancels a steady drift of the machine."""
     for turn in range(rounds):
         for one in each[:: -1 if turn % 2 else 1]:
@@ -272,17 +264,17 @@ def in_turns(each: Sequence, rounds: int) -> Iterator[tuple[int, Any]]:
 
 
 def time_ways(
-    ways: Mapping[str, Callable[[], Any]],
+    ways: Mapping[str, Callable[[], T]],
     repeats: int,
     clock: Callable[[], float] = time.process_time,
     before: Callable[[int], object] = lambda turn: None,
-) -> tuple[dict[str, list[float]], dict[str, list[Any]]]:
+) -> tuple[dict[str, list[float]], dict[str, list[T]]]:
     """Run functions in turns after an untimed round; before: called at the start of each round.
 
     Returns the seconds of each one's rounds, and what it returned in them.
     """
     spent: dict[str, list[float]] = {name: [] for name in ways}
-    answers: dict[str, list[Any]] = {name: [] for name in ways}
+    answers: dict[str, list[T]] = {name: [] for name in ways}
     at = -1
     for turn, name in in_turns(list(ways), repeats + 1):
         if turn > at:
@@ -295,7 +287,7 @@ def time_ways(
     return spent, answers
 
 
-def least(run: Callable[[], Any], repeats: int = 3) -> tuple[float, Any]:
+def least(run: Callable[[], T], repeats: int = 3) -> tuple[float, T]:
     """The least CPU seconds of some runs without a warm-up, and what the last one returned."""
     taken = []
     for _ in range(repeats):
@@ -314,46 +306,25 @@ def fix_threads(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-# Memory. `ru_maxrss` only grows, and a process started from a large one inherits its value: so
-# each measurement has its own process, which reads its own high-water mark, and complete commands
-# are started from a tiny one.
-PEAK_OF_CHILD = (
-    "import resource, subprocess, sys; code = subprocess.call(sys.argv[1:], "
-    "stdout=subprocess.DEVNULL); print(); print('peak_mib', "
-    "resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024); sys.exit(code)"
-)
-
-
 def compile_modules(root: Path) -> None:
     """Compile a checkout's modules to bytecode, as pip does when it installs a package: else a
     start pays for it, the first one or, where PYTHONDONTWRITEBYTECODE is set, every one."""
     compileall.compile_dir(root / "fairseq_ext", quiet=1)
 
 
-def report_peak(run: Callable[[], Any]) -> None:
-    """In a process of its own: decode once and print the peak of resident memory meanwhile, loading
-    left out where Linux allows it."""
+def peak(make: Callable[[], Contender]) -> float:
+    """MiB of resident memory while a contender decodes once, loading left out where Linux allows
+    it. `ru_maxrss` only grows, and a process started from a large one inherits its value: so each
+    measurement has a process of its own, which resets the high-water mark."""
+    run = make().run
     gc.collect()
     try:
-        with open("/proc/self/clear_refs", "w") as file:
-            file.write("5")  # resets the high-water mark
+        Path("/proc/self/clear_refs").write_text("5")
+        run()
+        status = Path("/proc/self/status").read_text()
+        return int(next(x.split()[1] for x in status.splitlines() if x.startswith("VmHWM"))) / 1024
     except OSError:
-        pass  # the peak of the whole process, then
-    run()
-    try:
-        with open("/proc/self/status") as file:
-            kib = next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
-    except OSError:
-        kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(f"\npeak_mib {kib / 1024}")
-
-
-def peak_memory(command: Sequence[str]) -> float:
-    """The MiB that a memory command reports in its last line."""
-    word, _, value = run_command(command).strip().rpartition("\n")[2].partition(" ")
-    if word != "peak_mib":
-        raise BenchError(f"the command {command[0]} did not end with its peak memory")
-    return float(value)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def run_command(command: Sequence[str], **how: Any) -> str:
@@ -401,7 +372,7 @@ class Child:
             pass
         raise BenchError(f"the process of {self.name} ended: {self.log().splitlines()[-1]}")
 
-    def request(self, value: Any) -> Any:
+    def request(self, value: object) -> Any:
         """The JSON value that answers a JSON value."""
         return json.loads(self.query(json.dumps(value))[0])
 
@@ -421,12 +392,3 @@ class Child:
     def __del__(self) -> None:
         if hasattr(self, "process") and self.process.returncode is None:
             self.close()
-
-
-def read_hypotheses(text: str) -> Outputs:
-    """The H- lines of fairseq-generate; it prints scores to base 2, and fairseq's own
-    are natural logarithms."""
-    hypotheses: dict[int, list] = {}
-    for number, score, words in re.findall(r"^H-(\d+)\t(\S+)\t(.*)$", text, re.MULTILINE):
-        hypotheses.setdefault(int(number), []).append((words.split(), float(score) * math.log(2)))
-    return [hypotheses[number] for number in sorted(hypotheses)]

@@ -3,27 +3,27 @@ ONNX Runtime, which read the same Hugging Face folder?
 
     python scripts/bench/hugging_face.py --shape opus-mt --out results/hugging_face
         --openvino PYTHON --onnxruntime PYTHON
-    python scripts/bench/hugging_face.py --shape tiny --rounds 1
+    python scripts/bench/hugging_face.py --shape tiny --repeats 1
 
 The weights are random, and every contender makes exactly --tokens words a sentence, so that
 all read equally much; OPUS-MT's best translations are compared with those of `transformers`.
 Contenders take turns (A B A B); the time is what their process's threads have used, one thread
 each, tokenizing included, loading not. Needs `transformers`, `sacremoses` and `ctranslate2`; each
-PYTHON is that of an environment of its own (engines.py). A contender that makes translations of
-other lengths is left out, unless it is ours, CTranslate2 or transformers.
+PYTHON is that of an environment of its own (engines.py). Some engines make translations of other
+lengths (`words`): their times are of other work. NLLB's outputs do not compare: its tokenizer, made
+up here, splits words otherwise than SentencePiece.
 
     --shape SHAPE           (opus-mt)
     --lines N               sentences in bulk; a quarter of them one at a time (8)
     --tokens N              words of each translation (25)
-    --rounds N              (3)
+    --repeats N             timed rounds (3)
     --openvino PYTHON       that has optimum-intel[openvino]
     --onnxruntime PYTHON    that has optimum-onnx[onnxruntime]
-    --out OUT               write OUT.md
+    --out OUT               write OUT.md and OUT.json
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -39,9 +39,9 @@ from typing import Any
 import sentencepiece
 import torch
 from engines import Engine, groups, with_transformers
-from harness import BenchError, Contender, Spread, compare
+from harness import Contender, Result, compare
 from random_models import distinguishing
-from report import Page, table
+from report import Page, as_dict, comparison_table
 from text import command_line, run_script
 
 from fairseq_ext import Translator
@@ -202,17 +202,29 @@ def transformers(hf: Path, kind: Kind, tokens: int) -> Run:
     return torch.no_grad()(lambda **requested: decode(requested))
 
 
-def words_of(found: list[str], kind: Kind, tokens: int) -> list[str]:
-    """Translations without what not all contenders give: the language, </s>, the last word, for
+def words_of(line: str, kind: Kind, tokens: int) -> list[str]:
+    """A translation without what not all contenders give: the language, </s>, the last word, for
     which some force </s>."""
     special = {kind.target, "</s>", "<s>", "<pad>"}
-    each = ([word for word in line.split() if word not in special] for line in found)
-    return [" ".join(line[: tokens - 1]) for line in each]
+    return [word for word in line.split() if word not in special][: tokens - 1]
+
+
+def mean_words(result: Result) -> dict[str, str]:
+    lengths = [len(best[0][0]) + 1 for best in result.outputs]
+    return {"words": f"{sum(lengths) / len(lengths):.1f}"}
 
 
 def main(argv: list[str] | None = None) -> int:
     args = command_line(__doc__, {"shape": SHAPES}).parse_args(argv)
     torch.set_num_threads(1)
+    shape = ", ".join(f"{name} {value}" for name, value in SHAPES[args.shape].items())
+    own = f"ours {kernels.level()}, torch {torch.backends.cpu.get_cpu_capability()}"
+    own += "".join(f", ctranslate2 {isa}" for isa in [os.environ.get("CT2_FORCE_CPU_ISA")] if isa)
+    page = Page(
+        args.out,
+        f"## {args.shape}: {shape}\n\nRandom weights, {args.tokens} words a translation, one "
+        f"thread, CPU time. Instructions: {own}; the other engines choose their own.\n",
+    )
     with tempfile.TemporaryDirectory() as place:
         hf, converted, other = (Path(place, name) for name in ("hf", "converted", "ct2"))
         hf.mkdir()
@@ -220,65 +232,26 @@ def main(argv: list[str] | None = None) -> int:
         kind = (write_marian if args.shape in MARIAN else write_m2m100)(hf, SHAPES[args.shape])
         convert(str(hf), str(converted))
         of = kind, args.tokens
-        runs = {"ours": ours(converted, *of), "ours --int8": ours(converted, *of, True)}
+        runs = {"transformers": transformers(hf, *of), "ours": ours(converted, *of)}
+        runs["ours --int8"] = ours(converted, *of, True)
         runs |= {name: ctranslate2(other, hf, *of, name.split()[1]) for name in RIVALS}
-        runs["transformers"] = transformers(hf, *of)
         how = dict(folder=str(hf), target=kind.target, tokens=args.tokens)
         for engine, numbers in ENGINES.items():
             for each in numbers if (python := getattr(args, engine)) else ():
                 requested = {"engine": engine, "numbers": each, **how}
                 runs[f"{engine} {each}"] = Engine(f"{engine} {each}", python, requested)
-        measure(runs, args, kind)
+        read = lambda found: [[(words_of(x, *of), 0.0)] for x in found]  # noqa: E731
+        lines = made_up_lines(args.lines, 12, seed=2)
+        for beam, bulk in ((1, True), (1, False), (5, True), (5, False)):
+            some, made = lines if bulk else lines[: max(1, len(lines) // 4)], []
+            for name, run in runs.items():
+                called = partial(run, lines=some, beam=beam, bulk=bulk)
+                taken = (lambda _, run=run: run.seconds) if isinstance(run, Engine) else None
+                made.append(Contender(name, called, read, exact=False, taken=taken))
+            title = f"beam {beam}, {len(some)} {'in bulk' if bulk else 'one at a time'}"
+            found = compare(made, args.repeats, title=title, clock=time.process_time)
+            page.add(comparison_table(found, RIVALS, mean_words), as_dict(found))
     return 0
-
-
-def measure(runs: dict[str, Run], args: argparse.Namespace, kind: Kind) -> None:
-    """The table: CPU seconds of each contender and setting, the medians of rounds, ratios to
-    CTranslate2 of the same numbers, and how many translations are transformers'."""
-    shape = ", ".join(f"{name} {value}" for name, value in SHAPES[args.shape].items())
-    own = f"ours {kernels.level()}, torch {torch.backends.cpu.get_cpu_capability()}"
-    own += "".join(f", ctranslate2 {isa}" for isa in [os.environ.get("CT2_FORCE_CPU_ISA")] if isa)
-    page = Page(
-        args.out,
-        f"## {args.shape}: {shape}\n\nRandom weights, {args.tokens} words a translation, one "
-        f"thread, CPU time, {args.rounds} interleaved rounds. Instructions: {own}; the other "
-        "engines choose their own.\n",
-    )
-
-    def read(lines: list[str]) -> list:
-        return [[(x, 0.0)] for x in words_of(lines, kind, args.tokens)]
-
-    text, rows, left_out = made_up_lines(args.lines, 12, seed=2), [], []
-    for beam, bulk in ((beam, bulk) for beam in (1, 5) for bulk in (True, False)):
-        lines = text if bulk else text[: max(1, len(text) // 4)]
-        contenders = []
-        for name, run in list(runs.items()):
-            called = partial(run, lines=lines, beam=beam, bulk=bulk)
-            best = words_of(called(), kind, args.tokens)
-            if {len(line.split()) for line in best} != {args.tokens - 1}:
-                if name.startswith("ours") or name in (*RIVALS, "transformers"):
-                    raise BenchError(f"{name} made other lengths: {best[0]}")
-                left_out.append(f"{name} from beam {beam}, {'bulk' if bulk else 'one'} on")
-                del runs[name]
-                continue
-            taken = (lambda _, run=run: run.seconds) if isinstance(run, Engine) else None
-            contenders.append(Contender(name, called, read, exact=False, taken=taken))
-        found = compare(contenders, args.rounds, 0, clock=time.process_time)
-        expected = found["transformers"].outputs
-        for result in found.results:
-            name = result.contender.name
-            same = sum(map(list.__eq__, result.outputs, expected))
-            # NLLB's tokenizer, made up here, splits words otherwise than SentencePiece
-            compared = "not compared" if kind.target else f"{same} of {len(lines)}"
-            ratios = [found.speed_up(name, rival) for rival in RIVALS]
-            mode = f"{len(lines)} in bulk" if bulk else f"{len(lines)} one at a time"
-            cells = [str(beam), mode, name, Spread.of(result.seconds).shown(3)]
-            rows.append([*cells, *(f"{ratio.median:.2f}x" for ratio in ratios), compared])
-    head = ["beam", "", "contender", "CPU seconds (min-max)", *(f"times {r}" for r in RIVALS)]
-    page.add(table([*head, "best equal"], rows))
-    if left_out:
-        lengths = "Left out, as they made translations of other lengths"
-        page.add(f"{lengths}: {'; '.join(left_out)}.\n")
 
 
 if __name__ == "__main__":

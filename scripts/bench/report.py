@@ -8,10 +8,9 @@ import platform
 import re
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from harness import Comparison, Result, Spread
 
@@ -35,11 +34,11 @@ class Page:
 
     def __init__(self, out: Path | None, note: str = ""):
         self.out, self.parts = out, [note.rstrip() + "\n"] * bool(note)
-        self.data: list[Any] = []
+        self.data: list[object] = []
         if note:
             print(note, flush=True)
 
-    def add(self, text: str, data: Any = None) -> None:
+    def add(self, text: str, data: object = None) -> None:
         print(text, flush=True)
         self.parts.append(text)
         self.data += [] if data is None else [data]
@@ -64,33 +63,59 @@ class Page:
             self.out.with_name(self.out.name + ".json").write_text(everything, encoding="utf-8")
 
 
-def as_json(value: Any) -> str:
+def as_json(value: object) -> str:
     """JSON that other programs accept: no NaN, no infinity."""
     return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def comparison_table(comparison: Comparison, over: Sequence[str] = ()) -> str:
+Facts = dict[str, str | int | bool | None]  # of a machine
+Columns = Callable[[Result], Mapping[str, str]]  # further cells of a contender, by column
+
+
+def no_columns(result: Result) -> dict[str, str]:
+    return {}
+
+
+def comparison_table(
+    comparison: Comparison, over: Sequence[str] = (), more: Columns = no_columns
+) -> str:
     """A table of the contenders; one speed-up column for each name in `over` (the reference
-    if none is given)."""
+    if none is given). A refused one shows dashes where its speed would stand."""
     results = comparison.results
     names = [result.contender.name for result in results]
     over = [name for name in over or names[:1] if name in names]
-    instructions = any(result.contender.instructions for result in results)
-    head = ["contender", "seconds (min-max)", "sentences/s", *(f"times {name}" for name in over)]
-    head += ["peak MiB", *["instructions"] * instructions, "outputs"]
-    rows = []
+    shown, columns, ties = [], dict.fromkeys(("contender", "seconds (min-max)", "sentences/s")), []
+    columns |= dict.fromkeys(f"times {name}" for name in over)
     for result in results:
-        *cells, agreement = row(comparison, result, over)
-        rows.append([*cells, *[result.contender.instructions] * instructions, agreement])
-    shown = re.sub(r" ---: \|$", " --- |", table(head, rows, comparison.title), flags=re.MULTILINE)
-    ties = [
-        f"- near-tie of {result.contender.name}: sentence {sentence}, rank {rank}, scores "
-        f"{gap:.1e} apart"
-        for result in results
-        if result.contender.exact and result.verdict
-        for sentence, rank, gap in result.verdict.near_ties
-    ]
-    lines = [shown, *ties[:10]]
+        contender, verdict = result.contender, str(result.verdict)
+        cells = {"contender": contender.name}
+        if result.refused:
+            verdict = f"**{verdict}: no speed shown**"
+        else:
+            taken = Spread.of(result.seconds)
+            cells["seconds (min-max)"] = taken.shown(3)
+            cells["sentences/s"] = f"{comparison.sentences / taken.median:.1f}"
+            for name in over:
+                ratio = comparison.speed_up(contender.name, name)
+                cells |= {f"times {name}": ratio.shown(2, "x")} if ratio else {}
+            cells |= more(result)
+            cells |= {"peak MiB": f"{result.peak_mib:.0f}"} if result.peak_mib else {}
+        cells |= {"instructions": contender.instructions} if contender.instructions else {}
+        if not contender.exact:
+            verdict = f"best equal in {result.same_best} of {comparison.sentences}"
+        elif result.verdict:
+            ties += [
+                f"- near-tie of {contender.name}: sentence {sentence}, rank {rank}, scores "
+                f"{gap:.1e} apart"
+                for sentence, rank, gap in result.verdict.near_ties
+            ]
+        bleu = "" if result.bleu is None else f", BLEU {result.bleu:.2f}"
+        columns |= dict.fromkeys(cells)
+        shown.append({**cells, "outputs": verdict + bleu})
+    head = [*columns, "outputs"]
+    rows = [[cells.get(name, "-") for name in head] for cells in shown]
+    lines = [re.sub(r" ---: \|$", " --- |", table(head, rows, comparison.title), flags=re.M)]
+    lines += ties[:10]
     lines += [f"- and {len(ties) - 10} more near-ties (all of them in the JSON)"] * (len(ties) > 10)
     threads = f", torch threads: {comparison.threads}" if comparison.threads else ""
     lines += [""] * bool(ties) + [
@@ -106,27 +131,12 @@ def comparison_table(comparison: Comparison, over: Sequence[str] = ()) -> str:
     return "\n".join(lines) + "\n"
 
 
-def row(comparison: Comparison, result: Result, over: Sequence[str]) -> list[str]:
-    """One contender's cells; a refused one shows dashes where its speed would stand."""
-    name, bleu = result.contender.name, "" if result.bleu is None else f", BLEU {result.bleu:.2f}"
-    if result.refused:
-        return [name, *["-"] * (3 + len(over)), f"**{result.verdict}: no speed shown**{bleu}"]
-    taken = Spread.of(result.seconds)
-    cells = [name, taken.shown(3), f"{comparison.sentences / taken.median:.1f}"]
-    for other in over:
-        ratio = comparison.speed_up(name, other)
-        cells.append(ratio.shown(2, "x") if ratio else "-")
-    cells.append("" if result.peak_mib is None else f"{result.peak_mib:.0f}")
-    best = f"best equal in {result.same_best} of {comparison.sentences}"
-    return [*cells, (str(result.verdict) if result.contender.exact else best) + bleu]
-
-
-def as_dict(comparison: Comparison) -> dict[str, Any]:
+def as_dict(comparison: Comparison) -> dict[str, object]:
     """Everything known of a comparison; a refused contender keeps its verdict
     and loses its times."""
     contenders = []
     for result in comparison.results:
-        facts: dict[str, Any] = {
+        facts: dict[str, object] = {
             key: getattr(result.contender, key)
             for key in ("name", "signature", "exact", "instructions")
         }
@@ -138,7 +148,7 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
     return shared | {"contenders": contenders}
 
 
-def machine() -> dict[str, Any]:
+def machine() -> Facts:
     """Where and when this runs."""
     import torch
 
@@ -161,7 +171,7 @@ def has_changes(paths: Sequence[str]) -> bool:
     return bool(git("status", "--porcelain", "--untracked-files=no", "--", *paths))
 
 
-def changes(facts: dict[str, Any]) -> str:
+def changes(facts: Facts) -> str:
     """What the checkout that measured had not committed, to follow the commit; "" for nothing."""
     if facts.get("package_changed", facts["git_changed"]):
         return ", with changes of the package that were not committed"
@@ -180,19 +190,12 @@ def last_two(names: Sequence[str]) -> str:
     return "/".join(names[home:][-2:])
 
 
-def where_and_when(facts: dict[str, Any]) -> str:
+def where_and_when(facts: Facts) -> str:
     """A line of what `machine` says, under tables."""
     return (
         f"torch {facts['torch']}, {facts['cores']} cores of {facts['cpu']}, commit "
         f"{facts['git_commit'] or 'none'}{changes(facts)}, {facts['date']}"
     )
-
-
-def write_page(out: Path | None, tables: list[str]) -> None:
-    """Write OUT.md, where a path is given: tables, and where and when they were measured."""
-    page = Page(out)
-    page.parts = tables
-    page.write()
 
 
 def cores() -> int:

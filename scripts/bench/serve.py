@@ -7,7 +7,7 @@ Single sentences arrive as a Poisson process (open loop: they come whether or no
 are answered), the same arrivals for every server. A request's latency counts from its arrival,
 so a generator that lags behind makes it longer, never shorter. The rate of a server is the highest
 one of `--rates` with a p95 below `--limit-p95` and an answer to every request. It is found by
-bisection, for `--seconds` a rate after a warm-up. The servers (servers.py) are measured in turns,
+bisection, for `--seconds` a rate after a warm-up. The servers (programs.py) are measured in turns,
 `--rounds` times. Other decoding flags go behind `--`.
 CPU ms: CPU time of the server and all its processes while a rate was measured, over the requests.
 
@@ -25,6 +25,7 @@ The servers run in a folder of their own: name files in flags by absolute paths.
 import argparse
 import asyncio
 import bisect
+import itertools
 import math
 import random
 import tempfile
@@ -37,8 +38,8 @@ import httpx
 import numpy as np
 import uvloop
 from harness import BenchError, Spread
+from programs import SERVER_FLAGS, SERVERS, cpu_seconds, running
 from report import Page, cores, named, table
-from servers import SERVER_FLAGS, SERVERS, cpu_seconds, running
 from text import command_line, read_lines, run_script, text_arguments
 
 WARM_UP = 24  # requests, one after another and then together
@@ -118,20 +119,16 @@ def measure(args: argparse.Namespace, name: str, lines: list[str], folder: Path)
     return sorted(found)
 
 
-def best(args: argparse.Namespace, found: list[Load]) -> float:
+def best(found: list[Load], limit: float) -> float:
     """The highest rate up to which the limit was held; 0 for none."""
-    held = 0.0
-    for each in found:
-        if each.failed or each.p95 >= args.limit_p95:
-            break
-        held = each.rate
-    return held
+    held = itertools.takewhile(lambda each: not each.failed and each.p95 < limit, found)
+    return max((each.rate for each in held), default=0.0)
 
 
 def rates_table(args: argparse.Namespace, rounds: list[dict[str, list[Load]]]) -> str:
     """The rates of each server, and their ratios to the first one's."""
     reference, *_ = args.servers
-    rates = [{name: best(args, found) for name, found in each.items()} for each in rounds]
+    rates = [{name: best(found, args.limit_p95) for name, found in each.items()} for each in rounds]
     rows = []
     for name in args.servers:
         pairs = [(each[reference], each[name]) for each in rates if each.get(name)]

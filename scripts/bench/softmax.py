@@ -23,14 +23,16 @@ has next to them, by the process's resident pages before and after it is made.
     --out OUT        write OUT.md and OUT.json
 """
 
+import functools
 import gc
 import math
 import os
 import statistics
-from collections.abc import Callable
+from argparse import Namespace
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TypeVar
 
 import torch
 from harness import CLOCKS, time_ways
@@ -57,7 +59,7 @@ from fairseq_ext.search.strategies.softmax.screened import (
 )
 
 BEST = 10
-Ways = dict[str, Callable[[], Any]]
+T = TypeVar("T")
 
 
 def resident() -> float:
@@ -68,76 +70,29 @@ def resident() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-class OutputLayer:
-    """The softmax strategies over one random output layer."""
-
-    def __init__(self, V: int, d: int, near: int):
-        generator = torch.Generator().manual_seed(1)
-        self.V, self.near = V, near
-        self.weight = torch.randn(V, d, generator=generator) * d**-0.5
-        linear = Linear(self.weight)
-
-        def log_probs(features, temperature):
-            logits = linear(features[0])
-            return (
-                log_softmax_(logits)
-                if linear.is_compiled
-                else torch.log_softmax(logits, dim=-1, out=logits)
-            )
-
-        self.decoder: Any = SimpleNamespace(log_probs=log_probs)
-        before = resident()
-        self.mib: dict[str, float] = {}  # what each way holds next to the weights
-        self.screen = Screen(
-            self.weight, None, 1.0, words_scored_again(BEST // 2), [2, 3], TOLERANCE
-        )
-        self.screened = Screened(self.screen, 1.0, Stats())
-        self.mib["screened"] = resident() - before
-        common = dict(
-            layers=[(self.weight, None)],
-            base=torch.arange(min(6000, V // 2)),
-            temperature=1.0,
-            share="batch",
-        )
-        before = resident()
-        meter = ShortlistMeter(Stats(), 5, 0)
-        self.top = ShortlistSoftmax(meter=meter, **common)  # type: ignore
-        self.mib["top"] = resident() - before
-        before = resident()
-        self.lsh = LSH(16, 3, 100, 2, meter=ShortlistMeter(Stats(), 5, 0), **common)
-        self.lsh.probed = True
-        self.mib["lsh"] = resident() - before
-
-    def first_use(self, x: torch.Tensor) -> None:
-        """Run every way once, and count what that leaves in memory."""
-        before = resident()
-        ways = self.ways(x)
-        self.mib["lsh"] += resident() - before
-        for name, way in ways.items():
-            before = resident()
-            way()
-            name = name.removesuffix(", as used")
-            self.mib[name] = self.mib.get(name, 0.0) + resident() - before
-
-    def ways(self, x: torch.Tensor) -> Ways:
-        beam, pool = one_sentence(x.size(0))
-        hits = self.lsh.hits(x).amax(0)
-        self.lsh.t = min(range(1, 12), key=lambda t: abs(int((hits >= t).sum()) - self.near))
-        return {
-            "full": lambda: LogProbs(self.decoder.log_probs([x], 1.0)).topk(BEST),
-            "screened": lambda: ScreenedLogProbs(self.screened, self.decoder, x, self.screen).topk(
-                BEST
-            ),
-            "screened, as used": lambda: self.screened(self.decoder, [x]).topk(BEST),
-            "lsh": lambda: self.lsh(self.decoder, [x], beam, pool).topk(BEST),
-            "top": lambda: self.top(self.decoder, [x], beam, pool).topk(BEST),
-        }
+def softmax_of(weight: torch.Tensor, kind: str) -> LSH | ShortlistSoftmax:
+    """`--softmax lsh` or `top` over an output layer."""
+    base = torch.arange(min(6000, weight.size(0) // 2), device=weight.device)
+    how = dict(layers=[(weight, None)], base=base, temperature=1.0, share="batch")
+    meter = ShortlistMeter(Stats(), 5, 0)
+    if kind == "top":
+        return ShortlistSoftmax(meter=meter, **how)  # type: ignore[arg-type]
+    made = LSH(16, 3, 100, 2, meter=meter, **how)  # type: ignore[arg-type]  # K, u, W, t
+    made.probed = True
+    return made
 
 
-def one_sentence(rows: int) -> tuple[Beam, Pool]:
+def nearest(hits: torch.Tensor, size: int, tried: Iterable[int] = range(1, 12)) -> int:
+    """The t whose list has nearly this size."""
+    return min(tried, key=lambda t: abs(int((hits >= t).sum()) - size))
+
+
+def one_sentence(rows: int, device: torch.device | str = "cpu") -> tuple[Beam, Pool]:
     """A beam of `rows` rows before their first token, of a sentence that needs no words."""
-    beam = Beam([0], rows, None, torch.zeros(rows, 1, dtype=torch.long), torch.zeros(rows, 0))
-    return beam, Pool({}, torch.ones(1, dtype=torch.long), [1], torch.zeros(1, dtype=torch.long), 2)
+    first = torch.zeros(rows, 1, dtype=torch.long, device=device)
+    lengths = torch.ones(1, dtype=torch.long, device=device)
+    beam = Beam([0], rows, None, first, torch.zeros(rows, 0, device=device))
+    return beam, Pool({}, lengths, [1], lengths - 1, 2)
 
 
 def states(weight: torch.Tensor, rows: int, turn: int = 0) -> torch.Tensor:
@@ -150,29 +105,62 @@ def states(weight: torch.Tensor, rows: int, turn: int = 0) -> torch.Tensor:
     return x + 0.7 * torch.randn(x.shape, generator=generator)
 
 
+def measured(args: Namespace, page: Page, V: int) -> None:
+    """The table of one vocabulary."""
+    weight = torch.randn(V, args.dim, generator=torch.Generator().manual_seed(1)) * args.dim**-0.5
+    linear, mib = Linear(weight), dict[str, float]()
+
+    def log_probs(features: list[torch.Tensor], temperature: float) -> torch.Tensor:
+        logits = linear(features[0])
+        soft = log_softmax_ if linear.is_compiled else functools.partial(torch.log_softmax, dim=-1)
+        return soft(logits)
+
+    def held(name: str, make: Callable[[], T]) -> T:
+        """What it makes; what that holds in memory, next to the weights, is added."""
+        before = resident()
+        made = make()
+        mib[name] = mib.get(name, 0.0) + resident() - before
+        return made
+
+    full = SimpleNamespace(log_probs=log_probs)
+    again = words_scored_again(BEST // 2)
+    screen = held("screened", lambda: Screen(weight, None, 1.0, again, [2, 3], TOLERANCE))
+    screened = Screened(screen, 1.0, Stats())
+    top, lsh = (held(kind, lambda kind=kind: softmax_of(weight, kind)) for kind in ("top", "lsh"))
+    x = torch.empty(0)
+    beam, pool = one_sentence(1)
+    ways: dict[str, Callable[[], object]] = {
+        "full": lambda: LogProbs(log_probs([x], 1.0)).topk(BEST),
+        "screened": lambda: ScreenedLogProbs(screened, full, x, screen).topk(BEST),
+        "screened, as used": lambda: screened(full, [x]).topk(BEST),
+        "lsh": lambda: lsh(full, [x], beam, pool).topk(BEST),
+        "top": lambda: top(full, [x], beam, pool).topk(BEST),
+    }
+    rows = []
+    for count in args.rows:
+        x, (beam, pool) = states(weight, count), one_sentence(count)
+        with torch.no_grad():
+            lsh.t = held("lsh", lambda x=x: nearest(lsh.hits(x).amax(0), args.list))
+            for name, way in ways.items():
+                held(name.removesuffix(", as used"), way)
+
+            def renew(turn: int, x=x) -> None:
+                x.copy_(states(weight, x.size(0), turn))
+
+            spent, _ = time_ways(ways, args.times, CLOCKS[args.clock], renew)
+        ms = [1e3 * statistics.median(taken) for taken in spent.values()]
+        rows.append([str(count), *(f"{each:.2f} ms ({ms[0] / each:.2f}x)" for each in ms)])
+    page.add_table(["rows", *ways], rows, f"{V:,} words, {args.dim} dimensions")
+    more = ", ".join(f"{name} {each:,.0f}" for name, each in mib.items())
+    page.add(f"MiB of the weights, {V * args.dim * 4 / 2**20:,.0f}; in addition: {more}.\n")
+
+
 def main(argv: list[str] | None = None) -> None:
     args = command_line(__doc__, {"clock": CLOCKS}).parse_args(argv)
     torch.set_num_threads(args.threads)
     page = Page(args.out)
     for V in args.words:
-        layer, rows, ways = OutputLayer(V, args.dim, args.list), [], {}
-        for count in args.rows:
-            x = states(layer.weight, count)
-            with torch.no_grad():
-                if count == args.rows[0]:
-                    layer.first_use(x)
-                ways = layer.ways(x)
-
-                def renew(turn: int, x=x, weight=layer.weight) -> None:
-                    x.copy_(states(weight, x.size(0), turn))
-
-                spent, _ = time_ways(ways, args.times, CLOCKS[args.clock], renew)
-            ms = [1e3 * statistics.median(seconds) for seconds in spent.values()]
-            rows.append([str(count), *(f"{each:.2f} ms ({ms[0] / each:.2f}x)" for each in ms)])
-        page.add_table(["rows", *ways], rows, f"{V:,} words, {args.dim} dimensions")
-        more = ", ".join(f"{name} {mib:,.0f}" for name, mib in layer.mib.items())
-        weights = V * args.dim * 4 / 2**20
-        page.add(f"MiB of the weights, {weights:,.0f}; in addition: {more}.\n")
+        measured(args, page, V)
     how = f"Medians of alternating runs; threads: {args.threads}, clock: {args.clock}."
     page.add(f"{how}\n")
 

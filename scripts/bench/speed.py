@@ -27,35 +27,26 @@ Exit status 1 where a cell is lost or an output differs.
 
 import argparse
 import json
-import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
-from typing import Any
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments" / "dba"))
 
 import uvloop
-from extract import extract
 from harness import (
     BenchError,
     Child,
     Contender,
-    Outputs,
     Spread,
     check,
     compare,
     compile_modules,
     fix_threads,
 )
-from programs import Checkout, Command, Talk, checked, interactive
-from report import ROOT, Page, table
+from programs import Checkout, Timed, checked, interactive, running, timed, typed, whole
+from report import ROOT, Page
 from serve import load, warm_up
-from servers import running
-from text import command_line, prepare, run_script, text_arguments
+from text import command_line, extract, prepare, run_script, text_arguments
 
 LOST = 0.97
 IN_PROCESS = ("bulk", "one at a time", "constrained", "glossary")
@@ -93,25 +84,23 @@ class Cells:
     def contender(self, cell: str, side: str, checkout: Checkout) -> Contender:
         """This cell's program of a checkout."""
         name, _, kind = cell.partition(", ")
-        made = Contender(side, lambda: None, as_outputs, exact=False, taken=lambda seconds: seconds)
+        int8 = kind == "int8"
         if name in IN_PROCESS:
-            self.in_process(made, name, checkout, kind == "int8")
-        elif name in SERVED:
-            self.served(made, name == "HTTP requests", checkout)
-        else:
-            buffer = "1" if name == "typed line" else "1000"
-            flags = ["--task", "translation_ext", "--beam", "5", "--buffer-size", buffer]
-            flags += ["--max-tokens", "4000", *["--int8"] * (kind == "int8")]
-            program = str(Path(checkout.python).with_name("fairseq-interactive"))
-            words = [program, *interactive(self.text, *flags)]
-            (self.typed if name == "typed line" else self.whole)(made, words, checkout)
-        return made
+            return self.in_process(name, side, checkout, int8)
+        if name in SERVED:
+            return self.served(side, checkout, name == "HTTP requests")
+        is_typed = name == "typed line"
+        flags = ["--task", "translation_ext", "--beam", "5", "--max-tokens", "4000"]
+        flags += ["--buffer-size", "1" if is_typed else "1000", *["--int8"] * int8]
+        program = str(Path(checkout.python).with_name("fairseq-interactive"))
+        words = [program, *interactive(self.text, *flags)]
+        return (typed if is_typed else whole)(side, words, self.few, self.folder, checkout)
 
-    def in_process(self, made: Contender, name: str, checkout: Checkout, int8: bool) -> None:
+    def in_process(self, name: str, side: str, checkout: Checkout, int8: bool) -> Contender:
         """A Translator in a process of its own."""
         args = self.args
         flags = {"source_lang": args.src, "target_lang": args.tgt, "int8": int8}
-        calls: list[dict[str, Any]] = [{"lines": self.lines}]
+        calls: list[dict[str, object]] = [{"lines": self.lines}]
         if name == "one at a time":
             calls = [{"lines": [line]} for line in self.few]
         elif name == "constrained":
@@ -121,28 +110,12 @@ class Cells:
         command = [checkout.python, "-c", TRANSLATOR, str(args.model), json.dumps(flags)]
         # Python looks for modules in the working directory first
         child = Child("Translator", command, env=checkout.environment(), cwd=self.folder)
-        made.run, made.close = partial(child.request, calls), child.close
+        made = timed(side, lambda: child.request(calls), child.close)
         made.read, made.taken = (lambda found: found["outputs"]), (lambda found: found["seconds"])
+        return made
 
-    def whole(self, made: Contender, words: list[str], checkout: Checkout) -> None:
-        command = Command(made.name, words, self.folder, checkout)
-        made.run = partial(command, [line + "\n" for line in self.few])
-        made.taken = lambda _: command.cpu[-1]
-
-    def typed(self, made: Contender, words: list[str], checkout: Checkout) -> None:
-        talk = Talk(made.name, words, self.folder, checkout)
-
-        def run() -> float:
-            before = talk.cpu()
-            for line in self.few:
-                talk.translate(line)
-            return talk.cpu() - before
-
-        made.run, made.close = run, talk.end
-        made.read = lambda _: as_outputs(talk.answers[-len(self.few) :])
-
-    def served(self, made: Contender, burst: bool, checkout: Checkout) -> None:
-        args, side = self.args, made.name
+    def served(self, side: str, checkout: Checkout, burst: bool) -> Contender:
+        args = self.args
         if side not in self.servers:
             server = running(args, "refill", self.folder, checkout)
             self.servers[side] = self.stack.enter_context(server).url
@@ -150,21 +123,15 @@ class Cells:
         rate = 20 * args.rate * args.seconds if burst else args.rate
         answers: dict[str, str] = {}
 
-        def run() -> float:
+        def run() -> Timed:
             start, seconds = time.perf_counter(), 0.05 if burst else args.seconds
             found = uvloop.run(load(self.servers[side], self.lines, rate, seconds, 1, answers))
             taken = time.perf_counter() - start
             if found.failed:
                 raise BenchError(f"HTTP: {found.failed} requests of the server '{side}' failed")
-            return taken if burst else found.p95
+            return Timed(taken if burst else found.p95, [answers[line] for line in sorted(answers)])
 
-        made.run = run
-        made.read = lambda _: as_outputs([answers[line] for line in sorted(answers)])
-
-
-def as_outputs(texts: Sequence[str]) -> Outputs:
-    """Translations without scores."""
-    return [[(text.split(), 0.0)] for text in texts]
+        return timed(side, run)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -194,7 +161,7 @@ def main(argv: list[str] | None = None) -> int:
             rows.append([cell, cost, ratio.shown(3), str(verdict), "lost" if lost else ""])
             print(" | ".join(rows[-1]), flush=True)
     title = f"{args.repeats} rounds, before: commit {args.before.commit}\n"
-    Page(args.out, title).add(table(HEAD, rows))
+    Page(args.out, title).add_table(HEAD, rows)
     return int(bad)
 
 

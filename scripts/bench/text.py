@@ -3,6 +3,8 @@
 
 import argparse
 import contextlib
+import functools
+import random
 import re
 import shutil
 import sys
@@ -39,6 +41,25 @@ class Text:
     def file(self) -> Path:
         """The segmented source."""
         return self.folder / f"test.{self.source}-{self.target}.{self.source}"
+
+    @functools.cached_property
+    def pieces(self) -> Callable[[str], list[str]]:
+        """A line as symbols of the dictionaries."""
+        segment = segmenter(self.model / "spm.model")
+        return lambda line: segment(line).split()
+
+    @functools.cached_property
+    def usable(self) -> Callable[[str], bool]:
+        """Whether the target dictionary can write a phrase."""
+        words = (self.folder / f"dict.{self.target}.txt").read_text(encoding="utf-8").splitlines()
+        known = {line.split(" ")[0] for line in words}
+        return lambda phrase: known.issuperset(self.pieces(phrase))
+
+    def constraints(self, name: str, phrases: Sequence[Sequence[str]]) -> list[str]:
+        """Flags that require these phrases of each line; name: of the file."""
+        path = self.folder / f"{name}.tsv"
+        path.write_text("".join("\t".join(each) + "\n" for each in phrases), encoding="utf-8")
+        return ["--constraints-file", str(path), *self.bpe]
 
     def bleu(self, outputs: Outputs) -> float:
         """sacrebleu of the best hypotheses; tokens are ids of the target dictionary."""
@@ -126,7 +147,7 @@ def prepare(
     return Text(folder, flags, model, source, target, *lines.values())
 
 
-def segmenter(model: Path):
+def segmenter(model: Path) -> Callable[[str], str]:
     """A function from a line to its pieces, joined by spaces; without a SentencePiece model the
     text is taken as segmented."""
     if not model.exists():
@@ -135,6 +156,32 @@ def segmenter(model: Path):
 
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     return lambda line: " ".join(processor.encode(line, out_type=str))
+
+
+# (phrases, words of each)
+SETS = {"rand1": (1, 1), "rand2": (2, 1), "rand3": (3, 1), "rand4": (4, 1), "phr4": (1, 4)}
+MORE_SETS = SETS | {"phr2": (1, 2), "phr3": (1, 3)}  # phr3: Figure 7; phr2: not in the paper
+
+
+def extract(
+    references: Sequence[str],
+    name: str,
+    seed: int,
+    usable: Callable[[str], bool] = lambda phrase: True,
+) -> list[list[str]]:
+    """The phrases of each line, in the order in which the reference has them: constraints taken
+    from references, as in Section 5 of Post and Vilar 2018. Each set draws on its own, among the
+    words or phrases that `usable` takes; a short line gives what it has."""
+    count, length = MORE_SETS[name]
+    draw = random.Random(f"{name} {seed}")
+    out = []
+    for line in references:
+        words = line.split()
+        n = min(length, len(words))
+        starts = [i for i in range(len(words) - n + 1) if n and usable(" ".join(words[i : i + n]))]
+        chosen = sorted(draw.sample(starts, min(count, len(starts))))
+        out.append([" ".join(words[i : i + n]) for i in chosen])
+    return out
 
 
 FLAG = re.compile(r"^    (--[\w-]+)((?: [A-Z]+)*)( \.\.\.| \[\.\.\.\])?  +(\S.*)\n", re.MULTILINE)

@@ -16,7 +16,6 @@ DATA = ROOT / "data" / "demo"
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import demo  # noqa: E402
-import demo_examples  # noqa: E402
 
 
 def lines(name: str) -> list[str]:
@@ -29,13 +28,12 @@ def printed() -> str:
     printed: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", "demo.py --limit 2 --rounds 1 --threads 1".split())
-        for module in (demo, demo_examples):
-            patch.setattr(
-                module,
-                "print",
-                lambda *words, end="\n", flush=False: printed.append(" ".join(words) + end),
-                raising=False,
-            )
+        patch.setattr(
+            demo,
+            "print",
+            lambda *words, end="\n", flush=False: printed.append(" ".join(words) + end),
+            raising=False,
+        )
         demo.main()
     return "".join(printed)
 
@@ -43,7 +41,7 @@ def printed() -> str:
 def test_each_example_shows_what_was_requested(printed: str) -> None:
     """Stock next to the same sentence with a required phrase, a term base and a banned phrase:
     held, and not by chance."""
-    shown = demo_examples.examples()[: demo_examples.BEST]
+    shown = demo.examples()[: demo.BEST]
     assert len(shown) == 6
     for example in shown:
         part = printed[printed.index(example.source) :].splitlines()
@@ -130,5 +128,5 @@ def test_the_text_is_what_its_readme_says() -> None:
     for kind in ("handbook", "letters"):
         terms = [line.split("\t")[0] for line in lines(f"terms.{kind}.tsv")]
         assert len(terms) == len({*terms}) >= 40
-    sources = [example.source for example in demo_examples.examples()]
+    sources = [example.source for example in demo.examples()]
     assert len(sources) == len({*sources} & {*german})

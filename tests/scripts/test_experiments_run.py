@@ -102,22 +102,6 @@ def test_paths_are_cut_to_their_last_two_names():
     assert publish.without_places(own) == "run.sh --text a/b --name n -- --only 'window, pad'"
 
 
-def test_what_signatures_share_stands_once_and_beams_share_a_line():
-    made = "fairseq_ext:0.1|select:{}|stop:{}|backend:transformer|beam:{}|lenpen:1"
-    plain, dba, *more = (
-        made.format(*each)
-        for each in (("topk", "count", 10), ("dba", "early", 5), ("topk", "count", 5))
-    )
-    shown = publish.folded([plain, dba, *more, "fairseq", f"{plain} (--beam 10)"]).splitlines()
-    assert "4 signatures" in shown[0]
-    shared = "All but `fairseq` have `fairseq_ext:0.1|backend:transformer|lenpen:1`, and:"
-    assert shown[2] == shared
-    assert shown[4:6] == [
-        "- `select:topk|stop:count`, beam 5, 10",
-        "- `select:dba|stop:early`, beam 5",
-    ]
-
-
 @pytest.fixture
 def history(tmp_path):
     """A repository with code; `commit(FILE, TEXT)` returns the new commit."""

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import demo_model
 import models
 import numpy as np
 import pytest
@@ -26,11 +25,10 @@ from table_model import EOS
 ROOT = Path(__file__).resolve().parents[2]
 PAPERS = ROOT / "scripts" / "experiments"
 DEMO, TEXT = ROOT / "checkpoints" / "demo", ROOT / "data" / "demo" / "test"
-sys.path[:0] = [str(PAPERS / "terminology"), str(PAPERS / "streaming"), str(PAPERS)]
+sys.path[:0] = [str(PAPERS / "streaming"), str(PAPERS)]
 
 import intervals  # noqa: E402
 import parsing  # noqa: E402
-import placement_model  # noqa: E402
 import tree_actions  # noqa: E402
 from tree_actions import Tree, TreeError, read_tree, to_actions, to_tree  # noqa: E402
 
@@ -107,7 +105,6 @@ SMOKE = {
         [
             "terminology/placement.py --out OUT --name two --text OUT/two "
             "--displaced OUT/terms.tsv",
-            "terminology/placement_tables.py --out OUT",
         ],
         {"tables.md": "### two, beam 5: 2 terms in 2 sentences"},
     ),
@@ -189,29 +186,6 @@ def test_the_baseline_of_lsh_with_all_words_is_the_full_softmax(monkeypatch):
     same(decoded(full, batch([5, 3, 2])), decoded(ours, batch([5, 3, 2])), 1e-4)
 
 
-def test_placement_in_step_is_beam_search_without_terms_and_writes_one_where_it_is_attended():
-    from fairseq_ext.translator import Translator
-
-    flags = demo_model.FLAGS | {"beam": 4}
-    translator = Translator(**flags)
-    attentive = placement_model.AttentiveModel(flags["path"], translator.task)
-    line = "Die Ärztin öffnet den Ordner."
-    source = translator.encode(line).tolist()
-    words = placement_model.Words(attentive.target.symbols)
-
-    def text(terms: list, **how: float) -> str:
-        found = placement_model.in_step(attentive, source, terms, 4, words, **how)
-        return attentive.target.string(found)
-
-    stock = translator.translate([line])[0][0]
-    assert text([]).split() == stock.tokens and "physician" not in stock.text
-    span = [i for i, token in enumerate(source) if attentive.source[token] == "▁Ordner"]
-    form = tuple(map(attentive.target.index, translator.bpe.encode("physician").split()))
-    terms = [placement_model.SpanTerm((form,), tuple(span or [len(source) - 3]))]
-    assert "physician" in translator.decode(text(terms))
-    assert text(terms, least=1.1) == text([])  # no span has as much
-
-
 # ---- trees; worked out by hand from the rules of Cross and Huang 2016: a constituent of three
 # children, and one over one
 EATING = "(S (NP (PRP I)) (VP (MD do) (VBP like) (S (VP (VBG eating) (NP (NN fish))))))"
@@ -241,15 +215,6 @@ def test_trees_become_actions_and_come_back():
         actions = to_actions(tree)
         assert len(actions) == 4 * len(words) - 2
         assert to_tree(words, actions) == tree == read_tree(str(tree))
-
-
-def test_what_is_no_tree_is_refused():
-    for line in ("(S (NN a)", "(S (NN a)))", "(S)", "(NN a b)", "", "((NN a))"):
-        with pytest.raises(TreeError):
-            read_tree(line)
-    for actions in ("comb nolabel sh nolabel sh label:S", "sh nolabel sh comb comb label:S"):
-        with pytest.raises(TreeError):
-            to_tree([("a", "DT"), ("b", "NN")], actions.split())
 
 
 def test_legal_actions_are_those_of_the_trees_of_three_words():

@@ -42,18 +42,12 @@ def last(done: subprocess.CompletedProcess) -> str:
 
 
 @pytest.mark.parametrize("script", [*SCRIPTS, ROOT / ".ci" / "run"], ids=lambda path: path.name)
-def test_script_is_executable_bash_that_parses(script):
-    assert os.access(script, os.X_OK)
-    assert run("bash", "-n", script).returncode == 0
-
-
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
-def test_help_is_printed_without_set_up(script, tmp_path):
-    done = run(script, "--help", VENV=str(tmp_path / "never"))
-    assert done.returncode == 0
-    assert f"scripts/{script.name}" in done.stdout
-    assert "set -euo" not in done.stdout
-    assert not (tmp_path / "never").exists()
+def test_a_script_parses_and_prints_its_help_without_set_up(script, tmp_path):
+    assert os.access(script, os.X_OK) and run("bash", "-n", script).returncode == 0
+    if script in SCRIPTS:
+        done = run(script, "--help", VENV=str(tmp_path / "never"))
+        assert done.returncode == 0 and f"scripts/{script.name}" in done.stdout
+        assert "set -euo" not in done.stdout and not (tmp_path / "never").exists()
 
 
 # ---- set-up
@@ -83,17 +77,14 @@ def set_up(tmp_path: Path, path: str, **environment) -> subprocess.CompletedProc
     return subprocess.run(script, capture_output=True, text=True, timeout=60, env=environment)
 
 
-@pytest.mark.parametrize("version", ["3.9", "2.7", "4.0"])
-def test_set_up_refuses_a_python_that_is_too_old(tmp_path, python_of, version):
-    done = set_up(tmp_path, python_of(version))
-    said = f"'python3' is Python {version}, but 3.10 or newer is needed; name one with PYTHON=."
-    assert done.returncode == 1 and done.stderr == f"set-up: {said}\n"
-    assert not (tmp_path / "venv").exists()
-
-
 def test_set_up_refuses_what_it_cannot_use_and_leaves_it_alone(tmp_path, python_of):
     """Such as an environment of uv's, which has no pip; or one that has moved."""
-    path, place = python_of("3.12"), tmp_path / "venv"
+    place = tmp_path / "venv"
+    for version in ("3.9", "2.7", "4.0"):
+        said = f"'python3' is Python {version}, but 3.10 or newer is needed; name one with PYTHON=."
+        assert set_up(tmp_path, python_of(version)).stderr == f"set-up: {said}\n"
+        assert not place.exists()
+    path = python_of("3.12")
     done = set_up(tmp_path, path, WHEELS=str(tmp_path / "none"))
     assert done.returncode == 1 and "is not a folder" in last(done)
     done = set_up(tmp_path, python_of("3.12", venv=False))
@@ -248,9 +239,3 @@ def test_prepare_multi30k_downloads_and_unpacks(raw, tmp_path):
     assert done.returncode == 0, done.stderr
     assert (out / "val.de").read_bytes() == (raw / "val.de").read_bytes()
     assert missing.returncode == 1 and "train.de.gz cannot be fetched" in last(missing)
-
-
-def test_demo_refuses_in_one_sentence():
-    done = run(warm.python(), ROOT / "scripts" / "demo.py", "--limit", "0")
-    assert done.returncode == 1
-    assert done.stderr == "demo: --limit must be 1 or more, not 0\n"

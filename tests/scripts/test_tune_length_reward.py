@@ -15,7 +15,7 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 sys.path[:0] = [str(SCRIPTS), str(SCRIPTS / "experiments" / "optimal_ending")]
 
 import tune_length_reward as tune  # noqa: E402
-from searches import BenchError, Search, Wanted, bounded, measure, wanted_lengths  # noqa: E402
+from searches import Search, Wanted, bounded, measure, wanted_lengths  # noqa: E402
 
 REFERENCES = ["the old man reads a long book", "a dog runs over the green grass"]
 SHORT = [[-2.0, 3, "the man"], [-4.0, 8, REFERENCES[0]]]
@@ -75,12 +75,3 @@ def test_wanted_lengths_are_the_ratio_of_the_sums_and_the_least_squares_line():
     assert wanted_lengths(Words(), sources, references) == expected
     # no line through one length
     assert wanted_lengths(Words(), ["a a"] * 3, references) == (Wanted(2.0), Wanted(2.0))
-
-
-def test_flags_of_any_kind_become_keywords():
-    text = "--bpe subword_nmt --bpe-codes 'my codes' --fp16 --lenpen=0.6 --wildcard a b"
-    expected = {"bpe": "subword_nmt", "bpe_codes": "my codes", "fp16": True}
-    expected |= {"lenpen": "0.6", "wildcard": ["a", "b"]}
-    assert tune.as_keywords(text) == expected
-    with pytest.raises(BenchError):
-        tune.as_keywords("bpe subword_nmt")

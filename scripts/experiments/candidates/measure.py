@@ -14,7 +14,7 @@ per cent of 1,000 paired resamples of the sentences (Koehn 2004).
     --text PREFIX    of PREFIX.de and PREFIX.en (required)
     --lines N        (1000)
     --lists DIR      of the lists of hypotheses (required)
-    --out OUT        write OUT.md
+    --out OUT        write OUT.md and OUT.json
 """
 
 import argparse
@@ -29,7 +29,7 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
 
-from report import write_page  # noqa: E402
+from report import Page  # noqa: E402
 from text import command_line  # noqa: E402
 
 from fairseq_ext import Translator
@@ -112,12 +112,7 @@ def main() -> None:
     )
     base: dict[str, np.ndarray] = {}
     first = 0.0
-    lines_of_table = [
-        f"### {Path(args.text).name}, {len(source)} lines\n",
-        "| search | BLEU | chrF | TER | length | time |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    print("\n".join(lines_of_table))
+    rows = []
     for name, (search, flags) in CHOICES.items():
         found, took = lists(args, search, source)
         start = time.process_time()
@@ -137,9 +132,10 @@ def main() -> None:
             cells.append(f"{value[0]:.2f}{'*' if f'MBR {metric}' in name else ''}{reported}")
         score = METRICS["BLEU"].corpus_score(lines, [references])
         cells += [f"{score.sys_len / score.ref_len:.3f}", f"{took / first:.1f}"]
-        lines_of_table.append(f"| {name} | {' | '.join(cells)} |")
-        print(lines_of_table[-1], flush=True)
-    write_page(args.out, [*lines_of_table, ""])
+        rows.append([name, *cells])
+        print(" | ".join(rows[-1]), flush=True)
+    head = ["search", *METRICS, "length", "time"]
+    Page(args.out).add_table(head, rows, f"{Path(args.text).name}, {len(source)} lines")
 
 
 if __name__ == "__main__":

@@ -47,7 +47,6 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1] / "optimal_ending"))
 
 import tables
-from extract import MORE_SETS, SETS, extract
 from paper import PAPER, PARTS, STOP, facts
 from searches import (
     ROOT,
@@ -63,6 +62,7 @@ from searches import (
     run_script,
     text_arguments,
 )
+from text import MORE_SETS, SETS, extract
 from write_up import kept, write_json, write_tables
 
 from fairseq_ext.translator import Translator

@@ -25,7 +25,7 @@ repeated, so an interrupted run goes on where it was. Times compare within a gro
     --n N ...                sentences of a batch, for each k (64 32)
     --natural N ...          k and n of natural order in turn (5 16 20 8)
     --delta X                --prune-threshold, the one that FIXED's BLEU on dev chooses (1.5)
-    --beside X [...]         further thresholds in Tables 1, 3 and 4
+    --further X [...]        further thresholds in Tables 1, 3 and 4
     --children N             --prune-children, the paper's M (5)
     --raw DIR                for semantic parsing
     --trees DIR              for syntactic parsing
@@ -155,7 +155,7 @@ class Translation:
                 for s in map(self.setting, self.args.beams):
                     title = f"{name}, {models}, k = {s.k}"
                     wanted = methods(s)
-                    for delta in self.args.beside:
+                    for delta in self.args.further:
                         at = methods(replace(s, delta=delta))
                         pair = ("VAR-BATCH", "VAR-STREAM")
                         wanted |= {f"{method}, delta = {delta:g}": at[method] for method in pair}
@@ -271,7 +271,7 @@ def started(script: str, *words: object) -> None:
 def main() -> None:
     known = {"parts": PARTS, "texts": ("test", "mixed")}
     more = dict(dev=str(ROOT / "data" / "demo" / "test"), out=ROOT / "runs" / "streaming")
-    parse = command_line(f"{__doc__}{TIMING}", known, ensemble=[], beside=[], **more)
+    parse = command_line(f"{__doc__}{TIMING}", known, ensemble=[], further=[], **more)
     text_arguments(parse)
     args = parse.parse_args()
     if len(args.n) != len(args.beams) or len(args.natural) % 2:

@@ -8,16 +8,16 @@
 --displaced: terms that the model would not use, and the words that they displace
 (placement_scores.py): no glossary, those words replaced by hand, fairseq's own constrained
 search, which takes no alternatives: with each term's first form, and with the one that the
-reference has (form known), --glossary-placement free and align, at the first beam also in step
-(placement_model.py) and again: the draft up to the word that the term displaces and the term
-are a prefix, and the rest is searched. Also how often each alignment finds the displaced word.
+reference has (form known), --glossary-placement free and align, at the first beam also again: the
+draft up to the word that the term displaces and the term are a prefix, and the rest is searched.
+Also how often each alignment finds the displaced word.
 --glossary: terms that agree with the references: no glossary, fairseq, free and align.
 --in-reference: only lines whose terms are all in the reference. --lines-of: only those for which
 FILE has WORD.
 
 Only lines with a term are translated. DIR/placement.json holds the sections by name; what is run
-again takes its old place there, so a section can be made in parts. placement_tables.py makes
-DIR/tables.md of it. Outputs are in DIR/outputs, a line each. It runs on the CPU.
+again takes its old place there, so a section can be made in parts, and DIR/tables.md has their
+tables. Outputs are in DIR/outputs, a line each. It runs on the CPU.
 """
 
 from __future__ import annotations
@@ -32,10 +32,19 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "bench"), str(HERE.parent / "optimal_ending")]
 
-from constrained_stock import StockFailed, stock_translations  # noqa: E402
-from placement_model import LEAST, AttentiveModel, Words  # noqa: E402
-from placement_scores import Entry, as_word, bleu_over, by_hand, entries_of, measured  # noqa: E402
-from placement_searches import Line, accuracy, again, stepwise  # noqa: E402
+from contenders import StockFailed, stock_translations  # noqa: E402
+from placement_scores import (  # noqa: E402
+    AttentiveModel,
+    Entry,
+    Line,
+    accuracy,
+    again,
+    as_word,
+    bleu_over,
+    by_hand,
+    entries_of,
+    measured,
+)
 from searches import (  # noqa: E402
     command_line,
     machine,
@@ -46,12 +55,12 @@ from searches import (  # noqa: E402
     run_script,
     text_arguments,
 )
-from write_up import write_json  # noqa: E402
+from write_up import Results, made_by, table, write_json, write_tables  # noqa: E402
 
 from fairseq_ext.search.report import Translation  # noqa: E402
 from fairseq_ext.translator import Translator  # noqa: E402
 
-WAYS = ("fairseq", "fairseq, form known", "free", "align", "in step", "again")
+WAYS = ("fairseq", "fairseq, form known", "free", "align", "again")
 
 
 def read_displaced(file: Path) -> list[Entry]:
@@ -160,8 +169,7 @@ class Section:
             found = self.translated(beam, placement)
             texts[placement] = [each.text for each in found]
             inserted[placement] = sum(len(each.elsewhere) for each in found)
-        own = [way for way in ("in step", "again") if way in self.args.ways]
-        if own and self.args.displaced and beam == self.args.beams[0]:
+        if "again" in self.args.ways and self.args.displaced and beam == self.args.beams[0]:
             translator = self.translator(beam)
             model = AttentiveModel(self.flags["path"], translator.task)
             lines = [
@@ -169,16 +177,8 @@ class Section:
                 for each in zip(self.sources, drafts, self.entries, strict=True)
             ]
             self.accuracy = accuracy(model, lines)
-            print(
-                f"{self.args.name}: {' and '.join(own)}, beam {beam}", file=sys.stderr, flush=True
-            )
-            if "in step" in own:
-                words = Words(model.target.symbols)
-                texts["in step"] = [
-                    stepwise(model, line, beam, words, self.args.least) for line in lines
-                ]
-            if "again" in own:
-                texts["again"] = again(model, translator, lines, self.args.tgt)
+            print(f"{self.args.name}: again, beam {beam}", file=sys.stderr, flush=True)
+            texts["again"] = again(model, translator, lines, self.args.tgt)
         baseline = texts["by hand" if self.args.displaced else "no glossary"]
         rows = []
         for way, output in texts.items():
@@ -232,6 +232,63 @@ def keep(
     write_json(file, sections)
 
 
+SCORES = ["BLEU", "chrF", "TER"]
+DISPLACED = ["way", *SCORES, "terms met", "displaced word still there", "appended at the end"]
+DISPLACED += ["BLEU over by hand (95 % interval)"]
+AGREEING = ["way", *SCORES, "terms met", "BLEU over no glossary (95 % interval)"]
+
+
+def cells(row: dict[str, Any], displaced: bool) -> list[str]:
+    """A way's line."""
+    counts = ("met", "left", "appended") if displaced else ("met",)
+    over = "" if row["over"] is None else "{:+.1f} ({:+.1f} to {:+.1f})".format(*row["over"])
+    scores = [f"{row[name.lower()]:.1f}" for name in SCORES]
+    return [row["way"], *scores, *(str(row[name]) for name in counts), over]
+
+
+def section(name: str, found: dict[str, Any]) -> str:
+    """A text: a table for each beam."""
+    displaced = found["kind"] == "displaced"
+    out = []
+    for beam in dict.fromkeys(row["beam"] for row in found["rows"]):
+        rows = [row for row in found["rows"] if row["beam"] == beam]
+        title = f"{name}, beam {beam}: {rows[0]['terms']} terms in {found['sentences']} sentences"
+        head = DISPLACED if displaced else AGREEING
+        out.append(table(head, [cells(row, displaced) for row in rows], title))
+        inserted = next((row["inserted"] for row in rows if row["way"] == "align"), 0)
+        out.append(f"align has {inserted} terms elsewhere: inserted, or brought in by a search.\n")
+    return "\n".join(out)
+
+
+def alignments(results: Results) -> str:
+    """The share of displaced words that each alignment finds."""
+    of_text = {name: found["accuracy"] for name, found in results.items() if found["accuracy"]}
+    if not of_text:
+        return ""
+    head = ["alignment"]
+    for name, found in of_text.items():
+        head += [f"{name} ({found['terms']} terms)", f"{name}, shifted"]
+    names = dict.fromkeys(name for found in of_text.values() for name in found["found"])
+
+    def share(found: dict[str, Any], name: str, shift: int) -> str:
+        of_alignment = found["found"].get(name)
+        return f"{of_alignment[shift] / found['terms']:.1%}" if of_alignment else ""
+
+    rows = [
+        [name, *(share(found, name, shift) for found in of_text.values() for shift in (0, 1))]
+        for name in names
+    ]
+    return table(head, rows, "Which alignment finds the displaced word")
+
+
+def markdown(results: Results) -> str:
+    """tables.md. The machine is that of the last section."""
+    *_, last = results.values()
+    parts = [section(name, found) for name, found in results.items()]
+    made = f"Made by placement.py: {made_by(last['machine'])}\n"
+    return "\n".join([*parts, alignments(results), made])
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parse = command_line(__doc__)
     text_arguments(parse)
@@ -252,20 +309,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--lines-of", nargs=2, metavar=("FILE", "WORD"), help="only these lines (all)"
     )
     parse.add_argument(
-        "--beams", type=int, nargs="+", default=[5], help="in step and again run at the first (5)"
-    )
-    parse.add_argument(
-        "--least",
-        type=float,
-        default=LEAST,
-        help="attention to a span at which in step writes its term (0.5)",
+        "--beams", type=int, nargs="+", default=[5], help="again runs at the first (5)"
     )
     parse.add_argument(
         "--ways",
         nargs="+",
         choices=WAYS,
         default=list(WAYS),
-        help="beside no glossary and by hand (all)",
+        help="next to no glossary and by hand (all)",
     )
     parse.add_argument("--name", required=True, help="title of the section")
     parse.add_argument("--out", type=Path, required=True, help="folder for outputs and results")
@@ -275,6 +326,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for beam in args.beams:
         rows = section.of_beam(beam)
         keep(args.out / "placement.json", args.name, section.about(), rows, section.accuracy)
+        write_tables(None, "placement.py", markdown, out=args.out)
 
 
 if __name__ == "__main__":

@@ -39,12 +39,11 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path += [str(HERE.parents[1] / "bench"), str(HERE.parent / "dba")]
+sys.path.append(str(HERE.parents[1] / "bench"))
 sys.path.append(str(HERE.parent / "optimal_ending"))
 
 import tables  # noqa: E402
-from constrained_stock import stock_translations  # noqa: E402
-from extract import MORE_SETS, extract  # noqa: E402
+from contenders import stock_translations  # noqa: E402
 from sacrebleu.significance import PairedTest  # noqa: E402
 from searches import (  # noqa: E402
     ROOT,
@@ -57,6 +56,7 @@ from searches import (  # noqa: E402
     run_script,
     text_arguments,
 )
+from text import MORE_SETS, extract  # noqa: E402
 from write_up import kept, write_json, write_tables  # noqa: E402
 
 from fairseq_ext.core.lemmas import lemmatizer  # noqa: E402

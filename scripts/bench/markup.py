@@ -1,26 +1,36 @@
-"""Where tags are put, by what the model attends to: around a noun of the demo's text,
-is the tag around its translation?
+"""How do placeholders and tags come through a translation? On the demo's text.
 
-    python scripts/bench/tags.py [--limit N] [--out scripts/bench/results/tags]
+    python scripts/bench/markup.py placeholders [--limit 1000] [--out results/placeholders]
+    python scripts/bench/markup.py tags [--limit N] [--out results/tags]
 
-One row an attention and a way to read words off it. all layers: their average, which fairseq_ext
-reads; layer N: of this one of fairseq's own decoder, heads averaged, as its `transformer_align`
-reads alignments. greatest: of each word the one that it attends to most; assigned: as
+placeholders: sentences with 1 to 6 of them at made-up places, three ways. put back: taken out of
+the sentence and put back by alignment, as fairseq_ext does. copied: a token stands in the sentence,
+and the model copies it. required: the token stands there, and the search must write it (DBA).
+once each: sentences with every placeholder exactly once. rest: BLEU without the placeholders, next
+to that of the sentences without any.
+
+tags: by what the model attends to, is the tag around a noun around its translation afterwards? One
+row an attention and a way to read words off it. all layers: their average, which fairseq_ext reads;
+layer N: of this one of fairseq's own decoder, heads averaged, as its `transformer_align` reads
+alignments. greatest: of each word the one that it attends to most; assigned: as
 fairseq_ext/text/alignment.py. A case is a noun that stands once in its source, its translation once
 in the output; right: the tag is around it, and around nothing else.
 
-    --limit N       lines of each set; all by default
-    --sets SET ...  (test)
-    --out OUT       write OUT.md
+    --limit N    lines; all by default
+    --out OUT    write OUT.md and OUT.json
 """
 
 from __future__ import annotations
 
+import random
 import re
+from argparse import Namespace
+from collections.abc import Callable
 from typing import Any
 
+import sacrebleu
 import torch
-from report import ROOT, Page, table
+from report import ROOT, Page
 from text import DEMO, command_line, read_lines
 
 from fairseq_ext import Translator
@@ -31,6 +41,51 @@ from fairseq_ext.text.marks import Projection
 from fairseq_ext.text.splitter import plain_ends
 
 DATA = ROOT / "data" / "demo"
+NAMES = "Tom Maria John Anna Peter Lisa".split()  # names that the model has seen
+TOKENS = {"{name}": [f"{{v{i}}}" for i in range(6)], "names": NAMES}
+
+
+def alone(token: str) -> str:
+    """The pattern of a token that is no part of a word."""
+    return rf"(?<!\w){re.escape(token)}(?!\w)"
+
+
+def row(name: str, outputs: list[str], held: list[list[str]], references: list[str]) -> list[str]:
+    """A row of the table; held: the tokens that each sentence has."""
+    kept, rest = 0, []
+    for out, tokens in zip(outputs, held, strict=True):
+        kept += all(len(re.findall(alone(token), out)) == 1 for token in tokens)
+        for token in tokens:
+            out = re.sub(alone(token), " ", out)
+        rest.append(re.sub(r"\s+([.,;:!?])", r"\1", " ".join(out.split())))
+    bleu = sacrebleu.corpus_bleu(rest, [references]).score
+    return [name, f"{kept} of {len(outputs)}", f"{bleu:.1f}"]
+
+
+def placeholders(args: Namespace, page: Page) -> None:
+    sources, references = (read_lines(DATA / "test", side, args.limit) for side in ("de", "en"))
+    translator = Translator.from_folder(DEMO, cpu=True, beam=5)
+    plain = [found[0].text for found in translator.translate(sources)]
+    rows = [row("none", plain, [[] for _ in plain], references)]
+    for kind, tokens in TOKENS.items():
+        chance, lines, held = random.Random(7), [], []
+        for source in sources:
+            words = source.split(" ")
+            mine = [token for token in tokens if token not in source][: chance.randint(1, 6)]
+            for token in mine:
+                words.insert(chance.randrange(len(words)), token)
+            lines.append(" ".join(words))
+            held.append(mine)
+        if kind == "{name}":
+            out = translator.translate_text("\n".join(lines)).text.split("\n")
+            rows.append(row("put back", out, held, references))
+        out = [found[0].text for found in translator.translate(lines)]
+        rows.append(row(f"copied, {kind}", out, held, references))
+        found = translator.translate(lines, 1, held, errors="return")
+        pairs = zip(found, plain, strict=True)
+        out = [free if isinstance(each, Exception) else each[0].text for each, free in pairs]
+        rows.append(row(f"required, {kind}", out, held, references))
+    page.add_table(["placeholders", "once each", "rest"], rows)
 
 
 def nouns() -> dict[str, set[str]]:
@@ -116,15 +171,23 @@ def measure(lines: list[str], translator: Translator) -> list[list[str]]:
     return rows
 
 
+def tags(args: Namespace, page: Page) -> None:
+    # without the lines that have placeholders
+    lines = [line for line in read_lines(DATA / "test", "de") if not re.search("[{%]", line)]
+    lines = lines[: args.limit]
+    page.add(f"test, {len(lines)} lines\n")
+    rows = measure(lines, Translator.from_folder(DEMO, cpu=True, beam=5))
+    page.add_table(["attention", "words", "right", ""], rows)
+
+
+CASES: dict[str, Callable[[Namespace, Page], None]] = dict(placeholders=placeholders, tags=tags)
+
+
 def main(argv: list[str] | None = None) -> None:
-    args = command_line(__doc__).parse_args(argv)
-    page, translator = Page(args.out), Translator.from_folder(DEMO, cpu=True, beam=5)
-    for name in args.sets:
-        # without the lines that have placeholders
-        text = [line for line in read_lines(DATA / name, "de") if not re.search("[{%]", line)]
-        rows = measure(text[: args.limit], translator)
-        page.add(f"{name}, {len(text[: args.limit])} lines\n")
-        page.add(table(["attention", "words", "right", ""], rows))
+    parse = command_line(__doc__)
+    parse.add_argument("case", choices=CASES)
+    args = parse.parse_args(argv)
+    CASES[args.case](args, Page(args.out))
 
 
 if __name__ == "__main__":
