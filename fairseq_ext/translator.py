@@ -23,6 +23,7 @@ from fairseq_ext.plugin.calls import (
 )
 from fairseq_ext.plugin.loading.model import configuration, find_model
 from fairseq_ext.plugin.loading.settings import as_arguments, checked, languages_of, text_of
+from fairseq_ext.plugin.options import GivenByCalls
 from fairseq_ext.plugin.stock import refuse_flags
 from fairseq_ext.plugin.workers import CallLock, with_torch_as_usual
 from fairseq_ext.search.constraints.from_python import (
@@ -116,8 +117,7 @@ class Translator(SearchingModel):
         # modules draw weights, which the checkpoint then replaces: not from the caller's numbers
         with torch.random.fork_rng(devices=[]), with_torch_as_usual(), in_one_sentence():
             super().__init__(self.cfg)
-            self.sentences.phrases_of_calls = True
-            self.sentences.glossaries_of_calls = self.glossaries_of_calls
+            self.sentences.calls = GivenByCalls(True, self.glossaries_of_calls)
             self.generator = self.build_generator()
         self.generators = Generators(self.task, self.models, generation, self.generator)
 

@@ -232,9 +232,7 @@ def task(name: str = "translation", words: int = WORDS, pieces: bool = False, **
     """A translation task over the made-up dictionary."""
     languages = dict(source_lang="de", target_lang="en")
     cfg = TASK_DATACLASS_REGISTRY[name](**languages, **POSITIONS, **flags)
-    made = TASK_REGISTRY[name](cfg, *[dictionary(words, pieces)] * 2)
-    made.phrases_of_calls = True  # as a Translator's, of *_ext tasks: batches bring their phrases
-    return made
+    return TASK_REGISTRY[name](cfg, *[dictionary(words, pieces)] * 2)
 
 
 def build(

@@ -23,8 +23,8 @@ from fairseq_ext.core.command_line import is_loaded
 from fairseq_ext.core.errors import SentenceError, UsageError, damaged_data, isolated, report
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.plugin.flags_dataclass import RunFlags
+from fairseq_ext.plugin.generator import dictionary_of
 from fairseq_ext.plugin.loading.settings import Task
-from fairseq_ext.plugin.pools import dictionary_of
 from fairseq_ext.plugin.sentences import Batch, Sentences
 from fairseq_ext.plugin.workers import select_batch
 from fairseq_ext.search.finished import no_hypothesis

@@ -22,11 +22,10 @@ from fairseq_ext.core.errors import SentenceError, UsageError, cut
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.plugin.bad_sentences import decode_isolating_errors
 from fairseq_ext.plugin.flags_dataclass import RunFlags
-from fairseq_ext.plugin.generator import BeamSearchGenerator
+from fairseq_ext.plugin.generator import BeamSearchGenerator, hypothesis_of
 from fairseq_ext.plugin.input import SingleBatchIterator
 from fairseq_ext.plugin.loading.model import LoadedModel
 from fairseq_ext.plugin.loading.settings import HypothesisDict, Sample, Task
-from fairseq_ext.plugin.pools import hypothesis_of
 from fairseq_ext.plugin.sentences import Sentences
 from fairseq_ext.plugin.workers import CallLock, select_batch
 from fairseq_ext.search.constraints.report import report_skipped_sentence
@@ -192,7 +191,7 @@ def pool_without_constraints(
     inputs = {"src_tokens": source, "src_lengths": torch.tensor([t.numel() for t in tokens])}
     batch = {"net_input": utils.move_to_cuda(inputs) if translator.cuda else inputs}
     add_requests_(batch, requests)
-    return translator.generator.pools.pool(batch, None, None), list(range(len(requests)))
+    return translator.generator.unconstrained_pool(batch), list(range(len(requests)))
 
 
 def tokens_of(request: Request) -> Tensor:

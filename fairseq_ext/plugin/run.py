@@ -23,18 +23,20 @@ from fairseq_ext.core.exit import at_process_end
 from fairseq_ext.core.files import fingerprint, fingerprint_of_dictionary
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.plugin.flags_dataclass import RunFlags
-from fairseq_ext.plugin.generator import AlignedBeamSearchGenerator, BeamSearchGenerator
+from fairseq_ext.plugin.generator import (
+    AlignedBeamSearchGenerator,
+    BeamSearchGenerator,
+    hypothesis_of,
+)
 from fairseq_ext.plugin.input import InteractiveLines
 from fairseq_ext.plugin.loading.data_folder import print_alternatives_of, warn_of_other_words
 from fairseq_ext.plugin.loading.settings import Task, setting, source_limit
 from fairseq_ext.plugin.options import (
     VERSION_PARTS,
-    GivenByCalls,
     chosen_settings,
     fingerprint_of_weights,
     read_settings,
 )
-from fairseq_ext.plugin.pools import hypothesis_of
 from fairseq_ext.plugin.results import ResultsFile, StatsFile
 from fairseq_ext.plugin.sentences import Batch, Sentences, numbers_of
 from fairseq_ext.plugin.workers import CpuWorkers
@@ -81,9 +83,8 @@ class Session:
         Errors: UsageError for flags that cannot be combined.
         """
         task, sentences = self.task, self.sentences
-        calls = GivenByCalls(sentences.phrases_of_calls, sentences.glossaries_of_calls)
         part = Part(f"--task {task.registered}", denies=task.lacks)
-        settings = chosen_settings(read_settings(task.flags()), args, calls, part)
+        settings = chosen_settings(read_settings(task.flags()), args, sentences.calls, part)
         alignment = settings.generation.print_alignment
         if self.lines.is_generate:
             check_phrases(settings, True)

@@ -27,7 +27,7 @@ from fairseq_ext.plugin.loading.data_folder import (
     warn_segmented_output,
 )
 from fairseq_ext.plugin.loading.settings import Task, languages_of, of_some_tasks
-from fairseq_ext.plugin.options import is_constrained
+from fairseq_ext.plugin.options import GivenByCalls, is_constrained
 from fairseq_ext.plugin.stock import SentencepiecePair
 from fairseq_ext.search.constraints.allowed import AllowedFlags, AllowedOutputs
 from fairseq_ext.search.constraints.banned import AvoidFlags
@@ -69,9 +69,7 @@ class Sentences:
         self.source: ConstraintSource | None = None
         self.target_text: TargetText | None = None  # the generator's
         self.constrained = False
-        # phrases are passed with each call (translator.py), in addition to those of the flags
-        self.phrases_of_calls = False
-        self.glossaries_of_calls = False  # glossaries are, too (engine/requirements.py)
+        self.calls = GivenByCalls()  # what calls pass in addition to the flags' own
         self.corpus_size = 0  # sentences of the data set that fairseq-generate translates
         self.report_path: str | None = None  # --glossary-report
         self.glossary_report: GlossaryReport | None = None
@@ -98,8 +96,9 @@ class Sentences:
     def set_bpe(self, bpe: SentencepieceBPE | None) -> None:
         """Use the command's segmentation of text."""
         self.bpe = bpe
-        if bpe is None and self.corpus_size and not self.undoes_bpe:
-            warn_segmented_output(self.task.target_dictionary, self.data_folder)
+        command = self.task.session.settings.command
+        if bpe is None and self.corpus_size and not command.undoes_bpe:
+            warn_segmented_output(self.task.target_dictionary, split_paths(command.data)[0])
         if isinstance(bpe, SentencepiecePair):
             bpe.word = self.language_word
         # lines are checked (input.py), phrases are not; calls may add phrases to any run
@@ -120,26 +119,13 @@ class Sentences:
         word = f">>{languages_of(self.task.flags()).target}<<"
         return word if word in self.language_words else ""
 
-    @property
-    def data_folder(self) -> str:
-        """The first data directory."""
-        return split_paths(self.task.session.settings.command.data)[0]
-
-    @property
-    def undoes_bpe(self) -> bool:
-        """Whether the command joins the pieces of words in its output, by --remove-bpe."""
-        return self.task.session.settings.command.undoes_bpe
-
     @functools.cached_property
     def segmentation_check(self) -> SegmentationCheck:
         """The check for text that is not segmented, for input without --bpe."""
-        words = self.task.source_dictionary
+        words, command = self.task.source_dictionary, self.task.session.settings.command
         kind = kind_of(words, None) if self.bpe is None and isinstance(words, Dictionary) else None
-        return SegmentationCheck(
-            kind,
-            self.data_folder,
-            words.__contains__ if kind is not None and self.undoes_bpe else None,
-        )
+        has_word = words.__contains__ if kind is not None and command.undoes_bpe else None
+        return SegmentationCheck(kind, split_paths(command.data)[0], has_word)
 
     def is_corpus(self, dataset: object) -> bool:
         """Return whether it is a loaded data set, and not an interactive session's buffer."""

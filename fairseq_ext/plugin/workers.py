@@ -31,8 +31,7 @@ from fairseq_ext.core.errors import SentenceError, UsageError
 from fairseq_ext.core.process_pool import Process, fork
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.core.worker_pool import ProcessWorkers
-from fairseq_ext.plugin.generator import BeamSearchGenerator
-from fairseq_ext.plugin.pools import source_of
+from fairseq_ext.plugin.generator import BeamSearchGenerator, source_of
 
 SILENCE = 60.0  # seconds without CPU time, after which a process that has work is replaced
 WORKER_STOPPED = (

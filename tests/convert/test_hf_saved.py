@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 pytest.importorskip("transformers", reason="the oracle is not installed")
 
@@ -150,24 +149,3 @@ def test_merges_that_leave_one_out_are_refused(made, tmp_path, capsys):
 def test_fields_that_are_not_there_have_transformers_defaults(kind, name):
     default = getattr(transformers, f"{name}Config")()
     assert (kind.activation, kind.scales) == (default.activation_function, default.scale_embedding)
-
-
-def test_a_marian_folder_without_fields_has_the_logits_of_transformers(made, tmp_path):
-    for path in made("OPUS-MT").folder.iterdir():
-        shutil.copy(path, tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    for name in ("activation_function", "scale_embedding"):
-        del config[name]
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    convert(str(tmp_path), str(tmp_path / "out"))
-    theirs = transformers.MarianMTModel.from_pretrained(tmp_path).float().eval()
-    of = replace(made("OPUS-MT"), model=theirs, folder=tmp_path, out=tmp_path / "out")
-    with torch.no_grad():
-        source = of.batch(["der Verband wird geprüft"])
-        labels = of.tokenizer(text_target=["мост Brücke"], return_tensors="pt")["input_ids"]
-        first = torch.full((1, 1), of.generation["decoder_start_token_id"])
-        previous = torch.cat([first, labels[:, :-1]], 1)
-        logits = theirs(**source, decoder_input_ids=previous).logits
-    expected = logits.log_softmax(-1).gather(2, labels[:, :, None])[0, :, 0].tolist()
-    found = of.translator().score(["der Verband wird geprüft"], ["мост Brücke"])
-    assert found[0].positional_scores == pytest.approx(expected, abs=1e-4)

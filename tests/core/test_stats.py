@@ -281,41 +281,6 @@ def test_parts_add_up_to_the_whole_in_every_key(strategies, flags, generation, t
         assert not values or min(values) - 1e-9 <= mean.value() <= max(values) + 1e-9
 
 
-@drawn(9)
-@pytest.mark.parametrize(("strategies", "flags", "generation"), RUNS, ids=str)
-def test_counts_say_what_they_are_called(strategies, flags, generation, tmp_path):
-    whole, parts = counted(strategies, flags, generation, tmp_path)
-    found = whole.as_dict()
-    assert found["sentences"] == sum(map(len, LENGTHS))
-    assert ("expansions" in found) == (strategies.get("decoding", "beam") == "beam")
-    if "parallel" in found:
-        parallel, guard = found["parallel"], found["parallel"]["guard"]
-        assert parallel["tokens_per_call"] == pytest.approx(
-            parallel["tokens"] / found["decoder_rows"]
-        )
-        assert parallel["calls"] == found["decoder_calls"]
-        assert parallel["tokens"] == found["target_tokens"]
-        assert guard["margin"] == 0.3 and guard["rate"] == pytest.approx(
-            guard["redone"] / guard["checked"]
-        )
-    if "certificates" in found:
-        assert found["certificates"]["proved"] + found["certificates"]["open"] == found["sentences"]
-    if "constraints" in found:
-        constraints = found["constraints"]
-        assert constraints["given"] == sum(
-            i % 3 for lengths in LENGTHS for i in range(len(lengths))
-        )
-        assert constraints["given"] == constraints["met"] + len(constraints["unmet"])
-    if "recall_at_k" in found.get("softmax", {}):
-        softmax = found["softmax"]
-        assert softmax["recall_rows"] == found["decoder_rows"]  # each call is a sample
-        assert 0 <= softmax["recall_at_k"] <= 1 and 0 <= softmax["recall_at_1"] <= 1
-        assert 0 < softmax["vocab_mean"] <= len(dictionary())
-        assert ("hash" in softmax["seconds"]) == (strategies["softmax"] == "lsh")
-    if strategies.get("softmax") == "screened":
-        assert found["softmax"]["rows"] == found["decoder_rows"]
-
-
 def test_every_strategy_is_counted_here():
     assert named() >= {(s.point, s.name) for s in all_strategies()}
 

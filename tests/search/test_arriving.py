@@ -26,7 +26,7 @@ from test_random_flags import ARCHITECTURES, drawn_constraints, drawn_search, dr
 from test_random_flags import model as model_of
 
 from fairseq_ext.kernels.library import library
-from fairseq_ext.plugin.pools import dictionary_of
+from fairseq_ext.plugin.generator import dictionary_of
 from fairseq_ext.search.compiled import CompiledSearch
 from fairseq_ext.search.interpreted import LoopSearch, OpenPool
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import command
-from corpus_jobs import OneProcess
 from demo_model import MODEL as DEMO
 from fairseq.data import Dictionary
 from fairseq_cli.preprocess import cli_main as preprocess
@@ -17,8 +16,6 @@ from forked import forked, generate_forked, succeeded
 
 from fairseq_ext import Translator
 from fairseq_ext.core.glossary import Languages
-from fairseq_ext.corpus import run
-from fairseq_ext.corpus.__main__ import job_of
 from fairseq_ext.plugin.loading.data_folder import (
     SegmentationCheck,
     advice,
@@ -125,21 +122,11 @@ def test_generate_warns_that_its_output_stays_segmented(tmp_path):
         assert [add in each for each in said] == [True] * count
 
 
-def test_translator_and_corpus_warn_once(tmp_path, caplog, monkeypatch):
+def test_a_translator_warns_once(caplog):
     ours = Translator(str(DEMO / "checkpoint.pt"), str(DEMO), beam=1, cpu=True)
     for _ in range(2):
         ours.translate([RAW])
     assert len(reported(caplog)) == 1 and reported(caplog)[0].endswith(f"add {SPM}")
-    caplog.clear()
-    monkeypatch.setattr(run, "Run", OneProcess)
-    (tmp_path / "in.txt").write_text(f"{RAW}\n" * 3)
-    where = ["--input", tmp_path / "in.txt", "--data", DEMO, "--path", DEMO / "checkpoint.pt"]
-    for flags, count in (([], 1), (SPM.split(), 0)):
-        more = ["--output", tmp_path / f"out{count}", *flags]
-        words = [*"translate --progress 0 --beam 1 --cpu --unit 1".split(), *where, *more]
-        assert run.translate(job_of([*map(str, words)])).errors == 0
-        assert len(reported(caplog)) == count
-        caplog.clear()
 
 
 # ---- A dictionary of the right size with other words: nothing fails, so it is reported
