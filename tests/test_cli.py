@@ -1,7 +1,6 @@
 """The real commands on a tiny checkpoint: stock's lines by default, and what our tasks need."""
 
 import json
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 import forked
 import pytest
 import torch
-from conftest import BIN, command
+from conftest import command
 from fairseq_cli.score import cli_main as score
 from sizes import drawn
 
@@ -150,41 +149,6 @@ def test_score_works(tiny):
 
 
 # ---- bad input; attack/commands.tsv has more
-
-
-def test_invalid_utf8_is_reported_and_earlier_output_kept(tiny):
-    flags = ["-s", "de", "-t", "en", *SEARCH, *EXT]
-    with subprocess.Popen(
-        [
-            str(BIN / "fairseq-interactive"),
-            str(tiny / "data"),
-            "--path",
-            str(tiny / "model.pt"),
-            *map(str, flags),
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "LC_ALL": "C.UTF-8",
-            "PYTHONUTF8": "0",
-            "PYTHONUNBUFFERED": "1",
-        },
-    ) as process:
-        process.stdin.write(b"de1 de2\n")
-        process.stdin.flush()
-        # the first translation is out
-        assert any(line.startswith(b"P-0\t") for line in process.stdout)
-        _, stderr = process.communicate(b"de3 \xff\xfe\n", timeout=120)
-    said = [line for line in stderr.decode().splitlines() if line.startswith("E-")]
-    assert (
-        process.returncode == 3
-        and len(said) == 1
-        and said[0].startswith("E-1\t")
-        and "not valid UTF-8" in said[0]
-    )
 
 
 def test_a_source_that_is_too_long_is_skipped_where_it_is_requested(tiny):

@@ -428,8 +428,9 @@ class BeamSearchGenerator(SequenceGenerator):
 # ---- `--print-alignment`: which source token each target token comes from
 
 
-class WithAlignment(SequenceGeneratorWithAlignment):
-    """Adds the alignment of each hypothesis, from the attention of one forced pass over all."""
+class AlignedBeamSearchGenerator(SequenceGeneratorWithAlignment, BeamSearchGenerator):
+    """`BeamSearchGenerator` with the alignment of each hypothesis, from the attention of one forced
+    pass over all (`--print-alignment`)."""
 
     @torch.no_grad()
     def generate(self, models, sample, **kwargs):
@@ -467,7 +468,3 @@ class WithAlignment(SequenceGeneratorWithAlignment):
                 "none: leave it out"
             )
         return found
-
-
-class AlignedBeamSearchGenerator(WithAlignment, BeamSearchGenerator):
-    """`BeamSearchGenerator` with `--print-alignment`."""

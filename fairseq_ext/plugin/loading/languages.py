@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 
 from fairseq.data.data_utils import infer_language_pair
 from fairseq.tasks import FairseqTask
@@ -69,7 +70,7 @@ def language_pair(
         return saved
     if len(known) == 2 and given and given[0] in known:
         return orient_pair(tuple(known), source, target)
-    raise UsageError(languages_missing_message(folder, known, source, target, saved))
+    raise UsageError(languages_missing_message(folder, known, (source, target), saved))
 
 
 def dictionary_language(data: str | None, checkpoint: str | None, target: str | None) -> str | None:
@@ -117,34 +118,18 @@ def saved_pair(checkpoint: str | None) -> tuple[str, str] | None:
 
 
 def languages_missing_message(
-    folder: str,
-    known: list[str],
-    source: str | None,
-    target: str | None,
-    saved: tuple[str, str] | None,
+    folder: str, known: list[str], named: Sequence[str | None], saved: tuple[str, str] | None
 ) -> str:
-    """Return the message that requests the languages."""
-    missing = [
-        flag for flag, given in (("--source-lang", source), ("--target-lang", target)) if not given
-    ]
+    """Return the message that requests the languages; named: source and target by the flags."""
+    flags = ("--source-lang", "--target-lang")
+    missing = " and ".join(flag for flag, given in zip(flags, named, strict=True) if not given)
     trained = f", and the checkpoint was trained from {saved[0]} to {saved[1]}" if saved else ""
     if len(known) == 1:
-        way = " and ".join(missing)
-        return (
-            f"{folder} has a dictionary of {known[0]} alone{trained}: add {way}, or name the "
-            "folder that has both dictionaries"
-        )
-    listed = ", ".join(known[:-1]) + f" and {known[-1]}"
-    which = (
-        f"--source-lang {known[0]} --target-lang {known[1]} or --source-lang {known[1]} "
-        f"--target-lang {known[0]}"
-    )
-    if len(known) > 2 or len(missing) < 2:
-        which = " and ".join(missing) + f", each one of {', '.join(known)}"
-    return (
-        f"{folder} has dictionaries of "
-        f"{listed}{trained or ', which does not say which is the source'}: add {which}"
-    )
+        there, more = f"a dictionary of {known[0]} alone", "or name the folder that has both"
+    else:
+        listed = ", ".join(known)
+        there, more = f"dictionaries of {listed}", f"each one of {listed}"
+    return f"{folder} has {there}{trained}: add {missing}, {more}"
 
 
 def name_languages_(settings: StockSettings, checkpoint: str | None) -> None:
