@@ -12,8 +12,8 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable
 
 from fairseq_ext.convert import families
-from fairseq_ext.convert.folder import Folder
 from fairseq_ext.convert.source import HuggingFaceFolder
+from fairseq_ext.convert.transformer import Folder
 from fairseq_ext.core.errors import UsageError, cut, report
 
 CLASSES: dict[str, Callable[[HuggingFaceFolder], Folder]] = {  # config.json's "architectures"

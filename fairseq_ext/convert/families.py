@@ -17,10 +17,9 @@ from argparse import ArgumentParser
 
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 
-from fairseq_ext.convert.folder import Folder
 from fairseq_ext.convert.pieces import sentencepiece_model, with_words
 from fairseq_ext.convert.source import HuggingFaceFolder
-from fairseq_ext.convert.transformer import SPECIAL, ModelFamily, Vocabulary, transformer
+from fairseq_ext.convert.transformer import SPECIAL, Folder, ModelFamily, Vocabulary, transformer
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.words import LANGUAGE
 
