@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,6 +101,13 @@ class Made:
         return torch.tensor(
             [dictionary.index(word) for word in sorted(table, key=table.__getitem__)]
         )
+
+    def typed(self) -> list[str]:
+        """The words of the README's command, without the echo before it."""
+        text = (self.out / "README.md").read_text(encoding="utf-8")
+        block = text.split("```")[1].removeprefix("bash\n").replace("\\\n", " ")
+        words = shlex.split(block)
+        return words[words.index("|") + 1 :]
 
     @property
     def is_marian(self) -> bool:

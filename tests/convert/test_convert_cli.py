@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -41,18 +40,6 @@ def sentences(done: subprocess.CompletedProcess) -> list[str]:
     return [line.split("\t")[2] for line in done.stdout.splitlines() if line.startswith("D-")]
 
 
-def typed(made: Made) -> list[str]:
-    """The words of the README's command, without the echo before it."""
-    block = (
-        (made.out / "README.md")
-        .read_text(encoding="utf-8")
-        .split("```")[1]
-        .removeprefix("bash\n")
-        .replace("\\\n", " ")
-    )
-    return shlex.split(block)[shlex.split(block).index("|") + 1 :]
-
-
 @drawn(0)  # long
 def test_the_commands_of_its_readme_give_transformers_words(opus, tmp_path, monkeypatch):
     text = ["der Verband wird geprüft", ">>fra<< der Verband wird geprüft", "никто не знает почему"]
@@ -81,7 +68,7 @@ def test_the_commands_of_its_readme_give_transformers_words(opus, tmp_path, monk
         for folder in (opus.out, tmp_path / "again")
     ]
     assert all(torch.equal(same[0][each], same[1][each]) for each in {*same[0], *same[1]})
-    name, *flags = typed(opus)
+    name, *flags = opus.typed()
     lines = "".join(f"{line}\n" for line in text)
     if os.environ.get(ALL):  # else their commands' translations are compared in Python alone
         done = command(
@@ -147,7 +134,7 @@ def test_a_target_language_is_named_once_for_text_of_several_sentences(opus, tmp
     assert text_command(["translate", *map(str, given), "-t", "spa"]) == 1
     assert capsys.readouterr().err.endswith("has no target language spa: use one of fra, deu\n")
     if os.environ.get(ALL):  # typed phrases, which the command segments as source text
-        name, *flags = typed(opus)
+        name, *flags = opus.typed()
         flags += ["--target-lang", "fra", "--constraints", "--beam", 2]
         done = command(name, *flags, stdin=f"{text[0]}\tмост\n", cwd=opus.out)
         pieces = " ".join(opus.tokenizer.spm_target.encode("мост", out_type=str))

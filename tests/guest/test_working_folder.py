@@ -1,6 +1,6 @@
 """No command, and no process that one starts, runs a file of the working folder.
 
-tests/test_doctor.py has the doctor, test_guest.py an Engine under `python -I`,
+tests/test_install.py has the doctor, test_guest.py an Engine under `python -I`,
 tests/corpus/test_corpus_ray.py the corpus and its Ray workers.
 """
 
