@@ -19,6 +19,7 @@ from pathlib import Path
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import cache_folder, replace, untrusted_reason
+from fairseq_ext.core.language_codes import two_letters
 
 # subtle: a child that is forked while another thread is in SQLite could wait for ever
 in_use = threading.Lock()
@@ -186,7 +187,7 @@ class Dictionaries:
 def lemmatizer(language: str, flag: str) -> Lemmatizer:
     """Return a function from a word to its lemma.
 
-    language: ISO 639 code; a region after it is dropped (`de`, `de-AT`). flag: for messages.
+    language: its code (`de`, `de-AT`, `deu_Latn`). flag: for messages.
     Errors: UsageError if simplemma does not support the language.
     """
     from simplemma.strategies import DefaultStrategy, ToLowercaseFallbackStrategy
@@ -196,7 +197,7 @@ def lemmatizer(language: str, flag: str) -> Lemmatizer:
             f"{flag}: simplemma has no lemmas for the language '{language}': use another language, "
             "or leave lemmas out"
         )
-    code = code_of(language)
+    code = two_letters(language)
     strategy = DefaultStrategy(dictionary_factory=Dictionaries())
     fallback = ToLowercaseFallbackStrategy()
 
@@ -208,16 +209,11 @@ def lemmatizer(language: str, flag: str) -> Lemmatizer:
     return lemma
 
 
-def code_of(language: str) -> str:
-    """Return the code of a language without its region, as simplemma has it."""
-    return language.lower().replace("_", "-").split("-")[0]
-
-
 def has_lemmas(language: str | None) -> bool:
     """Return whether simplemma has lemmas for a language."""
     from simplemma.strategies.dictionaries.dictionary_factory import SUPPORTED_LANGUAGES
 
-    return code_of(language or "") in SUPPORTED_LANGUAGES
+    return two_letters(language or "") in SUPPORTED_LANGUAGES
 
 
 def version() -> str:

@@ -11,7 +11,8 @@ from functools import lru_cache
 
 import regex
 
-from fairseq_ext.core.lemmas import code_of, lemmatizer
+from fairseq_ext.core.language_codes import two_letters
+from fairseq_ext.core.lemmas import lemmatizer
 
 LANGUAGE = re.compile(r">>.*?<<", re.DOTALL)
 LETTER_IS_WORD = r"\p{Han}\p{Hiragana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
@@ -81,8 +82,8 @@ class Inflections:
 
     def __init__(self, language: str, flag: str):
         self.lemma = lemmatizer(language, flag)
-        code = code_of(language)
-        self.of_word = {"en": self.english, "de": self.german}.get(code, self.lemma)
+        own = {"en": self.english, "de": self.german}
+        self.of_word = own.get(two_letters(language), self.lemma)
 
     def __call__(self, words: Sequence[str]) -> Key:
         """Return what the forms of each word share."""
