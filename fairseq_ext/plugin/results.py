@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from fairseq_ext.core.errors import UsageError, counted
+from fairseq_ext.core.errors import UsageError, counted, cut
 from fairseq_ext.core.files import is_stream, replace, sha256, verify_digest, with_digest
 from fairseq_ext.core.stats import Section
 from fairseq_ext.search.finished import Hypothesis
@@ -32,7 +32,6 @@ from fairseq_ext.search.report import Report, as_json, from_json
 # One run at a time writes the file.
 
 
-SHOWN = 80  # characters of a value in a message
 logger = logging.getLogger("fairseq_ext")
 
 
@@ -140,8 +139,9 @@ class ResultsFile:
             name for name in dict.fromkeys([*there, *now]) if there.get(name) != now.get(name)
         ]
         if different:
+            absent = "not given"
             differences = (
-                f"{name} ({format_value(there.get(name))} there, {format_value(now.get(name))} now)"
+                f"{name} ({cut(there.get(name, absent))} there, {cut(now.get(name, absent))} now)"
                 for name in different[:3]
             )
             more = f" and {len(different) - 3} more" if len(different) > 3 else ""
@@ -218,11 +218,6 @@ def close_in_child() -> None:
     """Close the files in a forked child, whose parent writes them."""
     for file in list(open_files):
         file.close()
-
-
-def format_value(value: str | None) -> str:
-    """Return a value as a message shows it."""
-    return "not given" if value is None else value if len(value) <= SHOWN else value[:SHOWN] + "..."
 
 
 def checksum(*given: object) -> str:

@@ -16,7 +16,7 @@ from fairseq.tasks import FairseqTask
 
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.plugin.loading.settings import languages_of
-from fairseq_ext.search.phrases.pieces import MARKS, SEPARATOR, SHARE, kind_of
+from fairseq_ext.search.phrases.pieces import SEPARATOR, kind_of, kind_of_words
 from fairseq_ext.search.phrases.sentence import Phrase
 from fairseq_ext.search.settings import CommandSettings
 
@@ -262,10 +262,9 @@ def kind_of_files(paths: Sequence[str]) -> str | None:
     them; None for none."""
     for path in paths:
         with open(path, encoding="utf-8", errors="replace") as lines:
-            words = [line.rpartition(" ")[0] for line in lines]
-        for kind, has_mark in MARKS.items():
-            if words and sum(map(has_mark, words)) >= SHARE * len(words):
-                return kind
+            kind = kind_of_words([line.rpartition(" ")[0] for line in lines])
+        if kind is not None:
+            return kind
     return None
 
 

@@ -267,11 +267,17 @@ def kind_of(dictionary: Dictionary, bpe: object) -> str | None:
     symbols."""
     if bpe is not None:
         return KINDS.get(type(bpe).__name__)
-    symbols = dictionary.symbols[dictionary.nspecial :]
-    for kind, has_mark in MARKS.items():
-        if symbols and sum(map(has_mark, symbols)) >= SHARE * len(symbols):
-            return kind
-    return None
+    return kind_of_words(dictionary.symbols[dictionary.nspecial :])
+
+
+def kind_of_words(words: Sequence[str]) -> str | None:
+    """Return the segmentation of words, by their marks; None for none."""
+    kinds = (
+        kind
+        for kind, has_mark in MARKS.items()
+        if words and sum(map(has_mark, words)) >= SHARE * len(words)
+    )
+    return next(kinds, None)
 
 
 MARKS: dict[str, Callable[[str], bool]] = {
