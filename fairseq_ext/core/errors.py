@@ -14,6 +14,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -135,18 +136,8 @@ def counted(number: int, one: str, many: str = "") -> str:
 def list_dictionaries(path: str) -> str:
     """Return a hint with the dictionaries in the folder of a missing one: the language may be
     misspelt."""
-    with contextlib.suppress(OSError):
-        names = sorted(
-            name
-            for name in os.listdir(os.path.dirname(path))
-            if name.startswith("dict.") and name.endswith(".txt")
-        )
-        return (
-            f" (there {'is' if len(names) == 1 else 'are'} {cut(', '.join(names))})"
-            if names
-            else ""
-        )
-    return ""
+    names = sorted(each.name for each in Path(path).parent.glob("dict.*.txt"))
+    return f" (there: {cut(', '.join(names))})" if names else ""
 
 
 def damaged_data(why: str) -> str:
