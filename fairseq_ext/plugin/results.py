@@ -1,7 +1,9 @@
-"""The files of a run (`--results-file` with `--resume`, `--stats-file`) and its progress."""
+"""The files of a run (`--results-file` with `--resume`, `--glossary-report`, `--stats-file`) and
+its progress."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fcntl
 import gc
@@ -10,7 +12,7 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -18,61 +20,43 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from fairseq_ext.core.errors import UsageError, counted, cut
+from fairseq_ext.core.errors import UsageError, counted, cut, report
 from fairseq_ext.core.files import is_stream, replace, sha256, verify_digest, with_digest
 from fairseq_ext.core.stats import Section
+from fairseq_ext.search.constraints.report import as_listed
 from fairseq_ext.search.finished import Hypothesis
-from fairseq_ext.search.report import Report, as_json, from_json
-
-# ---- `--results-file` and `--resume`
-#
-# Results are on disk as sentences finish, so that an interrupted run can be continued. The file has
-# JSON lines. The first line names the search; each other line is a sentence: its number, a checksum
-# of its source tokens, its translation, and its hypotheses with all values that are printed.
-# One run at a time writes the file.
-
+from fairseq_ext.search.phrases.sentence import Placed, SourceTerm
+from fairseq_ext.search.report import ConstraintReport, Report, as_json, from_json, named
 
 logger = logging.getLogger("fairseq_ext")
 
 
-class ResultsFile:
-    """One file, written line by line.
+@contextlib.contextmanager
+def writing(file: str, way_out: str) -> Iterator[None]:
+    """Raise UsageError for an OSError in the context. file: its flag and its name."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or error
+        raise UsageError(f"{file} cannot be written ({why}): {way_out}") from error
 
-    signature: one line for readers. made_from: what results depend on, by flag (run.py). words:
-    number of words of the target dictionary.
-    Errors: UsageError for a file that cannot be written, is in use, has results of another search,
-    or has a changed line.
+
+class RunFile:
+    """A file that one run writes line by line.
+
+    flag: that names it; way_out: where the disk is full.
+    Errors: UsageError for a file that cannot be written, or that another run writes.
     """
 
-    def __init__(
-        self, path: str, resume: bool, signature: str, made_from: dict[str, str], words: int
-    ):
-        self.path, self.words = Path(path), words
-        # hypotheses by the number of their sentence, with a checksum of what they depend on
-        self.done: dict[int, tuple[str, Sequence[Hypothesis]]] = {}
-        # those of the current search; its sentences are searched again if it fails
-        self.unconfirmed: dict[int, tuple[str, Sequence[Hypothesis]]] = {}
+    def __init__(self, path: str, flag: str, way_out: str):
+        self.path, self.flag, self.way_out = Path(path), flag, way_out
         if os.path.isdir(path) or path.endswith(os.sep):
-            raise UsageError(f"--results-file {path} is a directory: name a file")
-        try:
-            stream = is_stream(self.path)
-            self.file: IO[bytes] = open(self.path, "ab" if stream else "a+b", buffering=0)
-            if not stream:
+            raise UsageError(f"{flag} {path} is a directory: name a file")
+        self.is_stream = is_stream(path)
+        with writing(f"{flag} {path}", "name another file"):
+            self.file: IO[bytes] = open(path, "ab" if self.is_stream else "a+b", buffering=0)
+            if not self.is_stream:
                 self.lock()
-                whole = self.read_existing(resume, made_from)
-                self.file.truncate(whole)  # the sentence of an incomplete line is translated again
-                if whole:
-                    logger.info(
-                        "%s has %s of an earlier run, not to be decoded again",
-                        path,
-                        counted(len(self.done), "sentence"),
-                    )
-                    return
-        except OSError as error:
-            raise UsageError(
-                f"--results-file {path} cannot be written ({error.strerror}): name another file"
-            ) from error
-        self.write({**FORMAT, "signature": signature, "made_from": made_from})
 
     def lock(self) -> None:
         """Lock the file for as long as this process lives (raises UsageError if another run has
@@ -91,7 +75,7 @@ class ResultsFile:
                 if is_last:
                     raise UsageError(
                         f"another run is writing to {self.path}: wait for it, or name another "
-                        "--results-file"
+                        f"{self.flag}"
                     ) from None
                 # an earlier run of this process may be over and not yet collected
                 gc.collect()
@@ -99,6 +83,78 @@ class ResultsFile:
             os.register_at_fork(after_in_child=close_in_child)
             open_files.is_registered = True
         open_files.add(self)
+
+    def write(self, text: str) -> None:
+        """Write one line. The system has it on return; several processes may write."""
+        line, written = text.encode("utf-8", "replace") + b"\n", 0
+        with writing(f"{self.flag} {self.path}", self.way_out):
+            try:
+                while written < len(line):
+                    written += self.file.write(line[written:])
+            except BaseException:
+                if written and not self.is_stream:  # the next line must not follow half a line
+                    self.file.truncate(os.fstat(self.file.fileno()).st_size - written)
+                raise
+
+    def close(self) -> None:
+        """Release the file for other runs."""
+        self.file.close()
+        open_files.discard(self)
+
+
+class OpenFiles(weakref.WeakSet):
+    """The files that this process writes."""
+
+    is_registered = False  # whether forked children close them
+
+
+open_files = OpenFiles()
+
+
+def close_in_child() -> None:
+    """Close the files in a forked child, whose parent writes them."""
+    for file in list(open_files):
+        file.file.close()
+
+
+# ---- `--results-file` and `--resume`
+#
+# Results are on disk as sentences finish, so that an interrupted run can be continued. The file has
+# JSON lines. The first line names the search; each other line is a sentence: its number, a checksum
+# of its source tokens, its translation, and its hypotheses with all values that are printed.
+# One run at a time writes the file.
+
+
+class ResultsFile(RunFile):
+    """One file, written line by line.
+
+    signature: one line for readers. made_from: what results depend on, by flag (run.py). words:
+    number of words of the target dictionary.
+    Errors: UsageError for a file that cannot be written, is in use, has results of another search,
+    or has a changed line.
+    """
+
+    def __init__(
+        self, path: str, resume: bool, signature: str, made_from: dict[str, str], words: int
+    ):
+        super().__init__(path, "--results-file", "make room and add --resume")
+        self.words = words
+        # hypotheses by the number of their sentence, with a checksum of what they depend on
+        self.done: dict[int, tuple[str, Sequence[Hypothesis]]] = {}
+        # those of the current search; its sentences are searched again if it fails
+        self.unconfirmed: dict[int, tuple[str, Sequence[Hypothesis]]] = {}
+        if not self.is_stream:
+            with writing(f"--results-file {path}", "name another file"):
+                whole = self.read_existing(resume, made_from)
+                self.file.truncate(whole)  # the sentence of an incomplete line is translated again
+            if whole:
+                logger.info(
+                    "%s has %s of an earlier run, not to be decoded again",
+                    path,
+                    counted(len(self.done), "sentence"),
+                )
+                return
+        self.write_record({**FORMAT, "signature": signature, "made_from": made_from})
 
     def read_existing(self, resume: bool, made_from: dict[str, str]) -> int:
         """Read the finished sentences; return the number of bytes of complete lines."""
@@ -151,27 +207,14 @@ class ResultsFile:
                 "files, or name another --results-file"
             )
 
-    def write(self, record: dict) -> None:
-        """Write one line. The system has it on return; several processes may write."""
-        line = json.dumps(with_digest(record), ensure_ascii=False).encode() + b"\n"
-        written = 0
-        try:
-            while written < len(line):
-                written += self.file.write(line[written:])
-        except BaseException as error:
-            if written and not is_stream(self.path):  # the next line must not follow half a line
-                self.file.truncate(os.fstat(self.file.fileno()).st_size - written)
-            if not isinstance(error, OSError):
-                raise
-            raise UsageError(
-                f"--results-file {self.path} cannot be written ({error.strerror}): make room "
-                "and add --resume"
-            ) from error
+    def write_record(self, record: dict) -> None:
+        """Write one line."""
+        self.write(json.dumps(with_digest(record), ensure_ascii=False))
 
     def add(self, number: int, source: str, text: str, report: Report[Hypothesis]) -> None:
         """Write a finished sentence. source: a checksum of all that its results depend on; text: of
         the best hypothesis."""
-        self.write({"id": number, "source": source, "text": text, **as_json(report)})
+        self.write_record({"id": number, "source": source, "text": text, **as_json(report)})
         self.unconfirmed[number] = source, report.hypotheses
 
     def forget(self, numbers: Iterable[int]) -> None:
@@ -198,26 +241,6 @@ class ResultsFile:
             )
             for h in found
         ]
-
-    def close(self) -> None:
-        """Release the file for other runs."""
-        self.file.close()
-        open_files.discard(self)
-
-
-class OpenFiles(weakref.WeakSet):
-    """The results files that this process writes."""
-
-    is_registered = False  # whether forked children close them
-
-
-open_files = OpenFiles()
-
-
-def close_in_child() -> None:
-    """Close the files in a forked child, whose parent writes them."""
-    for file in list(open_files):
-        file.close()
 
 
 def checksum(*given: object) -> str:
@@ -279,6 +302,66 @@ def read_line(line: bytes, words: int) -> tuple[int, str, Report[Hypothesis]]:
     return number, source, report
 
 
+# ---- The report (`--glossary-report F`): one JSON line a sentence
+#
+# `{"id": 3, "source": ..., "translation": ..., "terms": [{"term": "Ader", "line": 12, "targets":
+# ["vein", "lode"], "source_at": [[4, 8]], "form": "vein", "at": [6, 10]}]}`: the entries that the
+# source has (line of the file, places in the source; forms: the number of its target forms, with
+# inflected ones), which of them was used and where it stands in
+# the translation; `form` and `at` are null where the translation has none of them, or only such as
+# serve another term, by the definition that the search keeps to (--constraint-boundary,
+# --constraint-case). Where terms are placed, the fields of `Placed`. Places are
+# characters, [start, end). source and translation are in NFKC, the translation with single spaces,
+# which is what the places count in. Lines come in the order in which batches finish. Each line is
+# in the file as soon as its batch is decoded, so that a command that is killed leaves those that it
+# has printed.
+
+
+class GlossaryReport(RunFile):
+    """The file."""
+
+    def __init__(self, path: str):
+        super().__init__(path, "--glossary-report", "make room and run again")
+        if not self.is_stream:
+            self.file.truncate(0)
+
+    def end(self) -> int:
+        """Write the file to disk. Return the status: 1, with a message on standard error, if that
+        fails."""
+        try:
+            with writing(f"{self.flag} {self.path}", self.way_out), self.file:
+                if not self.is_stream:
+                    os.fsync(self.file.fileno())
+        except UsageError as error:
+            report(type(error), error, None)
+            return 1
+        return 0
+
+    def add(
+        self,
+        number: int,
+        source: str,
+        translation: str,
+        terms: Iterable[tuple[SourceTerm, ConstraintReport]],
+    ) -> None:
+        """Write a sentence's line, whose places are in these texts."""
+        out: list[dict[str, object]] = []
+        for term, of in sorted(terms, key=lambda each: each[0].words):
+            at = of.spans[0] if of.spans else None
+            entry = {
+                "term": term.source,
+                "line": term.line,
+                "targets": list(term.entry),
+                "forms": len(term.forms),
+                "source_at": of.source_spans,
+                "form": None if at is None else as_listed(translation[slice(*at)], term),
+                "at": at,
+            }
+            out.append(entry | (named(of, Placed) if of.placed_by else {}))
+        record = {"id": number, "source": source, "translation": translation, "terms": out}
+        self.write(json.dumps(record, ensure_ascii=False))
+
+
 # ---- `--stats-file F`: the counters of a run as JSON
 #
 # The file is replaced in one step during the run and at its end. A device or a pipe is written
@@ -302,13 +385,8 @@ class StatsFile:
 
     def write(self) -> None:
         """Write the statistics so far. Errors: UsageError."""
-        try:
+        with writing(f"--stats-file {self.path}", "make room, or name another file"):
             replace(self.path, [json.dumps(self.stats.as_dict(), indent=1).encode(), b"\n"])
-        except OSError as error:
-            raise UsageError(
-                f"--stats-file {self.path} cannot be written ({error.strerror or error}): make "
-                "room, or name another file"
-            ) from error
 
     def write_occasionally(self) -> None:
         """Write the file, at most every 20 seconds. Errors are ignored: the last write, at the end

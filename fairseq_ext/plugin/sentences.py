@@ -28,6 +28,7 @@ from fairseq_ext.plugin.loading.data_folder import (
 )
 from fairseq_ext.plugin.loading.settings import Task, languages_of, of_some_tasks
 from fairseq_ext.plugin.options import GivenByCalls, is_constrained
+from fairseq_ext.plugin.results import GlossaryReport
 from fairseq_ext.plugin.stock import SentencepiecePair
 from fairseq_ext.search.constraints.allowed import AllowedFlags, AllowedOutputs
 from fairseq_ext.search.constraints.banned import AvoidFlags
@@ -41,7 +42,6 @@ from fairseq_ext.search.constraints.glossary import (
 from fairseq_ext.search.constraints.report import (
     ConstraintCounts,
     GlossaryCounts,
-    GlossaryReport,
     Reporter,
     as_listed,
 )
@@ -287,7 +287,7 @@ class Sentences:
         text."""
         if self.glossary_report is None and self.report_path:
             self.glossary_report = GlossaryReport(self.report_path)
-            at_process_end(self.glossary_report.close)
+            at_process_end(self.glossary_report.end)
         for request, translation, hypothesis in zip(requests, translations, best, strict=False):
             text = normal(normalize("NFKC", translation))
             source = normalize("NFKC", self.source_of(request))

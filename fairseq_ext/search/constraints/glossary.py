@@ -116,7 +116,7 @@ class GlossaryFlags:
             "same_results": True,
             "engine": "writes a line a sentence to a file: each answer says the same of its terms",
             "corpus": "writes a file of its own, and workers share none",
-            "implemented": "search/constraints/report.py",
+            "implemented": "plugin/results.py",
         },
     )
 

@@ -1,22 +1,16 @@
-"""Counts of the constraints that the best hypotheses meet, and the report of the glossary.
+"""Counts of the constraints that the best hypotheses meet, and their reports.
 
 They are counted in finished hypotheses, independently of the search.
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import json
-import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import IO
 from unicodedata import normalize
 
-from fairseq_ext.core.errors import UsageError, counted, report
-from fairseq_ext.core.files import is_stream
+from fairseq_ext.core.errors import counted
 from fairseq_ext.core.stats import Items, Section, Stats
 from fairseq_ext.core.words import starts_of, words_of
 from fairseq_ext.search.constraints.drafts import FORM_REASON
@@ -300,92 +294,6 @@ def unmet_reason(constraints: SentenceConstraints, limit: int) -> str:
     if needed > limit:
         return f"the constraints take {counted(needed, 'token')} and the sentence may have {limit}"
     return "what would follow is forbidden (banned phrases, prefix or logits processors)"
-
-
-# ---- The report (`--glossary-report F`): one JSON line a sentence
-#
-# `{"id": 3, "source": ..., "translation": ..., "terms": [{"term": "Ader", "line": 12, "targets":
-# ["vein", "lode"], "source_at": [[4, 8]], "form": "vein", "at": [6, 10]}]}`: the entries that the
-# source has (line of the file, places in the source; forms: the number of its target forms, with
-# inflected ones), which of them was used and where it stands in
-# the translation; `form` and `at` are null where the translation has none of them, or only such as
-# serve another term, by the definition that the search keeps to (--constraint-boundary,
-# --constraint-case). Where terms are placed, the fields of `Placed`. Places are
-# characters, [start, end). source and translation are in NFKC, the translation with single spaces,
-# which is what the places count in. Lines come in the order in which batches finish. Each line is
-# in the file as soon as its batch is decoded, so that a command that is killed leaves those that it
-# has printed.
-
-
-class GlossaryReport:
-    """The file. Errors: UsageError for a file that cannot be written."""
-
-    def __init__(self, path: str):
-        self.path, self.is_stream = path, is_stream(path)
-        try:
-            self.file: IO[bytes] = open(path, "ab", buffering=0)
-            if not self.is_stream:
-                fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self.file.truncate(0)
-        except OSError as error:
-            # errors of the lock
-            if error.errno in (errno.EAGAIN, errno.EACCES) and error.filename is None:
-                raise UsageError(
-                    f"another run is writing to {path}: wait for it, or name another "
-                    "--glossary-report"
-                ) from None
-            raise UsageError(
-                f"--glossary-report {path} cannot be written ({error.strerror}): name another file"
-            ) from error
-
-    def close(self) -> int:
-        """Write the file to disk. Return the status: 1, with a message on standard error, if that
-        fails.
-        """
-        try:
-            with self.file:
-                if not self.is_stream:
-                    os.fsync(self.file.fileno())
-        except OSError as error:
-            report(UsageError, self.full(error), None)
-            return 1
-        return 0
-
-    def full(self, error: OSError) -> UsageError:
-        """Return the error for a full disk; the earlier lines stay."""
-        return UsageError(
-            f"--glossary-report {self.path} cannot be written ({error.strerror}): make "
-            "room and run again"
-        )
-
-    def add(
-        self,
-        number: int,
-        source: str,
-        translation: str,
-        terms: Iterable[tuple[SourceTerm, ConstraintReport]],
-    ) -> None:
-        """Write a sentence's line, whose places are in these texts."""
-        out: list[dict[str, object]] = []
-        for term, of in sorted(terms, key=lambda each: each[0].words):
-            at = of.spans[0] if of.spans else None
-            entry = {
-                "term": term.source,
-                "line": term.line,
-                "targets": list(term.entry),
-                "forms": len(term.forms),
-                "source_at": of.source_spans,
-                "form": None if at is None else as_listed(translation[slice(*at)], term),
-                "at": at,
-            }
-            out.append(entry | (named(of, Placed) if of.placed_by else {}))
-        record = {"id": number, "source": source, "translation": translation, "terms": out}
-        line = json.dumps(record, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
-        try:
-            while line:
-                line = line[self.file.write(line) :]
-        except OSError as error:
-            raise self.full(error) from error
 
 
 def as_listed(own: str, term: SourceTerm) -> str:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from required_phrases import required_phrases
 
-from fairseq_ext.search.constraints.report import GlossaryReport, as_listed, places_of
+from fairseq_ext.plugin.results import GlossaryReport
+from fairseq_ext.search.constraints.report import as_listed, places_of
 from fairseq_ext.search.phrases.places import Text
 from fairseq_ext.search.phrases.sentence import Cased, SentenceConstraints, SourceTerm, met
 from fairseq_ext.search.report import ConstraintReport, Outcome
@@ -146,7 +147,7 @@ def test_a_line_of_the_report(tmp_path):
     of_katze = ConstraintReport(phrase="cat", met=True, spans=((18, 21),), source_spans=((13, 18),))
     # in the order of the source
     report.add(4, source, translation, [(katze, of_katze), (hund, of_hund)])
-    assert report.close() == 0
+    assert report.end() == 0
     line = json.loads((tmp_path / "r").read_text(encoding="utf-8"))
     assert (line["id"], line["source"], line["translation"]) == (4, source, translation)
     hund, katze = line["terms"]
