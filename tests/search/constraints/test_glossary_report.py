@@ -4,6 +4,7 @@ of places to terms."""
 import itertools
 import json
 import re
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,15 @@ from fairseq_ext.plugin.results import GlossaryReport
 from fairseq_ext.search.constraints.report import as_listed, places_of
 from fairseq_ext.search.phrases.places import Text
 from fairseq_ext.search.phrases.sentence import Cased, SentenceConstraints, SourceTerm, met
-from fairseq_ext.search.report import ConstraintReport, Outcome
+from fairseq_ext.search.report import (
+    ConstraintReport,
+    Outcome,
+    Report,
+    Translation,
+    as_json,
+    constraint_json,
+    from_json,
+)
 
 
 def required(
@@ -170,3 +179,17 @@ def test_a_line_of_the_report(tmp_path):
         "form": "cat",
         "at": [18, 21],
     }
+
+
+def test_every_field_of_a_report_is_shown_and_read_again():
+    """A field that is declared is in each view: answers, a corpus' output, results files."""
+    given = {"phrase": "a|b", "met": True, "spans": ((0, 1),), "reason": "r", "term": "T"}
+    given |= {"source_spans": ((2, 3),), "place": "in place", "placed_by": "aligned"}
+    of = ConstraintReport(**given, displaced="c", weight=0.5, doubtful=True)
+    assert all(getattr(of, each.name) != each.default for each in fields(of))
+    assert constraint_json(of).keys() == {each.name for each in fields(of)}
+    report = Report([Translation("a", ["a"], -1.0, [-1.0])], (of,), 0.1, 0.2, (("x", "y"),), ("w",))
+    record = json.loads(json.dumps(as_json(report)))
+    assert record.keys() == {each.name for each in fields(report)}
+    found = from_json(Report[Translation], record)
+    assert replace(found, hypotheses=report.hypotheses) == report
