@@ -11,7 +11,6 @@ import copy
 import itertools
 import math
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -65,7 +64,6 @@ class TextRequest:
         self.future = Reply(threads, lambda: None, on_partial)
         # its calls are those of this object too, one after another: no lock is held in them
         self.calls = self.future.calls
-        self.lock = threading.Lock()  # of these two, which `stop` reads in any thread
         self.running: dict[Slot, Future[Report]] = {}
         self.is_over = False
         self.waiting: deque[Slot] = deque()  # to be submitted
@@ -95,11 +93,9 @@ class TextRequest:
         self.go_on()
 
     def stop(self) -> None:
-        """Cancel all requests of the text."""
-        with self.lock:
-            self.is_over = True
-            running, self.running = list(self.running.values()), {}
-        for future in running:
+        """Cancel all requests of the text, in any thread."""
+        self.is_over = True  # before `running` is read: `run` looks at it behind that
+        for future in list(self.running.values()):
             future.cancel()
 
     def finish(self, what: Report | BaseException) -> None:
@@ -155,15 +151,10 @@ class TextRequest:
             request = replace(request, align=True)
         elif self.on_partial is not None:
             on_partial = partial(self.add_call, self.partly, slot)
-        future = self.submit(request, on_partial)
-        with self.lock:
-            is_over = self.is_over
-            if not is_over:
-                self.running[slot] = future
-        if is_over:
+        self.running[slot] = future = self.submit(request, on_partial)
+        if self.is_over:
             future.cancel()
-        else:
-            when_done(future, partial(self.add_call, self.on_answer, slot))
+        when_done(future, partial(self.add_call, self.on_answer, slot))
 
     def add_call(self, method: Callable[..., None], slot: Slot, what: object) -> None:
         """Call a method in another thread, after the calls before it; its error becomes that of the
@@ -180,9 +171,8 @@ class TextRequest:
 
     def on_answer(self, slot: Slot, future: Future[Report]) -> None:
         """Store the answer of a segment, and continue."""
-        with self.lock:
-            is_known = self.running.pop(slot, None) is not None
-        if not is_known or future.cancelled():
+        del self.running[slot]
+        if self.is_over or future.cancelled():
             return
         error = future.exception()
         assert isinstance(slot.item, Segment)
