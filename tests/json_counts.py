@@ -1,10 +1,8 @@
-"""What tests of statistics share: the JSON object without times, and whether two are equal."""
+"""What tests of JSON share: an object without times, and whether two values are equal."""
 
 from __future__ import annotations
 
 from typing import Any
-
-import pytest
 
 TIMES = ("seconds", "probe")
 
@@ -14,20 +12,12 @@ def untimed(found: dict[str, Any]) -> dict[str, Any]:
     return {k: untimed(v) if isinstance(v, dict) else v for k, v in found.items() if k not in TIMES}
 
 
-def close(found: Any, expected: Any) -> bool:
-    """Equal JSON, numbers nearly so."""
-    if isinstance(expected, dict):
-        return (
-            isinstance(found, dict)
-            and found.keys() == expected.keys()
-            and all(close(found[k], v) for k, v in expected.items())
-        )
-    if isinstance(expected, list):
-        return (
-            isinstance(found, list)
-            and len(found) == len(expected)
-            and all(map(close, found, expected))
-        )
-    return found == (
-        pytest.approx(expected, abs=1e-9) if isinstance(expected, (int, float)) else expected
-    )
+def close(a: Any, b: Any, tolerance: float = 1e-9) -> bool:
+    """Whether two values are equal, numbers within the tolerance."""
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(close(x, y, tolerance) for x, y in zip(a, b, strict=True))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(close(a[name], b[name], tolerance) for name in a)
+    if float in (type(a), type(b)) and {type(a), type(b)} <= {int, float}:
+        return abs(a - b) <= tolerance or a == b
+    return bool(a == b)

@@ -89,11 +89,8 @@ def as_argv(flags: Row) -> list[str]:
 
 def constrained(row: Row) -> bool:
     """Whether an answer says which phrases are met."""
-    return "terms" in row or any(
-        row.get("records", [{}])[i].get(name)
-        for i in range(len(row.get("records", [])))
-        for name in LISTS[:2]
-    )
+    records = row.get("records", ())
+    return "terms" in row or any(each.get(name) for each in records for name in LISTS[:2])
 
 
 # ---- commands

@@ -46,6 +46,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from entry_points import ENTRIES, Interactive, Row  # noqa: E402
+from json_counts import close  # noqa: E402
 
 ENVIRONMENT = {
     "FAIRSEQ_EXT_STRATEGIES": str(HERE / "seeded_models.py"),
@@ -108,20 +109,9 @@ def differences(entry: str, wanted: Row, found: Row) -> list[str]:
                     x = [h[: max(least, len(g))] for h, g in zip(x, y, strict=False)] + x[len(y) :]
                 if not close(x, y, tolerance):
                     out.append(f"line {i}: expected {x}\n{' ' * 11}found {y}")
-        elif not close(a, b):
+        elif not close(a, b, TOLERANCE):
             out.append(f"{name}: expected {a}\n{' ' * len(name)}  found {b}")
     return out
-
-
-def close(a: Any, b: Any, tolerance: float = TOLERANCE) -> bool:
-    """Whether two answers are equal, numbers within the tolerance."""
-    if type(a) is list and type(b) is list:
-        return len(a) == len(b) and all(close(x, y, tolerance) for x, y in zip(a, b, strict=True))
-    if type(a) is dict and type(b) is dict:
-        return a.keys() == b.keys() and all(close(a[name], b[name], tolerance) for name in a)
-    if float in (type(a), type(b)) and {type(a), type(b)} <= {int, float}:
-        return abs(a - b) <= tolerance or a == b
-    return bool(a == b)
 
 
 def answered(entry: str, rows: list[Row], folder: Path) -> dict[str, Row]:
