@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from fairseq_ext.model.stock import FairseqBackend
 from fairseq_ext.plugin.search_setup import build
@@ -35,7 +35,6 @@ from fairseq_ext.search.protocols import Setup
 from fairseq_ext.search.registry import chosen
 from fairseq_ext.search.request import Request
 from fairseq_ext.search.scheduler import Entry
-from fairseq_ext.search.settings import Settings
 from fairseq_ext.search.strategies.decoding._parallel import ParallelFlags
 from fairseq_ext.search.strategies.select.dba import DBAFlags
 from fairseq_ext.search.strategies.stop.early import LengthRetry
@@ -164,47 +163,47 @@ class Parts:
     text: Callable[[], TargetText] | None
 
 
-class Step(NamedTuple):
-    """A step. applies: whether the flags need it; make: returns it, made of the steps so far."""
-
-    applies: Callable[[Parts], bool]
-    make: Callable[[Steps, Parts], Driver]
-
-
 def steps_of(parts: Parts, until: Step | None = None) -> Steps:
     """Return the steps. until: leave out this one and those around it."""
     steps = Steps([build(chosen(parts.setup.settings, "decoding"), parts.setup)])
     for step in STEPS:
         if step is until:
             break
-        if step.applies(parts):
-            steps.append(step.make(steps, parts))
+        if (driver := step(steps, parts)) is not None:
+            steps.append(driver)
     return steps
 
 
-def is_forced(settings: Settings) -> bool:
-    """Return whether required phrases are forced into hypotheses that may end too late."""
-    return [settings.choice(point) for point in ("select", "stop", "decoding")] == [
-        "dba",
-        "early",
-        "beam",
-    ]
+# ---- Each step is a function of those so far, which returns None if the flags do not need it
 
 
-def searches_twice(settings: Settings) -> bool:
-    """Return whether sentences are searched without some of their phrases, too."""
+def length_retry(steps: Steps, parts: Parts) -> Driver | None:
+    """Return the step where required phrases are forced into hypotheses that may end too late."""
+    chosen_ones = [parts.setup.settings.choice(point) for point in ("select", "stop", "decoding")]
+    if chosen_ones != ["dba", "early", "beam"]:
+        return None
+    return LengthRetry(steps.search, parts.meets, parts.setup.min_len)
+
+
+def two_searches(steps: Steps, parts: Parts) -> Driver | None:
+    """Return the step where sentences are searched without some of their phrases, too."""
+    settings = parts.setup.settings
     compete = settings.get(DBAFlags).constraint_compete
-    return settings.choice("select") == "dba" and compete == "search"
+    if settings.choice("select") != "dba" or compete != "search":
+        return None
+    return TwoSearches(steps.search, steps.driver, parts.meets, parts.setup.nbest)
 
 
-def placement(steps: Steps, parts: Parts) -> GlossaryPlacement:
+def placement(steps: Steps, parts: Parts) -> GlossaryPlacement | None:
     """Return the placement of terms: drafts are searched with longer n-best lists, to choose
     from."""
+    if parts.text is None:
+        return None
     setup = parts.setup
     drafts = replace(setup, nbest=min(setup.k, max(setup.nbest, SEARCHED)))
     searches = Searches(
-        steps_of(replace(parts, setup=without_constraints(drafts)), STEPS[0]).search,
-        steps_of(replace(parts, setup=drafts), PLACEMENT).driver,
+        steps_of(replace(parts, setup=without_constraints(drafts)), length_retry).search,
+        steps_of(replace(parts, setup=drafts), placement).driver,
         steps.driver,
     )
     attending = setup.decoder.attending_copy()
@@ -217,39 +216,24 @@ def placement(steps: Steps, parts: Parts) -> GlossaryPlacement:
         setup.stats,
         setup.temperature,
     )
-    assert parts.text is not None
     return GlossaryPlacement(searches, score, setup, parts.text, parts.meets)
 
 
-def graph_writer(steps: Steps, parts: Parts) -> Driver:
+def graph_writer(steps: Steps, parts: Parts) -> Driver | None:
     """Return the writer of graphs, which needs source tokens and belongs to parallel decoding."""
-    from fairseq_ext.search.parallel.graph import GraphWriter  # few runs need it
-
     setup, search = parts.setup, steps.driver
     settings, source = setup.settings, setup.source_dictionary
     folder, method = settings.get(ParallelFlags).ddg_dir, settings.choice("decoding")
-    assert folder is not None and source is not None and isinstance(search, ParallelSearch)
+    if folder is None:
+        return None
+    from fairseq_ext.search.parallel.graph import GraphWriter  # few runs need it
+
+    assert source is not None and isinstance(search, ParallelSearch)
     return GraphWriter(search, folder, method, source, setup.dictionary, parts.decoded)
 
 
-PLACEMENT = Step(lambda parts: parts.text is not None, placement)
-STEPS = (
-    Step(
-        lambda parts: is_forced(parts.setup.settings),
-        lambda steps, parts: LengthRetry(steps.search, parts.meets, parts.setup.min_len),
-    ),
-    Step(
-        lambda parts: searches_twice(parts.setup.settings),
-        lambda steps, parts: TwoSearches(
-            steps.search, steps.driver, parts.meets, parts.setup.nbest
-        ),
-    ),
-    PLACEMENT,
-    Step(
-        lambda parts: parts.setup.settings.get(ParallelFlags).ddg_dir is not None,
-        graph_writer,
-    ),
-)
+Step = Callable[[Steps, Parts], Driver | None]
+STEPS: tuple[Step, ...] = (length_retry, two_searches, placement, graph_writer)
 
 
 # ---- One sentence at a time

@@ -311,12 +311,7 @@ class SentencepiecePair(SentencepieceBPE):
 # The tokenizer of Moses after its normalisation of punctuation, as for the data of WMT19.
 
 
-@dataclass
-class MosesNormalizedConfig(MosesTokenizerConfig):
-    pass
-
-
-@register_tokenizer("moses_normalized", dataclass=MosesNormalizedConfig)
+@register_tokenizer("moses_normalized", dataclass=MosesTokenizerConfig)
 class MosesNormalized(MosesTokenizer):
     """fairseq's `moses` on normalised text."""
 
