@@ -179,8 +179,8 @@ def steps_of(parts: Parts, until: Step | None = None) -> Steps:
 
 def length_retry(steps: Steps, parts: Parts) -> Driver | None:
     """Return the step where required phrases are forced into hypotheses that may end too late."""
-    chosen_ones = [parts.setup.settings.choice(point) for point in ("select", "stop", "decoding")]
-    if chosen_ones != ["dba", "early", "beam"]:
+    names = [parts.setup.settings.choice(point) for point in ("select", "stop", "decoding")]
+    if names != ["dba", "early", "beam"]:
         return None
     return LengthRetry(steps.search, parts.meets, parts.setup.min_len)
 
