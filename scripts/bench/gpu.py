@@ -13,11 +13,11 @@ of a copy measured here.
 searches: a step of each search of tests/search/counted_steps.py, with launches, graph launches,
 copies and waits as torch's profiler counts them: the difference of two lengths.
 
-lsh: the LSH paper's tables that are times on a GPU, in its shapes. Table 3: the product of the
-output layer; Table 4: each stage of the softmax, and the naive forms of two; Table 7: speed-up of
-the softmax. Then the output layer from features to the 10 best words of each row. Features lie near
-a word's embedding (softmax.py). `device` is the duration of kernels and copies by torch's profiler,
-`host` until the host has waited.
+lsh: the LSH paper's tables that are times on a GPU, in its shapes. Table 4: each stage of the
+softmax, and the naive forms of two; Table 7: speed-up of the softmax. Then the output layer from
+features to the 10 best words of each row. Features lie near a word's embedding (softmax.py).
+`device` is the duration of kernels and copies by torch's profiler, `host` until the host has
+waited.
 
     --parts PART ...    (all)
     --device DEVICE     cuda or cpu (cuda)
@@ -397,18 +397,6 @@ def both_us(act: Act, args: Namespace) -> tuple[float, float]:
 
 
 @torch.no_grad()
-def products(page: Page, args: Namespace, V: int, d: int) -> None:
-    weight, rows = torch.randn(V, d, device=args.device), []
-    for n in (12, 1):
-        x = torch.randn(n, d, device=args.device)
-        device, host = both_us(lambda x=x: x @ weight.t(), args)
-        ms = [f"{us / 1e3:.4f}" for us in (device, host)]
-        rows.append([str(n), ms[0], f"{2e-3 * n * d * V / device:.1f}", ms[1]])
-    title = f"Table 3: products (rows, {d}) x ({d}, {V}), float32"
-    page.add_table(["rows", "device ms", "Gflop/s", "host ms"], rows, title)
-
-
-@torch.no_grad()
 def stages(
     page: Page, args: Namespace, V: int, d: int, K: int, W: int, size: int, whole: bool
 ) -> str:
@@ -511,8 +499,6 @@ def lsh(page: Page, args: Namespace) -> None:
     missing = lsh_cuda.unavailable_reason()
     page.add(f"No CUDA kernels: {missing}.\n" if missing else "Kernels: CUDA.\n")
     quick = args.quick
-    with failing(page, "Table 3"):
-        products(page, args, *((3000, 100) if quick else (50_000, 1000)))
     gains = []
     for V in (4000, 5000) if quick else (40_000, 50_000, 66_000, 25_000):  # F2E, J2E, E2J, U2E
         for K in (8, 16):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -110,21 +109,12 @@ def test_the_command_to_try_next_does_as_it_says(printed: str, tmp_path: Path) -
 
 
 def test_the_text_is_what_its_readme_says() -> None:
-    """Both sides, kinds and documents of each line; each document has its lines in their order;
-    each term base has 40 terms or more."""
+    """Both sides, kinds and documents of each line; each term base has 40 terms or more."""
     german, english, kinds, documents = (
         lines(f"test.{name}") for name in ("de", "en", "kind", "document")
     )
     assert len(german) == len(english) == len(kinds) == len(documents) == len({*german}) == 217
     assert all(5 <= len(line.split()) <= 35 for line in german)
-    for path in (DATA / "documents").iterdir():
-        if path.suffix == ".docx":
-            text = zipfile.ZipFile(path).read("word/document.xml").decode()
-        else:
-            text = path.read_text(encoding="utf-8")
-        text = re.sub(r"\s+", " ", re.sub(r"<[^>]*>|\*|\[|\]\([^)]*\)", "", text))
-        places = [text.find(g) for g, d in zip(german, documents, strict=True) if d == path.name]
-        assert len(places) > 10 and places == sorted(places) and min(places) >= 0, path.name
     for kind in ("handbook", "letters"):
         terms = [line.split("\t")[0] for line in lines(f"terms.{kind}.tsv")]
         assert len(terms) == len({*terms}) >= 40

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import models
 import numpy as np
 import pytest
 import sacrebleu
@@ -28,7 +27,6 @@ DEMO, TEXT = ROOT / "checkpoints" / "demo", ROOT / "data" / "demo" / "test"
 sys.path[:0] = [str(PAPERS / "streaming"), str(PAPERS)]
 
 import intervals  # noqa: E402
-import parsing  # noqa: E402
 import tree_actions  # noqa: E402
 from tree_actions import Tree, TreeError, read_tree, to_actions, to_tree  # noqa: E402
 
@@ -244,31 +242,3 @@ def test_legal_actions_are_those_of_the_trees_of_three_words():
     # the others are no trees at any number of words
     turns = itertools.product(*[ACTIONS[:2], ACTIONS[2:]] * 5)
     assert found == {actions for actions in turns if is_tree(actions)}
-
-
-def test_a_search_over_legal_actions_gives_the_trees_of_fairseq_s(monkeypatch):
-    known = Dictionary()
-    for action in ACTIONS:
-        known.add_symbol(action)
-    monkeypatch.setattr(models, "dictionary", lambda *_: known)
-    random_model = build("transformer", dtype=torch.float32, words=len(ACTIONS))
-    pair = generators([random_model], words=len(ACTIONS), beam=3)
-    sample = batch([4, 3, 2], words=len(ACTIONS))
-    for generator in (pair.stock, pair.ours):
-        tree_actions.keep_legal(generator, known)
-    stock, ours = decoded(pair.stock, sample), decoded(pair.ours, sample)
-    for words, trees_of, expected in zip((4, 3, 2), ours, stock, strict=True):
-        tokens = [[known[i] for i in each["tokens"][:-1].tolist()] for each in trees_of]
-        assert tokens == [[known[i] for i in each["tokens"][:-1].tolist()] for each in expected]
-        assert all(to_tree([("w", "T")] * words, each) for each in tokens)
-
-
-def test_brackets_are_counted_as_evalb_counts_them():
-    """By hand: EATING has S NP VP S VP NP, six constituents; without the verb phrase of "eating
-    fish" five are found, all right."""
-    pytest.importorskip("PYEVALB")
-    count = parsing.scorer()
-    assert count(EATING, EATING) == (6, 6, 6)
-    flat = EATING.replace("(S (VP (VBG eating) (NP (NN fish))))", "(S (VBG eating) (NP (NN fish)))")
-    assert count(str(read_tree(EATING)), str(read_tree(flat))) == (5, 5, 6)
-    assert parsing.f1([(5, 5, 6), (1, 3, 2)]) == pytest.approx(100 * 2 * 6 / 16)
