@@ -1,6 +1,6 @@
 """Santilli et al. 2023 (--decoding): greedy decoding and every parallel method against each other,
-calls, time and BLEU; then OUT/tables.md, OUT/flops.md, OUT/by_length.md and their figures
-(tables.py), and graphs of decoding dependencies.
+calls, time and BLEU; then OUT/tables.md, OUT/flops.md and OUT/by_length.md (tables.py), and
+graphs of decoding dependencies.
 
     python scripts/experiments/jacobi/run.py --models DIR DIR --pairs de-en fr-en --text PREFIX
         --out DIR
@@ -17,7 +17,6 @@ the clock's. Outputs must equal stock's at beam 1.
     --repeats N          (3)
     --threads N ...      (1)
     --only METHOD ...    these searches only, and fairseq greedy and ours
-    --examples N [...]   lines shown, from 1; of batches of one (1)
     --graphs N [...]     lines of the first text whose dependency graphs are drawn (1)
     --counts-only        calls and BLEU without times, for a machine that others use
     --out OUT            runs/jacobi by default
@@ -37,7 +36,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
 
 import tables
 from contenders import Loaded, ours, read, stock
-from harness import BenchError, Contender, Outputs, compare
+from harness import BenchError, Contender, compare
 from report import ROOT, named
 from tables import GREEDY, STOCK
 from text import Text, command_line, prepare, read_lines, run_script
@@ -104,24 +103,6 @@ def contender(text: Text, name: str, flags: str, batch: int) -> tuple[Contender,
     return made, found
 
 
-def examples(text: Text, found: dict[str, tuple[Batches, Outputs]], chosen: list[int]) -> list:
-    """Some sentences with each method's output, its seconds in the last round (batches of one) and
-    BLEU: the paper's examples (its second Table 7)."""
-    import sacrebleu
-
-    shown = []
-    lines = {name: text.lines(outputs) for name, (_, outputs) in found.items() if chosen}
-    for i in chosen:
-        rows = {}
-        for name, of_name in lines.items():
-            bleu = sacrebleu.sentence_bleu(of_name[i], [text.references[i]]).score
-            batches = found[name][0]
-            seconds = batches.sentences(1)["seconds"][batches.lines.index(i)]
-            rows[name] = {"text": of_name[i], "seconds": seconds, "bleu": bleu}
-        shown.append({"source": text.sources[i], "reference": text.references[i], "rows": rows})
-    return shown
-
-
 def edited(line: str) -> str:
     """A source line without the word in its middle: an edit that changes the output
     there and often behind."""
@@ -160,9 +141,6 @@ def measure(
         how = dict(threads=threads, bleu=text.bleu, clock=clock)
         result = compare([each for each, _ in made.values()], args.repeats, **how)
         is_timed = not args.counts_only
-        lines = [n - 1 for n in args.examples] if args.batch == 1 and is_timed else []
-        found = {n: (each, result[n].outputs) for n, (_, each) in made.items()}
-        shown = examples(text, found, lines)
     rows = {}
     by_sentence = args.batch == 1 and threads == 1 and is_timed
     for n, (each, batches) in made.items():
@@ -191,7 +169,7 @@ def measure(
     wrong = [n for n, row in rows.items() if n != BEAM and row["equal"] < result.sentences]
     if wrong:
         print(f"not greedy's output for every sentence (near-ties?): {', '.join(wrong)}")
-    return {"about": about, "rows": rows, "examples": shown}
+    return {"about": about, "rows": rows}
 
 
 def graphs(args: argparse.Namespace) -> None:
@@ -213,8 +191,6 @@ def main() -> None:
     for flag, given in (("--pairs", args.pairs), ("--text", args.text)):
         if len(given) not in (1, many):
             raise BenchError(f"{flag}: one for all --models, or one for each")
-    if wrong := [n for n in args.examples if not 1 <= n <= args.limit]:
-        raise BenchError(f"--examples {wrong[0]} is none of the {args.limit} lines of --limit")
     args.out.mkdir(parents=True, exist_ok=True)
     for i, model in enumerate(args.models):
         text, pair = (each[i % len(each)] for each in (args.text, args.pairs))

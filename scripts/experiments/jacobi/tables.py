@@ -1,17 +1,10 @@
-"""The paper's Tables 1 to 7 and Figure 3 from run.py's results, and the gain on short and on
-long sentences.
+"""The paper's Tables 1 to 3 and 5 to 7 from run.py's results, and the gain on short and on long
+sentences.
 
     python scripts/experiments/jacobi/tables.py --out DIR
 
 DIR holds resultI.THREADS.json, I the number of the model and text. It gets tables.md (Tables 1, 2,
-4, 6 and 7), flops.md (Tables 3 and 5), by_length.md and, of the first model, by_length.svg and
-figure3.svg.
-
-Figure 3: speed over greedy against resources. Threads that this machine does not have are not
-simulated. The last points are greedy's calls over each method's: what it would gain if a wider call
-cost nothing. The paper's 1.99x of HGJ at 122 cores is time, over greedy on as many
-cores; its gain in iterations on the same pair is 1.04x (Table 6, Opus en-de), so calls do not
-explain it.
+6 and 7), flops.md (Tables 3 and 5) and by_length.md.
 
 By length: lengths are tokens of greedy's output, EOS counted; batches of one on one thread. A gain
 is greedy's sum over a method's, of the sentences of those lengths; its interval is the middle 95
@@ -30,27 +23,10 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from figure_style import draw  # noqa: E402
 from intervals import RESAMPLES, SEED, interval  # noqa: E402
 from write_up import folder, table  # noqa: E402
 
 Result = dict[str, Any]
-# Opus, de-en and en-de: time (16 cores) and BLEU of Table 1, time and iterations of Table 6 (a
-# desktop CPU)
-PAPER = """greedy | 1.00x | 33.10 | 1.00x | 1.00x | 1.00x | 28.24 | 1.00x | 1.00x
-beam 5 | 0.72x | 33.92 | 0.71x | 1.00x | 0.71x | 28.68 | 0.71x | 1.00x
-PJ | 0.75x | 33.10 | 0.74x | 1.04x | 0.73x | 28.24 | 0.72x | 1.03x
-PGJ b=5 | 1.32x | 33.10 |  |  | 1.28x | 28.24 |  |
-PGJ b=3 | 1.37x | 33.10 | 1.19x | 1.07x | 1.34x | 28.24 | 1.16x | 1.04x
-HGJ b=3 | 1.37x | 33.10 | 1.19x | 1.06x | 1.34x | 28.24 | 1.16x | 1.04x"""
-# Tables 3 and 5
-PAPER_FLOPS = """HGJ (the paper's) | 1.34x | 28.24 | 0 | 2.53e13
-SUNDAE | 1.4x | 28.46 | 5.27e21 | 1.58e14
-ShallowDec (12-1) | 1.4x | 26.90 | 1.02e19 | 1.15e13
-Semi-NAT | 1.5x | 26.90 | 1.55e17 | 2.08e13
-DisCo | 3.5x | 27.34 | 4.06e19 | 1.58e13
-DSLP | 14.8x | 27.02 | 1.93e19 | 1.58e13
-F-VAE | 16.5x | 27.49 | 4.06e19 | 1.58e13"""
 ABOUT = """# Parallel decoding: calls, time and BLEU (the paper's Tables 1, 2, 6 and 7)
 
 Every method gives greedy's output, sentence for sentence (a beam does not). `iterations` is
@@ -65,21 +41,12 @@ Counted are multiplications and additions of every matrix product (2 for each we
 and of attention (4 d for each position and each position it looks at), encoder once a sentence,
 the decoder at the positions that each method really computed, output layer included. Positions a
 target token and lengths come from the measured runs; for sizes that were not run (the paper's base
-and big) they are taken over from the first result, which is an assumption. The paper's
-numbers are quoted, not measured: training by ELECTRA's calculator, decoding over the whole test set
-of WMT14 En-De, not for a sentence.
+and big) they are taken over from the first result, which is an assumption.
 """
 STOCK, GREEDY = "fairseq greedy", "our greedy"
-EDITED = "window, output of an edited source"
-DRAWN = ("PJ", "PGJ b=3", "HGJ b=3", EDITED)
 ENDS = (10, 20, 30, 45)  # the last length of each class but the last, which has no end
 LEAST = 5  # sentences that a class must have
 Gain = tuple[float, float, float]  # the gain, and its interval
-
-
-def rows_of(text: str) -> list[list[str]]:
-    """Quoted cells."""
-    return [[cell.strip() for cell in line.split("|")] for line in text.splitlines()]
 
 
 def spread(speed: list[float] | None) -> str:
@@ -108,36 +75,6 @@ def measured(result: Result) -> str:
     )
     timed = "Times were not measured." if about["clock"] == "not measured" else timed
     return f"## {title}\n\n{timed}\n\n{table(head, lines)}"
-
-
-def quoted() -> str:
-    """The paper's own gains, which no run here repeats: other model, text and machines."""
-    columns = ("Table 1: time", "BLEU", "Table 6: time", "iterations")
-    head = ["method", *(f"{pair}, {column}" for pair in ("de-en", "en-de") for column in columns)]
-    title = "From the paper: Opus, WMT14, over greedy (Table 1, 16 cores; Table 6, a desktop CPU)"
-    return table(head, rows_of(PAPER), title, "##")
-
-
-def data(results: list[Result]) -> str:
-    """The paper's Table 4 for the texts here."""
-    texts: dict[str, list[str]] = {}
-    for about in (result["about"] for result in results):
-        name = f"{about['text']}, {about['pair']}"
-        texts[name] = [name, f"{about['sentences']:,}", f"{about['source_tokens']:,}"]
-    return table(["text", "sentences", "source tokens"], [*texts.values()], "Table 4: data", "##")
-
-
-def examples(result: Result) -> list[str]:
-    """Single sentences, as in the paper's second Table 7."""
-    found = []
-    for example in result.get("examples", []):
-        rows = [[side, example[side], "", ""] for side in ("source", "reference")]
-        for name, row in example["rows"].items():
-            rows.append([name, row["text"], f"{1000 * row['seconds']:.1f}", f"{row['bleu']:.2f}"])
-        cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
-        head, title = ["method", "output", "ms", "BLEU"], f"Example: {result['about']['pair']}"
-        found.append(table(head, cells, title, "##"))
-    return found
 
 
 @dataclass
@@ -191,24 +128,7 @@ def flops(results: list[Result]) -> str:
         kind = "measured here" if is_own else "counts taken over"
         title = f"{size.name} ({kind}; {source:.1f} source and {target:.1f} target tokens)"
         parts.append(table(head, rows, title, "##"))
-    head = ["method", "speed", "BLEU", "training FLOPs", "decoding FLOPs, whole test set"]
-    title = "From the paper (Tables 3 and 5): WMT14 En-De"
-    return "\n".join([*parts, table(head, rows_of(PAPER_FLOPS), title, "##")])
-
-
-def figure_3(results: list[Result]) -> dict[str, Any]:
-    """A model with different threads."""
-    results = sorted(results, key=lambda result: result["about"]["threads"])
-    lines, about = {}, results[0]["about"]
-    for method in (m for m in DRAWN if all(m in r["rows"] for r in results)):
-        rows = [result["rows"][method] for result in results]
-        points = [(i, *row["speed"][GREEDY]) for i, row in enumerate(rows)]
-        alone = results[0]["rows"][GREEDY]["decoder_calls"] / rows[0]["decoder_calls"]
-        lines[method] = [*points, (len(rows), *[alone] * 3)]
-    ticks = [f"{result['about']['threads']} threads" for result in results]
-    title = f"{about['size']['name']}, {about['text']}, one sentence at a time"
-    shown = {"ylabel": "times faster than greedy", "level": 1.0, "title": title}
-    return {"lines": lines, "ticks": [*ticks, "calls alone"], **shown}
+    return "\n".join(parts)
 
 
 def classes(result: Result) -> dict[str, np.ndarray]:
@@ -251,33 +171,16 @@ def by_length(result: Result) -> str:
     return text
 
 
-def figure_by_length(result: Result) -> dict[str, Any]:
-    """Time over greedy's by length, with intervals."""
-    every, about = gains(result, "seconds"), result["about"]
-    chosen = {name: every[name] for name in DRAWN if name in every} or every
-    lines = {name: [(i, *each) for i, each in enumerate(row)] for name, row in chosen.items()}
-    title = f"{about['text']}, {about['sentences']} sentences, one at a time"
-    label = "times faster than greedy, 95 % interval"
-    shown = {"xlabel": "tokens of greedy's output", "ylabel": label, "title": title, "level": 1.0}
-    return {"lines": lines, "ticks": list(classes(result)), **shown}
-
-
 def write(out: Path) -> None:
     files = sorted(out.glob("result*.json"))
     results = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     models = [file.name.split(".")[0] for file in files]
     first = [results[models.index(name)] for name in dict.fromkeys(models)]
-    parts = [ABOUT, *map(measured, results), quoted(), data(results)]
-    parts += [each for result in results for each in examples(result)]
-    (out / "tables.md").write_text("\n".join(parts), encoding="utf-8")
+    (out / "tables.md").write_text("\n".join([ABOUT, *map(measured, results)]), encoding="utf-8")
     (out / "flops.md").write_text(flops(first), encoding="utf-8")
-    of_first = [r for r, name in zip(results, models, strict=True) if name == models[0]]
-    if all(r["rows"][GREEDY]["speed"][GREEDY] for r in of_first):
-        draw(out / "figure3", figure_3(of_first))
     # elsewhere no length has enough sentences
     if timed := [result for result in first if classes(result)]:
         (out / "by_length.md").write_text("\n".join(map(by_length, timed)), encoding="utf-8")
-        draw(out / "by_length", figure_by_length(timed[0]))
 
 
 if __name__ == "__main__":

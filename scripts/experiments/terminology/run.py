@@ -1,5 +1,5 @@
 """Where forced terms land, and what that costs: the searches that place terms, side by side, and
-their scores; then OUT/tables.md and OUT/success.svg (tables.py).
+their scores; then OUT/tables.md (tables.py).
 
     python scripts/experiments/terminology/run.py --out DIR [--model DIR] [--text PREFIX]
         [--limit N] [--beam 5] [--glossary F] [--proper F] [--sets rand1 rand2 rand3 rand4 phr4]
@@ -203,7 +203,7 @@ def main() -> int:
     about |= {"model": named(args.model), "text": named(args.text), "machine": machine()}
     about |= {"languages": [args.src, args.tgt], "sentences": len(runs.sources)}
     write_json(args.out / "runs.json", about | {"rows": runs.rows()})
-    write_tables(None, "run.py", tables.markdown, tables.figures, args.out)
+    write_tables(None, "run.py", tables.markdown, out=args.out)
     if args.published is None:
         return 0
     command = [sys.executable, HERE / "published_scores.py", args.published, "--out", args.out]

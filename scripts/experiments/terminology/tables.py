@@ -1,8 +1,7 @@
-"""What each method makes of each set of terms, as Markdown from DIR/runs.json (run.py makes it);
-and term success against chrF2++ as SVG, as the WMT 2025 terminology task draws it.
+"""What each method makes of each set of terms, as Markdown from DIR/runs.json (run.py makes it).
 
 python scripts/experiments/terminology/tables.py --out DIR
-    writes DIR/tables.md, which it prints, and DIR/success.svg, a panel for each set of terms
+    writes DIR/tables.md, which it prints
 """
 
 import sys
@@ -11,7 +10,6 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-import figure_style  # noqa: E402, F401  (says so before any work where matplotlib is missing)
 from write_up import made_by, table, write_tables  # noqa: E402
 
 HEAD = (
@@ -55,15 +53,5 @@ def markdown(runs: Runs) -> str:
     return "\n".join([*parts, about, made_by(runs["machine"]), ""])
 
 
-def figures(runs: Runs) -> dict[str, list[dict[str, Any]]]:
-    """One point a method; up and to the right is better."""
-    panels = []
-    for name, found in by_set(runs).items():
-        lines = {r["method"]: [(r["chrf2pp"], 100 * (r["term_success_words"] or 0))] for r in found}
-        labels = {"xlabel": "chrF2++", "ylabel": "terms met as words, %", "title": name}
-        panels.append({"lines": lines, "single": lines, **labels})
-    return {"success": panels}
-
-
 if __name__ == "__main__":
-    write_tables(__doc__, "run.py", markdown, figures)
+    write_tables(__doc__, "run.py", markdown)
