@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from documents import ages, claims, gains, pivots
+from documents import ages, claims_quality, claims_speed, gains, pivots
 
 PART = re.compile(
     r"(<!-- generated: (?P<name>[\w-]+)(?P<arguments>[^\n]*?) -->\n)(?P<body>.*?)(<!-- end -->)",
@@ -276,6 +276,21 @@ def other_metrics(*paths: str) -> str:
     return table(("rows of MBR, metric not optimised", *names), rows)
 
 
+PAPERS = {
+    "dba": claims_quality.dba,
+    "optimal-ending": claims_quality.optimal_ending,
+    "streaming": claims_speed.streaming,
+    "lsh": claims_speed.lsh,
+    "jacobi": claims_speed.jacobi,
+}
+
+
+def claims(paper: str) -> str:
+    """Return the table of a paper: its claim, its figure, ours, the verdict and the reason."""
+    head = ("the paper's claim", "there", "here", "reproduced", "why")
+    return table(head, PAPERS[paper]())
+
+
 PARTS: dict[str, Callable[..., str]] = {
     "flags": flags_of,
     "all-flags": all_flags,
@@ -284,7 +299,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "results": results,
     "pivot": pivots.pivot,
     "gather": pivots.gather,
-    "claims": claims.claims,
+    "claims": claims,
     "table-of": table_of,
     "age": ages.age,
     "other-metrics": other_metrics,
