@@ -339,8 +339,8 @@ class CompiledRows(CompiledReader):
         width = other.source.size(4)
         if width > self.cache.source.size(4):
             width += width // 2  # longer ones may follow, as where the shortest are first
-        self.cache.enlarge_(max(max(slots) + 1, 2 * self.slots) if more else self.slots, 0, width)
-        self.cache.copy_slots_(torch.tensor(slots), other, torch.arange(len(slots)), 0)
+        self.cache.enlarge_(max(max(slots) + 1, 2 * self.slots) if more else self.slots, width)
+        self.cache.copy_sources_(torch.tensor(slots), other)
         self.update_pointers_()
 
     def reserve_(self, kept: int, w: int) -> None:

@@ -111,6 +111,3 @@ class AttendingDecoder(Decoder, Protocol):
     def line_reader(self) -> LineReader | None:
         """Return a reader of targets of the sentences just admitted; None if the backend has none
         for these models."""
-
-    def separate_(self) -> None:
-        """Copy the keys and values of the live rows, which may be those of another group."""

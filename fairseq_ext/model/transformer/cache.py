@@ -2,8 +2,6 @@
 
 A slot holds a sentence, and all rows of the sentence share its positions; rows.py has a mask of the
 positions that each row sees. A sentence that leaves may leave a gap, which `compact_` closes.
-Several groups may share the slots of the same tensors. Then groups can be divided and joined, and
-sentences can start and leave, without moving the keys and values of other sentences.
 
 Shapes: S sentences, P positions in use, G moved sentences.
 """
@@ -11,8 +9,7 @@ Shapes: S sentences, P positions in use, G moved sentences.
 from __future__ import annotations
 
 import copy
-import weakref
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -30,11 +27,8 @@ class KVCache:
     positions: int = 0  # P: in use, the same number in every sentence
     # steps use slot numbers, so sentences that leave need not be dropped at once
     allows_gaps: bool = False
-    may_share: bool = False  # steps use slot numbers, so groups may share the tensors
     # (S,) slot of each sentence; None: sentence i is in slot i, and there are no gaps
     slot: Tensor | None = None
-    # the caches that share these tensors, including this one; None: only this one
-    sharing_caches: weakref.WeakSet[KVCache] | None = None
 
     @property
     def slots(self) -> int:
@@ -51,25 +45,8 @@ class KVCache:
         """A tensor with the cache's type and device."""
         return self.models[0].target
 
-    def slot_of_sentence(self) -> Tensor:
-        """Return the slot of each sentence (S,)."""
-        return (
-            torch.arange(self.sentences, device=self.reference_tensor.device)
-            if self.slot is None
-            else self.slot
-        )
-
     def copy(self) -> KVCache:
-        """Return a cache for the same sentences: in the same slots if `may_share`, else a deep
-        copy.
-
-        In shared slots only one of the two caches may continue a sentence.
-        """
-        if self.may_share:
-            self.share_()
-            twin = replace(self)
-            twin.share_()
-            return twin
+        """Return a deep copy."""
         for model in self.models:
             model.views = []  # created again when they are needed
         return copy.deepcopy(self)
@@ -86,22 +63,17 @@ class KVCache:
 
     def compact_(self, position: Tensor | None, room: int) -> None:
         """Keep positions position[i] (S, P') of sentence i, in ascending order (None: all in use),
-        and make sure that `room` free positions follow.
-
-        Gaps are closed if no other group shares the slots.
-        """
-        slot = self.slot_of_sentence()
+        and make sure that `room` free positions follow. Gaps are closed."""
+        slot = self.slot
+        if slot is None:
+            slot = torch.arange(self.sentences, device=self.reference_tensor.device)
         if position is None:
             position = torch.arange(self.positions, device=slot.device).expand(self.sentences, -1)
         for model in self.models:
-            if self.sharing_caches is not None:
-                model.compact_in_slots_(slot, position, room)
-                continue
             if self.slot is not None:
                 model.keep_source_(slot)
             model.compact_(slot, position, room)
-        if self.sharing_caches is None:
-            self.slot = None
+        self.slot = None
         self.positions = position.size(1)
 
     # ---- slots
@@ -117,9 +89,7 @@ class KVCache:
         than half of the slots are gaps."""
         if self.slot is None:
             return False
-        return not self.allows_gaps or (
-            2 * self.sentences < self.slots and self.sharing_caches is None
-        )
+        return not self.allows_gaps or 2 * self.sentences < self.slots
 
     def close_gaps_(self) -> None:
         """Drop the sentences that have left, for steps that do not use slot numbers.
@@ -133,89 +103,19 @@ class KVCache:
             model.keep_source_(self.slot)
         self.slot = None
 
-    def leave_shared_slots_(self) -> None:
-        """Copy the sentences to new tensors without gaps, for steps that do not use slot numbers;
-        other groups keep the shared slots."""
-        if self.slot is not None:
-            self.models = [model.select_slots(self.slot) for model in self.models]
-            self.slot = self.sharing_caches = None
-
-    def share_(self) -> None:
-        """Allow other groups to use the slots of this cache."""
-        self.slot = self.slot_of_sentence()
-        if self.sharing_caches is None:
-            self.sharing_caches = weakref.WeakSet()
-        self.sharing_caches.add(self)
-
-    def free_slots(self) -> Tensor:
-        """Return the slots (free slots,) in which no group has a sentence, in order."""
-        taken = torch.zeros(self.slots, dtype=torch.bool, device=self.reference_tensor.device)
-        for cache in self.sharing_caches or ():
-            taken[cache.slot] = True
-        return (~taken).nonzero()[:, 0]
-
     # ---- groups
 
     @staticmethod
     def join(a: KVCache, b: KVCache) -> KVCache:
         """Return one cache for the sentences of both, first those of a, then those of b.
 
-        Both must have been compacted unless both may share slots.
+        Both must have been compacted.
         """
         sentences, positions = a.sentences + b.sentences, max(a.positions, b.positions)
         allows_gaps = a.allows_gaps and b.allows_gaps
-        if a.may_share and b.may_share:
-            return KVCache.join_in_slots(a, b, allows_gaps)
         pairs = zip(a.models, b.models, strict=True)
         models = [KeyValues.concatenated([(x, a.positions), (y, b.positions)]) for x, y in pairs]
         return KVCache(models, sentences, positions, allows_gaps)
-
-    @staticmethod
-    def join_in_slots(a: KVCache, b: KVCache, allows_gaps: bool) -> KVCache:
-        """Return one cache for the sentences of both, in the tensors of one of them."""
-        a.share_()
-        b.share_()
-        assert a.slot is not None and b.slot is not None
-        host, slots = a, [a.slot, b.slot]
-        if a.models[0] is not b.models[0]:
-            # the smaller group moves, unless the tensors would have to be enlarged for that
-            host, guest = (a, b) if a.sentences >= b.sentences else (b, a)
-            if (
-                host.free_slots().numel() < guest.sentences
-                and guest.free_slots().numel() >= host.sentences
-            ):
-                host, guest = guest, host
-            slots = [
-                host.slot if cache is host else host.copy_sentences_(guest)  # type: ignore[misc]
-                for cache in (a, b)
-            ]
-        both = KVCache(
-            host.models,
-            a.sentences + b.sentences,
-            max(a.positions, b.positions),
-            allows_gaps,
-            True,
-            torch.cat(slots),
-        )
-        both.sharing_caches = host.sharing_caches
-        both.share_()
-        return both
-
-    def copy_sentences_(self, guest: KVCache) -> Tensor:
-        """Copy the guest's sentences into free slots, adding slots if there are too few; return
-        these slots (G,)."""
-        assert guest.slot is not None
-        free, slots = self.free_slots(), self.slots
-        missing = guest.sentences - free.numel()
-        if missing > 0:
-            more = max(missing, slots // 2)
-            free = torch.cat([free, torch.arange(slots, slots + more, device=free.device)])
-            slots += more
-        slot = free[: guest.sentences]
-        for model, other in zip(self.models, guest.models, strict=True):
-            model.enlarge_(slots, guest.positions, other.source.size(4))
-            model.copy_slots_(slot, other, guest.slot, guest.positions)
-        return slot
 
 
 # ---- The key and value tensors of one model
@@ -301,11 +201,6 @@ class KeyValues:
             return self.source_mask
         return self.source.new_zeros(self.source.size(2), 1, 1, self.source.size(4))
 
-    def select_slots(self, slot: Tensor) -> KeyValues:
-        """Return a copy of these slots (G,)."""
-        mask = None if self.source_mask is None else self.source_mask.index_select(0, slot)
-        return KeyValues(self.target.index_select(2, slot), self.source.index_select(2, slot), mask)
-
     def keep_source_(self, slot: Tensor) -> None:
         """Keep the source of these slots (G,), in ascending order, and drop the other slots."""
         for block in self.source.flatten(0, 1):  # (S, H, T, h)
@@ -324,7 +219,8 @@ class KeyValues:
         """
         H, capacity, h = self.target.shape[3:]
         G, P = position.shape
-        index = self.flat_indices(slot, position)
+        head = (slot[:, None] * H + torch.arange(H, device=position.device)) * capacity  # (G, H)
+        index = (head[:, :, None] + position[:, None]).flatten()  # (G, H, P)
         target = self.target.narrow(2, 0, G)
         if P + room > capacity:
             target = self.target.new_empty(
@@ -336,35 +232,15 @@ class KeyValues:
         self.target = target
         self.views = []
 
-    def compact_in_slots_(self, slot: Tensor, position: Tensor, room: int) -> None:
-        """Do the same as `compact_`, but sentences stay in their slots (G,), and other slots do not
-        change."""
-        S, H, capacity, h = self.target.shape[2:]
-        G, P = position.shape
-        if P + room > capacity:
-            self.enlarge_(S, max(2 * capacity, P + room), 0)
-        index = self.flat_indices(slot, position)
-        for block in self.target.flatten(0, 1):  # (S, H, capacity, h)
-            kept = block.view(-1, h).index_select(0, index).view(G, H, P, h)
-            block[:, :, :P].index_copy_(0, slot, kept)
-        self.views = []
-
-    def flat_indices(self, slot: Tensor, position: Tensor) -> Tensor:
-        """Return the indices (G x H x P,) of positions position[i] (G, P) of slot[i] (G,) in a
-        layer's keys (S x H x capacity, h)."""
-        H, capacity = self.target.shape[3:5]
-        head = (slot[:, None] * H + torch.arange(H, device=position.device)) * capacity  # (G, H)
-        return (head[:, :, None] + position[:, None]).flatten()  # (G, H, P)
-
-    def enlarge_(self, slots: int, positions: int, width: int) -> None:
-        """Enlarge the tensors to at least these numbers of slots, target positions and source
-        positions; existing values keep their places."""
+    def enlarge_(self, slots: int, width: int) -> None:
+        """Enlarge the tensors to at least these numbers of slots and source positions; existing
+        values keep their places."""
         target, source = self.target, self.source
         S, T = max(slots, source.size(2)), max(width, source.size(4))
         if self.source_mask is None and T > source.size(4):
             self.source_mask = self.full_source_mask()
-        if S > target.size(2) or positions > target.size(4):
-            self.target = enlarged(target, S, max(positions, target.size(4)))
+        if S > target.size(2):
+            self.target = enlarged(target, S, target.size(4))
         if S > source.size(2) or T > source.size(4):
             self.source = enlarged(source, S, T)
         mask = self.source_mask
@@ -373,20 +249,12 @@ class KeyValues:
             self.source_mask[: mask.size(0), :, :, : mask.size(3)] = mask
         self.views = []
 
-    def copy_slots_(self, slot: Tensor, other: KeyValues, there: Tensor, positions: int) -> None:
-        """Copy the slots there (G,) of `other`, with `positions` target positions in use, to the
-        slots slot (G,)."""
+    def copy_sources_(self, slot: Tensor, other: KeyValues) -> None:
+        """Copy the source's keys and values from all slots (G,) of `other` to slots slot (G,)."""
         width = other.source.size(4)
         # (S, H, T, h)
         for to, block in zip(self.source.flatten(0, 1), other.source.flatten(0, 1), strict=True):
-            to[:, :, :width].index_copy_(0, slot, block.index_select(0, there))
-        if positions:
-            for to, block in zip(
-                self.target.flatten(0, 1), other.target.flatten(0, 1), strict=True
-            ):
-                to[:, :, :positions].index_copy_(
-                    0, slot, block[:, :, :positions].index_select(0, there)
-                )
+            to[:, :, :width].index_copy_(0, slot, block)
         if self.source_mask is None and (
             other.source_mask is not None or width < self.source.size(4)
         ):
@@ -394,7 +262,7 @@ class KeyValues:
         if self.source_mask is not None:
             self.source_mask[slot] = -torch.inf
             self.source_mask[slot, :, :, :width] = (
-                0.0 if other.source_mask is None else other.source_mask[there]
+                0.0 if other.source_mask is None else other.source_mask
             )
 
 

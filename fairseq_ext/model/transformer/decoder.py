@@ -107,8 +107,7 @@ class TransformerBackend:
         models = [self.read_source(i, inputs) for i in range(len(self.models))]
         compiled = all(weights.compiled is not None for weights in self.weights)
         allows_gaps = self.graphs is not None or compiled
-        may_share = self.graphs is None and compiled
-        cache = KVCache(models, models[0].source.size(2), 0, allows_gaps, may_share)
+        cache = KVCache(models, models[0].source.size(2), 0, allows_gaps)
         self.group = RowGroup(cache, cache.sentences)
 
     def read_source(self, model: int, inputs: dict[str, Tensor]) -> KeyValues:
@@ -152,9 +151,6 @@ class TransformerBackend:
         if any(weights.compiled is None for weights in self.weights):
             return None
         return LineReader(self.weights, self.live.cache.models)
-
-    def separate_(self) -> None:
-        self.live.cache.leave_shared_slots_()
 
     def log_probs(self, features: list[Tensor], temperature: float) -> Tensor:
         scores = []
@@ -286,7 +282,7 @@ def read_tokens(
 def read_attention(weights: list[Weights], group: RowGroup, tokens: Tensor) -> Tensor:
     """Read tokens (n, b), b for each row, layer by layer; return their attention to the source (n,
     b, source), averaged over models, layers and heads."""
-    group.cache.leave_shared_slots_()
+    group.cache.close_gaps_()
     step = group.append_(tokens.size(1))
     seen = []
     for model, cache in zip(weights, group.cache.models, strict=True):

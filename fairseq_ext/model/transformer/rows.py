@@ -77,10 +77,7 @@ class RowGroup:
     longest: int = 0  # upper bound of the rows' lengths
 
     def copy(self) -> RowGroup:
-        """Return a group with the same rows.
-
-        In shared slots only one of the two groups may continue a sentence.
-        """
+        """Return a group with the same rows."""
         return replace(self, cache=self.cache.copy())
 
     @property
@@ -225,9 +222,8 @@ class RowGroup:
     def join(a: RowGroup, b: RowGroup) -> RowGroup:
         """Return one group with the rows of a, then those of b. Both groups are invalid
         afterwards."""
-        if not (a.cache.may_share and b.cache.may_share):
-            a.compact_()
-            b.compact_()
+        a.compact_()
+        b.compact_()
         width, positions = max(a.width, b.width), max(a.cache.positions, b.cache.positions)
         place = None
         if a.place is not None or b.place is not None or a.width != b.width:

@@ -331,8 +331,6 @@ class ForcedDecoding:
             part = self.decoder.part(row, sentence, int(sentence.numel() == row.numel()), of_row)
             self.decoder.set_aside()
             self.decoder.resume(part)
-            if group is not sources.group:
-                cast(AttendingDecoder, self.decoder).separate_()
             # (N, L)
             target = self.padded(
                 [pairs[i][1][starts[i].length :] for i in numbers], False, sources.device
