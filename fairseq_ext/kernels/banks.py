@@ -16,25 +16,21 @@ def finished_needed(competes: bool) -> int:
     return 4 if competes else 2
 
 
-@dataclass
-class Estimate:
-    """Constants of the estimate of a live hypothesis' final score
-    (search/strategies/stop/early.py)."""
+# the estimate of a live hypothesis' final score (search/strategies/stop/early.py)
+MISSING_TOKEN_COST = 0.3  # nats, of each required token that it lacks
+TOKEN_COST = 0.1  # nats, of EOS and of each other token
+MAX_EXTRA_TOKENS = 4  # largest number of tokens in addition to the missing ones
 
-    missing_token_cost: float  # nats, of each required token that it lacks
-    token_cost: float  # nats, of EOS and of each other token
-    # the part of a total below -max_nats_per_token per token is not divided by the length
-    max_nats_per_token: float
-    max_extra_tokens: int  # tokens that it may take in addition to the missing ones
 
-    def missing_cost(self, lacks: Tensor) -> Tensor:
-        """Return the cost of `lacks` missing tokens (any shape, int64), in float32."""
-        return self.missing_token_cost * lacks.float()
+def missing_cost(lacks: Tensor) -> Tensor:
+    """Return the cost of `lacks` missing tokens (any shape, int64), in float32."""
+    return MISSING_TOKEN_COST * lacks.float()
 
-    def extra_cost(self, device: torch.device | None = None) -> Tensor:
-        """Return the cost of EOS and 0, 1, ... other tokens (1 + max_extra_tokens,), in float32."""
-        more = torch.arange(1, self.max_extra_tokens + 2, device=device)
-        return (self.token_cost * more.double()).float()
+
+def extra_cost(device: torch.device | None = None) -> Tensor:
+    """Return the cost of EOS and 0, 1, ... other tokens (1 + MAX_EXTRA_TOKENS,), in float32."""
+    more = torch.arange(1, MAX_EXTRA_TOKENS + 2, device=device)
+    return (TOKEN_COST * more.double()).float()
 
 
 @dataclass

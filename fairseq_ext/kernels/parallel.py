@@ -62,7 +62,9 @@ class CompiledRow:
         length: np.ndarray,
         width: int,
         method: CompiledMethod,
+        **fields: float,
     ):
+        """fields: others of `Row`."""
         compiled = loaded()
         self.draft_row, self.commit_row, self.call_row = (
             compiled.draft_row,
@@ -81,18 +83,8 @@ class CompiledRow:
             draft_block=getattr(functions, f"draft_{name}"),
             learn=getattr(functions, f"learn_{name}") if method.learns else pointer(None),
             method=method.state,
+            **fields,
         )
-
-    def limits_(self, limit: int, min_len: int, eos: int, pad: int, ngram: int) -> None:
-        """Set the limits. limit: largest number of tokens before EOS; min_len: smallest; ngram:
-        size of n-grams that may not repeat, 0: off."""
-        (
-            self.struct.limit,
-            self.struct.min_len,
-            self.struct.eos,
-            self.struct.pad,
-            self.struct.ngram,
-        ) = limit, min_len, eos, pad, ngram
 
     def draft(self) -> np.ndarray:
         """Return the draft of the next block (w - 1,)."""
@@ -121,56 +113,15 @@ class CompiledRow:
 class CompiledDrafter:
     """A drafter that compiled code calls for the drafts of one sentence.
 
-    fields: of its structure; keepalive: objects that they point to.
+    name: of its function, propose_NAME; keepalive: objects that its state points to.
     """
 
-    fields: tuple[CData, CData]
-    keepalive: tuple
+    name: str
+    state: CData = None
+    keepalive: tuple = ()
 
-    @staticmethod
-    def for_function(name: str, state: CData = None, *keepalive: object) -> CompiledDrafter:
-        """Return the drafter with the compiled function propose_NAME."""
-        function = getattr(loaded().functions, f"propose_{name}")
-        fields = function, pointer(None) if state is None else state
-        return CompiledDrafter(fields, keepalive)
-
-
-def no_drafter() -> CompiledDrafter:
-    """Return a drafter that makes no drafts."""
-    return CompiledDrafter.for_function("nothing")
-
-
-def trajectory(pad: int) -> CompiledDrafter:
-    """Return the drafter of the last call's outputs. pad: the draft token after them; NONE: the
-    last verified token."""
-    return CompiledDrafter.for_function("trajectory", new("Trajectory", pad))
-
-
-def previous(
-    previous_output: list[int],
-    confidence: float,
-    match_confidence: np.ndarray,
-    doubt_decay: float,
-    min_confidence: float,
-    fallback: CompiledDrafter,
-) -> CompiledDrafter:
-    """Return the drafter of an earlier output (search/parallel/drafts.py, `Previous`).
-
-    confidence: of its first tokens; match_confidence (tail + 1,) float64: by the length of the
-    match; fallback: the drafter for parts that the output lacks.
-    """
-    text = np.array(previous_output, np.int64)
-    state = new(
-        "Previous",
-        fallback.fields,
-        pointer(text),
-        address(match_confidence, np.float64, None),
-        len(previous_output),
-        len(match_confidence) - 1,
-        0,
-        0,
-        doubt_decay,
-        min_confidence,
-        confidence,
-    )
-    return CompiledDrafter.for_function("previous", state, text, match_confidence, fallback)
+    @property
+    def fields(self) -> tuple[CData, CData]:
+        """The fields of its structure."""
+        function = getattr(loaded().functions, f"propose_{self.name}")
+        return function, pointer(None) if self.state is None else self.state

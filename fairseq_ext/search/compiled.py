@@ -21,7 +21,13 @@ from typing import Any
 import torch
 
 from fairseq_ext.core.errors import NotANumber
-from fairseq_ext.kernels.banks import Banks, finished_needed
+from fairseq_ext.kernels.banks import (
+    MAX_EXTRA_TOKENS,
+    Banks,
+    extra_cost,
+    finished_needed,
+    missing_cost,
+)
 from fairseq_ext.kernels.beam import (
     CompiledBatch,
     CompiledSentence,
@@ -389,7 +395,7 @@ class SearchRules:
 
     def __init__(self, setup: Setup):
         strategies, known = setup.strategies, setup.processors
-        self.scoring, self.estimate = setup.scoring, strategies.stop.estimate
+        self.scoring = setup.scoring
         self.struct = new(
             "Rules",
             k=setup.k,
@@ -407,15 +413,14 @@ class SearchRules:
     def reserve_(self, limit: int, highest: int) -> None:
         """Make the tables long enough for sentences of at most `limit` tokens before EOS and
         `highest` required tokens."""
-        extra = 0 if self.estimate is None else self.estimate.max_extra_tokens
-        lengths = limit + highest + extra + 3
+        lengths = limit + highest + MAX_EXTRA_TOKENS + 3
         if lengths <= self.lengths and highest <= self.highest:
             return
         self.lengths, self.highest = 2 * lengths, 2 * highest
         divisor, estimate_divisor = self.scoring.divisors(self.lengths)
         self.tables = {"divisor": divisor, "estimate_divisor": estimate_divisor}
-        if self.estimate is not None:
-            self.tables["missing_cost"] = self.estimate.missing_cost(torch.arange(self.highest + 1))
-            self.tables["extra_cost"] = self.estimate.extra_cost()
+        if self.struct.stop == StopRule.EARLY:
+            self.tables["missing_cost"] = missing_cost(torch.arange(self.highest + 1))
+            self.tables["extra_cost"] = extra_cost()
         for name, table in self.tables.items():
             setattr(self.struct, name, address(table, torch.float32))

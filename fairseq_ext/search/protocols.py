@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from fairseq_ext.core.stats import Stats
-from fairseq_ext.kernels.banks import Banks, Estimate
+from fairseq_ext.kernels.banks import Banks
 from fairseq_ext.model.protocol import Decoder
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
@@ -136,7 +136,6 @@ class Stop(Replaceable, ABC):
     """Decides when a sentence is final (`--stop`)."""
 
     variable: bool = False  # a sentence may continue with fewer rows than the beam
-    estimate: Estimate | None = None  # of the final scores of live hypotheses, if it makes one
 
     def start(self, beam: Beam, pool: Pool) -> None:  # noqa: B027  most keep no state of their own
         """Prepare the strategy's state for the sentences of a beam that start now; nothing by

@@ -94,7 +94,7 @@ def found(x: torch.Tensor, always: torch.Tensor | None = None, **wrong: Any) -> 
 
 
 def row(**wrong: Any) -> parallel.CompiledRow:
-    method = parallel.CompiledMethod("blocks", new("Blocks"), parallel.no_drafter())
+    method = parallel.CompiledMethod("blocks", new("Blocks"), parallel.CompiledDrafter("nothing"))
     right = dict(
         tokens=np.zeros((1, 9), np.int64), score=np.zeros((1, 9)), length=np.zeros(1, np.int64)
     )

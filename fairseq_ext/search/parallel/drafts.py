@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from fairseq_ext.core.errors import counted
-from fairseq_ext.kernels import parallel as kernel
+from fairseq_ext.kernels.library import address, new, pointer
 from fairseq_ext.kernels.parallel import CompiledDrafter
 from fairseq_ext.search.parallel.blocks import NONE, Rows
 from fairseq_ext.search.pool import Pool
@@ -60,7 +60,8 @@ class Trajectory(Drafter):
         return np.where(tokens == NONE, filler, tokens), np.full(tokens.shape, 0.5)
 
     def compiled(self, sentence: int) -> CompiledDrafter:
-        return kernel.trajectory(NONE if self.pad is None else self.pad)
+        filler = NONE if self.pad is None else self.pad
+        return CompiledDrafter("trajectory", new("Trajectory", filler))
 
 
 class NoDrafter(Drafter):
@@ -71,7 +72,7 @@ class NoDrafter(Drafter):
         return empty, empty.astype(float)
 
     def compiled(self, sentence: int) -> CompiledDrafter:
-        return kernel.no_drafter()
+        return CompiledDrafter("nothing")
 
 
 # ---- An earlier translation as the draft (`--draft-file`)
@@ -184,14 +185,21 @@ class Previous(Drafter):
         return without_end(tokens, sure)
 
     def compiled(self, sentence: int) -> CompiledDrafter:
-        return kernel.previous(
-            self.lines[sentence],
-            CONFIDENCE,
-            MATCH_CONFIDENCE,
+        fallback, text = self.fallback.compiled(sentence), np.array(self.lines[sentence], np.int64)
+        state = new(
+            "Previous",
+            fallback.fields,
+            pointer(text),
+            address(MATCH_CONFIDENCE, np.float64),
+            len(text),
+            TAIL,
+            0,
+            0,
             DOUBT_DECAY,
             MIN_CONFIDENCE,
-            self.fallback.compiled(sentence),
+            CONFIDENCE,
         )
+        return CompiledDrafter("previous", state, (text, fallback))
 
 
 def filled(

@@ -172,12 +172,11 @@ class ParallelSearch(Searcher):
 
     def end_alone(self, decoded: Decoded) -> list[Entry]:
         """Finish the single sentence after the twin has decoded it."""
-        self.stats.decoder_calls += decoded.calls
-        self.stats.decoder_rows += decoded.calls
-        self.stats.decoder_positions += decoded.positions
-        self.counts.count(
-            decoded.calls, decoded.calls, decoded.committed, decoded.offered, decoded.accepted
-        )
+        state = decoded.row.struct
+        self.stats.decoder_calls += state.calls
+        self.stats.decoder_rows += state.calls
+        self.stats.decoder_positions += state.positions
+        self.counts.count(state.calls, state.calls, state.committed, state.offered, state.accepted)
         entry = self.entry_of_sentence[int(self.state.live[0])]
         self.results[entry] = (
             [] if decoded.all_banned else [self.hypothesis(self.state, 0, self.pool, decoded.dtype)]
@@ -323,17 +322,12 @@ def raise_nan(rows: Rows, broken: np.ndarray) -> None:
 
 @dataclass
 class Decoded:
-    """The counts and the state of a decoded sentence. Its tokens and log-probabilities are in the
-    rows passed to `decode_alone`.
-    """
+    """A decoded sentence. Its tokens and log-probabilities are in the rows passed to
+    `decode_alone`."""
 
     dtype: torch.dtype  # of the log-probabilities
     all_banned: bool  # every word was forbidden
-    calls: int
-    positions: int  # read
-    committed: int  # tokens committed
-    offered: int  # draft tokens read
-    accepted: int  # draft tokens committed
+    row: CompiledRow  # has the counts
 
 
 def decode_alone(
@@ -349,12 +343,21 @@ def decode_alone(
     if library() is None:
         return
     processors = reader.processors
-    row = CompiledRow(rows.tokens, rows.score, rows.length, limit + 2, method.compiled(sentence))
-    row.limits_(
-        limit, processors.min_len, processors.eos, processors.pad, processors.no_repeat_ngram
+    row = CompiledRow(
+        rows.tokens,
+        rows.score,
+        rows.length,
+        limit + 2,
+        method.compiled(sentence),
+        limit=limit,
+        min_len=processors.min_len,
+        eos=processors.eos,
+        pad=processors.pad,
+        ngram=processors.no_repeat_ngram,
+        every=every,
+        least_margin=near_ties.margin,
     )
     state = row.struct
-    state.every, state.least_margin = every, near_ties.margin
     fast = (
         None
         if near_ties.margin or not takes_full_softmax(reader, pool, limit)
@@ -383,15 +386,7 @@ def decode_alone(
             )
             yield Iteration(sentence, before, draft, word, score, state.verified)
     near_ties.counts.count(state.checked, state.redone)
-    yield Decoded(
-        dtype,
-        status == Status.ALL_BANNED,
-        state.calls,
-        state.positions,
-        state.committed,
-        state.offered,
-        state.accepted,
-    )
+    yield Decoded(dtype, status == Status.ALL_BANNED, row)
 
 
 def takes_full_softmax(reader: BlockReader, pool: Pool, limit: int) -> bool:

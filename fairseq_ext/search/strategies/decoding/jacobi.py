@@ -20,8 +20,8 @@ The paper assumes to know m for PJ and PGJ, and sets h to the maximum. Here both
 from the reference: without the flag they are 1.25 x source tokens, and if a sentence is longer, PJ
 continues with another block and HGJ with single tokens. A block has converged when its inputs equal
 the outputs before them, as in the authors' code; Equation 5 compares one more output, which costs
-a call and changes nothing. EOS ends a sentence as soon as it is verified. INITT, the first draft of a block, is
---draft; the paper's is `pad`.
+a call and changes nothing. EOS ends a sentence as soon as it is verified. INITT, the first draft of
+a block, is --draft; the paper's is `pad`.
 
 Neutral setting: --decoding beam; a block of 1 is greedy decoding, with greedy's calls. Beams,
 constraints, language models and alignments are not supported (refused).

@@ -41,7 +41,12 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.core.stats import Stats
-from fairseq_ext.kernels.banks import Estimate, finished_needed
+from fairseq_ext.kernels.banks import (
+    MAX_EXTRA_TOKENS,
+    extra_cost,
+    finished_needed,
+    missing_cost,
+)
 from fairseq_ext.kernels.beam import StopRule
 from fairseq_ext.search.beam import Beam, numbers, upload
 from fairseq_ext.search.candidates import Candidates, StopDecision
@@ -53,9 +58,6 @@ from fairseq_ext.search.registry import register
 from fairseq_ext.search.strategies.stop.count import Count
 from fairseq_ext.search.strategies.stop.length_reward import LengthFlags, check_length
 
-MISSING_TOKEN_COST = 0.3  # nats, of each required token that a live hypothesis lacks
-TOKEN_COST = 0.1  # nats, of EOS and of each other token
-MAX_EXTRA_TOKENS = 4  # largest number of tokens in addition to the missing ones
 MAX_NATS_PER_TOKEN = 1.25  # nats a token; float32 does not round its product with a length
 LONGEST = 1 << 30  # tokens
 
@@ -63,15 +65,10 @@ LONGEST = 1 << 30  # tokens
 class Early(Count):
     """fairseq's stopping criterion, and the estimate for sentences with constraints."""
 
-    estimate: Estimate
-
     def __init__(self, eos: int, scoring: Scoring, stats: Stats):
         super().__init__(eos)
         self.scoring = scoring
         self.stats = stats
-        self.estimate = Estimate(
-            MISSING_TOKEN_COST, TOKEN_COST, MAX_NATS_PER_TOKEN, MAX_EXTRA_TOKENS
-        )
 
     @property
     def rules(self) -> dict[str, object] | None:
@@ -186,8 +183,8 @@ class Early(Count):
         assert candidates.goal is not None and candidates.group is not None
         lacks = candidates.goal[:, None] - candidates.group  # (S, c) required tokens
         more = numbers(MAX_EXTRA_TOKENS + 2, beam.device)[1:]  # EOS and other tokens
-        cost = beam.cached_for_live("cost", lambda: self.estimate.extra_cost(beam.device))
-        score = (candidates.score - self.estimate.missing_cost(lacks))[..., None] - cost
+        cost = beam.cached_for_live("cost", lambda: extra_cost(beam.device))
+        score = (candidates.score - missing_cost(lacks))[..., None] - cost
         length = (beam.step + 1 + lacks)[..., None] + more
         return self.ranking_score(score, length, rewarded[..., None]).amax(2)
 
