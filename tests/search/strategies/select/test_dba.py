@@ -1,5 +1,5 @@
-"""Dynamic beam allocation, and the baselines with fixed slots, on small tables: brute force over
-all sequences, and what every hypothesis must keep.
+"""Dynamic beam allocation, and the baselines with fixed slots, on small tables: what every
+hypothesis must keep. test_random_flags.py has brute force over all sequences.
 
 Phrases are written as letters: "ab" is the phrase of a and b, "ab|c" a constraint that
 either phrase meets.
@@ -7,14 +7,11 @@ either phrase meets.
 
 import math
 import random
-from dataclasses import replace
 from functools import partial
-from itertools import product
 
 import pytest
 import torch
 from required_phrases import prefix_of, required_phrases
-from search.phrases.test_phrases import Plain
 from search.phrases.test_segmentations import (
     BOUNDARIES_12,
     read,
@@ -47,7 +44,6 @@ from fairseq_ext.search.strategies.select.cbs import ConstrainedBeam
 from fairseq_ext.search.strategies.select.dba import DBA
 from fairseq_ext.search.strategies.select.gbs import GridBeam
 from fairseq_ext.search.strategies.select.topk import TopK
-from fairseq_ext.search.strategies.stop.optimal import OptimalEnding
 
 VOCABULARY = 12  # of the tables
 
@@ -112,112 +108,10 @@ def random_constraints(
     return wanted(*phrases)
 
 
-# ---- brute force
-
-
-def satisfying(
-    table,
-    constraints: SentenceConstraints,
-    max_len: int,
-    ordered: bool,
-    possible: int,
-    deadline: bool,
-) -> dict[str, float]:
-    """Every sequence that meets all constraints, with its score.
-
-    deadline: only those whose every prefix leaves time for what its bank still lacks, one phrase
-    behind the other; a phrase that overlaps another may need less.
-    """
-    out = {}
-    for n in range(1, max_len + 1):
-        for tokens in product(range(FIRST_WORD, FIRST_WORD + possible), repeat=n):
-            if not all(met(tokens, constraints, ordered)):
-                continue
-            state, score, in_time = Plain(constraints.any_of, ordered), 0.0, True
-            for i, token in enumerate(tokens):
-                score += table(tokens[:i])[token]
-                state.read(token)
-                in_time &= state.total() - state.bank() <= max_len - i - 1
-            if in_time or not deadline:
-                out[words(tokens).replace(" ", "")] = round(score + table(tokens)[EOS], 9)
-    return out
-
-
-CASES = {
-    "one word": (["c"], False),
-    "two words": (["a", "c"], False),
-    "two words in order": (["c", "a"], True),
-    "a phrase": (["ab"], False),
-    "a phrase and a word": (["ab", "c"], False),
-    "a phrase behind a word": (["c", "ab"], True),
-    "alternatives": (["ab|c"], False),
-    "no constraint": ([], False),
-    # phrases that overlap themselves or each other
-    "twice the same word": (["a", "a"], False),
-    "overlapping phrases": (["ab", "ba"], False),
-    "a phrase inside another": (["ab", "b"], False),
-    "with a border": (["aba"], False),
-    "overlapping alternatives": (["aab|abb", "b"], False),
-    "overlapping in order": (["ab", "b"], True),
-}
-
-
 SELECTS = {"dba": DBA, "gbs": GridBeam, "cbs": ConstrainedBeam}
-# also with rows for the best candidates whatever their bank, and for each word
-LARGE = SELECTS | {n: partial(DBA, competing=n, more=n % 2) for n in (1, 2)}
-
-
-@drawn(24)
-@pytest.mark.parametrize("select", LARGE)
-@pytest.mark.parametrize("case", CASES)
-def test_a_large_beam_finds_all_that_satisfy_best_first(case, select):
-    constraints, ordered = wanted(*CASES[case][0]), CASES[case][1]
-    seed = [*LARGE].index(select)
-    table = random_table(seed, possible=3)
-    expected = satisfying(table, constraints, 4, ordered, 3, deadline=True)
-    (got,) = outputs(decode([table], [constraints], 300, 4, ordered, LARGE[select]))
-    assert dict(got) == pytest.approx(expected) and [s for _, s in got] == sorted(
-        expected.values(), reverse=True
-    )
-    if list(CASES).index(case) < 8:  # nothing overlaps: the deadline takes away nothing
-        assert expected == satisfying(table, constraints, 4, ordered, 3, deadline=False)
 
 
 # ---- what holds for every search
-
-
-class Whole(OptimalEnding):
-    """The search to the limit, in which no proof ends a sentence."""
-
-    def __call__(self, candidates, beam, pool, finished, at_limit):
-        decision = super().__call__(candidates, beam, pool, finished, at_limit)
-        final = ~decision.stays.any(1)
-        return replace(decision, final=final if at_limit is None else final | at_limit)
-
-
-@drawn(6)
-@pytest.mark.parametrize("paper", [False, True], ids=["fairseq", "paper"])
-@pytest.mark.parametrize("scoring", [Scoring(False), Scoring(True)], ids=["sums", "means"])
-@pytest.mark.parametrize("seed", range(30))
-def test_optimal_ending_gives_the_n_best_list_of_the_whole_run(seed, scoring, paper):
-    """Of a beam that is often too narrow, with rows for the best candidates whatever their bank,
-    and for each word."""
-    draw = random.Random(seed)
-    size, k = draw.randint(2, 5), draw.randint(1, 6)
-    tables = [random_table(100 * seed + i, ending=draw.choice([0, 0.3, 1])) for i in range(size)]
-    limits = [draw.randint(3, 9) for _ in range(size)]
-    constraints = [random_constraints(draw, min(5, limit)) for limit in limits]
-    select = partial(DBA, competing=draw.choice([0, 1, 1, 3]), more=draw.choice([0, 0, 2]))
-    n, found = draw.randint(1, k), []
-    for stop in (OptimalEnding, Whole):
-        plug = stop(EOS, scoring, Stats(), paper, False)
-        more = {"select": select, "scoring": scoring, "nbest": n, "stop": plug}
-        found.append(decode(tables, constraints, k, limits, **more))
-    for got, whole in zip(*map(outputs, found), strict=True):
-        assert [score for _, score in got[:n]] == pytest.approx([score for _, score in whole[:n]])
-    for nbest, c in zip(found[0].lists, constraints, strict=True):
-        assert nbest and all(all_met(h, c) for h in nbest)
-    assert all(a <= b for a, b in zip(found[0].step, found[1].step, strict=True))
 
 
 @drawn(18)
