@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -33,15 +33,7 @@ AT_ONCE = 128
 OfFeatures = Callable[[list[Tensor], Tensor], Tensor]
 
 
-class Start(NamedTuple):
-    """Where the reading of a pair begins: after the first tokens of a row of a group, or of a
-    target whose tokens have these positions of a LineReader."""
-
-    group: object  # the decoder's
-    row: int
-    sentence: int  # of the row in the group
-    length: int = 0  # tokens
-    positions: np.ndarray = np.empty(0, np.int32)
+NO_POSITIONS = np.empty(0, np.int32)
 
 
 @dataclass
@@ -53,16 +45,8 @@ class Sources:
     row: list[int]  # of each source
     device: torch.device
     lines: LineReader | None  # reads the targets, in place of the decoder
-    # rows that have read a target: by source and target tokens
-    has_read: dict[tuple[int, tuple[int, ...]], Start] = field(default_factory=dict)
-
-    def start(self, source: int, tokens: Sequence[int] = (), length: int = 0) -> Start:
-        """Return where to begin a target of a source that shares its first tokens with other ones,
-        if they were read; else the start of the target."""
-        found = self.has_read.get((source, tuple(tokens)))
-        if found is None:
-            return Start(self.group, self.row[source], self.row[source])
-        return found._replace(length=length)
+    # where it has the tokens of a target that it has read: by source and target
+    positions: dict[tuple[int, tuple[int, ...]], np.ndarray] = field(default_factory=dict)
 
 
 class ForcedDecoding:
@@ -135,18 +119,19 @@ class ForcedDecoding:
     ) -> list[Tensor]:
         """Return the log-probabilities (L,) of each pair's target tokens; bos: the first input of
         the decoder; known: those of each pair's first tokens, which are not computed again; drafts:
-        targets with the same first tokens, of which `attention` may have kept the rows."""
+        targets with the same first tokens, which `attention` may have read."""
         first = [len(each) for each in known] or [0] * len(pairs)
         shared = zip(pairs, drafts, first, strict=True) if drafts else ()
-        starts = [
-            sources.start(i, draft, min(n, len(target) - 1)) for (i, target), draft, n in shared
+        read = [
+            sources.positions.get((i, tuple(draft)), NO_POSITIONS)[: min(n, len(target) - 1)]
+            for (i, target), draft, n in shared
         ]
 
         def of_targets(features: list[Tensor], target: Tensor) -> Tensor:
             scores = self.decoder.log_probs(features, self.temperature)  # (m, V)
             return scores.gather(1, target[:, None])[:, 0].float()
 
-        found = self.of_features(of_targets, sources, pairs, bos, first, starts)
+        found = self.of_features(of_targets, sources, pairs, bos, first, read)
         if not known:
             return found
         return [torch.cat([of.to(new), new]) for of, new in zip(known, found, strict=True)]
@@ -178,7 +163,7 @@ class ForcedDecoding:
 
     def attention(self, sources: Sources, pairs: Sequence[Pair], bos: int) -> list[Tensor]:
         """Return the attention (L, T) to each pair's source in the steps that predict its target
-        tokens, averaged by the decoder. The rows are kept for `log_probs`."""
+        tokens, averaged by the decoder. What a LineReader reads is kept for `log_probs`."""
         decoder = cast(AttendingDecoder, self.decoder)
         read = (
             self.read(
@@ -186,7 +171,6 @@ class ForcedDecoding:
                 sources,
                 pairs,
                 bos,
-                keeps=True,
             )
             if sources.lines is None
             else self.attention_of_lines(sources.lines, sources, pairs, bos)
@@ -207,17 +191,13 @@ class ForcedDecoding:
         pairs: Sequence[Pair],
         bos: int,
         first: Sequence[int],
-        starts: Sequence[Start] = (),
+        read: Sequence[np.ndarray] = (),
     ) -> list[Tensor]:
         """Return for each pair the results (L - first, ...) of a function of features, on the CPU.
 
-        first: number of the first token of each pair that is needed; starts: of each pair, where it
-        begins.
+        first: number of the first token of each pair that is needed; read: of each pair, where a
+        LineReader has its first tokens.
         """
-        starts = starts or [sources.start(source) for source, _ in pairs]
-        needed = [
-            n - start.length for n, start in zip(first, starts, strict=True)
-        ]  # in what is read
 
         def results(
             features: list[Tensor], target: Tensor, counts: Sequence[int]
@@ -230,26 +210,23 @@ class ForcedDecoding:
             return torch.cat([function(list(x), of) for x, of in each]).cpu().split(counts)
 
         def reader(inputs: Tensor, target: Tensor, numbers: Sequence[int]) -> Sequence[Tensor]:
-            length = None
-            if starts[numbers[0]].group is not sources.group:
-                length = torch.tensor([starts[i].length for i in numbers], device=target.device)
-            features = self.decoder.step(inputs, inputs.size(1), length)
+            features = self.decoder.step(inputs, inputs.size(1))
             place = torch.arange(target.size(1), device=target.device)
-            begin = torch.tensor([needed[i] for i in numbers], device=target.device)
+            begin = torch.tensor([first[i] for i in numbers], device=target.device)
             is_needed = target.ne(self.pad) & (place >= begin[:, None])  # (N, L)
             rows = [x.reshape(-1, x.size(-1))[is_needed.flatten()] for x in features]
-            counts = [len(pairs[i][1]) - first[i] for i in numbers]
-            return results(rows, target[is_needed], counts)
+            return results(rows, target[is_needed], counts_of(numbers))
+
+        def counts_of(numbers: Sequence[int]) -> list[int]:
+            return [len(pairs[i][1]) - first[i] for i in numbers]
 
         if sources.lines is None:
-            return self.read(reader, sources, pairs, bos, starts)
+            return self.read(reader, sources, pairs, bos)
         out: list[Tensor] = []
-        for numbers in self.batches_of_lines(pairs, starts):
-            new = [new_tokens(sources, pairs[i], starts[i], bos) for i in numbers]
-            self.stats.count_step(sum(len(each.tokens) for each in new), 1)
+        for numbers, new in self.batches_of_lines(sources, pairs, bos, read):
             features = sources.lines.read(new)
             ends = itertools.accumulate(len(each.tokens) for each in new)
-            counts = [len(pairs[i][1]) - first[i] for i in numbers]
+            counts = counts_of(numbers)
             rows = torch.cat(
                 [torch.arange(end - n, end) for end, n in zip(ends, counts, strict=True)]
             )
@@ -258,36 +235,41 @@ class ForcedDecoding:
         return out
 
     def batches_of_lines(
-        self, pairs: Sequence[Pair], starts: Sequence[Start]
-    ) -> Iterator[Sequence[int]]:
-        """Yield the numbers of the pairs that are read in one call, in order."""
-        numbers: list[int] = []
-        size = 0
-        for i, ((_, target), start) in enumerate(zip(pairs, starts, strict=True)):
-            more = len(target) - start.length
-            if numbers and size + more > self.tokens:
-                yield numbers
-                numbers, size = [], 0
+        self,
+        sources: Sources,
+        pairs: Sequence[Pair],
+        bos: int,
+        read: Sequence[np.ndarray] = (),
+    ) -> Iterator[tuple[list[int], list[NewTokens]]]:
+        """Yield the pairs that a LineReader reads in one call, in order: their numbers, and the
+        inputs behind those that it has."""
+        numbers, new, size = list[int](), list[NewTokens](), 0
+        for i, (source, target) in enumerate(pairs):
+            known = read[i] if read else NO_POSITIONS
+            inputs = [bos, *target[:-1]][len(known) :]
+            if numbers and size + len(inputs) > self.tokens:
+                self.stats.count_step(size, 1)
+                yield numbers, new
+                numbers, new, size = [], [], 0
             numbers.append(i)
-            size += more
-        if numbers:
-            yield numbers
+            new.append(NewTokens(sources.row[source], inputs, known))
+            size += len(inputs)
+            if i + 1 == len(pairs):
+                self.stats.count_step(size, 1)
+                yield numbers, new
 
     @torch.no_grad()
     def attention_of_lines(
         self, lines: LineReader, sources: Sources, pairs: Sequence[Pair], bos: int
     ) -> list[Tensor]:
         """Return the attention (L, source width) of pairs. Their positions are kept."""
-        starts, out = [sources.start(source) for source, _ in pairs], list[Tensor]()
-        for numbers in self.batches_of_lines(pairs, starts):
-            new = [new_tokens(sources, pairs[i], starts[i], bos) for i in numbers]
-            self.stats.count_step(sum(len(each.tokens) for each in new), 1)
+        out = list[Tensor]()
+        for numbers, new in self.batches_of_lines(sources, pairs, bos):
             position = lines.used
             out += lines.attention(new).split([len(each.tokens) for each in new])
-            for i in numbers:
-                source, target = pairs[i]
+            for source, target in (pairs[i] for i in numbers):
                 own = np.arange(position, position + len(target), dtype=np.int32)
-                sources.has_read[source, tuple(target)] = starts[i]._replace(positions=own)
+                sources.positions[source, tuple(target)] = own
                 position += len(target)
         return out
 
@@ -298,53 +280,37 @@ class ForcedDecoding:
         sources: Sources,
         pairs: Sequence[Pair],
         bos: int,
-        starts: Sequence[Start] = (),
-        keeps: bool = False,
     ) -> list[Tensor]:
         """Return the results of a reader on the CPU, in batches: it gets inputs (N, L), target
-        (N, L), padded, and the numbers of some pairs.
-
-        starts: of each pair, where it begins; keeps: keep the rows in `sources`.
-        """
+        (N, L), padded, and the numbers of some pairs."""
         out: list[Tensor] = [torch.empty(0, dtype=torch.float32)] * len(pairs)
-        starts = starts or [sources.start(source) for source, _ in pairs]
-        rest = [
-            len(target) - start.length for (_, target), start in zip(pairs, starts, strict=True)
-        ]
-        order = sorted(range(len(pairs)), key=lambda i: (id(starts[i].group), rest[i]))
+        length = [len(target) for _, target in pairs]
+        order = sorted(range(len(pairs)), key=length.__getitem__)
         while order:
-            group, least = starts[order[0]].group, rest[order[0]]
-            longest = least * MAX_LENGTH_RATIO + 1 if sources.device.type == "cpu" else self.tokens
+            longest = self.tokens
+            if sources.device.type == "cpu":
+                longest = int(length[order[0]] * MAX_LENGTH_RATIO) + 1
             fits = (
-                n * rest[i] <= self.tokens and rest[i] <= longest and starts[i].group is group
+                n * length[i] <= self.tokens and length[i] <= longest
                 for n, i in enumerate(order, 1)
             )
             count = max(1, sum(itertools.takewhile(bool, fits)))
-            numbers, order = (
-                sorted(order[:count], key=lambda i: starts[i].sentence),
-                order[count:],
-            )
-            row = torch.tensor([starts[i].row for i in numbers], device=sources.device)
-            of = torch.tensor([starts[i].sentence for i in numbers], device=sources.device)
-            sentence, of_row = of.unique(return_inverse=True)
-            self.decoder.resume(group)
+            row_of = {i: sources.row[pairs[i][0]] for i in order[:count]}
+            numbers, order = sorted(row_of, key=row_of.__getitem__), order[count:]
+            row = torch.tensor([row_of[i] for i in numbers], device=sources.device)
+            sentence, of_row = row.unique(return_inverse=True)
+            self.decoder.resume(sources.group)
             part = self.decoder.part(row, sentence, int(sentence.numel() == row.numel()), of_row)
             self.decoder.set_aside()
             self.decoder.resume(part)
             # (N, L)
-            target = self.padded(
-                [pairs[i][1][starts[i].length :] for i in numbers], False, sources.device
-            )
-            before = [[bos, *pairs[i][1]][starts[i].length] for i in numbers]
-            first = torch.tensor(before, device=sources.device)[:, None]
+            target = self.padded([pairs[i][1] for i in numbers], False, sources.device)
+            first = torch.full((len(numbers), 1), bos, device=sources.device)
             inputs = torch.cat([first, target[:, :-1]], dim=1)
             self.stats.count_step(*target.shape)
             for i, each in zip(numbers, reader(inputs, target, numbers), strict=True):
                 out[i] = each
-            group = self.decoder.set_aside()
-            for place, i in enumerate(numbers if keeps else ()):
-                source, tokens = pairs[i]
-                sources.has_read[source, tuple(tokens)] = Start(group, place, int(of_row[place]))
+            self.decoder.set_aside()
         return out
 
     def padded(self, rows: Sequence[Sequence[int]], left: bool, device: torch.device) -> Tensor:
@@ -357,10 +323,3 @@ class ForcedDecoding:
             for r in rows
         ]
         return torch.tensor(filled, device=device)
-
-
-def new_tokens(sources: Sources, pair: Pair, start: Start, bos: int) -> NewTokens:
-    """Return what a LineReader reads of a pair: the inputs behind its first tokens."""
-    source, target = pair
-    inputs = [bos, *target[:-1]][start.length :]
-    return NewTokens(sources.row[source], inputs, start.positions[: start.length])
