@@ -29,6 +29,8 @@ class ListOf(Protocol[Entry]):
 # constraints of one line: each a phrase, or a list of alternative phrases
 Phrases = ListOf[str | ListOf[str]]
 Avoid = ListOf[str] | ListOf[ListOf[str]]  # phrases of all lines, or of each line
+KINDS = ("constraints", "avoid", "prefixes", "allowed")  # fields of a Call
+OF_ALL = ("avoid", "allowed")  # which may be those of all lines
 
 
 @dataclass
@@ -50,22 +52,15 @@ class Call:
     @property
     def has_constraints(self) -> bool:
         """Whether it has constraints, even empty ones."""
-        given = (self.constraints, self.avoid, self.prefixes, self.allowed)
-        return any(each is not None for each in given)
+        return any(getattr(self, name) is not None for name in KINDS)
 
     def check(self, count: int) -> None:
         """Refuse arguments for another number of lines (raises UsageError)."""
-        for name, given in (
-            ("constraints", self.constraints),
-            ("avoid", self.avoid),
-            ("prefixes", self.prefixes),
-            ("allowed", self.allowed),
-        ):
-            if given is None:
+        for name in KINDS:
+            if (given := getattr(self, name)) is None:
                 continue
-            of_all = name in ("avoid", "allowed")
-            check_list(given, name, unordered=of_all)
-            if of_all and is_of_all(given, name):
+            check_list(given, name, unordered=name in OF_ALL)
+            if name in OF_ALL and is_of_all(given, name):
                 check_texts(given, name)
             elif len(given) != count:
                 has = counted(len(given), "entry", "entries")
@@ -82,6 +77,13 @@ class Call:
         text = self.text(place) if self.has_constraints else NO_TEXT
         return Request(number, line, text, nbest=self.nbest, seed=self.seed)
 
+    def entry(self, name: str, place: int) -> Any:
+        """Return what an argument says of a line, None for nothing."""
+        given = getattr(self, name)
+        if given is None or (name in OF_ALL and is_of_all(given, name)):
+            return given
+        return given[place]
+
     def where(self, place: int) -> str:
         """Return the place of a line, for messages."""
         return f"line {self.first + place + 1}"
@@ -89,30 +91,19 @@ class Call:
     def text(self, place: int) -> TextConstraints:
         """Return the constraints of a line (errors: those of `request`)."""
         where = self.where(place)
-        phrases = items(
-            () if self.constraints is None else entry_of_line(self.constraints, place),
-            f"constraints of {where}",
-        )
-        banned = (
-            ()
-            if self.avoid is None
-            else self.avoid
-            if is_of_all(self.avoid, "avoid")
-            else entry_of_line(self.avoid, place)
-        )
-        outputs = self.allowed
-        if outputs is not None and not is_of_all(outputs, "allowed"):
-            outputs = outputs[place]  # type: ignore[assignment]
-        prefix = None if self.prefixes is None else self.prefixes[place]
+        given = {name: self.entry(name, place) for name in KINDS}
+        lists = {name: () if each is None else each for name, each in given.items()}
+        prefix = given["prefixes"]
         found = TextConstraints(
             any_of=tuple(
-                texts([p] if isinstance(p, str) else p, f"a constraint of {where}") for p in phrases
+                texts([each] if isinstance(each, str) else each, f"a constraint of {where}")
+                for each in items(lists["constraints"], f"constraints of {where}")
             ),
-            avoid=texts(banned, f"avoid of {where}"),
+            avoid=texts(lists["avoid"], f"avoid of {where}"),
             prefix=texts([] if is_empty(prefix) else [prefix], f"prefixes of {where}"),
-            allowed=() if outputs is None else texts(outputs, f"allowed of {where}"),
+            allowed=texts(lists["allowed"], f"allowed of {where}"),
         )
-        if outputs is not None and not found.allowed:
+        if given["allowed"] is not None and not found.allowed:
             raise UsageError(
                 f"allowed of {where} is empty, so no output would be allowed: give strings, or None"
             )
@@ -129,11 +120,6 @@ def is_of_all(given: Any, name: str) -> bool:
         or (isinstance(each, Iterable) and not isinstance(each, str))
         for each in given
     )
-
-
-def entry_of_line(given: Any, place: int) -> object:
-    """Return a line's entry of a list; None counts as no phrases."""
-    return () if given[place] is None else given[place]
 
 
 def is_empty(prefix: object) -> bool:

@@ -22,8 +22,7 @@ BEAM = 5  # hypotheses of a term
 EXTRA = 3  # most tokens of a rendering beyond those of its source
 MAX_CACHED = 4096  # terms
 Term = tuple[tuple[int, ...], tuple[int, ...]]  # source tokens with EOS, and forced target tokens
-
-
+Hypothesis = tuple[float, list[int]]  # its log-probability and tokens
 Phrases = dict[tuple[str, ...], float]  # words of translations (folded), and their shares
 
 
@@ -53,37 +52,38 @@ class Renderings:
             return []
         sources = self.forced_decoding.encode([source for source, _ in terms], device)
         limits = [len(source) + EXTRA for source, _ in terms]
-        # of each term: log-probabilities, tokens
-        live: list[list[tuple[float, list[int]]]] = [[(0.0, [])] for _ in terms]
-        done: list[list[tuple[float, list[int]]]] = [[] for _ in terms]
+        beams: list[list[Hypothesis]] = [[(0.0, [])] for _ in terms]
         for step in range(max(limits)):
             rows = [
                 (term, total, tokens)
-                for term, beam in enumerate(live)
+                for term, beam in enumerate(beams)
                 if step < limits[term]
                 for total, tokens in beam
+                if tokens[-1:] != [self.eos]
             ]
             if not rows:
                 break
             pairs = [(term, [*terms[term][1], *tokens, self.eos]) for term, _, tokens in rows]
             best = self.forced_decoding.next_tokens(sources, pairs, bos, BEAM)
-            new: list[list[tuple[float, list[int]]]] = [[] for _ in terms]
-            for (term, total, tokens), (log_probs, ids) in zip(rows, best, strict=True):
-                for log_prob, token in zip(log_probs.tolist(), ids.tolist(), strict=True):
-                    new[term].append((total + log_prob, [*tokens, int(token)]))
-            for term, candidates in enumerate(new):
-                if not candidates:
-                    continue
-                candidates.sort(key=lambda each: -each[0])
-                room = BEAM - len(done[term])
-                kept = candidates[: max(0, room)]
-                done[term] += [each for each in kept if each[1][-1] == self.eos]
-                live[term] = [each for each in kept if each[1][-1] != self.eos]
+            grown: dict[int, list[Hypothesis]] = {}
+            for (term, total, tokens), found in zip(rows, best, strict=True):
+                grown.setdefault(term, []).extend(
+                    (total + log_prob, [*tokens, int(token)])
+                    for log_prob, token in found.T.tolist()
+                )
+            for term, new in grown.items():
+                done = self.ended(beams[term])
+                new.sort(key=lambda each: -each[0])
+                beams[term] = done + new[: BEAM - len(done)]
         # of a term whose hypotheses are all too long, their beginnings
-        return [self.phrases(of or begun) for of, begun in zip(done, live, strict=True)]
+        return [self.phrases(self.ended(beam) or beam) for beam in beams]
 
-    def phrases(self, hypotheses: Sequence[tuple[float, list[int]]]) -> Phrases:
-        """Return hypotheses, each with its log-probability, as words and shares."""
+    def ended(self, beam: Sequence[Hypothesis]) -> list[Hypothesis]:
+        """Return the hypotheses that are complete."""
+        return [each for each in beam if each[1][-1:] == [self.eos]]
+
+    def phrases(self, hypotheses: Sequence[Hypothesis]) -> Phrases:
+        """Return hypotheses as words and shares."""
         shares = [math.exp(total) for total, _ in hypotheses]
         found: Phrases = {}
         for share, (_, tokens) in zip(shares, hypotheses, strict=True):

@@ -24,7 +24,7 @@ from torch import Tensor
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases.phrase_table import PhraseTable
-from fairseq_ext.search.phrases.sentence_ends import EndTokens, SentenceEnds
+from fairseq_ext.search.phrases.sentence_ends import SentenceEnds
 from fairseq_ext.search.registry import register_feature
 
 
@@ -42,43 +42,6 @@ class EndFlags:
 
 
 register_feature("constraints: sentence end", EndFlags, constrains=True)
-
-
-@dataclass
-class EndRuleRows:
-    """The rows (n,) of a step, as the rule needs them."""
-
-    state: Tensor
-    last: Tensor  # last tokens
-    allowed: Tensor  # number of sentence ends that they may have
-    must_continue: Tensor  # bool: must not end yet
-    is_restricted: Tensor  # bool: the rule applies
-    proposed: Tensor  # (n, Q) next tokens of their required phrases, -1 for none
-
-
-def forbid_(log_probs: LogProbs, tokens: EndTokens, rows: EndRuleRows, eos: int) -> None:
-    """Ban tokens that break the rule."""
-    ends, behind = rows.state // 2, rows.state % 2 == 1
-    # (1) punctuation of the last sentence end, in rows with missing phrases
-    final = tokens.final.nonzero()[:, 0]
-    gate = rows.must_continue & rows.is_restricted & ~behind & (ends + 1 >= rows.allowed)
-    attached = tokens.period[final] & tokens.abbreviates[rows.last][:, None]  # (n, F)
-    own = (rows.proposed[:, :, None] == final).any(1)
-    log_probs.ban_each_(torch.where(gate[:, None] & ~attached & ~own, final, -1))
-    # (2) all but EOS and closing tokens, in rows after their last end
-    closed = rows.is_restricted & behind & (ends >= rows.allowed)
-    # as in most steps; only checked on a CPU, where it does not wait for a device
-    if closed.device.type == "cpu" and not bool(closed.any()):
-        return
-    follows = tokens.final | tokens.closer
-    follows[eos] = True
-    log_probs.ban_words_(closed, ~follows)
-
-
-# ---- The rule over the rows of a beam, for the searches with required phrases
-#
-# Row state: beam.aux["ends"]. Shapes: S live sentences, n rows, Q phrases, c candidates of a
-# sentence.
 
 
 class EndRule:
@@ -116,16 +79,24 @@ class EndRule:
         early = (done + 1 < self.min_len).expand(len(beam.live))[:, None]
         lacks = (phrases.bank(state, count) < phrases.total[:, None]) & forced
         ruled = self.is_restricted[live] & (done >= self.forced[live])
-        rows = EndRuleRows(
-            beam.aux["ends"],
-            beam.tokens[:, -1],
-            self.allowed[live][sentence],
-            beam.by_row(lacks | early),
-            ruled[sentence],
-            proposed,
-        )
-        forbid_(log_probs, self.tokens, rows, self.eos)
-        return torch.where(ruled[sentence][:, None], proposed, -2)  # -2: not counted at all
+        is_ruled, waits = ruled[sentence], beam.by_row(lacks | early)
+        ends, behind = beam.aux["ends"] // 2, beam.aux["ends"] % 2 == 1
+        allowed = self.allowed[live][sentence]
+        # (1) punctuation of the last sentence end, in rows with missing phrases
+        final = self.tokens.final.nonzero()[:, 0]
+        gate = waits & is_ruled & ~behind & (ends + 1 >= allowed)
+        abbreviates = self.tokens.abbreviates[beam.tokens[:, -1]]
+        attached = self.tokens.period[final] & abbreviates[:, None]  # (n, F)
+        own = (proposed[:, :, None] == final).any(1)
+        log_probs.ban_each_(torch.where(gate[:, None] & ~attached & ~own, final, -1))
+        # (2) all but EOS and closing tokens, in rows after their last end
+        closed = is_ruled & behind & (ends >= allowed)
+        # in most steps none; only checked on a CPU, where it does not wait for a device
+        if closed.device.type != "cpu" or bool(closed.any()):
+            follows = self.tokens.final | self.tokens.closer
+            follows[self.eos] = True
+            log_probs.ban_words_(closed, ~follows)
+        return torch.where(is_ruled[:, None], proposed, -2)  # -2: not counted at all
 
     def next_state(self, beam: Beam, row: Tensor, token: Tensor, proposed: Tensor) -> Tensor:
         """Return the state (S, c) after the tokens (S, c) of rows (S, c); proposed: the result of

@@ -221,42 +221,30 @@ class ConstraintSource:
         # a phrase that starts with <s> is a prefix as well
         bos = self.segmenter.dictionary.bos_word
         plain = [each for each in text.constraints if each.split()[0] != bos]
-        starts = [each for each in text.constraints if each.split()[0] == bos]
-        starts += text.prefix
-        starts = list(
-            dict.fromkeys(" ".join(each.split()[each.split()[0] == bos :]) for each in starts)
-        )
+        begun = [each for each in text.constraints if each.split()[0] == bos]
+        split = (each.split() for each in (*begun, *text.prefix))
+        starts = list(dict.fromkeys(" ".join(words[words[0] == bos :]) for words in split))
         if len(starts) > 1:
             raise UsageError(
                 f"{where} has two target prefixes, '{starts[0]}' and '{starts[1]}': give one"
             )
         given = [*((each,) for each in plain), *text.any_of]
-        forms, lacks = (
-            zip(*(self.segmenter.alternatives(texts, where) for texts in given), strict=True)
-            if given
-            else ((), ())
-        )
-        banned = {
-            form: said
-            for phrase in text.avoid
-            for form, said in self.banned_forms(phrase, where).items()
-        }
+        segmented = [("|".join(g), g, *self.segmenter.alternatives(g, where)) for g in given]
+        banned = dict[Phrase, str]()
+        for phrase in text.avoid:
+            banned |= self.banned_forms(phrase, where)
         found = SentenceConstraints(
             required=tuple(
-                Constraint("|".join(texts), found, self.cased(texts, self.matching.required))
-                for texts, found in zip(given, forms, strict=True)
-                if found
+                Constraint(said, forms, self.cased(texts, self.matching.required))
+                for said, texts, forms, _ in segmented
+                if forms
             ),
             banned={**self.common.banned, **banned} if banned else self.common.banned,
             prefix=tuple(
                 Constraint(each, self.segmenter.phrases(each, where, leads=[""])[:1])
                 for each in starts
             ),
-            unmet=tuple(
-                ("|".join(texts), reason)
-                for texts, reason, found in zip(given, lacks, forms, strict=True)
-                if not found
-            ),
+            unmet=tuple((said, reason) for said, _, forms, reason in segmented if not forms),
             allowed=self.outputs.of_list(text.allowed, f"allowed of {where}")
             if text.allowed
             else None,
