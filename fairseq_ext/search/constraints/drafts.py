@@ -72,8 +72,8 @@ def is_copied(term: SourceTerm, words: Sequence[str], is_known: bool) -> bool:
     runs = [words_of(term.code)] * bool(term.code)
     runs += [[before, *own]] * (before in joints) + [[*own, behind]] * (behind in joints)
     if is_known:
-        runs += [own] * (len(own) > 1) + [[before, *own]] * is_word(before)
-        runs += [[*own, behind]] * is_word(behind)
+        windows = (own, [before, *own], [*own, behind])
+        runs += [each for each in windows if len(each) > 1 and all(map(is_word, each))]
     return any(run == list(words[i : i + len(run)]) for run in runs for i in range(len(words)))
 
 
@@ -111,14 +111,6 @@ def phrase_of(term: SourceTerm, text: str = "") -> PhraseToFind:
     forms = map(normal, (*term.targets, *other_forms(term, text)))
     mention = frozenset(itertools.chain(*term.mentions))
     return PhraseToFind(list(forms), term.case, mention, term.cased.in_compounds)
-
-
-def is_part_of(term: SourceTerm, other: SourceTerm) -> bool:
-    """Return whether a target form of a term is a part of one of another: Konfiguration and
-    Teilkonfiguration."""
-    return any(
-        folded(part) in folded(form) for form in other.targets for part in term.targets if part
-    )
 
 
 @dataclass(frozen=True)
@@ -220,14 +212,6 @@ class Sentence:
         lengths = (len(term.mentions) for term in self.constraints.terms)
         return list(itertools.accumulate(lengths, initial=0))[:-1]
 
-    @cached_property
-    def with_shared_targets(self) -> set[SourceTerm]:
-        """The terms whose target another source term has too."""
-        sources: dict[Alternatives, set[str]] = {}
-        for term in self.constraints.terms:
-            sources.setdefault(term.phrases, set()).add(term.source)
-        return {term for term in self.constraints.terms if len(sources[term.phrases]) > 1}
-
     def share(self, term: SourceTerm) -> float:
         """Return the share of a term among the model's own translations of its source term."""
         forms = set(map(folded_words, term.targets))
@@ -259,21 +243,12 @@ class Sentence:
         if all(candidate.has_term) or candidate.words is None:
             return {}
         places, left = self.all_places(candidate), dict[SourceTerm, str]()
-        has_repeated = len({term.source for term, _ in places}) < len(places)
-        with_word = [term for term, word in places if word is not None] if has_repeated else []
-        known = {(term.source, term.phrases) for term in with_word}
-        sure = {
-            (term.source, term.phrases)
-            for term in with_word
-            if not self.is_doubtful(candidate, term)
-        }
+        known = {(term.source, term.phrases) for term, word in places if word is not None}
         for term, word in places:
             key = term.source, term.phrases
             if term in candidate.wrong:
                 continue
-            if (word is None and (key in known or term.phrases in candidate.has)) or (
-                key in sure and self.is_doubtful(candidate, term)
-            ):
+            if word is None and (key in known or term.phrases in candidate.has):
                 left[term] = FURTHER_REASON
             elif term in candidate.other_forms:
                 left[term] = FORM_REASON

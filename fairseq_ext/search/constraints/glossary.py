@@ -33,7 +33,7 @@ from fairseq_ext.search.constraints.source_text import GlossaryFit
 from fairseq_ext.search.phrases.agreement import LANGUAGES
 from fairseq_ext.search.phrases.forms import Forms, forms_of_language
 from fairseq_ext.search.phrases.letter_case import NOUNS_HAVE_CAPITALS, keeps_case, lowered
-from fairseq_ext.search.phrases.places import plural_of
+from fairseq_ext.search.phrases.places import PLURAL, plural_of
 from fairseq_ext.search.phrases.segmenter import Segmenter
 from fairseq_ext.search.phrases.sentence import EXACT, Cased, Phrase, Unwritable
 from fairseq_ext.search.registry import is_given, register_feature, typed
@@ -320,7 +320,8 @@ class Glossary:
         if self.inflected is not None:
             return self.inflected(target)
         # the mention may be a plural
-        is_needed = self.matcher.inflections is not None and len(term.targets) == 1
+        has_plural = any(map(PLURAL.search, term.targets))
+        is_needed = self.matcher.inflections is not None and not has_plural
         if not is_needed or two_letters(self.options.languages.target or "") != "en":
             return ()
         plural = plural_of(target)

@@ -86,8 +86,6 @@ class Insertion:
         candidate = sentence.candidates[0]
         assert candidate.words is not None
         taken = [span for span in candidate.words.span_of_mention if span is not None]
-        standing = candidate.standing(sentence.constraints.terms)
-        phrases = [span for span in standing if " " in candidate.text[slice(*span)]]
         word = self.own_word([sentence.mentions[i] for i in sentence.mention_numbers(term)])
         forms = (
             agreeing(term.targets, word) if self.writer.is_english else self.writer.of_number(term)
@@ -96,9 +94,6 @@ class Insertion:
         out = []
         for _, end in word_spans(candidate.text):
             if any(overlap((end - 1, end + 1), other) and end != other[1] for other in taken):
-                continue
-            # "the Amount to settle cash discount field"
-            if any(start - 1 <= end <= behind for start, behind in phrases):
                 continue
             cased = self.writer.in_case(term, form, candidate.text, (end, end))
             out.append(Option(end, cased, word or cased))

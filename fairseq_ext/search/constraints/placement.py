@@ -34,9 +34,7 @@ from fairseq_ext.search.constraints.drafts import (
     Sentence,
     Version,
     elsewhere,
-    is_copied,
     is_form,
-    is_part_of,
     mentions_of,
     phrase_of,
     usable_hypotheses,
@@ -51,18 +49,20 @@ from fairseq_ext.search.constraints.word_alignment import (
     remove_tokens,
 )
 from fairseq_ext.search.constraints.word_class import (
+    has_verb,
     is_function_word,
     is_imperative,
     is_other_class,
     is_phrasal,
+    is_verb_of_noun,
 )
 from fairseq_ext.search.finished import Hypothesis, OnFinal
+from fairseq_ext.search.phrases.agreement import has_noun
 from fairseq_ext.search.phrases.function_words import function_words
-from fairseq_ext.search.phrases.pieces import folded, normal
+from fairseq_ext.search.phrases.pieces import folded
 from fairseq_ext.search.phrases.places import (
     Span,
     Text,
-    overlap,
     token_spans,
     without_words,
 )
@@ -107,7 +107,7 @@ class GlossaryPlacement:
         self.writer = TermWriter(text, setup.eos)
         self.inflect = Inflection(self.writer, self.score_versions_)
         self.insert = Insertion(forced_decoding, self.writer, self.score_versions_)
-        self.target_text, self.meets = text, meets
+        self.meets = meets
         settings = setup.settings
         # whether the scores of drafts are the models' own
         self.reuses = settings.choice("softmax") == DEFAULT["softmax"] and setup.processors.is_plain
@@ -219,8 +219,7 @@ class GlossaryPlacement:
         wrong: dict[SourceTerm, Span] = {}
         for term, is_held in terms:
             place = self.writer.wrong_place(term, text) if is_held else None
-            is_other = any(is_part_of(term, other) for other in absent)  # which may take its place
-            if place is not None and place not in wrong.values() and not is_other:
+            if place is not None and place not in wrong.values():
                 wrong[term] = place
         has_term = [is_held and term not in wrong for term, is_held in terms]
         is_verb = is_imperative if self.writer.is_from_german else is_phrasal
@@ -303,13 +302,8 @@ class GlossaryPlacement:
     def value(self, sentence: Sentence, candidate: Candidate, final: Hypothesis) -> float:
         """Return by what versions of a sentence are compared: the log-probability less the
         cost of each known term that is left."""
-        words = candidate.text_words
-        left = {
-            term
-            for term, why in sentence.left_terms(candidate).items()
-            # a part of a path or code is no mention; one of a name may be
-            if why == UNFIT_REASON or (why == COPIED_REASON and not is_copied(term, words, False))
-        }
+        reasons = sentence.left_terms(candidate)
+        left = {term for term in reasons if reasons[term] in (UNFIT_REASON, COPIED_REASON)}
         cost = KNOWN_COST * len(sentence.known_terms & left)
         return float(final.positional_scores.sum()) - cost
 
@@ -394,28 +388,20 @@ class GlossaryPlacement:
             )
             if self.inflect.has_agreement:
                 words.take_parts_()
-            claim_(sentence, candidate, words)
             candidate.other_forms = {
                 term: span
                 for term, span in sentence.all_places(candidate)
-                if self.writer.is_english and span is not None and not term.required
-                if is_form(term.targets[0], candidate.text[slice(*span)])
+                if span is not None and not term.required
+                if (
+                    is_form(term.targets[0], candidate.text[slice(*span)])
+                    if self.writer.is_english
+                    else self.inflect.has_agreement and has_verb(term, candidate.text, span)
+                )
             }
             candidate.unfit |= {
                 term
                 for term, span in sentence.all_places(candidate)
-                if not term.required
-                and (
-                    is_function_word(term, self.source_functions)
-                    if span is None
-                    else self.inflect.has_agreement
-                    and is_other_class(
-                        term,
-                        candidate.text,
-                        span,
-                        words.is_own(sentence.aligned_mention(candidate, term)),
-                    )
-                )
+                if not term.required and self.is_unfit(sentence, candidate, term, span)
             }
             if sentence.entry is not None:
                 words.span_of_mention[0] = 0, len(candidate.text)
@@ -440,6 +426,21 @@ class GlossaryPlacement:
             assert candidate.words is not None
             candidate.words.differ_(of_mention)
 
+    def is_unfit(
+        self, sentence: Sentence, candidate: Candidate, term: SourceTerm, span: Span | None
+    ) -> bool:
+        """Return whether a term does not fit the place that was found for it, or none."""
+        if span is None:
+            return is_function_word(term, self.source_functions)
+        words, mention = candidate.words, sentence.aligned_mention(candidate, term)
+        assert words is not None
+        if not self.inflect.has_agreement:
+            own = candidate.text[slice(*span)]
+            return self.writer.is_from_german and is_verb_of_noun(term, own)
+        if mention in words.parts and not any(map(has_noun, term.targets)):
+            return True
+        return is_other_class(term, candidate.text, span, words.is_own(mention))
+
     def written(self, pool: Pool, sentence: Sentence) -> list[Version]:
         """Return the versions of the candidates that have a word for each term: the chosen one, and
         those with another form of the term that was chosen last."""
@@ -452,10 +453,7 @@ class GlossaryPlacement:
             rewrites = {term: candidate.rewrites[term] for term, _ in sentence.places(candidate)}
             # further mentions of a term that the draft has; a term of another source is needed too
             left = sentence.left_terms(candidate).keys()
-            is_answer = not rewrites or (
-                bool(left)
-                and (self.inflect.has_agreement or not left & sentence.with_shared_targets)
-            )
+            is_answer = not rewrites or bool(left)
             for version in (
                 self.writer.version(sentence, candidate, rewrites),
                 *candidate.alternatives,
@@ -475,18 +473,3 @@ class GlossaryPlacement:
             return None
         best, *rest = out
         return [best, *sorted((h for h in rest if h.score <= best.score), key=lambda h: -h.score)]
-
-
-def claim_(sentence: Sentence, candidate: Candidate, words: WordAlignment) -> None:
-    """Give mentions without a word the places where a draft has their terms, if no other has them:
-    of n mentions, fewer may stand there."""
-    text = Text(candidate.text, False)
-    for term, word in sentence.all_places(candidate):
-        if word is None and term.phrases in candidate.has:
-            aligned = [span for _, span in sentence.all_places(candidate) if span is not None]
-            taken = [*aligned, *candidate.standing(sentence.constraints.terms)]
-            places = (s for form in term.targets for s in text.places(normal(form), term.case))
-            free = (s for s in places if not any(overlap(s, other) for other in taken))
-            mention = sentence.mention_numbers(term)[0]
-            words.span_of_mention[mention] = next(free, None)
-            words.doubtful[mention] = words.span_of_mention[mention] is None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from unicodedata import normalize
 
 from fairseq_ext.search.constraints.drafts import Candidate, Rewrite, Sentence, Version, is_form
-from fairseq_ext.search.constraints.word_alignment import word_spans
+from fairseq_ext.search.constraints.word_class import verb_forms
 from fairseq_ext.search.phrases.agreement import (
     LANGUAGES,
     PLURAL_CELLS,
@@ -16,8 +16,6 @@ from fairseq_ext.search.phrases.agreement import (
     has_noun,
     is_in_noun_phrase,
     is_possible,
-    last_word,
-    looks_like_adjective,
     noun_after,
     noun_of,
     numbers_of,
@@ -49,7 +47,6 @@ from fairseq_ext.search.phrases.sentence import SourceTerm
 
 NUMBER_BONUS = 6.0  # nats for the number of the source term
 PARTS_BEFORE, PARTS_BEHIND = re.compile(r"(?:\w+-)+$"), re.compile(r"(?:-\w+)+")
-SENTENCE_END = re.compile(r"\s*[.!?…]$")
 TAKES_S = re.compile(r"(?:ung|[hk]eit|schaft|ion|tät|ling|tum)$")
 SPACES = re.compile(r"\s+")
 
@@ -86,7 +83,7 @@ class TermWriter:
         others = [other for other in taken if other != span]
         found: dict[Rewrite, None] = {}
         known = lexicon()
-        forms = term.targets
+        forms = verb_forms(term, text, span)
         if form:
             forms = (form,) if known is None else known.same_number(form)
         if text[slice(*span)][:1].islower():  # labels of adjectives and verbs
@@ -184,19 +181,12 @@ class TermWriter:
         allow. others: the spans of other terms."""
         displaced, base = text[slice(*span)], min(forms, key=len)
         own = displaced[len(adjective_stem(displaced)) :]
-        stays = not any(overlap(noun, each) for each in others)
-        endings: tuple[str, ...] = ADJECTIVE_ENDINGS
-        before, _ = last_word(text[: span[0]])
-        if looks_like_adjective(before, function_words("de")) and not any(
-            start <= span[0] - 2 < end for start, end in others
-        ):
-            endings = (before[len(adjective_stem(before)) :],)  # "kleinen, randomisierten"
-        if (
-            stays
-            and own in endings
+        is_right = (
+            own in ADJECTIVE_ENDINGS
+            and not any(overlap(noun, each) for each in others)
             and is_possible(text[: span[0]] + base + own + " ", text[slice(*noun)])
-        ):
-            endings = (own,)
+        )
+        endings = (own,) if is_right else ADJECTIVE_ENDINGS
         fitting = tuple(form for form in forms if form[len(base) :] in endings)
         return fitting or forms
 
@@ -223,7 +213,11 @@ class TermWriter:
         wrong = [
             span
             for span, form in places.items()
-            if (text[span[0]].isupper() and not starts_sentence(text, span[0]))
+            if (
+                text[span[0]].isupper()
+                and not starts_sentence(text, span[0])
+                and not ((known := lexicon()) and known.is_infinitive(text[slice(*span)]))
+            )
             or (
                 self.is_wrong(term, text, span, form)
                 and not all(self.is_wrong(term, text, span, other) for other in term.targets)
@@ -309,9 +303,6 @@ class TermWriter:
             for change in (*each.around, (each.span, each.text))
         ]
         changes = edits(text, written, self.is_english)
-        end = SENTENCE_END.search(sentence.candidates[0].text)
-        if end and sentence.entry is None and edited(text, changes)[-1:].isalnum():
-            changes = ended(changes, text, end[0])  # as the best draft
         lead = candidate.draft.tokens[: len(candidate.draft.tokens) - len(candidate.tokens)]
         whole = edited(text, changes)
         tokens = segmenter.replaced(candidate.tokens, candidate.spans, text, changes)
@@ -337,15 +328,6 @@ class TermWriter:
                 break
             lead += 1
         return lead
-
-
-def ended(changes: list[tuple[Span, str]], text: str, end: str) -> list[tuple[Span, str]]:
-    """Return changes of a text that write an end behind it as well."""
-    *others, (last, written) = changes or [((0, 0), "")]
-    if last[1] < len(text):
-        others, start = changes, max(last[1], word_spans(text)[-1][0])
-        last, written = (start, len(text)), text[start:]
-    return [*others, (last, written + end)]
 
 
 def links(form: str) -> tuple[str, ...]:

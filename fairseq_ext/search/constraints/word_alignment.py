@@ -38,6 +38,7 @@ ATTENDED = 0.25  # least score of a word
 IS_RENDERING = 0.25  # least share of the renderings that have a word
 MIN_SURE_SCORE = 0.6  # least score of words that are not doubtful, where no rendering has one
 PART_ATTENDED = 0.1  # least attention of a longer word, a part of which translates a mention
+ENDINGS = ("", "n", "en", "e", "s", "es")  # of a part of a word
 DROP = 0.5  # nats
 OBJECT_BEGINNINGS = frozenset(  # words behind "to" and a verb
     "a an the this that these those my your his her its our their it him them no all each every "
@@ -146,11 +147,12 @@ class WordAlignment:
         for mention, of in enumerate(self.mentions):
             if not self.is_doubtful(mention):
                 continue
-            own = self.span_of_mention[mention]
+            before = self.span_of_mention[mention]
             self.span_of_mention[mention] = None
             found = [
                 (self.attention[mention][w], len(part), w, self.folded[w].startswith(part), part)
-                for part in {phrase[0] for phrase in of.renderings if len(phrase) == 1}
+                for own in {phrase[0] for phrase in of.renderings if len(phrase) == 1}
+                for part in (own + ending for ending in ENDINGS)
                 for w, word in enumerate(self.folded)
                 if (word.startswith(part) or word.endswith(part))
                 if len(part) >= MIN_NOUN and len(word) >= len(part) + MIN_OTHER_PART
@@ -159,7 +161,7 @@ class WordAlignment:
             ]
             weight, length, w, begins, part = max(found, default=(0.0, 0, 0, True, ""))
             if weight < PART_ATTENDED:
-                self.span_of_mention[mention] = own
+                self.span_of_mention[mention] = before
                 continue
             start, end = self.span_of_mention[mention] = self.words[w]
             self.weight[mention] = weight

@@ -58,6 +58,11 @@ def always(value: Any) -> Callable[..., Any]:
     return lambda *_, **__: value
 
 
+def all_forms(term: Any, *_: Any) -> tuple[str, ...]:
+    """In the place of verb_forms: all forms."""
+    return term.targets
+
+
 RULES = [
     Rule(
         "entry alone",
@@ -87,6 +92,17 @@ RULES = [
         "de",
         "no noun for 'folgenden'",
         {"placement:is_other_class": always(False)},
+    ),
+    Rule(
+        "verb in the source", "en-de", "to store the", {"word_class:is_verb_mention": always(False)}
+    ),
+    Rule("verb of a noun", "de-en", "Speichern", {"placement:is_verb_of_noun": always(False)}),
+    Rule("verb that is there", "de", "wählen ... aus", {"placement:has_verb": always(False)}),
+    Rule(
+        "forms of verbs",
+        "de",
+        "no 'annehmen Sie'",
+        dict.fromkeys(("word_class:verb_forms", "term_writer:verb_forms"), all_forms),
     ),
     Rule("phrasal verb", "en-de", "Set up", {"placement:is_phrasal": always(False)}),
     Rule(
@@ -126,7 +142,6 @@ RULES = [
         "buildings: edifices",
         {"term_writer:agreeing": lambda forms, *_: forms},
     ),
-    Rule("sentence end", "all", "a full stop", {"term_writer:SENTENCE_END": NEVER}),
     Rule(
         "articles agree",
         "de",

@@ -392,14 +392,6 @@ def test_a_piece_that_is_not_known_is_cut_into_the_fewest_that_are(mark):
     assert len(requested) < 10 * 10000
 
 
-def test_a_form_that_the_dictionary_cannot_write_is_left_out(encoders):
-    bpe = encoders["gpt2"]
-    dictionary = words(bpe.encode("the red house"))  # lacks the pieces of "red" at the start
-    assert Segmenter(dictionary, None, bpe).phrases("red", "here") == (
-        ids(dictionary, bpe.encode(" red")),
-    )
-
-
 def test_both_forms_are_alternatives_and_both_are_banned(encoders, read):
     bpe = encoders["gpt2"]
     dictionary = dictionary_of(bpe, [*CORPUS, "red", "house"])
@@ -409,7 +401,9 @@ def test_both_forms_are_alternatives_and_both_are_banned(encoders, read):
     assert found.any_of == (forms,) and found.text == ("red",)
     assert list(found.banned.values()) == ["house", "house"]
     assert read("red house", banned="house\n", **options).sentence(0, []).unmet[0][0] == "red house"
-    # a prefix stands at the start only
+    # a prefix stands at the start only, and a form that the dictionary cannot write is none
+    spaced = words(bpe.encode("the red house"))
+    assert Segmenter(spaced, None, bpe).phrases("red", "") == (ids(spaced, bpe.encode(" red")),)
     assert read('{"prefix": "red"}', **options).sentence(0, []).beginning == forms[0]
 
 
@@ -515,13 +509,6 @@ def test_glossary_terms_come_behind_the_lines_own(read):
     assert given_text(source) == ("h",)
     assert found.any_of == (((11,),), ((9,), (8, 8)), ((10,),))
     assert found.text == ("h", "f|e e", "g")
-
-
-def test_a_term_that_the_line_requests_itself_is_not_requested_twice(read):
-    source = read("g", glossary="a\tg\nb\tg\n")
-    assert source.sentence(0, ids(source.source_text.dictionary, "a")).text == ("g",)
-    # two terms with one target: twice, as without the line
-    assert source.sentence(0, ids(source.source_text.dictionary, "a b")).text == ("g", "g")
 
 
 def test_a_term_that_contains_a_banned_phrase_is_unmet(read):

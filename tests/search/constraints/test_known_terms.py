@@ -1,17 +1,12 @@
 """What the model knows decides whether a term may be left, never the letters of the file."""
 
-from types import SimpleNamespace
-
 import pytest
-import torch
 from demo_model import FLAGS, MODEL, OURS
 from forked import interactive_forked
 
 from fairseq_ext import Translator
 from fairseq_ext.core.words import words_of
-from fairseq_ext.search.constraints.drafts import COPIED_REASON, is_copied
-from fairseq_ext.search.constraints.inflection import KNOWN_COST
-from fairseq_ext.search.constraints.placement import GlossaryPlacement
+from fairseq_ext.search.constraints.drafts import is_copied
 from fairseq_ext.search.constraints.source_text import code_around
 from fairseq_ext.search.phrases.sentence import SourceTerm
 
@@ -119,19 +114,3 @@ def test_a_part_of_a_url_that_the_draft_repeats_is_no_mention(is_known):
     term = SourceTerm("Diener", mention="server", around=("/", "."), code=code)
     for draft, is_it in ((f"siehe {code}.", True), ("siehe https://example.com/Server.", False)):
         assert is_copied(term, words_of(draft), is_known) is is_it
-
-
-@pytest.mark.parametrize(
-    ("draft", "around", "cost"),
-    [
-        ("das Cmdlet New-Item", ("the", "-"), 0),  # no mention: no other hypothesis is better
-        ("die Project Operations", ("the", "Operations"), KNOWN_COST),
-    ],
-)
-def test_what_a_draft_copies_of_a_path_or_code_costs_it_nothing(draft, around, cost):
-    text = draft.split()
-    term = SourceTerm("Neu", mention="New" if "New" in draft else "Project", around=around)
-    sentence = SimpleNamespace(known_terms={term}, left_terms=lambda _: {term: COPIED_REASON})
-    candidate = SimpleNamespace(text_words=words_of(" ".join(text)))
-    final = SimpleNamespace(positional_scores=torch.tensor([-1.0, -2.0]))
-    assert GlossaryPlacement.value(None, sentence, candidate, final) == -3.0 - cost

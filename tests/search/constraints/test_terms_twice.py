@@ -1,6 +1,4 @@
-"""Terms and phrases that stand in each other's way: the same target for two source terms, a phrase
-that is a term too, terms whose target the draft has already. On the demo model, through the
-command and from Python."""
+"""Scores and lists of sentences with placed terms, on the demo model."""
 
 import json
 import random
@@ -17,7 +15,6 @@ from fairseq_ext import Translator
 
 SOURCES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()
 SOURCES = SOURCES[: len(part_of(30, 15))]
-TERMS = (ROOT / "data" / "demo" / "nouns.tsv").read_text(encoding="utf-8").splitlines()
 
 
 def translated(lines: list[str], *flags) -> tuple[dict[int, list[str]], str]:
@@ -32,37 +29,8 @@ def translated(lines: list[str], *flags) -> tuple[dict[int, list[str]], str]:
     return found, done.stdout
 
 
-@pytest.fixture(scope="module")
-def drafts() -> dict[int, list[str]]:
-    return translated(SOURCES)[0]
-
-
 def words(text: str) -> list[str]:
     return re.findall(r"\w{4,}", text)
-
-
-@drawn(1)
-@pytest.mark.parametrize("flags", [[], ["--constraints", "ordered"], ["--glossary-repeat", "each"]])
-def test_terms_whose_target_the_draft_has_end_no_run(drafts, tmp_path, flags):
-    """Another word of the source has the target that a term has in the draft: every line has a
-    translation, with the target in two places where it need not come in the order of the source."""
-    draw, glossary = random.Random(3), tmp_path / "terms.tsv"
-    pairs = [line.split("\t") for line in TERMS if "|" not in line]
-    lines, targets = [], []
-    for i, line in enumerate(SOURCES):
-        for source, target in pairs:
-            if source in line.split() and target in drafts[i][0].split():
-                others = [word for word in words(line) if word != source]
-                lines.append(line)
-                targets.append((source, draw.choice(others), target))
-                break
-    assert len(lines) > 3
-    for number in part_of(len(targets), 3):
-        source, other, target = targets[number]
-        glossary.write_text(f"{source}\t{target}\n{other}\t{target}\n", encoding="utf-8")
-        found, _ = translated([lines[number], lines[-1]], "--glossary", glossary, *flags)
-        assert sorted(found) == [0, 1]
-        assert found[0][0].lower().count(target.lower()) == 2
 
 
 @drawn(1)
@@ -95,7 +63,7 @@ def test_scores_with_terms_in_place_are_those_of_the_search_s_temperature(tmp_pa
         assert float(score) == pytest.approx(float(printed.mean()), abs=1e-3)
 
 
-def test_lists_are_in_the_order_of_their_scores(drafts, tmp_path):
+def test_lists_are_in_the_order_of_their_scores(tmp_path):
     draw = random.Random(5)
     glossary = tmp_path / "terms.tsv"
     pairs = {draw.choice(words(line)): draw.choice(["moonlight", "wire|wires"]) for line in SOURCES}
