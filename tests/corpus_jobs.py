@@ -152,12 +152,10 @@ class Echo:
         return Result("".join(lines).encode(), errors, stats, "echo", 0.01)
 
 
-def read(path, size=1000, done=(), **how):
-    return [
-        s
-        for unit in ShardReader(Shard(str(path), "x"), **how).units(size, list(done))
-        for s in unit
-    ]
+def read(path, constraints=None, **how):
+    """The sentences of a file. constraints: a file of them."""
+    shard = Shard(str(path), "x", constraints and str(constraints))
+    return [s for unit in ShardReader(shard, **how).units(1000, []) for s in unit]
 
 
 def text_shards(tmp_path, sizes=(25, 0, 7)):

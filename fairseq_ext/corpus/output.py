@@ -163,8 +163,9 @@ class OutputFolder:
         shown = {"signature": " and ".join(counts["signatures"]), **stats.as_dict()}
         return {**counts, "stats": shown, "counts": stats.record()}, errors
 
-    def finish(self, shard: Shard, lines: int) -> tuple[dict[str, object], list[dict[str, object]]]:
-        """Join the parts of a shard with `lines` lines. Return its manifest entry and its errors.
+    def finish(self, shard: Shard, lines: int) -> dict[str, object]:
+        """Join the parts of a shard with `lines` lines, and keep its errors until the run ends.
+        Return its manifest entry.
 
         The parts are not removed (see `drop_parts`).
         """
@@ -189,7 +190,11 @@ class OutputFolder:
             "bytes": path.stat().st_size,
             "sha256": sha256_of(path),
         }
-        return {"state": "done", **counts}, errors
+        if errors:
+            replace(self.errors_path(shard), json_lines(errors))
+        else:
+            self.errors_path(shard).unlink(missing_ok=True)
+        return {"state": "done", **counts}
 
     def drop_parts(self, shard: Shard) -> None:
         """Remove the shard's parts."""
@@ -198,15 +203,6 @@ class OutputFolder:
     def errors_path(self, shard: Shard) -> Path:
         """Return the file that holds a finished shard's errors until the run ends."""
         return self.parts / (shard.name + ".errors")
-
-    def keep_errors(self, shard: Shard, errors: list[dict[str, object]]) -> None:
-        """Keep a finished shard's errors for `write_errors`."""
-        if errors:
-            path = self.errors_path(shard)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            replace(path, json_lines(errors))
-        else:
-            self.errors_path(shard).unlink(missing_ok=True)
 
     def write_errors(
         self, shards: Iterable[Shard], unreadable: Mapping[str, dict[str, object]]

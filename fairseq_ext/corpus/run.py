@@ -287,9 +287,7 @@ class Run:
         then remove the parts."""
         if shard.name not in self.lines or self.sentences_in_flight[shard.name]:
             return
-        entry, errors = self.store.finish(shard, self.lines[shard.name])
-        self.store.keep_errors(shard, errors)
-        self.manifest.shards[shard.name] |= entry
+        self.manifest.shards[shard.name] |= self.store.finish(shard, self.lines[shard.name])
         self.manifest.write()
         self.store.drop_parts(shard)
 
@@ -356,11 +354,8 @@ class Progress:
     def figures(self) -> str:
         """Return sentences, speed, share done and time left as a text."""
         share = min((self.bytes_before + self.bytes_done) / max(self.bytes, 1), 1.0)
-        left = (
-            self.seconds * (self.bytes - self.bytes_before - self.bytes_done) / self.bytes_done
-            if self.bytes_done
-            else None
-        )
+        bytes_left = self.bytes - self.bytes_before - self.bytes_done
+        left = self.seconds * bytes_left / self.bytes_done if self.bytes_done else None
         return (
             f"{counted(self.sentences_before + self.sentences, 'sentence')}, "
             f"{self.rate(self.sentences):.1f} a second, {self.rate(self.tokens):.0f} "
@@ -384,32 +379,28 @@ class Progress:
 
     def table(self) -> str:
         """Return the summary at the end of a run."""
-        unreadable = f", {len(self.unreadable)} unreadable" if self.unreadable else ""
-        earlier = f", {self.sentences_before} of them before this run"
-        rows = [
-            ("shards", f"{self.shards_done} of {self.shards} done{unreadable}"),
-            (
-                "sentences",
-                f"{self.sentences_before + self.sentences}{earlier * bool(self.sentences_before)}",
-            ),
-            ("entries of errors.jsonl", str(self.errors)),
-        ]
+        rows = {
+            "shards": f"{self.shards_done} of {self.shards} done",
+            "sentences": str(self.sentences_before + self.sentences),
+            "entries of errors.jsonl": str(self.errors),
+        }
+        if self.unreadable:
+            rows["shards"] += f", {len(self.unreadable)} unreadable"
+        if self.sentences_before:
+            rows["sentences"] += f", {self.sentences_before} of them before this run"
         if self.sentences:
             speed, tokens = self.rate(self.sentences), self.rate(self.tokens)
-            whole_time = clock(time.monotonic() - self.started)
-            restarts, waiting = counted(self.restarts, "restart"), f"{100 * self.waiting:.2f}%"
-            rows += [
-                ("decoding time", f"{clock(self.seconds)} (with start-up {whole_time})"),
-                ("speed", f"{speed:.1f} sentences and {tokens:.0f} tokens a second"),
-                ("a worker", f"{3600 * speed / max(self.workers, 1):.0f} sentences an hour"),
-                (
-                    "workers",
-                    f"{self.workers}, {restarts}, waited {waiting} of the time for a unit",
-                ),
-            ]
-        rows.append(("made by", self.signature))
-        width = max(len(name) for name, _ in rows)
-        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+            whole = clock(time.monotonic() - self.started)
+            waited = f"waited {100 * self.waiting:.2f}% of the time for a unit"
+            rows |= {
+                "decoding time": f"{clock(self.seconds)} (with start-up {whole})",
+                "speed": f"{speed:.1f} sentences and {tokens:.0f} tokens a second",
+                "a worker": f"{3600 * speed / max(self.workers, 1):.0f} sentences an hour",
+                "workers": f"{self.workers}, {counted(self.restarts, 'restart')}, {waited}",
+            }
+        rows["made by"] = self.signature
+        width = max(map(len, rows))
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
 
 
 def clock(seconds: float | None) -> str:

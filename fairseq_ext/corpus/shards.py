@@ -11,6 +11,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import glob
+import io
 import json
 import os
 from collections.abc import Collection, Iterator, Sequence
@@ -276,27 +277,22 @@ class ShardReader:
     def lines(self) -> Iterator[bytes | None]:
         """Yield the file's lines without their line feeds; None for a line that is too long."""
         codec = CODECS.get(os.path.splitext(self.shard.path)[1].lower())
-        with open(self.shard.path, "rb") as file:
+        with open(self.shard.path, "rb", buffering=0) as file:
             stream: Any = file
             if codec and self.size > 1:
                 import pyarrow
 
                 stream = pyarrow.CompressedInputStream(file, codec)
-            rest, too_long, at = b"", False, 0
-            while block := stream.read(BLOCK):
-                block = block if at else block.removeprefix(codecs.BOM_UTF8)
-                start, at = at, file.tell()
-                a_byte = (at - start) / max(len(block), 1)  # bytes of the file per byte of text
-                *whole, last = block.split(b"\n")
-                for line in whole:
-                    self.position += (len(line) + 1) * a_byte
-                    yield None if too_long or len(rest) + len(line) > MAX_LINE else rest + line
-                    rest, too_long = b"", False
-                self.position += len(last) * a_byte
-                too_long = too_long or len(rest) + len(last) > MAX_LINE
-                rest = b"" if too_long else rest + last
-            if rest or too_long:
-                yield None if too_long else rest
+            reader = io.BufferedReader(stream, BLOCK)
+            mark = codecs.BOM_UTF8
+            while line := reader.readline(MAX_LINE + 1):
+                is_long = len(line) > MAX_LINE and line[-1:] != b"\n"
+                rest = line
+                while is_long and rest and rest[-1:] != b"\n":
+                    rest = reader.readline(BLOCK)
+                self.position = file.tell() if codec else self.position + len(line)
+                yield None if is_long else line.removeprefix(mark).removesuffix(b"\n")
+                mark = b""
 
     def rows(self) -> Iterator[dict[str, object]]:
         """Yield the rows of a Parquet file."""

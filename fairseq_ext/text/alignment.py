@@ -55,10 +55,8 @@ class Aligner:
         full = [i for i, each in enumerate(hypotheses) if each.tokens]
         if not full:
             return out
-        dictionary, eos = (
-            translator.generator.target_text.segmenter().dictionary,
-            translator.generator.setup.eos,
-        )
+        generator = translator.generator
+        dictionary, eos = generator.target_text.segmenter().dictionary, generator.setup.eos
         encoded = [translator.encode(sources[i]) for i in full]
         requests = [Request(tokens=each) for each in encoded]
         # its sentences have the tokens of languages
@@ -89,28 +87,19 @@ class Aligner:
         """Return the pairs of one translation, from the attention (L, T) of its tokens, ends
         included. first: the number of tokens that stand before the source's own."""
         pieces = self.translator.pieces(source, self.translator.bpe)
-        sources = words_in(source, pieces, self.text_of)
-        targets = words_in(hypothesis.text, hypothesis.tokens, self.text_of)
-        columns = [
-            i for i, (span, of) in enumerate(sources) if of and is_word(source[slice(*span)])
-        ]
-        rows = [
-            i
-            for i, (span, of) in enumerate(targets)
-            if of and is_word(hypothesis.text[slice(*span)])
-        ]
-        if not columns or not rows:
+        sources = self.known_words(source, pieces)
+        targets = self.known_words(hypothesis.text, hypothesis.tokens)
+        if not sources or not targets:
             return []
-        table = torch.stack([weights[targets[row][1]].mean(0) for row in rows])  # (rows, T)
-        # (rows, columns)
-        table = torch.stack([table[:, sources[column][1]].sum(1) for column in columns], dim=1)
+        table = torch.stack([weights[of].mean(0) for _, of in targets])  # (targets, T)
+        table = torch.stack([table[:, of].sum(1) for _, of in sources], dim=1)  # (targets, sources)
         best = list[tuple[list[int], int]]()  # the words of each term, and their source word
         of_terms = set[int]()
-        for words, tokens in placed_terms(hypothesis, [targets[row][0] for row in rows]):
+        for words, tokens in placed_terms(hypothesis, [span for span, _ in targets]):
             own = [
                 i
-                for i, column in enumerate(columns)
-                if not tokens.isdisjoint(token + first for token in sources[column][1])
+                for i, (_, of) in enumerate(sources)
+                if not tokens.isdisjoint(token + first for token in of)
             ]
             if own:
                 best.append((words, max(own, key=table[words].sum(0).tolist().__getitem__)))
@@ -120,10 +109,15 @@ class Aligner:
             table[words] = 0.0
             table[words, column] = 1.0
         return [
-            (sources[columns[column]][0], targets[row][0])
-            for row, column in zip(rows, assigned(table), strict=True)
+            (sources[column][0], span)
+            for (span, _), column in zip(targets, assigned(table), strict=True)
             if column >= 0
         ]
+
+    def known_words(self, text: str, pieces: Sequence[str]) -> list[tuple[Span, list[int]]]:
+        """Return the words of a text that have pieces, with the places of these."""
+        words = words_in(text, pieces, self.text_of)
+        return [(span, of) for span, of in words if of and is_word(text[slice(*span)])]
 
     def text_of(self, pieces: Sequence[str]) -> str:
         """Pieces as text."""

@@ -18,7 +18,7 @@ import struct
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,15 +57,19 @@ FIRST = 4096  # bytes in which a page declares its encoding
 WESTERN = ("ascii", "iso8859-1")
 
 
+@dataclass
 class Encoding:
-    """The encoding of a file's text. bom: its first bytes."""
+    """The encoding of a file's text. bom: its first bytes; errors: what is made of a character that
+    it lacks."""
 
-    def __init__(self, name: str, bom: bytes = b"", references: bool = False):
-        self.name, self.bom = name, bom
-        make = codecs.getincrementalencoder(name)
-        self.encode: Callable[[str], bytes] = make(
-            "xmlcharrefreplace" if references else "strict"
-        ).encode
+    name: str
+    bom: bytes
+    errors: str
+
+    def written(self, parts: Iterable[str]) -> Iterator[bytes]:
+        """Yield a text that comes in parts as bytes (raises UnicodeEncodeError)."""
+        yield self.bom
+        yield from map(codecs.getincrementalencoder(self.name)(self.errors).encode, parts)
 
 
 def decoded(content: bytes, format: str, what: str) -> tuple[str, Encoding]:
@@ -73,10 +77,10 @@ def decoded(content: bytes, format: str, what: str) -> tuple[str, Encoding]:
 
     Errors: UsageError for bytes that are not of their encoding.
     """
-    references = format in XML_FORMATS
+    errors = "xmlcharrefreplace" if format in XML_FORMATS else "strict"
     bom, name = next(((b, n) for b, n in BOMS if content.startswith(b)), (b"", ""))
     name = name or declared(content, format, what)
-    if not bom and references and content[:4] in (b"<\0?\0", b"\0<\0?"):
+    if not bom and format in XML_FORMATS and content[:4] in (b"<\0?\0", b"\0<\0?"):
         name = "utf-16-le" if content[1] == 0 else "utf-16-be"
     body = content[len(bom) :]
     try:
@@ -84,13 +88,13 @@ def decoded(content: bytes, format: str, what: str) -> tuple[str, Encoding]:
         is_same = name in ("", "utf-8") or text.encode(name) == body
     except UnicodeError as error:
         if not name and format in HTML_FORMATS and not has_undefined(body):
-            return body.decode("cp1252"), Encoding("cp1252", references=references)
+            return body.decode("cp1252"), Encoding("cp1252", bom, errors)
         shown = "UTF-8" if name in ("", "utf-8") else name
         place = getattr(error, "start", 0) + 1 + len(bom)
         raise UsageError(f"{what} is not valid {shown} (byte {place}): save it as UTF-8") from None
     if not is_same:
         raise UsageError(f"{what} cannot be written as {name} again: save it as UTF-8")
-    return text, Encoding(name or "utf-8", bom, references)
+    return text, Encoding(name or "utf-8", bom, errors)
 
 
 def declared(content: bytes, format: str, what: str) -> str:
@@ -125,11 +129,6 @@ def declared(content: bytes, format: str, what: str) -> str:
 def has_undefined(content: bytes) -> bool:
     """Return whether a text has a byte that windows-1252 lacks in Python."""
     return any(byte in content for byte in b"\x81\x8d\x8f\x90\x9d")
-
-
-def in_utf8(text: str) -> str:
-    """Return a po file with its charset changed to UTF-8."""
-    return regex.sub(r"(?i)(charset=)[\w:.-]+(?=\\n)", r"\1UTF-8", text, count=1)
 
 
 AT_ONCE = 1 << 16
@@ -292,7 +291,7 @@ def translated(
     """Return a part whose text is translated (raises UsageError, TooMany)."""
     if format != OFFICE:
         text, encoding = decoded(content, format, name)
-        return encoding.bom + b"".join(map(encoding.encode, translate_text(text, format)))
+        return b"".join(encoding.written(translate_text(text, format)))
     part = Part(content, most)
     report.kinds += part.untranslated
     text = part.text()
@@ -356,23 +355,20 @@ def translate(
             )
         format = TEXTS[ending]
         text, encoding = decoded(content, format, name)
-        if format == "po":
-            catalogue(text, encoding, out, translate_text)
-        else:
-            out.write(encoding.bom)
-            for part in translate_text(text, format):
-                out.write(encoding.encode(part))
-                out.flush()  # where it is a pipe
+        made = translate_text(text, format)
+        for part in catalogue(made, encoding) if format == "po" else encoding.written(made):
+            out.write(part)
+            out.flush()  # where it is a pipe
     return Report()
 
 
-def catalogue(text: str, encoding: Encoding, out: IO[bytes], translate_text: TranslateText) -> None:
-    """Write a po file, in UTF-8 where its own encoding lacks a character."""
-    made = "".join(translate_text(text, "po"))
+def catalogue(parts: Iterable[str], encoding: Encoding) -> list[bytes]:
+    """Return a po file, in UTF-8 where its own encoding lacks a character."""
+    text = "".join(parts)
     try:
-        out.write(encoding.bom + encoding.encode(made))
+        return list(encoding.written([text]))
     except UnicodeEncodeError:
-        out.write(in_utf8(made).encode())
+        return [regex.sub(r"(?i)(charset=)[\w:.-]+(?=\\n)", r"\1UTF-8", text, count=1).encode()]
 
 
 def beginning(

@@ -275,44 +275,45 @@ def of_titles(text: str, protect: Sequence[str]) -> Iterator[Part]:
 
 def pieces(text: str, start: int, end: int, inside: Sequence[Span]) -> Iterator[Piece]:
     """Yield a block cut at the lines that are kept, and where it is long for the inline parser."""
-    begins = {a: b for a, b in inside}
+    at = start
+    for first, last in texts_in(text, start, end, inside):
+        if at < first:
+            yield at, first, NO_TEXT
+        yield from bounded(text, first, last)
+        at = last
+    if at < end:
+        yield at, end, NO_TEXT
+
+
+def texts_in(text: str, start: int, end: int, inside: Sequence[Span]) -> Iterator[Span]:
+    """Yield the texts of a block: cells of tables, what stands behind leads, and what is between
+    lines that are kept."""
+    begins = dict(inside)
     table = HEADING.search(text, start, end)
     at = first = start
     while at < end:
-        line_end = text.find("\n", at, end)
-        line_end = end if line_end < 0 else line_end + 1
+        line_end = text.find("\n", at, end) + 1 or end
         body = begins.get(at, at)
         line = text[body:line_end]
         kept = KEPT_LINE.fullmatch(line.rstrip("\r\n")) is not None
         is_bounded = line.strip()[:1] == line.strip()[-1:] == "|" and line.count("|") > 2
+        lead = None if kept else LEAD.match(line)
         if not kept and (is_bounded or (table and at >= table.start() and "|" in line)):
-            yield from bounded(text, first, at)
-            yield at, body, NO_TEXT
+            yield first, at
             first = body
             for cell in CELL.finditer(text, body, body + len(line.rstrip())):
                 first = cell.end()
-                if text[cell.start()] == "|":
-                    yield cell.start(), first, NO_TEXT
-                else:
-                    yield from bounded(text, cell.start(), first)
-            at = line_end
-            continue
-        lead = None if kept else LEAD.match(line)
-        if kept or lead:
-            yield from bounded(text, first, at)
-            first = line_end if kept else body + lead.end()  # type: ignore[union-attr]
-            yield at, first, NO_TEXT
+                if text[cell.start()] != "|":
+                    yield cell.span()
+        elif kept or lead:
+            yield first, at
+            first = line_end if lead is None else body + lead.end()
             if lead and line.lstrip()[0] in ":!?=*" and line_end > first:  # a title
                 end_quote = text.rfind('"', first + 1, line_end) if text[first] == '"' else -1
-                if end_quote > 0:
-                    yield first, first + 1, NO_TEXT
-                    yield from bounded(text, first + 1, end_quote)
-                    yield end_quote, line_end, NO_TEXT
-                else:
-                    yield from bounded(text, first, line_end)
+                yield (first + 1, end_quote) if end_quote > 0 else (first, line_end)
                 first = line_end
         at = line_end
-    yield from bounded(text, first, end)
+    yield first, end
 
 
 def bounded(text: str, start: int, end: int) -> Iterator[Piece]:

@@ -26,7 +26,7 @@ from fairseq_ext.text.atoms import (
     text_atom,
 )
 from fairseq_ext.text.markup import VERBATIM, Span, tokens
-from fairseq_ext.text.reading import ENTITY, ENTITY_IN_VALUE, KINDS, text_atoms, with_signs
+from fairseq_ext.text.reading import ENTITY_IN_VALUE, KINDS, text_atoms, with_signs
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
@@ -256,7 +256,7 @@ def apart(spans: list[Span]) -> list[Span]:
 def tag_atoms(text: str) -> Iterator[Atom]:
     """Yield the atoms of a tag of HTML."""
     for token in tokens(text):
-        yield from markup.of_part(text, token, (), False, ENTITY)
+        yield from markup.of_token(text, token)
 
 
 def kept_elements(atoms: list[Atom]) -> list[Atom]:

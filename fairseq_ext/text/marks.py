@@ -15,7 +15,7 @@ So is a word that is equal to its source. A translation that is equal to its sou
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 import regex
@@ -217,68 +217,56 @@ class Projection:
                 at = low
         yield from range(at, behind)
 
-    def ranges(self, marks: list[Mark], first: int, behind: int) -> dict[int, tuple[int, int]]:
+    def ranges(self, marks: list[Mark], first: int, behind: int) -> dict[int, Span]:
         """Return the words [low, high) that each mark with words inside goes around; marks that
         find none are left out."""
-        taken: set[int] = set()
-        found: dict[int, tuple[int, int]] = {}
-        wordy = [i for i, mark in enumerate(marks) if mark.half or mark.start < mark.end]
+        taken, found = set[int](), dict[int, Span]()
         known, _ = self.order(first, behind)
+
+        def take(i: int, low: int, high: int) -> None:
+            found[i] = low, high
+            taken.update(range(low, high))
+
+        wordy = [i for i, mark in enumerate(marks) if mark.half or mark.start < mark.end]
         order = sorted(wordy, key=lambda i: (not marks[i].half, marks[i].start - marks[i].end))
         for i in checked(order):
-            mark, best, total, low = marks[i], 0, 0, first
+            mark = marks[i]
             if mark.name == SHOWN:
                 if (word := self.number(mark, first, behind, taken)) is not None:
-                    found[i] = word, word + 1
-                    taken.add(word)
-                continue
-            words = range(first, behind)
-            if not mark.half:  # all others count against it
+                    take(i, word, word + 1)
+            elif mark.half:  # from a word to the end, or from the beginning to a word
+                is_end = mark.half == CLOSING
+                votes = self.votes(mark, range(first, behind), taken)
+                sums = list(accumulate(votes if is_end else reversed(votes), initial=0))
+                count = sums.index(max(sums))
+                take(i, *((first, first + count) if is_end else (behind - count, behind)))
+            else:  # all others count against it
                 low, high = (bisect.bisect_left(known, (at, 0)) for at in (mark.start, mark.end))
                 inside = [word for _, word in known[low:high]]
                 words = range(min(inside), max(inside) + 1) if inside else range(0)
-            votes = [-10_000 if word in taken else self.vote(word, mark) for word in words]
-            if mark.half:  # from a word to the end, or from the beginning to a word
-                sums = list(
-                    accumulate(votes if mark.half == CLOSING else reversed(votes), initial=0)
-                )
-                count = sums.index(max(sums))
-                found[i] = (
-                    (first, first + count) if mark.half == CLOSING else (behind - count, behind)
-                )
-                taken |= set(range(*found[i]))
-                continue
-            for word, vote in zip(words, votes, strict=True):
-                if total <= 0:
-                    total, low = 0, word
-                total += vote
-                if total > best:
-                    best, found[i] = total, (low, word + 1)
-            if i in found:
-                found[i] = self.with_punctuation(mark, *found[i], behind, taken)
-                taken |= set(range(*found[i]))
+                if best := best_run(self.votes(mark, words, taken)):
+                    low, high = (words.start + at for at in best)
+                    take(i, *self.with_punctuation(mark, low, high, behind, taken))
         for i, mark in enumerate(marks):  # a link around nothing cannot be clicked
-            if (
-                i not in found
-                and mark.name != SHOWN
-                and LETTER.search(self.segment.plain[mark.start : mark.end])
-            ):
+            inside_text = self.segment.plain[mark.start : mark.end]
+            if i not in found and mark.name != SHOWN and LETTER.search(inside_text):
                 at = self.place(mark, first, behind, Limits(marks, found, first, behind))
                 if (near := self.nearest(at, first, behind, taken, found)) is None:
                     break
-                found[i] = self.words_of_same_unit(near, first, behind, taken)
-                taken |= set(range(*found[i]))
+                take(i, *self.words_of_same_unit(near, first, behind, taken))
         return found
 
-    def words_of_same_unit(
-        self, word: int, first: int, behind: int, taken: set[int]
-    ) -> tuple[int, int]:
+    def is_word(self, unit: int) -> bool:
+        """Return whether a unit of the translation is a word."""
+        return is_word(self.text[self.words[unit][0]])
+
+    def words_of_same_unit(self, word: int, first: int, behind: int, taken: set[int]) -> Span:
         """Return the range of a word and its free neighbours that stand for the same source unit,
         such as the words of a glossary term."""
         low, high, unit = word, word + 1, self.unit[word]
         for step, end in ((-1, first - 1), (1, behind)):
             for i in range(word + step, end, step):
-                is_inner = self.unit[i] is None and not is_word(self.text[self.words[i][0]])
+                is_inner = self.unit[i] is None and not self.is_word(i)
                 if i in taken or unit is None or (self.unit[i] != unit and not is_inner):
                     break
                 if not is_inner:
@@ -286,14 +274,14 @@ class Projection:
         return low, high
 
     def nearest(
-        self, at: int, first: int, behind: int, taken: set[int], found: dict[int, tuple[int, int]]
+        self, at: int, first: int, behind: int, taken: set[int], found: dict[int, Span]
     ) -> int | None:
         """Return the word nearest to a place; None where there is none.
 
         A word without a mark comes first. If all words have marks, the first or the last word of a
         mark's range is chosen, and the range becomes shorter; a range of one word stays.
         """
-        words = [each for each in range(first, behind) if is_word(self.text[self.words[each][0]])]
+        words = list(filter(self.is_word, range(first, behind)))
         edges = dict[int, int]()  # of ranges
         for i, (low, high) in found.items():
             inside = words[bisect.bisect_left(words, low) : bisect.bisect_left(words, high)]
@@ -316,24 +304,29 @@ class Projection:
         ]
         return max(equal, key=lambda word: self.source[word] == mark.start, default=None)
 
-    def vote(self, word: int, mark: Mark) -> int:
-        """Return 1 for a word that stands for one inside, -1 for another, 0 where nothing is known
-        of it."""
-        source = self.source[word]
-        return 0 if source is None else 1 if mark.start <= source < mark.end else -1
+    def votes(self, mark: Mark, words: range, taken: set[int]) -> list[int]:
+        """Return 1 for each word that stands for one inside, -1 for another, 0 where nothing is
+        known of it, and much less for one that is taken."""
+        return [
+            -10_000
+            if word in taken
+            else 0
+            if (source := self.source[word]) is None
+            else 1
+            if mark.start <= source < mark.end
+            else -1
+            for word in words
+        ]
 
     def with_punctuation(
         self, mark: Mark, low: int, high: int, behind: int, taken: set[int]
-    ) -> tuple[int, int]:
+    ) -> Span:
         """Extend a range by punctuation, where the mark's inside ends with some."""
-        while (
-            low < high
-            and self.unit[low] is None
-            and not is_word(self.text[self.words[low][0]])
-            and is_word(self.segment.plain[mark.start])
-        ):
-            low += 1
-        if CLOSES.match(self.segment.plain[mark.end - 1]):
+        plain = self.segment.plain
+        if is_word(plain[mark.start]):
+            while low < high and self.unit[low] is None and not self.is_word(low):
+                low += 1
+        if CLOSES.match(plain[mark.end - 1]):
             while (
                 high < behind
                 and high not in taken
@@ -349,8 +342,8 @@ class Projection:
         if (found := self.orders.get((first, behind))) is None:
             units = range(first, behind)
             known = sorted((at, unit) for unit in units if (at := self.source[unit]) is not None)
-            words = (unit for unit in reversed(units) if is_word(self.text[self.words[unit][0]]))
-            found = self.orders[first, behind] = known, next(words, first - 1) + 1
+            last = next(filter(self.is_word, reversed(units)), first - 1)
+            found = self.orders[first, behind] = known, last + 1
         return found
 
     def place(self, mark: Mark, first: int, behind: int, limits: Limits) -> int:
@@ -385,11 +378,24 @@ class Projection:
             if units[last - 1 - count][0] == source:
                 break
             count += 1
-        while count and place < behind and not is_word(self.text[self.words[place][0]]):
+        while count and place < behind and not self.is_word(place):
             if self.unit[place] is not None and units[self.unit[place]][0] >= start:  # type: ignore
                 break
             place, count = place + 1, count - 1
         return place
+
+
+def best_run(votes: Sequence[int]) -> Span | None:
+    """Return the run whose sum is greatest; None where no sum is above 0."""
+    best = total = low = 0
+    found = None
+    for at, vote in enumerate(votes):
+        if total <= 0:
+            total, low = 0, at
+        total += vote
+        if total > best:
+            best, found = total, (low, at + 1)
+    return found
 
 
 class Limits:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import regex
@@ -27,6 +27,7 @@ from fairseq_ext.text.stopping import checked
 
 
 Span = tuple[int, int]
+UNTRANSLATED = "untranslated"  # an element that is not translated
 TEXT, START, END, COMMENT, DECLARATION, CDATA = "text", "start", "end", "comment", "decl", "cdata"
 RAW = frozenset("script style xmp iframe noembed noframes".split())  # hold text without tags
 TITLES = frozenset(("title", "textarea"))  # the same, with entities
@@ -198,9 +199,8 @@ def of_attributes(text: str, protect: Sequence[str]) -> Iterator[Part]:
     """Yield the parts of HTML whose only text is in attributes that people read."""
     places = (
         (start, end, text_atoms(text[start:end], protect, ENTITY_IN_VALUE))
-        for part in parts(text, bool(XHTML.search(text[:4000])))
-        if isinstance(part, Token)
-        for start, end in read_values(text, part)
+        for token in parts(text, bool(XHTML.search(text[:4000])))
+        for start, end in read_values(text, token)
     )
     yield html.escape
     yield from among(text, places)
@@ -242,18 +242,15 @@ def is_protected(text: str, tag: Token) -> bool:
     )
 
 
-def parts(text: str, xhtml: bool) -> Iterator[Token | tuple[Token, int]]:
-    """Yield the tokens; of an element that is not translated its start tag, with where it ends."""
+def parts(text: str, xhtml: bool) -> Iterator[Token]:
+    """Yield the tokens; an element that is not translated is one, of kind UNTRANSLATED."""
     found = list(checked(tokens(text, xhtml)))
-    ends = ends_of(text, found, xhtml)
-    at = 0
+    ends, at = ends_of(text, found, xhtml), 0
     for number, token in enumerate(found):
-        if token.start < at:
-            continue
-        if number in ends:
-            at = ends[number]
-            yield token, at
-        else:
+        if token.start >= at:
+            if number in ends:
+                token.kind, token.end = UNTRANSLATED, ends[number]
+            at = token.end
             yield token
 
 
@@ -299,40 +296,32 @@ def atoms(
 ) -> Iterator[Atom]:
     """Yield the atoms of HTML; those of kind BLOCK part segments. entities: see `text_atoms`."""
     xhtml = bool(XHTML.search(text[:4000])) if xhtml is None else xhtml
-    for part in parts(text, xhtml):
-        yield from of_part(text, part, protect, xhtml, entities)
+    for token in parts(text, xhtml):
+        yield from of_token(text, token, protect, xhtml, entities)
 
 
-def of_part(
+def of_token(
     text: str,
-    part: Token | tuple[Token, int],
-    protect: Sequence[str],
-    xhtml: bool,
-    entities: regex.Pattern[str] | None,
-) -> Iterator[Atom]:
-    """Yield the atoms of a token, or of an element that is kept."""
-    if isinstance(part, tuple):
-        token, end = part
-        name = token.name
+    token: Token,
+    protect: Sequence[str] = (),
+    xhtml: bool = False,
+    entities: regex.Pattern[str] | None = ENTITY,
+) -> Iterable[Atom]:
+    """Return the atoms of a token."""
+    raw, name = text[token.start : token.end], token.name
+    if token.kind == TEXT:
+        return text_atoms(raw, protect, entities)
+    if token.kind == UNTRANSLATED:
         is_block = name in SEPARATE or (name in BLOCKS and name not in VERBATIM)
-        yield Atom(BLOCK if is_block else PLACEHOLDER, text[token.start : end])
-        return
-    raw = text[part.start : part.end]
-    if part.kind == TEXT:
-        yield from text_atoms(raw, protect, entities)
-    elif part.kind == COMMENT:
-        yield Atom(POINT, raw)
-    elif part.kind == DECLARATION:
-        yield Atom(POINT if raw.startswith("<?") else BLOCK, raw)
-    elif part.kind == CDATA:
-        yield Atom(BLOCK, raw)
-    elif part.name == "br" and part.kind in (START, END):
-        yield Atom(BREAK, raw)
-    elif part.name in BLOCKS:
-        yield Atom(BLOCK, raw)
-    elif part.kind == END:
-        yield Atom(CLOSING, raw, name=part.name)
-    elif (part.is_closed and xhtml) or part.name in VOID:
-        yield Atom(POINT, raw)
-    else:
-        yield Atom(OPENING, raw, name=part.name)
+        return [Atom(BLOCK if is_block else PLACEHOLDER, raw)]
+    if token.kind == COMMENT or raw.startswith("<?"):
+        return [Atom(POINT, raw)]
+    if token.kind in (DECLARATION, CDATA) or name in BLOCKS:
+        return [Atom(BLOCK, raw)]
+    if name == "br":
+        return [Atom(BREAK, raw)]
+    if token.kind == END:
+        return [Atom(CLOSING, raw, name=name)]
+    if (token.is_closed and xhtml) or name in VOID:
+        return [Atom(POINT, raw)]
+    return [Atom(OPENING, raw, name=name)]

@@ -248,16 +248,6 @@ STARTS, ENDS = frozenset("bx bpt sc".split()), frozenset("ex ept ec".split())
 BREAKS = regex.compile(r"(?i)lb|x-(?:html-)?br|xlf:lb")
 
 
-@dataclass
-class Unit:
-    """A unit in reading. source, target: numbers of the first and the last token of each."""
-
-    is_translated: bool
-    source: tuple[int, int] | None = None
-    target: tuple[int, int] | None = None
-    anchor: int = 0  # the token after which a target goes
-
-
 def of_xliff(text: str, protect: Sequence[str]) -> Iterator[Part]:
     """Yield the parts of XLIFF, where the source of a unit without a target is its target too
     (raises UsageError for what is not well-formed, or no XLIFF)."""
@@ -268,70 +258,48 @@ def of_xliff(text: str, protect: Sequence[str]) -> Iterator[Part]:
         raise UsageError(f"the root element must be xliff, and is {root.local}: name an XLIFF file")
     at = 0
     for unit in checked(units(xml)):
-        source = found[unit.source[0]]  # type: ignore[index]
-        if unit.target is None:
-            start = end = found[unit.anchor].end
+        source, target = found[unit["source"]], unit.get("target")
+        if target is None:
+            last = max(unit["source"], unit.get("seg-source", 0))
+            start = end = found[xml.partners[last]].end
             name = source.name.removesuffix("source") + "target"
             space = source.values(text).get("xml:space")
-            opening = f"<{name}" + (f' xml:space="{space}"' if space else "") + ">"
+            opening = f'<{name} xml:space="{space}">' if space else f"<{name}>"
             closing = f"</{name}>"
         else:
-            before, behind = found[unit.target[0]], found[unit.target[1]]
+            before, behind = found[target], found[xml.partners[target]]
             start, end = before.start, behind.end
             opening, closing = text[start : before.end], text[behind.start : end]
-            if before.end == end:  # <target/>
-                opening = opening[:-2].rstrip() + ">"
-                closing = f"</{before.name}>"
+            if not closing:  # <target/>
+                opening, closing = opening[:-2].rstrip() + ">", f"</{before.name}>"
         yield text[at:start] + opening
-        yield from source_parts(xml, unit, protect)
+        yield from source_parts(xml, unit["source"], protect)
         yield closing
         at = end
     yield text[at:]
 
 
-def units(xml: Xml) -> Iterator[Unit]:
-    """Yield the units that have a source and no target, in their order."""
-    # of each open element, whether it is translated; and the unit that it is
-    open_elements: list[tuple[bool, Unit | None]] = [(True, None)]
-    number = 0
-    while number < len(xml.tokens):
-        token = xml.tokens[number]
-        is_translated, unit = open_elements[-1]
-        if token.kind == START and unit and token.local in ("source", "target", "seg-source"):
-            last = xml.partners[number]
-            if token.local == "target":
-                unit.target = number, last
-            else:
-                unit.source = (number, last) if token.local == "source" else unit.source
-                unit.anchor = last
-            number = last
+def units(xml: Xml) -> Iterator[dict[str, int]]:
+    """Yield the units that have a source and no target, in their order: the numbers of the elements
+    in each, by name."""
+    is_translated = [True]  # of each open element
+    for number, token in enumerate(xml.tokens):
+        if token.kind == END:
+            is_translated.pop()
         elif token.kind == START:
-            said = token.values(xml.text).get("translate", "yes" * is_translated)
-            is_translated = said == "yes"
-            is_unit = token.local in UNITS
-            open_elements.append((is_translated, Unit(is_translated) if is_unit else None))
-        elif token.kind == END:
-            open_elements.pop()
-            if unit and is_open(xml, unit):
-                yield unit
-        number += 1
+            said = token.values(xml.text).get("translate", "yes" * is_translated[-1])
+            is_translated.append(said == "yes")
+            if is_translated[-1] and token.local in UNITS:
+                unit = {xml.tokens[each].local: each for each in xml.children(number)}
+                inside = xml.inside(unit["target"]) if "target" in unit else ""
+                if "source" in unit and not inside.strip():
+                    yield unit
 
 
-def is_open(xml: Xml, unit: Unit) -> bool:
-    """Return whether a unit is to be translated."""
-    if not unit.is_translated or unit.source is None:
-        return False
-    if unit.target is None:
-        return True
-    first, last = unit.target
-    return last <= first + 1 or (last == first + 2 and xml.raw(first + 1).isspace())
-
-
-def source_parts(xml: Xml, unit: Unit, protect: Sequence[str]) -> Iterator[Part]:
-    """Return the parts of a unit's source."""
+def source_parts(xml: Xml, source: int, protect: Sequence[str]) -> Iterator[Part]:
+    """Return the parts of the source of a unit, by the number of its start tag."""
     found, partners = xml.tokens, xml.partners
-    first, last = unit.source  # type: ignore[misc]
-    breaks = found[first].values(xml.text).get("xml:space") == "preserve"
+    breaks = found[source].values(xml.text).get("xml:space") == "preserve"
     message = partial(message_atoms, protect=protect, breaks=breaks)
 
     def read(raw: str, is_cdata: bool) -> Iterator[Atom]:
@@ -358,4 +326,4 @@ def source_parts(xml: Xml, unit: Unit, protect: Sequence[str]) -> Iterator[Part]
             return PLACEHOLDER if name in ("x", "ph") else POINT, "", True
         return OPENING, name, False
 
-    return xml.parts(range(first + 1, last), read, tag)
+    return xml.parts(range(source + 1, partners[source]), read, tag)

@@ -394,30 +394,20 @@ def fields(pieces: list[Piece]) -> Iterator[Piece]:
     """
     at, ends = 0, field_ends(pieces)
     while at < len(pieces):
-        end = ends.get(at)
-        if end is None:
-            yield pieces[at]
-            at += 1
-            continue
-        inside = pieces[at : end + 1]
-        code = "".join(
-            node.text or ""
-            for piece in inside
-            for node in piece.nodes
-            if node.tag == W + "instrText"
-        )
-        middle = next((i for i, piece in enumerate(inside) if state(piece) == "separate"), None)
-        is_nested = any(state(piece) == "begin" for piece in inside[1:])
-        is_flat = not any(piece.kind == "r" for piece in inside)
-        if LINKED.match(code) and middle is not None and not is_nested:
-            yield Piece("r", parts=inside[: middle + 1], end=inside[-1:])
-            yield from inside[middle + 1 : -1]
+        inside = pieces[at : ends.get(at, at) + 1]
+        at += len(inside)
+        nodes = (node for piece in inside for node in piece.nodes if node.tag == W + "instrText")
+        is_link = LINKED.match("".join(node.text or "" for node in nodes))
+        states = list(map(state, inside))
+        if is_link and "separate" in states and "begin" not in states[1:]:
+            middle = states.index("separate") + 1
+            yield Piece("r", parts=inside[:middle], end=inside[-1:])
+            yield from inside[middle:-1]
             yield Piece("/r")
-        elif is_flat:
-            yield Piece("f", parts=inside)
-        else:
+        elif len(inside) == 1 or any(piece.kind == "r" for piece in inside):
             yield from inside
-        at = end + 1
+        else:
+            yield Piece("f", parts=inside)
 
 
 def state(piece: Piece) -> str:

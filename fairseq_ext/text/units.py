@@ -14,7 +14,7 @@ import regex
 
 from fairseq_ext.core.words import UNITS, is_word
 from fairseq_ext.search.phrases.places import Span
-from fairseq_ext.text.atoms import CLOSING, OPENING, POINT, SOFT, Edge, Mark, Segment
+from fairseq_ext.text.atoms import CLOSING, OPENING, POINT, SOFT, Edge, Mark, Segment, Track
 from fairseq_ext.text.atoms import is_word as is_of_word
 
 # of a text: as UNITS has them, but no tag is to stand inside "don't"
@@ -30,61 +30,43 @@ class Source:
 
     def __init__(self, segment: Segment):
         self.plain, track = segment.plain, segment.track
-        places = list[int]()  # of each entry of the track, where it is in the plain text
-        at = 0
-        for _, ref in track:
-            places.append(ref if isinstance(ref, int) else at)
-            at = ref + 1 if isinstance(ref, int) else at
-        edges = sorted(
-            {place for place, (_, ref) in zip(places, track, strict=True) if isinstance(ref, tuple)}
-        )
+        entries, edges, at = dict[int, int](), set[int](), 0
+        for number, (_, ref) in enumerate(track):
+            if isinstance(ref, int):  # a character: where its entry is
+                entries[ref], at = number, ref + 1
+            elif ref is not None:
+                edges.add(at)
         self.words = [match.span() for match in UNITS.finditer(self.plain)]
         self.parts = list[list[int]]()  # of each word, its units
         self.units = list[Span]()
+        inner = sorted(edges)
         for start, end in self.words:
-            cuts = edges[bisect.bisect_right(edges, start) : bisect.bisect_left(edges, end)]
+            cuts = inner[bisect.bisect_right(inner, start) : bisect.bisect_left(inner, end)]
             units = list(pairwise([start, *cuts, end]))
             self.parts.append(list(range(len(self.units), len(self.units) + len(units))))
             self.units += units
-        entry = {ref: i for i, (_, ref) in enumerate(track) if isinstance(ref, int)}
-        bounds = [(entry[start], entry[end - 1] + 1) for start, end in self.units]
-        self.raw = ["".join(raw for raw, _ in track[a:b]) for a, b in bounds]
-        around = zip(
-            [0, *(b for _, b in bounds)], [*(a for a, _ in bounds), len(track)], strict=True
-        )
+        firsts = [entries[start] for start, _ in self.units]
+        behinds = [entries[end - 1] + 1 for _, end in self.units]
+        self.raw = [raw_of(track[a:b]) for a, b in zip(firsts, behinds, strict=True)]
+        between = [track[a:b] for a, b in zip([0, *behinds], [*firsts, len(track)], strict=True)]
         self.gaps = [
-            (
-                [ref for _, ref in track[a:b] if isinstance(ref, tuple)],
-                "".join(raw for raw, _ in track[a:b]),
-            )
-            for a, b in around
+            ([ref for _, ref in each if isinstance(ref, tuple)], raw_of(each)) for each in between
         ]
         # white space at the beginning and the end, within tags
-        self.around = (
-            [
-                "".join(
-                    raw for raw, ref in track[a:b] if ref is None and html.unescape(raw) not in SOFT
-                )
-                for a, b in ((0, bounds[0][0]), (bounds[-1][1], len(track)))
-            ]
-            if bounds
-            else ["", ""]
-        )
+        self.around = [
+            raw_of(
+                [(raw, ref) for raw, ref in side if ref is None and html.unescape(raw) not in SOFT]
+            )
+            for side in ((between[0], between[-1]) if self.units else ([], []))
+        ]
         # marks, by id(), between which nothing stands, not even white space
-        refs = [ref for _, ref in track]
         self.joined = {
             (ref[0], following[0])
-            for ref, following in pairwise(refs)
+            for (_, ref), (_, following) in pairwise(track)
             if isinstance(ref, tuple) and isinstance(following, tuple)
         }
-        self.is_tight = [
-            behind == before
-            for before, behind in zip(
-                [0, *(end for _, end in self.units)],
-                [*(start for start, _ in self.units), len(self.plain)],
-                strict=True,
-            )
-        ]
+        ends, starts = [0, *(b for _, b in self.units)], [*(a for a, _ in self.units)]
+        self.is_tight = [a == b for a, b in zip(ends, [*starts, len(self.plain)], strict=True)]
 
     def text(self, unit: int) -> str:
         """Return the text of a unit."""
@@ -93,6 +75,11 @@ class Source:
     def word_at(self, character: int) -> int:
         """Return the number of the word that a character belongs to."""
         return max(0, bisect.bisect_right(self.words, (character, 1 << 60)) - 1)
+
+
+def raw_of(track: Track) -> str:
+    """Return a part of a track as it stands in the text."""
+    return "".join(raw for raw, _ in track)
 
 
 UNKNOWN = "<unk>"  # what a model writes for what its dictionary lacks

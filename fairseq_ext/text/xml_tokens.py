@@ -53,6 +53,19 @@ class Xml:
         behind = self.tokens[first if last is None else last].end
         return self.text[self.tokens[first].start : behind]
 
+    def inside(self, number: int) -> str:
+        """Return what stands in the element of a start tag."""
+        return self.text[self.tokens[number].end : self.tokens[self.partners[number]].start]
+
+    def children(self, number: int) -> Iterator[int]:
+        """Yield the start tags of the elements in that of a start tag."""
+        at = number + 1
+        while at < self.partners[number]:
+            if self.tokens[at].kind == START:
+                yield at
+                at = self.partners[at]
+            at += 1
+
     def characters(self, number: int) -> str:
         """Return the text of a token, without the marks of a CDATA section; "" of a tag."""
         kind, raw = self.tokens[number].kind, self.raw(number)

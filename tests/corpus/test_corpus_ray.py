@@ -1,7 +1,6 @@
 """Corpus runs on Ray: the same as one process, whatever is killed meanwhile."""
 
 import contextlib
-import json
 import os
 import random
 import signal
@@ -25,8 +24,7 @@ from corpus_jobs import (
     start_ray,
     write_text,
 )
-from json_counts import close, untimed
-from sizes import ALL, drawn, part_of
+from sizes import drawn, part_of
 
 from fairseq_ext import Translator
 from fairseq_ext.corpus.run import translate
@@ -85,67 +83,6 @@ def test_workers_killed_at_random_moments_change_nothing(started, alone, tmp_pat
     assert len(killed) == 3 and done.restarts >= 1  # one that was only starting is not counted
     same(records(out / "a.jsonl"), alone.translate(lines))
     assert (done.errors, done.sentences, parts(out)) == (0, len(lines), [])
-
-
-@drawn(0)  # long
-@pytest.mark.skipif(not os.environ.get(ALL), reason="test_corpus.py has one small case: --all")
-def test_samples_of_one_worker_of_two_and_of_killed_ones_are_the_same_bytes(started, tmp_path):
-    inputs = [write_text(tmp_path / "a.txt", source_lines(0, 100))]
-    flags = {"beam": "4", "nbest": "4", "seed": "5", "sampling": True}
-    for n in (1, 2):
-        translate(job(inputs, tmp_path / str(n), flags, workers=n))
-    killed: list[int] = []
-
-    def kill():
-        if parts(tmp_path / "killed") and (victims := workers()):
-            os.kill(victims[0], signal.SIGKILL)
-            killed.append(victims[0])
-        return killed
-
-    with meanwhile(kill):
-        translate(job(inputs, tmp_path / "killed", flags))
-    one, two, resumed = (finals(tmp_path / name) for name in ("1", "2", "killed"))
-    assert killed and one == two == resumed
-
-
-@drawn(0)  # long
-def test_statistics_of_one_and_of_two_workers_are_those_of_all_units(started, tmp_path):
-    """Six units, so that each worker has several; the counts of a second run that finds
-    all done are the same."""
-    # the fourth cannot be required
-    phrases = [
-        ["hospital"],
-        ["the", "green tree"],
-        [],
-        ["</s>"],
-        ["work"],
-        ["a very large hospital"],
-    ]
-    given = zip(source_lines(0, 60), phrases * 10, strict=True)
-    lines = [{"source": source, "constraints": some} for source, some in given]
-    inputs = [write_text(tmp_path / "a.jsonl", [json.dumps(line) for line in lines])]
-    flags = {"stop": "optimal", "softmax": "top", "shortlist_top": "500"}
-    flags |= {"shortlist_share": "sentence", "shortlist_recall_every": "1"}
-    one, two = tmp_path / "one", tmp_path / "two"
-    done = translate(job(inputs, one, flags, workers=1, stats_file=str(tmp_path / "one.json")))
-    assert done.errors == 10  # one phrase is refused
-    for _ in range(2):
-        translate(job(inputs, two, flags, workers=2, stats_file=str(tmp_path / "two.json")))
-        of_one, of_two = (
-            json.loads((tmp_path / f"{name}.json").read_text()) for name in ("one", "two")
-        )
-        out = [r for r in records(two / "a.jsonl") if r["hypotheses"]]
-        assert of_two["sentences"] == len(out) == 50
-        given = [constraint for r in out for constraint in r["constraints"]]
-        met = sum(constraint["met"] for constraint in given)
-        assert of_two["constraints"] == {"given": 50, "met": met} and len(given) == 50
-        assert of_two["certificates"]["proved"] + of_two["certificates"]["open"] == 50
-        assert 500 < of_two["softmax"]["vocab_mean"] < 520 and of_two["softmax"]["recall_at_1"] <= 1
-        assert of_two["softmax"]["recall_rows"] == of_two["decoder_rows"]
-        assert close(untimed(of_two), untimed(of_one))
-        manifest = json.loads((two / "manifest.json").read_text())
-        for part in (manifest["totals"], manifest["shards"]["a"]):
-            assert part["stats"]["constraints"] == of_two["constraints"]
 
 
 @drawn(0)  # long

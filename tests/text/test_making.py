@@ -4,8 +4,8 @@ each word, tag and code once.
 
 Of a made file each word that a person reads is one of `reads`, each other word one of `keeps`, and
 no word stands there twice. A pattern is a line: §s is a text, §r a word that is read, §k one that
-is kept, §p a paragraph; of pages §b is the body and §e the encoding that it declares; ↵ ⇥ ␣ are a
-line break, a tab and a no-break space; ▏ stands around a pattern that begins or ends with spaces.
+is kept, §p a paragraph; of pages §b is the body and §e the declared encoding; of units §u is
+the source and §t the target. Other signs are those of `signs` in texts.py.
 
 TEXT_FILES=NUMBER makes that number of each format.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 from lxml import etree
-from texts import done, marked, through
+from texts import done, marked, signs, through
 
 from fairseq_ext.core.words import UNITS
 from fairseq_ext.text.atoms import Segment
@@ -31,45 +31,6 @@ from fairseq_ext.text.splitter import splitter
 
 LETTERS = "abdefgiklmnoprstuw"
 WORD = re.compile(r"(?:Les|kein)[a-z]{3}x")
-FRAMES = (
-    "Der {} kommt heute.",
-    "Ein {} ist da",
-    "Die {} und der {} gehen.",
-    "Wo ist {}? Dort ist {}!",
-    '"{}", sagt {}.',
-    "Ist {} (oder {}) neu",
-    "Seite 12: {} & {}",
-    "{}",
-    "Es gibt 3 {}, z. B. {}. Mehr zu {}",
-)
-XLIFF_UNITS = {
-    "1.2": (
-        '<trans-unit id="§k"><source>§u</source>§t<note>§k</note></trans-unit>',
-        '<trans-unit id="§k"><source xml:space="preserve">§u</source>§t</trans-unit>',
-        '<trans-unit id="§k" translate="no"><source>§k</source></trans-unit>',
-        '<trans-unit id="§k"><source>§k</source><target>§k</target></trans-unit>',
-        '<group id="§k"><context-group><context>§k</context></context-group><trans-unit id="§k">'
-        "<source>§u</source><alt-trans><source>§k</source><target>§k</target></alt-trans>"
-        "</trans-unit></group>",
-        '<trans-unit id="§k"><source>§s</source><seg-source><mrk mtype="seg" mid="0">§k</mrk>'
-        "</seg-source></trans-unit>",
-    ),
-    "2.0": (
-        '<unit id="§k"><notes><note>§k</note></notes><originalData><data id="d1">§k</data>'
-        "</originalData><segment><source>§u</source>§t</segment><ignorable><source> </source>"
-        "</ignorable></unit>",
-        '<unit id="§k" translate="no"><segment><source>§k</source></segment></unit>',
-        '<group id="§k"><unit id="§k"><segment><source>§k</source><target>§k</target></segment>'
-        '<segment state="initial"><source>§u</source></segment></unit></group>',
-    ),
-}
-TARGETS = ("", "<target/>", "<target></target>", '<target state="new"></target>')
-
-
-def lines(text: str) -> list[str]:
-    """The patterns of a text."""
-    table = str.maketrans({"↵": "\n", "⇥": "\t", "␣": "\u00a0", "▏": None})
-    return [line.translate(table) for line in text.strip("\n").split("\n")]
 
 
 def of_xml(text: str) -> str:
@@ -80,7 +41,7 @@ def patterns() -> dict[str, list[str]]:
     """The patterns of each kind."""
     text = Path(__file__).with_name("patterns.txt").read_text(encoding="utf-8")
     sections = (part.partition("\n") for part in text.removeprefix("== ").split("\n\n== "))
-    return {name: lines(body) for name, _, body in sections}
+    return {name: [*map(signs, body.strip("\n").split("\n"))] for name, _, body in sections}
 
 
 PATTERNS = patterns()
@@ -112,7 +73,7 @@ class Making:
         return self.word("kein", self.keeps)
 
     def text(self, escape: Callable[[str], str] = str) -> str:
-        frame = escape(self.random.choice(FRAMES)).split("{}")
+        frame = escape(self.random.choice(PATTERNS["FRAMES"])).split("{}")
         return "".join(
             part + (self.r() if i < len(frame) - 1 else "") for i, part in enumerate(frame)
         )
@@ -215,11 +176,11 @@ def po(making: Making) -> bytes:
 
 
 def xliff(making: Making) -> bytes:
-    version = making.random.choice(list(XLIFF_UNITS))
+    version = making.random.choice(["1.2", "2.0"])
     sources = PATTERNS["XLIFF_12" if version == "1.2" else "XLIFF_2"]
     body = ""
-    for unit in making.random.choices(XLIFF_UNITS[version], k=making.random.randint(1, 8)):
-        unit = unit.replace("§t", making.random.choice(TARGETS))
+    for unit in making.some(f"UNITS {version}", 1, 8):
+        unit = unit.replace("§t", making.random.choice(PATTERNS["TARGETS"]))
         body += making.fill(unit.replace("§u", making.random.choice(sources)), of_xml) + "\n"
     body = f"<body>{body}</body>" if version == "1.2" else body
     space = "urn:oasis:names:tc:xliff:document:" + version

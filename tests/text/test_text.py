@@ -7,19 +7,17 @@ import re
 import shutil
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
 import sacrebleu
 import warm
 from conftest import ran
-from lxml import etree
 from office.make import made
 from office_files import PARAGRAPHS, archive, docx, parts_of
 from serving import FLAGS, ROOT
 from sizes import ALL
-from texts import through
+from texts import capitals, through
 
 from fairseq_ext.core.errors import SentenceError
 from fairseq_ext.text.files import translate
@@ -183,57 +181,20 @@ def test_the_command_says_what_of_a_file_is_not_translated(tmp_path):
         assert not more or out["word/header1.xml"] == b"<w:p>"
 
 
-LETTER = """<html><head><meta charset="utf-8"></head><body><h1>Der Bericht</h1>
-<p>Der Hund <b>l&auml;uft</b>. Die <i>alte Katze</i> schl&auml;ft, \
-und <u>alles</u> ist <span style="color:blue">gut</span>.<br>Ende</p>
-<ul><li>Das <a href="https://example.org/">Kabel</a> ist neu.</li></ul>\
-<table><tr><td>Name</td><td>12 Euro</td></tr></table>
-</body></html>"""
-SLIDES = """<?xml version="1.0" encoding="UTF-8"?>
-<office:document office:mimetype="application/vnd.oasis.opendocument.presentation"
- xmlns:office="urn:oasis:names:tc:opendocument:xmlns:office:1.0" \
-xmlns:draw="urn:oasis:names:tc:opendocument:xmlns:drawing:1.0"
- xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0" \
-xmlns:svg="urn:oasis:names:tc:opendocument:xmlns:svg-compatible:1.0">
-<office:body><office:presentation><draw:page>\
-<draw:frame svg:width="9cm" svg:height="9cm"><draw:text-box>
-<text:p>Der Hund schläft.</text:p><text:p>Die Katze nicht.</text:p>\
-</draw:text-box></draw:frame></draw:page></office:presentation>
-</office:body></office:document>"""
-
-
 @pytest.mark.skipif(
     shutil.which("soffice") is None,
     reason="no LibreOffice: apt-get install libreoffice-writer libreoffice-impress",
 )
 @pytest.mark.skipif(not os.environ.get(ALL), reason="LibreOffice takes 30 seconds: --all")
-@pytest.mark.parametrize(
-    ("ending", "source"), [("docx", LETTER), ("odt", LETTER), ("epub", LETTER), ("pptx", SLIDES)]
-)
-def test_files_of_libreoffice(tmp_path, ending, source):
-    """They open again in it, with all text translated, and with as many of all elements
-    but runs as before."""
-    given = tmp_path / ("given.html" if source is LETTER else "given.fodp")
-    given.write_text(source, encoding="utf-8")
-    if ending in ("docx", "epub"):  # which it does not write from a page
-        given = made(tmp_path, given, "odt")
-    there, out = made(tmp_path, given, ending), tmp_path / f"out.{ending}"
-    translate(str(there), str(out), through(str.upper))
-    parts = []
-    for file in (there, out):
-        trees = (
-            etree.fromstring(content)
-            for name, content in parts_of(file.read_bytes()).items()
-            if re.search(r"(xml|html|rels)$", name)
-        )
-        tags = (str(each.tag) for tree in trees for each in tree.iter())
-        parts.append(Counter(tag for tag in tags if not re.search(r"\}(r|t|rPr|lang|span)$", tag)))
-    assert parts[0] == parts[1]
-    if ending in ("docx", "odt"):
-        before, after = (
-            made(tmp_path, file, "txt").read_text(encoding="utf-8") for file in (there, out)
-        )
-        assert after == before.upper() != before
-    elif ending == "pptx":
-        assert made(tmp_path, out, "pdf")
-        assert b"DER HUND SCHL" in parts_of(out.read_bytes())["ppt/slides/slide1.xml"]
+@pytest.mark.parametrize("name", ["text.docx", "text.odt", "slides.pptx"])
+def test_files_open_again_in_libreoffice(tmp_path, name):
+    """With all their text."""
+    there, out = Path(__file__).parent / "office" / name, tmp_path / name
+    translate(str(there), str(out), through(capitals))
+    if name == "slides.pptx":
+        assert made(tmp_path, out, "pdf").stat().st_size > 5000
+        return
+    before, after = (
+        made(tmp_path, file, "txt").read_text(encoding="utf-8") for file in (there, out)
+    )
+    assert after.lower() == before.lower() and before != after

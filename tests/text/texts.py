@@ -19,24 +19,6 @@ SAMPLES = [
     tuple(json.loads(line))
     for line in Path(__file__).with_name("samples.jsonl").read_text("utf-8").split("\n")[:-1]
 ]
-UNITS_12 = [
-    'Ein <g id="1">Hund</g>.',
-    'Drei<x id="1"/>Hunde. <bpt id="1">&lt;b&gt;</bpt>Fett<ept id="1">&lt;/b&gt;</ept> und '
-    '<ph id="2">%s</ph>.',
-    "Zeile eins\nzwei.\nDrei <mrk mtype='protected'>ACME</mrk>",
-    "&lt;b&gt;Hund&lt;/b&gt; &amp;amp; <![CDATA[<i>Katze</i> & mehr]]>",
-    '<k:g xmlns:k="u" id="1">Hund</k:g> &amp;Datei',
-    "{count, plural, one {# Hund} other {# Hunde}}",
-    'Eine Zeile<x id="lb" ctype="lb"/>Neue Zeile',
-    "12",
-    "",
-]
-UNITS_2 = [
-    'Ein <pc id="1">Hund</pc> und <ph id="2"/> <sc id="3"/>fett<ec startRef="3"/> <mrk id="m" '
-    'translate="no">ACME</mrk>.',
-    "Zwei &amp; drei.",
-    'Ein <pc id="1">Hund <pc id="2">innen</pc></pc>. Satz <cp hex="1b"/>zwei.',
-]
 
 
 def xliff(units: list[str], version: str = "1.2", target: str = "") -> str:
@@ -57,40 +39,26 @@ def xliff(units: list[str], version: str = "1.2", target: str = "") -> str:
     return f'<?xml version="1.0"?>\n<xliff version="{version}" xmlns="{space}">{inside}</xliff>\n'
 
 
-PO = r"""# Kommentar
-msgid ""
-msgstr ""
-"Content-Type: text/plain; charset=UTF-8\n"
-"Plural-Forms: nplurals=2; plural=n != 1;\n"
-
-#: a.c:1
-#, c-format
-msgid "Ein Hund %s sagt \"ja\".\tTab"
-msgstr ""
-
-msgid "Katze"
-msgstr "cat"
-
-msgctxt "menu"
-msgid "_Hund öffnen"
-msgstr ""
-
-msgid ""
-"Zeile eins\n"
-"Zeile zwei. <b>Fett</b> hier.\n"
-msgstr ""
-
-msgid "ein Hund"
-msgid_plural "%d Hunde"
-msgstr[0] ""
-msgstr[1] ""
-
-#~ msgid "alt"
-#~ msgstr "old"
-#~| msgid "older"
-"""
+SIGNS = str.maketrans({"↵": "\n", "⇥": "\t", "␣": "\u00a0", "␍": "\r", "▏": None})
 
 
+def signs(text: str) -> str:
+    """A cell or a line of a table with what stands for signs: ↵ and ␍ for the ends of lines, ⇥ ␣
+    for a tab and a no-break space; ▏ for nothing, next to spaces at its ends."""
+    return text.translate(SIGNS)
+
+
+def rows(name: str, columns: int = 0) -> list[list[str]]:
+    """The rows of a table next to this file, in whose cells signs are written; columns: that each
+    row gets, be they empty."""
+    lines = (Path(__file__).parent / name).read_text("utf-8").split("\n")[:-1]
+    found = [[*map(signs, line.split("\t"))] for line in lines]
+    return [row + [""] * (columns - len(row)) for row in found]
+
+
+# of each version of XLIFF, units
+XLIFF_UNITS = {v: [unit for key, unit in rows("units.tsv") if key == v] for v in ("1.2", "2.0")}
+PO = Path(__file__).with_name("sample.po").read_text("utf-8")
 CAPITALS = str.maketrans(
     {chr(i): chr(i - 32) for i in range(ord("a"), ord("z") + 1)}
     | dict(zip("äöü", "ÄÖÜ", strict=True))
