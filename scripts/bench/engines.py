@@ -7,7 +7,7 @@ they pin (torch, transformers) is not what this project pins.
 OpenVINO (`pip install optimum-intel[openvino]`) and ONNX Runtime (`pip install
 optimum-onnx[onnxruntime]`) on a Hugging Face folder, both under the beam search of `transformers`,
 which optimum gives them; Bergamot (`pip install bergamot`), the translator that Firefox has, on
-what firefox.py writes. One thread each. The engine's process says what a call took of it.
+what marian.py writes. One thread each. The engine's process says what a call took of it.
 """
 
 import gc

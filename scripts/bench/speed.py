@@ -136,7 +136,7 @@ class Cells:
 
 def main(argv: list[str] | None = None) -> int:
     glossary = ROOT / "data" / "demo" / "nouns.tsv"
-    # beam to flags: those that servers.py takes
+    # beam to flags: those that programs.py takes
     more = dict(glossary=glossary, beam=5, workers=1, batch=32, flags=[])
     parse = command_line(__doc__, {"cells": CELLS}, **more)
     text_arguments(parse)
