@@ -26,7 +26,8 @@ class Threads:
     def __init__(self) -> None:
         self.process = os.getpid()
         self.idle: list[queue.SimpleQueue] = []
-        self.waiting: deque[Callable[[], None]] = deque()  # for which there was no thread
+        self.waiting: deque[Callable[[], None]] = deque()  # that no thread has taken
+        self.is_short = False  # the system has given no thread
 
     def run(self, work: Callable[[], None]) -> None:
         """Run `work` in another thread; at once, or, if the system has no thread left, as soon as
@@ -36,43 +37,35 @@ class Threads:
         try:
             self.idle.pop().put(work)
         except IndexError:
-            self.start(work)
-
-    def start(self, work: Callable[[], None]) -> None:
-        """Start a thread for `work`; without one, `work` waits."""
-        try:
-            threading.Thread(
-                target=self.live, args=(work,), name="fairseq_ext callback", daemon=True
-            ).start()
-        except RuntimeError:  # the system gives no more threads
             self.waiting.append(work)
+            self.start_waiting()
 
     def start_waiting(self) -> None:
-        """Try again to start a thread for work that had none."""
-        try:
-            work = self.waiting.popleft()
-        except IndexError:
-            return
-        self.start(work)
+        """Start a thread for work that has none, if the system gives one."""
+        self.is_short = False
+        if self.waiting:
+            thread = threading.Thread(target=self.live, name="fairseq_ext callback", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                self.is_short = True
 
-    def live(self, work: Callable[[], None]) -> None:
+    def live(self) -> None:
         """Run work after work: the main function of a thread."""
         mine: queue.SimpleQueue = queue.SimpleQueue()
         while True:
-            work()
             try:
                 work = self.waiting.popleft()
-                continue
             except IndexError:
-                pass
-            self.idle.append(mine)
-            try:
-                work = mine.get(timeout=IDLE)
-            except queue.Empty:
+                self.idle.append(mine)
                 try:
-                    return self.idle.remove(mine)
-                except ValueError:  # it has just been given something
-                    work = mine.get()
+                    work = mine.get(timeout=IDLE)
+                except queue.Empty:
+                    try:
+                        return self.idle.remove(mine)
+                    except ValueError:  # it has just been given something
+                        work = mine.get()
+            work()
 
 
 THREADS = Threads()  # of all engines

@@ -160,7 +160,7 @@ class Loop(ProcessWorkers, threading.Thread):
     def turn(self) -> None:
         """Wait for events and messages, and handle them."""
         seconds = self.dispatch.next_event(time.monotonic())
-        if THREADS.waiting:
+        if THREADS.is_short:
             seconds = min(RETRY, RETRY if seconds is None else seconds)
             THREADS.start_waiting()
         events = self.wait(seconds)

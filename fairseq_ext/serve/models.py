@@ -309,9 +309,7 @@ RETRY = 0.2  # seconds until the second model is tried again, where its queue is
 SECOND = 1 << 62
 
 
-def pivoted(
-    first: Submit, second: Submit, hold: Callable[[], Release] = lambda: lambda: None
-) -> Submit:
+def pivoted(first: Submit, second: Submit, hold: Callable[[], Release]) -> Submit:
     """Pass a request through two models: required phrases and the n-best list go to the second, the
     seed to both. hold: of the second, which must not be dropped while the first is at work. Errors:
     UsageError for a glossary, whose source terms the second does not see."""

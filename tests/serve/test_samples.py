@@ -111,7 +111,7 @@ def test_both_models_of_a_pair_draw_by_the_seed():
         requested.append((request.source, request.seed, request.number))
         return future
 
-    both = pivoted(submit, submit)
+    both = pivoted(submit, submit, lambda: lambda: None)
     assert both(Request(2, "a", seed=7)).result().text == "a''"
     assert both(Request(source="b")).result().text == "b''"
     seeds = [(source, seed) for source, seed, _ in requested]
