@@ -20,7 +20,7 @@ from fairseq_ext.search.phrases.agreement import (
     noun_of,
     numbers_of,
 )
-from fairseq_ext.search.phrases.forms import ADJECTIVE_ENDINGS, adjective_stem, forms_of_language
+from fairseq_ext.search.phrases.forms import ADJECTIVE_ENDINGS, forms_of_language, split_adjective
 from fairseq_ext.search.phrases.function_words import function_words
 from fairseq_ext.search.phrases.german_nouns import ALL, lexicon
 from fairseq_ext.search.phrases.letter_case import (
@@ -85,7 +85,7 @@ class TermWriter:
         known = lexicon()
         forms = verb_forms(term, text, span)
         if form:
-            forms = (form,) if known is None else known.same_number(form)
+            forms = known.same_number(form)
         if text[slice(*span)][:1].islower():  # labels of adjectives and verbs
             small = {form[:1].lower() + form[1:] for form in forms} & set(forms)
             forms = tuple(f for f in forms if f in small or f[:1].lower() + f[1:] not in small)
@@ -115,7 +115,7 @@ class TermWriter:
             words = [before + lowered(form) for form in term.targets]
         else:
             rests = [behind.removeprefix(letters) for letters in LINKING]
-            nouns = [rest for rest in rests if known and known.lemmas(capitalised(rest))]
+            nouns = [rest for rest in rests if known.lemmas(capitalised(rest))]
             rest = max(nouns, key=len, default="")
             own = term.text.split("|") if rest else ()
             words = [before + form + letters + rest for form in own for letters in links(form)]
@@ -168,7 +168,7 @@ class TermWriter:
         noun = noun_after(new, end, self.language)
         if noun is None:
             return True
-        if adjective_stem(way.form) == way.form and is_in_noun_phrase(new, (start, end)):
+        if not split_adjective(way.form)[1] and is_in_noun_phrase(new, (start, end)):
             return False
         before = new[: noun[0]] if is_strict else new[:end] + " "
         return is_possible(SPACES.sub(" ", before), new[slice(*noun)], new[noun[1] :])
@@ -180,7 +180,7 @@ class TermWriter:
         adjective that it displaces, if the noun stays, else with one that the words before it
         allow. others: the spans of other terms."""
         displaced, base = text[slice(*span)], min(forms, key=len)
-        own = displaced[len(adjective_stem(displaced)) :]
+        own = split_adjective(displaced)[1]
         is_right = (
             own in ADJECTIVE_ENDINGS
             and not any(overlap(noun, each) for each in others)
@@ -216,7 +216,7 @@ class TermWriter:
             if (
                 text[span[0]].isupper()
                 and not starts_sentence(text, span[0])
-                and not ((known := lexicon()) and known.is_infinitive(text[slice(*span)]))
+                and not lexicon().is_infinitive(text[slice(*span)])
             )
             or (
                 self.is_wrong(term, text, span, form)
@@ -235,7 +235,7 @@ class TermWriter:
         English one."""
         if self.source != "en" or not term.mention:
             return 0.0
-        return NUMBER_BONUS * (self.number(term) in numbers_of(form, term.targets))
+        return NUMBER_BONUS * (self.number(term) in numbers_of(form))
 
     def is_preferred(self, term: SourceTerm, form: str) -> bool:
         """Return whether a form is one of the first alternative that the glossary has for a term,
@@ -258,8 +258,8 @@ class TermWriter:
         """Return the number of the source of a term, "" if it is not known."""
         if self.source != "en" or not term.mention:
             return ""
-        base = numbers_of(next(iter(term.targets), ""), term.targets)
-        is_plural = PLURAL.search(term.mention) or base == ("plural",)  # Einstellungen for "setup"
+        base = numbers_of(next(iter(term.targets), ""))
+        is_plural = PLURAL.search(term.mention) or base == {"plural"}  # Einstellungen for "setup"
         return "plural" if is_plural else "singular"
 
     def of_number(self, term: SourceTerm) -> tuple[str, ...]:

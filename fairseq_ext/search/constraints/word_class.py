@@ -66,11 +66,11 @@ def is_other_class(term: SourceTerm, text: str, span: Span, is_own: bool = True)
         return True
     if re.match(r" Sie\b", text[span[1] :]):
         return not verb_of(term)
-    if known is None or any(folded(word) in folded(term.mention) for word in words):
+    if any(folded(word) in folded(term.mention) for word in words):
         return False
     if all(map(has_noun, term.targets)):
         is_own = is_own or noun_after(text, span[1], "de") is not None
-        return is_own and all(word.islower() and known.forms.has(word) for word in words)
+        return is_own and all(word.islower() and known.has(word) for word in words)
     if any(map(has_noun, term.targets)) or starts_sentence(text, span[0]) or not is_own:
         return False
     return all(
@@ -97,14 +97,13 @@ def verb_of(term: SourceTerm) -> str:
     """Return the infinitive of a term that is a German verb, "" for another one."""
     known, first = lexicon(), next(iter(term.targets), "")
     low = first[:1].lower() + first[1:]
-    is_verb = known is not None and known.is_verb(low) and not known.is_stem(low)
+    is_verb = known.is_verb(low) and not known.is_stem(low)
     return low if is_verb and low in term.targets else ""
 
 
 def separates(verb: str) -> bool:
     """Return whether a German verb has a particle that it separates: auszuwählen."""
-    known = lexicon()
-    forms = () if known is None else known.forms.table.forms(verb)
+    forms = lexicon().table.forms(verb)
     return any(f != verb and f[:1] + f[1:].replace("zu", "", 1) == verb for f in forms)
 
 
@@ -112,8 +111,6 @@ def verb_at(text: str, span: Span) -> tuple[str, str]:
     """Return the infinitive of the German verb in a place, without and with the particle behind
     it: wählen, auswählen in "Wählen Sie ... aus"."""
     known, word = lexicon(), folded(text[slice(*span)])
-    if known is None:
-        return word, word
     verb = word if known.is_verb(word) else known.lemma(word)
     clause = re.split(r"[.:;!?]", text[span[1] :])[0]
     particles = re.findall(rf"\b([^\W\dA-Z]+){CLAUSE_END}", clause)
@@ -130,7 +127,7 @@ def verb_forms(term: SourceTerm, text: str, span: Span) -> tuple[str, ...]:
     """Return the forms of a German term that may stand in a place: of a verb the infinitive before
     "Sie" and behind "zu", unless it separates its particle, none where another particle stays."""
     verb, known = verb_of(term), lexicon()
-    if not verb or known is None:
+    if not verb:
         return term.targets
     word = text[slice(*span)]
     base, whole = verb_at(text, span)

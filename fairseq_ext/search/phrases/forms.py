@@ -12,6 +12,7 @@ another stem, and forms that are out of use ("dem Verbande").
 from __future__ import annotations
 
 import itertools
+import os.path
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -81,23 +82,20 @@ class TermForms:
         while first and is_adjective(words[first - 1]) and words[head][:1].isupper():
             first -= 1
         fixed = list(words[:first])
-        stems = [adjective_stem(word) for word in words[first:head]]
+        stems = [split_adjective(word)[0] for word in words[first:head]]
         if stems and first == 0 and not has_own_case(words[0]):
             stems[0] = stems[0][:1].lower() + stems[0][1:]
         noun = words[head]
-        nouns = (noun,) if noun in self.functions else (noun, *self.attested(noun))
+        is_fixed = noun in self.functions or has_own_case(noun)
+        nouns = (noun, *([] if is_fixed else self.table_forms(noun) or self.compound(noun)))
         endings = ADJECTIVE_ENDINGS if stems else ("",)
-        own = words[0][len(adjective_stem(words[0])) :] if stems else ""
+        own = split_adjective(words[0])[1]
         ordered = sorted(endings, key=lambda ending: ending != own)
         return [
             " ".join([*fixed, *(stem + ending for stem in stems), noun, *rest])
             for noun in nouns
             for ending in ordered
         ]
-
-    def attested(self, word: str) -> list[str]:
-        """Return the forms of a word by the table alone."""
-        return [] if has_own_case(word) else self.table_forms(word) or self.compound(word)
 
     def forms_of_word(self, word: str) -> tuple[str, ...]:
         """Return the forms of a word: of the table, of its last part, else by its ending."""
@@ -122,14 +120,15 @@ class TermForms:
         is_noun = (table.lemma(word) or low)[:1].isupper()
         if self.language == "de":
             is_adjective = self.has(low + "em")
-            is_infinitive = (
-                low.endswith("n")
-                and table.forms(low) != ()
-                and is_nominalised(word, table.forms(word))
-            )
-            has_other = is_adjective or is_infinitive or (not is_noun and self.has(low))
+            is_named = bool(table.forms(low)) and word in table.forms(word)
+            is_verb = is_named and self.is_infinitive(word)
+            has_other = is_adjective or is_verb or (not is_noun and self.has(low))
             return [word] * (is_noun or not has_other) + [low] * has_other
         return [word, low] if self.has(low) else [word]
+
+    def is_infinitive(self, noun: str) -> bool:
+        """Return whether a German noun is an infinitive ("das Verwenden")."""
+        return noun.endswith("n") and {noun, noun + "s"} >= set(self.table.forms(noun))
 
     def has(self, word: str) -> bool:
         """Return whether the table has a word."""
@@ -175,7 +174,6 @@ class TermForms:
             or not (
                 # imperative ("setz"); participles end in t ("gesetzt")
                 (form + "e" in known and (not form.endswith("t") or form + "en" == lemma))
-                or ("-" in form and "-" not in lemma)
                 or form.endswith(("st", "tet"))  # second person
                 or (form.endswith("et") and form[:-2] + "t" in known)
             )
@@ -218,7 +216,7 @@ class TermForms:
         edits: Counter[tuple[int, str]] = Counter()
         for lemma in alike:
             for form in self.inflections(lemma, self.table.forms(lemma)):
-                shared = common_length(lemma, form)
+                shared = len(os.path.commonprefix([lemma, form]))
                 edits[len(lemma) - shared, form[shared:]] += 1
         return [
             word[: len(word) - cut] + added
@@ -227,25 +225,15 @@ class TermForms:
         ]
 
 
-def common_length(one: str, other: str) -> int:
-    """Return the number of first letters that two words share."""
-    return sum(1 for _ in itertools.takewhile(bool, map(str.__eq__, one, other)))
-
-
 def is_adjective(word: str) -> bool:
     """Return whether a German word before a noun looks like an inflected adjective."""
-    return adjective_stem(word) != word and not word.isupper()
+    return bool(split_adjective(word)[1]) and not word.isupper()
 
 
-def adjective_stem(word: str) -> str:
-    """Return a German adjective without its ending; the word itself if it has none."""
-    found = re.fullmatch(r"(\w[\w-]*?\w)(?:e[nrsm]?)", word)
-    return found[1] if found else word
-
-
-def is_nominalised(word: str, forms: Sequence[str]) -> bool:
-    """Return whether a German noun with these forms is an infinitive ("das Verwenden")."""
-    return word in forms and set(forms) <= {word, word + "s"}
+def split_adjective(word: str) -> tuple[str, str]:
+    """Return the stem and the ending of a German adjective; no ending for a word without one."""
+    found = re.fullmatch(r"(\w[\w-]*?\w)(e[nrsm]?)", word)
+    return (found[1], found[2]) if found else (word, "")
 
 
 def with_all_endings(adjective: str, known: Sequence[str]) -> list[str]:
@@ -282,15 +270,10 @@ def german_noun(lemma: str, forms: Sequence[str]) -> list[str]:
         and form.lower().translate(UMLAUTS).startswith(stem)
         and not (form == lemma + "s" and FEMININE.search(lemma))
     ]
-    plain = {lemma, lemma + "s", lemma + "es", lemma + "ses"}
     has_umlaut = any(
         form[: len(lemma)] != lemma
         and form.translate(UMLAUTS)[: len(lemma)] == lemma.translate(UMLAUTS)
         for form in kept
     )
-    has_er = lemma + "er" in kept
-    return [
-        f
-        for f in kept
-        if f in plain or not (has_umlaut or has_er) or f not in (lemma + "e", lemma + "en")
-    ]
+    dative = (lemma + "e", lemma + "en") if has_umlaut or lemma + "er" in kept else ()
+    return [form for form in kept if form not in dative]

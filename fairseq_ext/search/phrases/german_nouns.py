@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 from fairseq_ext.search.phrases.forms import (
     FEMININE,
@@ -17,13 +18,13 @@ from fairseq_ext.search.phrases.forms import (
     MIN_PART,
     PARTICIPLES,
     TermForms,
-    adjective_stem,
-    forms_of_language,
+    split_adjective,
 )
 
 Cells = frozenset[str]
 CASES = "nadg"
 ALL: Cells = frozenset(case + kind for case in CASES for kind in "mfnp")
+PLURAL_CELLS = frozenset(cell for cell in ALL if cell[1] == "p")
 SAME_PLURAL = ("el", "er", "en", "chen", "lein")  # nouns without an ending in the plural
 COLLECTIVE = re.compile(r"[Gg]e\w{3,}e$")  # Gewebe, Tumorgewebe
 UMLAUT = re.compile("[äöü]")
@@ -54,8 +55,6 @@ WEAK_ENDINGS = paradigm("e en en en", "e e en en", "e e en en", "en en en en")
 MIXED_ENDINGS = paradigm("er en en en", "e e en en", "es es en en", "en en en en")
 OF_DIES = paradigm("er en em es", "e e er er", "es es em es", "e e en er")
 OF_EIN = paradigm("- en em es", "e e er er", "- - em es", "e e en er")
-CONTRACTED = dict.fromkeys(("im", "am", "zum", "vom", "beim"), frozenset(("dm", "dn")))
-CONTRACTED |= {"zur": frozenset(("df",))} | dict.fromkeys(("ins", "ans"), frozenset(("an",)))
 CASES_OF = {  # prepositions
     **dict.fromkeys("mit von bei aus nach seit zu".split(), "d"),
     **dict.fromkeys("für durch gegen ohne um".split(), "a"),
@@ -74,31 +73,72 @@ def of_adjective(ending: str, *tables: dict[str, Cells]) -> Cells:
     return frozenset[str]().union(*(table.get(ending, frozenset()) for table in tables))
 
 
-class Lexicon:
-    """Lemmas, genders and inflection of German words, from a table of word forms."""
+# with the articles that they may contract with
+PREPOSITIONS = {
+    "in": ("im", "ins", "in der", "in die", "in den"),
+    "an": ("am", "ans", "an der", "an die", "an den"),
+    "zu": ("zum", "zur", "zu den"),
+    "bei": ("beim", "bei der", "bei den"),
+    "von": ("vom", "von der", "von den"),
+}
+CONTRACTED: dict[str, Cells] = {  # by their last letter
+    "m": frozenset(("dm", "dn")),
+    "r": frozenset(("df",)),
+    "s": frozenset(("an",)),
+}
 
-    def __init__(self, forms: TermForms):
-        self.forms = forms
+
+class Determiner(NamedTuple):
+    """A determiner: its cells, the tables of the endings of adjectives behind it, and what may
+    stand in its place."""
+
+    cells: Cells = ALL
+    tables: tuple[dict[str, Cells], ...] = (STRONG_ENDINGS,)
+    family: tuple[str, ...] = ()
+
+
+NO_DETERMINER = Determiner()
+DETERMINERS = {w: Determiner(c, (WEAK_ENDINGS,), tuple(DEFINITE)) for w, c in DEFINITE.items()}
+for _forms in PREPOSITIONS.values():
+    for _word in _forms:
+        if " " not in _word:
+            DETERMINERS[_word] = Determiner(CONTRACTED[_word[-1]], (WEAK_ENDINGS,), _forms)
+for _stem in ("ein", "kein", "mein", "dein", "sein", "ihr", "unser", "euer"):
+    _words = {_stem + e if _stem != "euer" or not e else "eur" + e: c for e, c in OF_EIN.items()}
+    for _word, _cells in _words.items():
+        _cells -= PLURAL_CELLS if _stem == "ein" else set()
+        DETERMINERS[_word] = Determiner(_cells, (MIXED_ENDINGS,), tuple(_words))
+for _stem in ("dies", "jed", "jen", "welch", "solch", "manch", "all", "beid"):
+    _tables = (WEAK_ENDINGS, STRONG_ENDINGS)[: 1 + (_stem in ("manch", "solch"))]
+    for _ending, _cells in OF_DIES.items():
+        _family = tuple(_stem + ending for ending in OF_DIES)
+        DETERMINERS[_stem + _ending] = Determiner(_cells, _tables, _family)
+
+
+class Lexicon(TermForms):
+    """Lemmas, genders and inflection of German words."""
+
+    def __init__(self) -> None:
+        super().__init__("de")
         self.cells = lru_cache(maxsize=1 << 14)(self.cells_of)
 
     def is_adjective(self, word: str) -> bool:
         """Return whether an inflected word is an adjective, as far as is known."""
         low = word[:1].lower() + word[1:]
-        stem = adjective_stem(low)
-        is_known = self.forms.has(stem + "em") or stem.endswith(PARTICIPLES)
-        return is_known or not self.forms.has(low)
+        stem, _ = split_adjective(low)
+        return self.has(stem + "em") or stem.endswith(PARTICIPLES) or not self.has(low)
 
     def is_stem(self, word: str) -> bool:
         """Return whether a word is an adjective without an ending, as adverbs are."""
-        return self.forms.has(word + "em")
+        return self.has(word + "em")
 
     def lemma(self, word: str) -> str:
         """Return the lemma of a word, itself if it is not known."""
-        return self.forms.table.lemma(word) or word
+        return self.table.lemma(word) or word
 
     def is_verb(self, word: str) -> bool:
         """Return whether a word is the infinitive of a verb."""
-        return word.endswith("n") and len(self.forms.table.forms(word)) > 1
+        return word.endswith("n") and len(self.table.forms(word)) > 1
 
     def cells_of(self, noun: str) -> Cells:
         """Return the cells in which a form of a noun may stand."""
@@ -108,7 +148,7 @@ class Lexicon:
             part = last[start : start + 1].upper() + last[start + 1 :]
             found = frozenset[str]()
             for lemma in self.lemmas(part):
-                forms = self.forms.inflections(lemma, self.forms.table.forms(lemma))
+                forms = self.inflections(lemma, self.table.forms(lemma))
                 forms = [form.replace("ß", "ss") for form in forms]
                 lemma = lemma.replace("ß", "ss")
                 genders = self.genders(lemma, forms)
@@ -120,22 +160,16 @@ class Lexicon:
     def same_number(self, noun: str) -> tuple[str, ...]:
         """Return the forms of a noun that may have its number, itself first."""
         numbers = {cell[1] == "p" for cell in self.cells(noun)}
-        forms = self.forms(noun)
-        return tuple(f for f in forms if numbers & {cell[1] == "p" for cell in self.cells(f)})
+        return tuple(f for f in self(noun) if numbers & {cell[1] == "p" for cell in self.cells(f)})
 
     def lemmas(self, word: str) -> list[str]:
         """Return the lemmas of a noun in the table."""
-        table = self.forms.table
+        table = self.table
         known = [word] if table.forms(word) else []
         if (lemma := table.lemma(word) or "") and lemma[:1].isupper() and lemma != word:
             known.append(lemma)
         nominal = (each for each in known if not self.is_infinitive(each))
         return list(nominal) or known
-
-    def is_infinitive(self, lemma: str) -> bool:
-        """Return whether a noun is an infinitive ("das Verwenden")."""
-        forms = self.forms.table.forms(lemma)
-        return lemma.endswith("n") and {lemma, lemma + "s"} >= set(forms)
 
     def genders(self, lemma: str, forms: Sequence[str]) -> str:
         """Return the genders that a noun with these forms may have; w: weak masculine (Kunde)."""
@@ -146,7 +180,7 @@ class Lexicon:
         if not {lemma + "s", lemma + "es", lemma + "ses"}.isdisjoint(forms):
             is_from_verb = PREFIXED.match(lemma) and self.is_verb(lemma.lower() + "en")
             is_masculine = (
-                (lemma.endswith("er") and self.forms.has(lemma + "in"))
+                (lemma.endswith("er") and self.has(lemma + "in"))
                 or (is_from_verb and not lemma.endswith("bild"))
                 or MASCULINE.search(lemma)
             )
@@ -154,10 +188,10 @@ class Lexicon:
         if lemma + "ns" in forms:  # Name
             return "w"
         plural = lemma + ("n" if lemma.endswith("e") else "en")
-        if self.forms.has(lemma + "m") or len({lemma, *forms}) < 2:
+        if self.has(lemma + "m") or len({lemma, *forms}) < 2:
             return "mfn"  # a noun from an adjective (Angestellte); one without forms
         woman = lemma.removesuffix("e") + "in"
-        is_person = self.forms.has(woman) or PERSON.search(lemma)
+        is_person = self.has(woman) or PERSON.search(lemma)
         return "w" if plural in forms and is_person else "f"
 
 
@@ -192,7 +226,6 @@ def cells_of_form(form: str, lemma: str, forms: Sequence[str], genders: str) -> 
 
 
 @lru_cache(maxsize=1)
-def lexicon() -> Lexicon | None:
-    """Return what is known about German words; None without a table."""
-    forms = forms_of_language("de")
-    return Lexicon(forms) if isinstance(forms, TermForms) else None
+def lexicon() -> Lexicon:
+    """Return what is known about German words."""
+    return Lexicon()
