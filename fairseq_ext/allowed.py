@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser
 
-from fairseq_ext.core.errors import UsageError, counted, report
+from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.core.files import fingerprint_of_dictionary, refuse_shared
 
 
@@ -36,37 +36,32 @@ def parser() -> ArgumentParser:
     return top
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return the exit code."""
-    try:
-        args, others = parser().parse_known_args(argv)
-        import fairseq_ext.plugin.tasks  # noqa: F401  registers the tasks
-        from fairseq_ext.plugin.loading.model import flags_of
-        from fairseq_ext.translator import Translator
+def main(argv: list[str] | None = None) -> None:
+    """Run the command (raises UsageError for arguments or files that cannot be used)."""
+    args, others = parser().parse_known_args(argv)
+    import fairseq_ext.plugin.tasks  # noqa: F401  registers the tasks
+    from fairseq_ext.plugin.loading.model import flags_of
+    from fairseq_ext.search.constraints.allowed import SETS
+    from fairseq_ext.search.registry import typed
+    from fairseq_ext.translator import Translator
 
-        flags = flags_of(args, others)
-        given = [name for name in ("allowed_file", "allowed_regex", "allowed_automaton")]
-        inputs = [(f"--{name.replace('_', '-')}", flags.get(name)) for name in given]
-        if not any(value for _, value in inputs):
-            raise UsageError(
-                "no set of outputs is given: add --allowed-file, --allowed-regex or "
-                "--allowed-automaton"
-            )
-        named = [(flag, str(path)) for flag, path in inputs if path and flag != "--allowed-regex"]
-        refuse_shared([("OUT", args.output)], named)
-        source = Translator(**flags).sentences.constraint_source()
-        assert source.allowed is not None and source.allowed.common is not None
-        automaton = source.allowed.common
-        automaton.notes["dictionary"] = fingerprint_of_dictionary(source.segmenter.dictionary)
-        try:
-            automaton.write(args.output)
-        except OSError as error:
-            raise UsageError(
-                f"{args.output} cannot be written ({error.strerror}): name another file"
-            ) from None
-    except UsageError as error:
-        report(type(error), error, error.__traceback__)
-        return 1
+    flags = flags_of(args, others)
+    given = [(typed(name), flags[name]) for name in SETS if flags.get(name)]
+    if not given:
+        raise UsageError(
+            "no set of outputs is given: add --allowed-file, --allowed-regex or --allowed-automaton"
+        )
+    refuse_shared([("OUT", args.output)], [each for each in given if each[0] != "--allowed-regex"])
+    source = Translator(**flags).sentences.constraint_source()
+    assert source.allowed is not None and source.allowed.common is not None
+    automaton = source.allowed.common
+    automaton.notes["dictionary"] = fingerprint_of_dictionary(source.segmenter.dictionary)
+    try:
+        automaton.write(args.output)
+    except OSError as error:
+        raise UsageError(
+            f"{args.output} cannot be written ({error.strerror}): name another file"
+        ) from None
     strings = automaton.notes.get("strings")
     what = "a pattern" if strings is None else counted(int(str(strings)), "string")
     print(
@@ -75,8 +70,7 @@ def main(argv: list[str] | None = None) -> int:
         f"{counted(automaton.nbytes, 'byte')}",
         file=sys.stderr,
     )
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

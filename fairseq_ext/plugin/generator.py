@@ -47,7 +47,7 @@ from fairseq_ext.search.constraints.sentence_end import EndFlags
 from fairseq_ext.search.constraints.sources import is_ordered
 from fairseq_ext.search.finished import Hypothesis, no_hypothesis
 from fairseq_ext.search.mbr import BayesRisk, CandidateFlags
-from fairseq_ext.search.phrases.places import InText
+from fairseq_ext.search.phrases.places import meets_in_text
 from fairseq_ext.search.phrases.segmenter import Segmenter, TargetText
 from fairseq_ext.search.phrases.sentence import Meets, SentenceConstraints, met
 from fairseq_ext.search.phrases.sentence_ends import EndsOfSources
@@ -174,7 +174,7 @@ class BeamSearchGenerator(SequenceGenerator):
         self.target_text = TargetText(
             lambda: Segmenter(tgt_dict), self.symbols_to_strip_from_output, "none"
         )
-        self.in_text: InText | None = None  # finds the constraints that a text meets
+        self.in_text: Meets | None = None  # finds the constraints that a text meets
         self.bayes_risk: BayesRisk | None = None  # with --mbr
         if (risk := settings.get(CandidateFlags)).mbr is not None:
             self.bayes_risk = (
@@ -420,8 +420,8 @@ class BeamSearchGenerator(SequenceGenerator):
         the target's words are known, else in its tokens."""
         if pool.boundaries is None:
             return met
-        if self.in_text is None or self.in_text.whole_words != pool.boundaries.whole_words:
-            self.in_text = InText(self.target_text.words, pool.boundaries.whole_words)
+        if self.in_text is None:
+            self.in_text = meets_in_text(self.target_text.words, pool.boundaries.whole_words)
         return self.in_text
 
 

@@ -28,6 +28,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from contenders import Loaded, in_order, load, ours, stock
 from fairseq import checkpoint_utils
@@ -38,19 +39,19 @@ from harness import BenchError, Contender, Outputs, Result, compare, fix_threads
 from report import Page, as_dict, comparison_table
 from text import command_line, prepare, run_script, text_arguments
 
-from fairseq_ext.search.constraints.allowed_strings import Segmented, automaton_of_strings
+from fairseq_ext.search.constraints.allowed_strings import automaton_of_strings, segmented
 from fairseq_ext.search.phrases.segmenter import Segmenter
 
 Trie = dict[int, "Trie"]
 
 
-def trie_of(sequences: Segmented) -> Trie:
+def trie_of(flat: np.ndarray, length: np.ndarray) -> Trie:
     """The strings as a trie of dicts, EOS (2) at each end."""
     root: Trie = {}
     at = 0
-    for n in sequences.length.tolist():
+    for n in length.tolist():
         node = root
-        for token in [*sequences.flat[at : at + n].tolist(), 2]:
+        for token in [*flat[at : at + n].tolist(), 2]:
             node = node.setdefault(token, {})
         at += n
     return root
@@ -152,7 +153,7 @@ def cost(sets: Sets, page: Page) -> None:
     args, text = sets.args, sets.text
     for size in args.sizes:
         strings = sets.strings(size)
-        trie = trie_of(Segmented(strings, sets.segmenter))
+        trie = trie_of(*segmented(strings, sets.segmenter))
 
         def change(loaded: Loaded, generator: Any, trie: Trie = trie) -> None:
             words = loaded.task.target_dictionary

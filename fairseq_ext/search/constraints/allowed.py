@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from fairseq_ext.core.errors import UsageError
@@ -25,7 +24,13 @@ from fairseq_ext.search.constraints.allowed_strings import (
 from fairseq_ext.search.constraints.lines import is_json
 from fairseq_ext.search.phrases.segmenter import Segmenter
 from fairseq_ext.search.phrases.token_automaton import TokenAutomaton, is_automaton_file, opened
-from fairseq_ext.search.registry import OUTPUTS, declared, register_feature, typed
+from fairseq_ext.search.registry import (
+    OUTPUTS,
+    changed_fields,
+    declared,
+    register_feature,
+    typed,
+)
 from fairseq_ext.search.settings import Settings
 
 logger = logging.getLogger("fairseq_ext")
@@ -115,12 +120,9 @@ def check(settings: Settings) -> None:
 
 def signature(settings: Settings) -> str:
     """Return the part of the signature: which flag gives the outputs, and their segmentation."""
-    values = settings.values
-    given = [name for name in (*SETS, "allowed_file_per_line") if values.get(name)]
-    parts = [f"{name.removeprefix('allowed_')}={values[name]}" for name in given]
-    if (segmentation := settings.get(AllowedFlags).allowed_segmentation) is not None:
-        parts.append(f"segmentation={segmentation}")
-    return f"allowed:{','.join(parts)}" if given else ""
+    changed = changed_fields(settings, fields(AllowedFlags)).items()
+    parts = [f"{name.removeprefix('allowed_')}={value}" for name, value in changed]
+    return f"allowed:{','.join(parts)}" if restricts_outputs(settings) else ""
 
 
 register_feature(
@@ -143,12 +145,13 @@ class AllowedOutputs:
     def __init__(self, flags: AllowedFlags, segmenter: Segmenter):
         self.segmenter = segmenter
         self.segmentation = flags.allowed_segmentation or "canonical"
-        self.cache: OrderedDict[tuple[str, ...], TokenAutomaton] = OrderedDict()
+        self.cache: dict[tuple[str, ...], TokenAutomaton] = {}
         self.lines: Lines | None = None
         if flags.allowed_file_per_line:
             self.lines = Lines(flags.allowed_file_per_line, "--allowed-file-per-line")
+        lines = (line.strip() for line in self.lines or ())
         self.is_json = self.lines is not None and (
-            is_json(self.lines) or any(line.startswith("[") for line in self.first_line())
+            is_json(self.lines) or next(filter(None, lines), "").startswith("[")
         )
         self.common: TokenAutomaton | None = None  # of every sentence without its own
         if flags.allowed_file:
@@ -168,11 +171,6 @@ class AllowedOutputs:
         there are sentences."""
         if self.lines is not None and len(self.lines) != sentences:
             self.lines.refuse_number(sentences, ", an empty one for no outputs of its own")
-
-    def first_line(self) -> Sequence[str]:
-        """Return the first line of the file that is not blank, if there is one."""
-        lines = () if self.lines is None else self.lines
-        return [line.strip() for line in lines if line.strip()][:1]
 
     def of_file(self, path: str) -> TokenAutomaton:
         """Return the automaton of --allowed-file: of its strings, or built before."""
@@ -198,10 +196,9 @@ class AllowedOutputs:
         """Return the automaton of the strings of a line or a request, cached."""
         key = tuple(texts)
         if key not in self.cache:
+            if len(self.cache) == CACHE_SIZE:
+                self.cache.clear()
             self.cache[key] = self.of_strings(texts, where)
-            if len(self.cache) > CACHE_SIZE:
-                self.cache.popitem(last=False)
-        self.cache.move_to_end(key)
         return self.cache[key]
 
     def of_number(self, number: int) -> TokenAutomaton | None:

@@ -11,7 +11,7 @@ pairs of both, V vocabulary, n rows.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
@@ -31,7 +31,7 @@ from fairseq_ext.search.pool import STATE, PerPoolCache, Pool, RowRule
 
 CACHE_SIZE = 256  # products in memory
 MOST = 1 << 28  # pairs that a product has room for: 1 GiB
-UNKNOWN, FORBIDDEN = -2, -1  # entries of `Matcher.next`
+FORBIDDEN = -1  # for the state after a banned phrase
 NEW = -(1 << 62)  # state of a row without tokens
 
 
@@ -67,42 +67,33 @@ class Matcher:
         _, example, self.kind = np.unique(kind.numpy(), return_index=True, return_inverse=True)
         self.example = torch.from_numpy(example)  # a token of each kind
         self.number: dict[tuple[int, ...], int] = {}
-        self.states: list[tuple[int, ...]] = []
-        self.next = np.zeros((0, len(example)), np.int32)  # (M, kinds)
+        self.next_of_key: dict[int, int] = {}  # the next state, by state x kinds + kind
         state, count = self.phrases.begin(torch.tensor([0]))
         self.G = state.size(1)
         self.add([(*state[0].tolist(), *count[0].tolist(), int(self.banned.start[0]), 0)])
 
-    def add(self, states: Sequence[tuple[int, ...]]) -> list[int]:
+    def add(self, states: Iterable[tuple[int, ...]]) -> list[int]:
         """Return the numbers of states, of which new ones get one."""
-        for state in states:
-            if state not in self.number:
-                self.number[state] = len(self.states)
-                self.states.append(state)
-        if (new := len(self.states) - len(self.next)) > 0:
-            room = max(new, len(self.next))
-            more = np.full((room, self.next.shape[1]), UNKNOWN, np.int32)
-            self.next = np.concatenate([self.next, more])
-        return [self.number[state] for state in states]
+        return [self.number.setdefault(state, len(self.number)) for state in states]
 
     def parts(self, numbers: np.ndarray) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return of states (m,) the state and count (m, G) of phrases, the state (m,) of banned
         ones, and the length (m,) up to the least one."""
-        found = torch.tensor([self.states[i] for i in numbers.tolist()]).view(-1, 2 * self.G + 2)
+        states = list(self.number)
+        found = torch.tensor([states[i] for i in numbers.tolist()]).view(-1, 2 * self.G + 2)
         return found[:, : self.G], found[:, self.G : -2], found[:, -2], found[:, -1]
 
     def advance(self, state: np.ndarray, token: np.ndarray) -> np.ndarray:
         """Return the states (m,) after tokens (m,), FORBIDDEN where a banned phrase would be
         complete."""
-        kind = self.kind[token]
-        unknown = self.next[state, kind] == UNKNOWN
-        if unknown.any():
-            kinds = len(self.example)
-            key = np.unique(state[unknown].astype(np.int64) * kinds + kind[unknown])
-            s, k = key // kinds, key % kinds
-            after = self.next_states(s, k)  # first, as it may enlarge the table
-            self.next[s, k] = after
-        return self.next[state, kind]
+        kinds = len(self.example)
+        key = state * kinds + self.kind[token]
+        out = np.bincount(key)  # by key
+        keys = np.flatnonzero(out)
+        if new := [each for each in keys.tolist() if each not in self.next_of_key]:
+            self.next_of_key.update(zip(new, self.next_states(*np.divmod(new, kinds)), strict=True))
+        out[keys] = [self.next_of_key[each] for each in keys.tolist()]
+        return out[key]
 
     def next_states(self, state: np.ndarray, kind: np.ndarray) -> list[int]:
         """Return the states after tokens of these kinds, for `advance`."""
@@ -120,7 +111,7 @@ class Matcher:
 
     def accepts(self) -> np.ndarray:
         """Return (M,) bool: the states in which an output may end."""
-        phrase, count, banned, length = self.parts(np.arange(len(self.states)))
+        phrase, count, banned, length = self.parts(np.arange(len(self.number)))
         ends = self.phrases.bank(phrase[None], count[None])[0] >= self.phrases.total
         ends &= ~self.banned.automata.pending[banned] & (length >= self.least)
         return ends.numpy()
@@ -180,7 +171,7 @@ def product(
         matched = matcher.advance(of_matcher[row], token)
         free = matched >= 0
         source, token = row[free] + count - len(of_state), token[free]
-        target = matched[free].astype(np.int64) * A + automaton.target[place[free]]
+        target = matched[free] * A + automaton.target[place[free]]
         arcs.append((source, token, numbers_of(target)))
     of_matcher, of_state = np.divmod(np.concatenate(pairs), A)
     final = np.concatenate(
@@ -299,9 +290,10 @@ class AllowedRule(RowRule):
         one."""
         automata = [each.allowed for each in pool.constraints or ()]
         own, device = [each for each in automata if each is not None], pool.length.device
-        if self.last is None or self.last.device != device or not self.last.has(own):
-            self.last = AllowedTable(own, device)
-        return self.last, self.last.starts_of(automata)
+        last = self.last
+        if not (last and last.device == device and all(id(each) in last.start_of for each in own)):
+            last = self.last = AllowedTable(own, device)
+        return last, last.starts_of(automata)
 
     def required_ids(self, pool: Pool) -> list[Collection[int]]:
         return [() if c.allowed is None else c.allowed.tokens for c in pool.constraints or ()]

@@ -14,8 +14,10 @@ Shapes: N strings, V vocabulary.
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, Protocol
+from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -34,72 +36,35 @@ AT_ONCE = 50_000  # strings that are segmented together
 MOST_STATES = 2_000_000  # states of an automaton over characters that are followed
 
 
-class Segmented:
-    """Strings as sequences of target tokens in canonical segmentation: flat, the tokens of all;
-    length (N,) of each, 0 for one that the vocabulary cannot write."""
+def segmented(texts: Sequence[str], segmenter: Segmenter) -> tuple[np.ndarray, np.ndarray]:
+    """Return strings as target tokens in canonical segmentation: the tokens of all, one after
+    another, and the length (N,) of each, 0 for one that the vocabulary cannot write."""
+    dictionary, model = segmenter.dictionary, segmenter.sentencepiece
+    number, unknown = dictionary.indices.get, dictionary.unk()
+    unusable = {unknown, dictionary.bos(), dictionary.eos(), dictionary.pad()}
+    of_word = cache(Segmenter(dictionary, bpe=segmenter.bpe).known_pieces)
 
-    def __init__(self, texts: Sequence[str], segmenter: Segmenter):
-        dictionary = segmenter.dictionary
-        self.segmenter, self.dictionary = segmenter, dictionary
-        self.unusable = {dictionary.unk(), dictionary.bos(), dictionary.eos(), dictionary.pad()}
-        parts = [self.tokens(texts[i : i + AT_ONCE]) for i in range(0, len(texts), AT_ONCE)]
-        self.flat = np.concatenate([np.zeros(0, np.int32), *(flat for flat, _ in parts)])
-        self.length = np.concatenate([np.zeros(0, np.int64), *(length for _, length in parts)])
-
-    def tokens(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return flat and length of some of the strings."""
-        segmenter = self.segmenter
-        model = segmenter.sentencepiece
+    def pieces(some: Sequence[str]) -> Iterable[list[str]]:
         if model is not None:
-            rows = self.of_sentencepiece(model, texts)
-        elif segmenter.takes_pieces or type(segmenter.bpe).__name__ == "SubwordNMTBPE":
-            rows = self.of_words(texts)
-        else:
-            rows = [self.usable(segmenter.known_pieces(text)) for text in texts]
-        length = np.fromiter(map(len, rows), np.int64, len(rows))
-        flat = np.fromiter((x for row in rows for x in row), np.int32, int(length.sum()))
-        return flat, length
+            return model.encode(list(some), out_type=str)
+        if segmenter.takes_pieces or type(segmenter.bpe).__name__ == "SubwordNMTBPE":
+            encode = str if segmenter.tokenizer is None else segmenter.tokenizer.encode
+            words = (encode(text).split() for text in some)
+            return ([piece for word in each for piece in of_word(word)] for each in words)
+        return map(segmenter.known_pieces, some)
 
-    def usable(self, pieces: Sequence[str]) -> list[int]:
-        """Return the tokens of pieces; none if one of them cannot be in an output."""
-        tokens = list(map(self.dictionary.index, pieces))
-        return [] if self.unusable.intersection(tokens) else tokens
+    def tokens(some: Sequence[str]) -> list[int]:
+        found = [number(piece, unknown) for piece in some]
+        return found if unusable.isdisjoint(found) else []
 
-    def of_sentencepiece(self, model: Any, texts: Sequence[str]) -> list[list[int]]:
-        """Return each string's tokens, from the numbers that the encoder has for them."""
-        names = [model.id_to_piece(i) for i in range(model.get_piece_size())]
-        number = [self.dictionary.index(name) for name in names]
-        rows = []
-        for text, ids in zip(texts, model.encode(list(texts), out_type=int), strict=True):
-            row = [number[i] for i in ids]
-            bad = self.unusable.intersection(row)
-            rows.append(self.usable(self.segmenter.known_pieces(text)) if bad else row)
-        return rows
-
-    def of_words(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return each string's tokens, from those of its words, which are segmented alone."""
-        segmenter, tokens_of = self.segmenter, {}
-        marked = not segmenter.takes_pieces
-        rows = []
-        for text in texts:
-            if segmenter.tokenizer is not None:
-                text = segmenter.tokenizer.encode(text)
-            row: list[int] = []
-            for word in text.split():
-                if word not in tokens_of:
-                    pieces = segmenter.bpe.encode(word).split() if marked else [word]
-                    if segmenter.mark is not None:
-                        mark = segmenter.mark
-                        pieces = [
-                            p for piece in pieces for p in segmenter.split_minimally(piece, mark)
-                        ]
-                    tokens_of[word] = self.usable(pieces)
-                if not tokens_of[word]:
-                    row = []
-                    break
-                row += tokens_of[word]
-            rows.append(row)
-        return rows
+    flat, length = array("i"), array("q")
+    for i in range(0, len(texts), AT_ONCE):
+        some = texts[i : i + AT_ONCE]
+        for text, symbols in zip(some, pieces(some), strict=True):
+            row = tokens(symbols) or tokens(segmenter.known_pieces(text))
+            flat.extend(row)
+            length.append(len(row))
+    return np.array(flat), np.array(length)
 
 
 def automaton_of_strings(
@@ -117,8 +82,8 @@ def automaton_of_strings(
         raise UsageError(f"{where} has no string, so no output would be allowed: write one")
     symbols = len(segmenter.dictionary)
     # strings that the canonical segmentation cannot write, no other can
-    found = Segmented(kept, segmenter)
-    lost = np.flatnonzero(found.length == 0)
+    flat, length = segmented(kept, segmenter)
+    lost = np.flatnonzero(length == 0)
     said = ""
     if lost.size:
         strings = counted(lost.size, "string")
@@ -130,20 +95,16 @@ def automaton_of_strings(
             raise UsageError(f"{said}: allow others")
     notes = {"segmentation": segmentation, "strings": len(kept) - int(lost.size)}
     if segmentation == "canonical":
-        return minimal(found.flat, found.length[found.length > 0], symbols, notes), said
-    texts = [plain(kept[i], segmenter) for i in np.flatnonzero(found.length)]
+        return minimal(flat, length[length > 0], symbols, notes), said
+    texts = [plain(kept[i], segmenter) for i in np.flatnonzero(length)]
     codes = np.fromiter(map(ord, "".join(texts)), np.int64)
     characters = minimal(codes, np.array(list(map(len, texts))), 0x110000)
-    accepts = characters.final
-    over_tokens = mapped(
-        lambda state, sign: s if (s := characters.next_state(state, ord(sign))) >= 0 else None,
-        lambda state: bool(accepts[state]),
-        0,
-        segmenter,
-        where,
-        notes,
-    )
-    return over_tokens, said
+
+    def step(state: int, sign: str) -> int | None:
+        after = characters.next_state(state, ord(sign))
+        return after if after >= 0 else None
+
+    return mapped(step, characters.final.item, 0, segmenter, where, notes), said
 
 
 def plain(text: str, segmenter: Segmenter) -> str:
@@ -235,15 +196,6 @@ def mapped(
     return found
 
 
-class Finite(Protocol):
-    """An automaton over numbered classes of characters, as interegular has it."""
-
-    alphabet: Any
-    initial: Any
-    finals: Any
-    map: Any
-
-
 def automaton_of_regex(pattern: str, segmenter: Segmenter, where: str) -> TokenAutomaton:
     """Return the automaton that allows the texts that a regular expression matches as a whole.
 
@@ -257,17 +209,16 @@ def automaton_of_regex(pattern: str, segmenter: Segmenter, where: str) -> TokenA
             "interegular"
         ) from None
     try:
-        found: Finite = interegular.parse_pattern(pattern).to_fsm()
+        found = interegular.parse_pattern(pattern).to_fsm()
     except Exception as error:  # interegular raises errors of several kinds
         reason = str(error).splitlines() or [type(error).__name__]
         raise UsageError(
             f"{where} {cut(pattern)!r} is not a regular expression that has an automaton "
             f"({cut(reason[0])}): correct it, without look-around and back-references"
         ) from None
-    by_symbol, moves = found.alphabet, found.map
 
-    def step(state: object, sign: str) -> object:
-        return moves.get(state, {}).get(by_symbol[sign])
+    def step(state: Any, sign: str) -> object:
+        return found.map.get(state, {}).get(found.alphabet[sign])
 
     notes = {"segmentation": "any", "regex": pattern}
     return mapped(step, found.finals.__contains__, found.initial, segmenter, where, notes)
@@ -290,18 +241,17 @@ def automaton_of_json(text: str, segmenter: Segmenter, where: str) -> TokenAutom
         given = json.loads(text)
         start, finals, arcs = given["start"], set(given["final"]), given["arcs"]
         over = given.get("over", "words")
-        unknown = given.keys() - {"start", "final", "arcs", "over"}
-        known = over in ("words", "characters") and not unknown
         by_state: dict[object, list[tuple[str, object]]] = {}
         for source, label, target in arcs:
-            label = normal(label) if over == "words" else label
-            known &= isinstance(label, str) and bool(label)
+            label = normal(label) if over == "words" else str.__str__(label)
             by_state.setdefault(source, []).append((label, target))
             hash(target)
+        labels = [label for of_state in by_state.values() for label, _ in of_state]
+        known_keys = {"start", "final", "arcs", "over"}
+        if over not in ("words", "characters") or given.keys() - known_keys or not all(labels):
+            raise ValueError("an arc is empty, or a key or a unit is unknown")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(f"{where} is not an automaton ({cut(str(error))}): {way}") from None
-    if not known:
-        raise UsageError(f"{where} has an empty arc, or an unknown key or unit: {way}")
     joiner = " " if over == "words" else ""
 
     # places: before the words of an arc (with the space that joins them to the words before), or

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,7 +43,7 @@ from fairseq_ext.search.phrases.token_automaton import Automaton, AutomatonTable
 
 # the roots of the pattern tree: for patterns that may occur anywhere, and at the start only
 ANYWHERE, AT_START = range(2)
-Items = frozenset[tuple[int, int]]  # node of the tree, units that were read
+Items = frozenset[int]  # nodes of the tree: what was read of patterns
 NO_ITEMS: Items = frozenset()
 Arc = tuple[int, int]  # how often the patterns are met, and the next state
 
@@ -123,8 +124,8 @@ class Reading(NamedTuple):
     """An automaton of patterns, and what is needed to say which of them each state has begun."""
 
     automaton: PhraseAutomaton
-    items: list[Items]  # of each state
-    patterns_of_node: Sequence[Sequence[int]]  # the patterns of each node
+    items: Sequence[Items]  # of each state
+    paths: list[list[int]]  # the nodes of each pattern, by the number of its units
 
 
 def compile_automaton(
@@ -134,19 +135,15 @@ def compile_automaton(
     these of patterns of tokens. any_case: the patterns are without case, and so are tokens read."""
     read = PatternReader(patterns, boundaries, any_case)
     number: dict[tuple[Items, int], int] = {}
-    contexts: list[int] = []
-    items_of: list[Items] = []
+    states: list[tuple[Items, int]] = []  # items and context of each
     all_arcs: list[dict[int, Arc]] = []  # of each state, by token
-    is_pending: list[bool] = []
 
-    def state(items: Items, context: int) -> int:
-        if (items, context) not in number:
-            number[items, context] = len(contexts)
-            contexts.append(context)
-            items_of.append(items)
-            is_pending.append(read.is_pending(items))
+    def state(*key: Any) -> int:
+        if key not in number:
+            number[key] = len(states)
+            states.append(key)
             all_arcs.append({})
-        return number[items, context]
+        return number[key]
 
     for context in range(ROOTS):
         state(NO_ITEMS, context)
@@ -160,35 +157,26 @@ def compile_automaton(
                 arcs[token] = hits, state(items, behind)
         return arcs
 
-    anywhere = from_root(OUT, starting)
-    inside = from_root(IN, [token for token in starting if read.is_letter(read.units(token)[0])])
-    all_arcs[OUT] = all_arcs[SPACE] = anywhere
-    all_arcs[IN] = {
-        token: arc for token, arc in anywhere.items() if not read.is_letter(read.units(token)[0])
-    } | inside
-    only_there = {
-        token
-        for pattern in patterns
-        if pattern.at_start
-        for token in read.next_tokens(pattern.units, True)
-    }
-    all_arcs[START] = all_arcs[LED] = anywhere | from_root(LED, only_there.union(read.blanks))
+    all_arcs[OUT] = all_arcs[SPACE] = from_root(OUT, starting)
+    all_arcs[IN] = from_root(IN, starting)
+    all_arcs[START] = all_arcs[LED] = from_root(LED, starting.union(read.blanks))
     at = ROOTS
-    while at < len(contexts):
-        items, context = items_of[at], contexts[at]
-        root, pending = all_arcs[context], is_pending[at]
+    while at < len(states):
+        items, context = states[at]
+        root, pending = all_arcs[context], read.is_pending(items)
         for token in read.continuing(items):
             if pending and not read.is_letter(read.units(token)[0]):
                 continue  # pending patterns are met before the token is read
-            hits, after, behind = read.advance_token(items, context, token)
-            arc = hits, state(after, behind)
+            hits, *after = read.advance_token(items, context, token)
+            arc = hits, state(*after)
             if arc != root.get(token, (0, read.context_after(token))):
                 all_arcs[at][token] = arc
         at += 1
-    for token in read.unseen:
-        for at in range(ROOTS, len(all_arcs)):
-            all_arcs[at][token] = 0, at
-    return Reading(flat(all_arcs, contexts, is_pending), items_of, read.patterns_of_node)
+    for at in range(ROOTS, len(states)):
+        all_arcs[at].update((token, (0, at)) for token in read.unseen)
+    items_of, contexts = zip(*states, strict=True)
+    pending_of = list(map(read.is_pending, items_of))
+    return Reading(flat(all_arcs, contexts, pending_of), items_of, read.paths)
 
 
 class PatternReader:
@@ -196,35 +184,37 @@ class PatternReader:
     the nodes of a tree, so that the cost of a token does not grow with their number."""
 
     def __init__(self, patterns: Sequence[Pattern], boundaries: Boundaries | None, any_case: bool):
-        self.patterns = patterns
         self.index: TokenTextIndex | None = None  # None: the units are tokens
         # tokens that are printed as a space only; tokens that are not printed
         self.blanks: Iterable[int] = ()
         self.unseen: Iterable[int] = ()
-        whole = False
+        self.whole_words = False
         if boundaries is not None:
-            pieces, whole = boundaries.pieces, boundaries.whole_words
+            pieces, self.whole_words = boundaries.pieces, boundaries.whole_words
             self.index = pieces.folded_index if any_case else pieces.exact_index
             self.blanks, self.unseen = self.index.by_text.get(" ", ()), boundaries.unseen
-        self.whole_words = whole
-        self.first_units = {pattern.units[0] for pattern in patterns}
-        self.children: list[dict[object, int]] = [{}, {}]  # of each node, by the next unit
-        self.patterns_of_node: list[list[int]] = [[], []]  # patterns that pass each node
+        # of each node: the next ones by unit, its own unit, and what patterns have after it
+        self.children: list[dict[object, int]] = [{}, {}]
         self.last: list[object] = [None, None]
-        self.continuations_cache: dict[int, set[int]] = {}  # cache of `tokens_after_node`
-        # nodes at which a pattern is complete; whether the next token decides if it counts
-        self.ends: dict[int, bool] = {}
-        for p, pattern in enumerate(patterns):
-            node = AT_START if pattern.at_start else ANYWHERE
-            for unit in pattern.units:
-                if unit not in self.children[node]:
-                    self.children[node][unit] = len(self.children)
+        self.rests: list[set[Any]] = [set(), set()]
+        # nodes at which a pattern is met, and those at which the next token decides on it
+        self.met: set[int] = set()
+        self.pending: set[int] = set()
+        self.paths: list[list[int]] = []
+        for pattern in patterns:
+            path = [AT_START if pattern.at_start else ANYWHERE]
+            for n, unit in enumerate(pattern.units, 1):
+                node = self.children[path[-1]].setdefault(unit, len(self.children))
+                if node == len(self.children):
                     self.children.append({})
-                    self.patterns_of_node.append([])
                     self.last.append(unit)
-                node = self.children[node][unit]
-                self.patterns_of_node[node].append(p)
-            self.ends[node] = whole and self.is_letter(pattern.units[-1])
+                    self.rests.append(set())
+                self.rests[node].add(pattern.units[n:])
+                path.append(node)
+            self.paths.append(path)
+            waits = self.whole_words and self.is_letter(pattern.units[-1])
+            (self.pending if waits else self.met).add(path[-1])
+        self.tokens_after_node = cache(self.find_tokens_after_node)
 
     def units(self, token: int) -> Sequence[object]:
         """Return a token as units."""
@@ -248,74 +238,27 @@ class PatternReader:
 
     def is_pending(self, items: Items) -> bool:
         """Return whether a pattern is complete but pending."""
-        return any([node in self.ends for node, _ in items])
+        return not items.isdisjoint(self.pending)
 
     def continuing(self, items: Items) -> set[int]:
         """Return the tokens that may continue one of the items."""
-        return set().union(*(self.tokens_after_node(node, at) for node, at in items))
+        return set().union(*map(self.tokens_after_node, items))
 
-    def tokens_after_node(self, node: int, at: int) -> set[int]:
+    def find_tokens_after_node(self, node: int) -> set[int]:
         """Return the tokens that may continue from a node."""
-        if node not in self.continuations_cache:
-            found = self.continuations_cache[node] = set()
-            for rest in {
-                self.patterns[p].units[at:]
-                for p in self.patterns_of_node[node]
-                if at < len(self.patterns[p].units)
-            }:
-                found.update(self.next_tokens(rest, False))
-                if self.last[node] == " ":  # several spaces are one
-                    found.update(self.next_tokens(" " + str(rest), False))
-        return self.continuations_cache[node]
+        rests = list(filter(None, self.rests[node]))
+        if self.last[node] == " ":  # several spaces are one
+            rests += [f" {rest}" for rest in rests]
+        return set().union(*(self.next_tokens(rest, False) for rest in rests))
 
     def advance_token(self, items: Items, context: int, token: int) -> tuple[int, Items, int]:
         """Return how often the patterns are met inside a token, and the items and context after
         it."""
-        units = self.units(token)
-        if (found := self.advance_single_pattern(items, units, token)) is not None:
-            return found
         hits = 0
-        for unit in units:
+        for unit in self.units(token):
             met, items, context = self.advance_unit(items, context, unit)
             hits += met
         return hits, items, context
-
-    def advance_single_pattern(
-        self, items: Items, units: Sequence[object], token: int
-    ) -> tuple[int, Items, int] | None:
-        """Do the same in the usual case: one pattern continues, or starts after the space of a
-        token, and no other may start; else return None."""
-        if len(items) == 1:
-            ((node, at),) = items
-            if self.first_units.isdisjoint(units):
-                return self.advance_to_end(node, at, units, token)
-        elif (
-            not items
-            and len(units) > 1
-            and units[0] == " "
-            and self.first_units.isdisjoint(units[2:])
-        ):
-            begun = self.children[ANYWHERE].get(units[1])
-            if begun is not None and units[1] not in self.children[AT_START]:
-                return self.advance_to_end(begun, 1, units[2:], token)
-        return None
-
-    def advance_to_end(
-        self, node: int, at: int, units: Sequence[object], token: int
-    ) -> tuple[int, Items, int] | None:
-        """Return the result for a token whose last units these are, if they continue from a node
-        and complete no pattern before the last; else None."""
-        for unit in units:
-            child = None if node in self.ends else self.children[node].get(unit)
-            if child is None:
-                return None
-            node = child
-        hit = self.ends.get(node) is False
-        return (
-            int(hit),
-            NO_ITEMS if hit else frozenset([(node, at + len(units))]),
-            self.context_after(token),
-        )
 
     def advance_unit(self, items: Items, context: int, unit: object) -> tuple[int, Items, int]:
         """Do the same for one unit."""
@@ -324,22 +267,18 @@ class PatternReader:
             return 0, items, LED
         letter = self.is_letter(unit)
         hit = not letter and self.is_pending(items)
-        after: set[tuple[int, int]] = set()
-        for node, at in () if hit else items:
+        after: set[int] = set()
+        for node in () if hit else items:
             child = self.children[node].get(unit)
             if child is not None:
-                after.add((child, at + 1))
+                after.add(child)
             elif blank and self.last[node] == " ":
-                after.add((node, at))
+                after.add(node)
         if not (letter and context == IN):
             for root in (ANYWHERE, AT_START) if context in (START, LED) else (ANYWHERE,):
                 if (child := self.children[root].get(unit)) is not None:
-                    after.add((child, 1))
-        if any(self.ends.get(node) is False for node, _ in after):
+                    after.add(child)
+        if not after.isdisjoint(self.met):
             hit = True
             after.clear()
-        return (
-            int(hit),
-            frozenset(after) if after else NO_ITEMS,
-            SPACE if blank else IN if letter else OUT,
-        )
+        return int(hit), frozenset(after), SPACE if blank else IN if letter else OUT

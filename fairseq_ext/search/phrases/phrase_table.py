@@ -16,6 +16,7 @@ Compiled twin: kernels/phrases.hpp.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -33,7 +34,6 @@ from fairseq_ext.search.phrases.automaton import (
     PhraseAutomaton,
     compile_automaton,
 )
-from fairseq_ext.search.phrases.letter_case import capitalised
 from fairseq_ext.search.phrases.pieces import (
     IN,
     LED,
@@ -183,31 +183,25 @@ def build_table(
     """Return the table for each sentence's constraints. compiler: None for phrases as sequences of
     tokens."""
     compiler = compiler or Compiler()
-    parts = [NO_CONSTRAINT]
-    place: dict[int, int] = {}  # of each requirement among them
-    groups: list[list[tuple[int, int]]] = []  # per sentence: places, and how often they are needed
-    for constraints in sentences:
-        merged: dict = {}
-        for number, each in enumerate(constraints):
-            key = (tuple(sorted({tuple(p) for p in each.phrases})), each.cased)
-            name = (number, key) if ordered else key
-            merged[name] = (key, merged.get(name, (key, 0))[1] + 1)
-        groups.append([])
-        for key, times in merged.values():
-            requirement = compiler.required(*key)
-            if id(requirement) not in place:
-                place[id(requirement)] = len(parts)
-                parts.append(requirement)
-            groups[-1].append((place[id(requirement)], times))
+    # how often each requirement of a sentence is needed; ordered ones by their places
+    groups = [
+        Counter(
+            (place * ordered, compiler.required(tuple(sorted({*each.phrases})), each.cased))
+            for place, each in enumerate(constraints)
+        )
+        for constraints in sentences
+    ]
+    parts = list(dict.fromkeys([NO_CONSTRAINT, *(part for group in groups for _, part in group)]))
     automata = PhraseAutomata([part.automaton for part in parts], compiler.boundaries, device)
-    N, G, starts = len(groups), max([1, *map(len, groups)]), automata.starts.tolist()
+    N, G = len(groups), max([1, *map(len, groups)])
+    starts = dict(zip(parts, automata.starts.tolist(), strict=True))
     rows = [
-        [(starts[at], times, parts[at].size) for at, times in group]
+        [(starts[part], times, part.size) for (_, part), times in group.items()]
         + [(0, 0, 0)] * (G - len(group))
         for group in groups
     ]
     start, need, size = torch.tensor(rows, device=device).view(N, G, 3).movedim(2, 0).contiguous()
-    longest = [max([1, *(parts[at].longest for at, _ in group)]) for group in groups]
+    longest = [max([1, *(part.longest for _, part in group)]) for group in groups]
     is_continuing = None if compiler.boundaries is None else compiler.boundaries.continues_word
     words = [
         sum(min(number_of_words(p, is_continuing) for p in each.phrases) for each in constraints)
@@ -215,7 +209,7 @@ def build_table(
     ]
     W = max(part.proposed.shape[1] for part in parts)
     proposed = np.full((len(automata.base), W), -1)
-    for part, first in zip(parts, starts, strict=True):
+    for part, first in starts.items():
         proposed[first : first + len(part.proposed), : part.proposed.shape[1]] = part.proposed
     return PhraseTable(
         automata,
@@ -247,7 +241,7 @@ def number_of_words(phrase: Phrase, continues_word: Tensor | None) -> int:
 # pieces.
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Requirement:
     """A constraint's automaton of n states."""
 
@@ -266,15 +260,13 @@ def compiled_requirement(
 ) -> Requirement:
     """Return the automaton of alternative phrases."""
     patterns = patterns_of(alternatives, cased, boundaries)
-    automaton, items_of, patterns_of_node = compile_automaton(
-        patterns, boundaries, cased.mode == "any"
-    )
+    automaton, items_of, paths = compile_automaton(patterns, boundaries, cased.mode == "any")
     pieces = None if boundaries is None else boundaries.pieces
     # forms that may occur anywhere are guaranteed to be possible
     size = min(len(form) for pattern in patterns if not pattern.at_start for form in pattern.forms)
     forms = [
-        Form(p, pattern, form, size, pieces)
-        for p, pattern in enumerate(patterns)
+        Form(pattern, path, form, size, pieces)
+        for pattern, path in zip(patterns, paths, strict=True)
         for form in pattern.forms
     ]
     # progress and next token by the context alone: of states without items, and of forms that have
@@ -282,17 +274,12 @@ def compiled_requirement(
     unbegun = [[form.unbegun(context) for form in forms] for context in range(ROOTS)]
     value, proposed = [], []
     for items, context in zip(items_of, automaton.context.tolist(), strict=True):
-        found = unbegun[context]
-        if items:
-            found = list(found)
-            for i, form in enumerate(forms):
-                come = [
-                    form.tokens_at[n]
-                    for node, n in items
-                    if n in form.tokens_at and form.pattern in patterns_of_node[node]
-                ]
-                if come:
-                    found[i] = form.short + max(come), form.tokens[max(come)]
+        found = [
+            (form.short + n, form.tokens[n])
+            if (n := max((form.tokens_at.get(node, 0) for node in items), default=0))
+            else unbegun_form
+            for form, unbegun_form in zip(forms, unbegun[context], strict=True)
+        ]
         value.append(max(0, *(has for has, _ in found)))
         proposed.append(list(dict.fromkeys(token for _, token in found if token >= 0)))
     width = max(1, *map(len, proposed))
@@ -308,38 +295,35 @@ def compiled_requirement(
 def patterns_of(
     alternatives: Sequence[Phrase], cased: Cased, boundaries: Boundaries | None
 ) -> list[Pattern]:
-    """Return phrases as sequences of tokens, or with boundaries as their texts."""
-    if boundaries is not None:
-        return text_patterns(alternatives, cased, boundaries.pieces)
-    anywhere = dict.fromkeys([*alternatives, *cased.anywhere])
-    at_start = [form for form in cased.at_start if form not in anywhere]
-    return [Pattern(form, forms=(form,)) for form in anywhere] + [
-        Pattern(form, True, (form,)) for form in dict.fromkeys(at_start)
+    """Return phrases as sequences of tokens, or with boundaries as their texts: each once, with the
+    segmentations that a search proposes."""
+
+    def units(form: Phrase) -> Sequence[object]:
+        if boundaries is None:
+            return form
+        text = boundaries.pieces.text_of(form)
+        return folded(text) if cased.mode == "any" else text
+
+    # by whether they count at the start only
+    found: dict[bool, dict[Sequence[object], dict[Phrase, None]]] = {False: {}, True: {}}
+    for at_start, forms in ((False, (*alternatives, *cased.anywhere)), (True, cased.at_start)):
+        for form in forms:
+            if units(form) not in found[False] or not at_start:
+                found[at_start].setdefault(units(form), {})[form] = None
+    return [
+        Pattern(each, at_start, tuple(forms))
+        for at_start, texts in found.items()
+        for each, forms in texts.items()
     ]
-
-
-def text_patterns(alternatives: Sequence[Phrase], cased: Cased, pieces: Pieces) -> list[Pattern]:
-    """Return the texts of phrases, each once, with the given segmentations."""
-    texts: dict[str, dict[Phrase, None]] = {}
-    for form in [*alternatives, *cased.anywhere]:
-        text = pieces.text_of(form)
-        texts.setdefault(folded(text) if cased.mode == "any" else text, {})[form] = None
-    found = [Pattern(text, forms=tuple(forms)) for text, forms in texts.items()]
-    if cased.mode in ("initial", "fitted"):
-        capitals = dict.fromkeys(capitalised(text) for text in texts)
-        forms_of = {
-            text: tuple(dict.fromkeys(form for form in cased.forms if pieces.text_of(form) == text))
-            for text in capitals
-        }
-        found += [Pattern(text, True, forms_of[text]) for text in capitals if text not in texts]
-    return found
 
 
 class Form:
     """A segmentation that the search proposes. pieces: None for phrases as sequences of tokens."""
 
-    def __init__(self, pattern: int, of: Pattern, tokens: Phrase, size: int, pieces: Pieces | None):
-        self.pattern, self.tokens, self.at_start = pattern, tokens, of.at_start
+    def __init__(
+        self, of: Pattern, path: list[int], tokens: Phrase, size: int, pieces: Pieces | None
+    ):
+        self.tokens, self.at_start = tokens, of.at_start
         # difference to the shortest form in tokens, as a number of 0 or less
         self.short = size - len(tokens)
         n = len(of.units)
@@ -352,7 +336,8 @@ class Form:
                 is_letter(pieces.texts[token][:1] or " ") for token in tokens
             ]
         self.blanks = sum(units == 0 for units in read[1:])  # leading pieces that are spaces
-        self.tokens_at = {units: k for k, units in enumerate(read) if 0 < units < n}
+        # number of tokens that lead to each node
+        self.tokens_at = {path[units]: k for k, units in enumerate(read) if 0 < units < n}
 
     def unbegun(self, context: int) -> tuple[int, int]:
         """Return the progress before the form has begun, after a context, in tokens of the

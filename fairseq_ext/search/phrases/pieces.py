@@ -210,17 +210,12 @@ class Boundaries:
         return found.index_fill(0, torch.tensor(self.unseen, dtype=torch.long), True)
 
     @cached_property
-    def may_be_continued(self) -> Tensor:
-        """(V,) bool: tokens that may be continued."""
-        return torch.tensor([is_letter(text[-1:] or " ") for text in self.pieces.texts])
-
-    @cached_property
     def context_after(self) -> Tensor:
         """(V,) the context after a token (automaton.py): IN a word, a SPACE, or OUT of words
         otherwise; -1 for an unseen one, which does not change the context."""
-        blank = torch.tensor([text[-1:] == " " for text in self.pieces.texts])
-        found = torch.where(self.may_be_continued, IN, torch.where(blank, SPACE, OUT))
-        return found.index_fill(0, torch.tensor(self.unseen, dtype=torch.long), -1)
+        last = [text[-1:] for text in self.pieces.texts]
+        found = [IN if is_letter(sign or " ") else SPACE if sign == " " else OUT for sign in last]
+        return torch.tensor(found).index_fill(0, torch.tensor(self.unseen, dtype=torch.long), -1)
 
 
 def word_tensors(boundaries: Boundaries | None, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -241,17 +236,11 @@ def find_boundaries(
         return None
     kind = kind_of(dictionary, bpe)
     if kind is None:
-        if mode is not None:
-            logger.warning(
-                "--constraint-boundary %s: the target's segmentation is not known, so phrases "
-                "count inside words too",
-                mode,
-            )
-        else:
-            logger.info(
-                "constraints: the target's segmentation is not known, so phrases are met "
-                "inside words as well"
-            )
+        logger.log(
+            logging.INFO if mode is None else logging.WARNING,
+            "%s: the target's segmentation is not known, so phrases count inside words too",
+            "constraints" if mode is None else f"--constraint-boundary {mode}",
+        )
         return None
     ends = {dictionary.pad(), dictionary.eos()}  # no translation continues after them
     unseen = {dictionary.bos(), *left_out} - ends

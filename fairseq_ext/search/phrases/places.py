@@ -9,6 +9,7 @@ bipartite graph by augmenting paths (J. E. Hopcroft and R. M. Karp, SIAM Journal
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -18,7 +19,14 @@ import regex
 
 from fairseq_ext.search.phrases.letter_case import capitalised
 from fairseq_ext.search.phrases.pieces import Boundaries, folded, is_letter, normal
-from fairseq_ext.search.phrases.sentence import Cased, Phrase, SentenceConstraints, met_in_turn
+from fairseq_ext.search.phrases.sentence import (
+    Constraint,
+    Meets,
+    Phrase,
+    SentenceConstraints,
+    Span,
+    met_in_turn,
+)
 
 # ---- A term written in the place of another word, with the right article (case: letter_case.py)
 
@@ -56,7 +64,6 @@ PREFIX = regex.compile(
 )
 LINKING = ("", "s", "es", "n", "en", "e", "er")
 SUFFIX = regex.compile("ung|lich|schaft|heit|keit|isch|los|bar|end|ier|in$|innen$")
-Span = tuple[int, int]  # characters, [start, end)
 Place = tuple[int, Span]  # number of the phrase's form, and its span
 
 
@@ -96,22 +103,20 @@ class Text(NamedTuple):
     segmented: bool
     whole_words: bool | None = True
 
-    def places(self, form: str, case: str) -> list[Span]:
-        """Return the places of a form, from left to right, those inside words last."""
-        text, whole = self.text, self.whole_words
+    def places(self, form: str, case: str, in_compounds: bool = False) -> list[Span]:
+        """Return the places of a form, from left to right, those inside words last. in_compounds:
+        also the longer words of which it is a part."""
+        text = self.text
         if self.segmented:
-            padded, mode = f" {text} ", "exact" if case == "exact" else "any"
-            spans = [
-                (begin, end - 2)
-                for begin, end in occurrences(
-                    lambda start: find_phrase(f" {form} ", padded, start, False, mode)
-                )
-            ]
+            mode = "exact" if case == "exact" else "any"
+            padded = phrase_places(f" {form} ", f" {text} ", False, mode)
+            spans = [(begin, end - 2) for begin, end in padded]
             return [span for span in spans if case != "initial" or span[0] == 0]
-        spans = list(occurrences(lambda start: find_phrase(form, text, start, bool(whole), case)))
-        if whole is None:
-            spans += occurrences(lambda start: ((at := text.find(form, start)), at + len(form)))
-        return list(dict.fromkeys(spans))
+        spans = list(phrase_places(form, text, bool(self.whole_words), case))
+        if self.whole_words is None:
+            starts = (at for at in range(len(text)) if text.startswith(form, at))
+            spans += [(at, at + len(form)) for at in starts]
+        return list(dict.fromkeys(spans + (compounds(form, text) if in_compounds else [])))
 
 
 def match_phrases(text: Text, wanted: Sequence[PhraseToFind]) -> list[Place | None]:
@@ -126,11 +131,12 @@ def match_phrases(text: Text, wanted: Sequence[PhraseToFind]) -> list[Place | No
     options: list[list[Place]] = [[] for _ in wanted]
     for exact in (True, False):
         for each, found in zip(wanted, options, strict=True):
-            for number, form in enumerate(each.forms):
-                spans = text.places(form, "exact" if exact else each.case)
-                if each.in_compounds and not exact:
-                    spans += compounds(form, text.text)
-                found += [(number, span) for span in spans]
+            case, in_compounds = ("exact", False) if exact else (each.case, each.in_compounds)
+            found += [
+                (number, span)
+                for number, form in enumerate(each.forms)
+                for span in text.places(form, case, in_compounds)
+            ]
         # of phrases that share no words, a longer one first: "account name" before "account"
         for i in sorted(range(len(wanted)), key=lambda i: -wanted[i].size):
             if i not in seats:
@@ -165,25 +171,12 @@ def match_phrases_in_order(text: Text, wanted: Sequence[PhraseToFind]) -> list[P
             (number, span)
             for number, form in enumerate(each.forms)
             for span in text.places(form, each.case)
-            if span[0] >= reached
+            if span[0] >= reached and None not in found
         ]
-        place = (
-            min(options, key=lambda option: option[1][1], default=None)
-            if None not in found
-            else None
-        )
+        place = min(options, key=lambda option: option[1][1], default=None)
         reached = reached if place is None else place[1][1]
         found.append(place)
     return found
-
-
-def occurrences(find: Callable[[int], Span]) -> Iterator[Span]:
-    """Yield all spans that `find` finds: it returns the first span at or after a place, (-1, ...)
-    for none."""
-    span = find(0)
-    while span[0] >= 0:
-        yield span
-        span = find(span[0] + 1)
 
 
 def find_augmenting_path(
@@ -274,62 +267,46 @@ def overlapping(spans: Sequence[Span], start: int, end: int) -> list[int]:
 CACHE_SIZE = 1 << 14  # texts of phrases in the cache
 
 
-class InText:
-    """Counts the constraints that hypotheses meet, in their texts.
+def meets_in_text(text: Callable[[Sequence[int]], str], whole: bool) -> Meets:
+    """Return a function that counts the constraints that hypotheses meet, in their texts, by
+    `sentence.met_in_turn`.
 
     text: returns the plain text of target tokens; whole: a phrase must not end inside a word
     either.
     """
+    of_phrase = lru_cache(maxsize=CACHE_SIZE)(lambda phrase: normal(text(phrase)))
 
-    def __init__(self, text: Callable[[Sequence[int]], str], whole: bool):
-        self.text, self.whole_words = text, whole
-        self.of_phrase = lru_cache(maxsize=CACHE_SIZE)(lambda phrase: normal(text(phrase)))
+    def meets(tokens: Sequence[int], constraints: SentenceConstraints, ordered: bool) -> list[bool]:
+        own = Text(normal(text(tokens)), False, whole)
 
-    def __call__(
-        self, tokens: Sequence[int], constraints: SentenceConstraints, ordered: bool
-    ) -> list[bool]:
-        """Return whether each constraint is met, counted by `sentence.met_in_turn`."""
-        text = normal(self.text(tokens))
+        def places(each: Constraint) -> list[Span]:
+            cased = each.cased
+            forms = map(of_phrase, each.phrases)
+            spans = (own.places(form, cased.mode, cased.in_compounds) for form in forms)
+            return list(itertools.chain.from_iterable(spans))
 
-        def ends(alternatives: Sequence[Phrase], cased: Cased, start: int) -> list[int]:
-            return [
-                find_phrase(self.of_phrase(phrase), text, start, self.whole_words, cased.mode)[1]
-                for phrase in alternatives
-            ] + [
-                end
-                for phrase in (alternatives if cased.in_compounds else ())
-                for begin, end in compounds(self.of_phrase(phrase), text)
-                if begin >= start
-            ]
+        return met_in_turn(constraints, ordered, places)
 
-        return met_in_turn(constraints, ordered, ends)
+    return meets
 
 
-def find_phrase(
-    phrase: str, text: str, start: int, whole: bool, case: str = "exact"
-) -> tuple[int, int]:
-    """Return start and end of the first occurrence of a phrase at or after `start`, (-1, -1) if
-    there is none; both texts in normal form (pieces.py). case: as --constraint-case."""
+def phrase_places(phrase: str, text: str, whole: bool, case: str = "exact") -> Iterator[Span]:
+    """Yield the places of a phrase in a text, from left to right, both in normal form (pieces.py).
+    whole: it must not end inside a word either; case: as --constraint-case."""
     if case in ("any", "fitted"):
         phrase, text = folded(phrase), folded(text)
-    elif case == "initial" and start == 0:
-        begun = find_phrase_exact(capitalised(phrase), text[: len(phrase) + 1], 0, whole)
-        if begun == (0, len(phrase)):
-            return begun
-    return find_phrase_exact(phrase, text, start, whole)
-
-
-def find_phrase_exact(phrase: str, text: str, start: int, whole: bool) -> tuple[int, int]:
-    """Return what `find_phrase` returns for the case as written."""
-    at = text.find(phrase, start)
+    begins = case == "initial" and text.startswith(capitalised(phrase))
+    at = 0 if begins else text.find(phrase)
     while at >= 0:
         end = at + len(phrase)
-        begins_inside = at > 0 and are_in_one_word(text[at - 1], phrase[0])
-        ends_inside = whole and end < len(text) and are_in_one_word(phrase[-1], text[end])
-        if not begins_inside and not ends_inside:
-            return at, end
+        if not (is_inside_word(text, at) or (whole and is_inside_word(text, end))):
+            yield at, end
         at = text.find(phrase, at + 1)
-    return -1, -1
+
+
+def is_inside_word(text: str, at: int) -> bool:
+    """Return whether two neighbouring characters, the second one at this place, are in one word."""
+    return 0 < at < len(text) and is_letter(text[at - 1]) and is_letter(text[at])
 
 
 def compounds(noun: str, text: str) -> list[Span]:
@@ -351,11 +328,6 @@ def compounds(noun: str, text: str) -> list[Span]:
     return found
 
 
-def are_in_one_word(first: str, second: str) -> bool:
-    """Return whether two neighbouring characters are in one word."""
-    return is_letter(first) and is_letter(second)
-
-
 def banned_in_texts(
     boundaries: Boundaries, case: str
 ) -> Callable[[SentenceConstraints], Callable[[Phrase], str | None]]:
@@ -366,20 +338,13 @@ def banned_in_texts(
     case: of banned phrases, exact or any.
     """
     text_of = lru_cache(maxsize=CACHE_SIZE)(boundaries.pieces.text_of)
+    whole = boundaries.whole_words
 
     def look(constraints: SentenceConstraints) -> Callable[[Phrase], str | None]:
-        def banned_in(phrase: Phrase) -> str | None:
-            text = text_of(phrase)
-            return next(
-                (
-                    said
-                    for other, said in constraints.banned.items()
-                    if find_phrase(text_of(other), text, 0, boundaries.whole_words, case)[1] >= 0
-                ),
-                None,
-            )
-
-        return banned_in
+        texts = [(text_of(other), said) for other, said in constraints.banned.items()]
+        return lambda phrase: next(
+            (said for t, said in texts if any(phrase_places(t, text_of(phrase), whole, case))), None
+        )
 
     return look
 

@@ -18,6 +18,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
+from unicodedata import combining
 
 from torch import Tensor
 
@@ -36,7 +37,7 @@ from fairseq_ext.search.phrases.sentence import (
     Dictionary,
     Phrase,
     Unwritable,
-    end_of,
+    occurrences,
     unusable_reason,
 )
 
@@ -47,13 +48,8 @@ class Segmenter:
     """
 
     def __init__(self, dictionary: Dictionary, tokenizer: Any = None, bpe: Any = None):
-        self.dictionary, self.tokenizer, self.bpe = (
-            dictionary,
-            tokenizer,
-            getattr(bpe, "target", bpe),
-        )
-        # then the command has segmented typed phrases as source text
-        self.has_target_bpe = self.bpe is not bpe
+        self.dictionary, self.tokenizer = dictionary, tokenizer
+        self.bpe = getattr(bpe, "target", bpe)
 
     @cached_property
     def sentencepiece(self) -> Any:
@@ -62,17 +58,11 @@ class Segmenter:
 
         subtle: with byte pieces a character that the model lacks comes back as several `<0xE2>`.
         """
-        model = getattr(self.bpe, "sp", None)
-        if (
-            type(self.bpe).__name__ != "SentencepieceBPE"
-            or self.tokenizer is not None
-            or model is None
-            or not hasattr(model, "normalize")
-        ):
+        model: Any = getattr(self.bpe, "sp", None)
+        is_alone = type(self.bpe).__name__ == "SentencepieceBPE" and self.tokenizer is None
+        if not is_alone or not hasattr(model, "normalize"):
             return None
-        return (
-            None if any(model.is_byte(piece) for piece in range(model.get_piece_size())) else model
-        )
+        return None if any(map(model.is_byte, range(model.get_piece_size()))) else model
 
     @property
     def takes_pieces(self) -> bool:
@@ -88,11 +78,9 @@ class Segmenter:
         """Return the same pieces as `pieces`; one that the dictionary lacks is split minimally, if
         possible."""
         pieces, mark = self.pieces(text, lead), self.mark
-        return (
-            pieces
-            if mark is None
-            else [part for piece in pieces for part in self.split_minimally(piece, mark)]
-        )
+        if mark is None:
+            return pieces
+        return [part for piece in pieces for part in self.split_minimally(piece, mark)]
 
     @cached_property
     def mark(self) -> str | None:
@@ -100,8 +88,8 @@ class Segmenter:
         None if it is not known."""
         if self.bpe is None:
             return None
-        kind = kind_of(self.dictionary, self.bpe)
-        return {"sentencepiece": "", "subword-nmt": separator_of(self.bpe)}.get(kind or "")
+        marks = {"sentencepiece": "", "subword-nmt": separator_of(self.bpe)}
+        return marks.get(kind_of(self.dictionary, self.bpe) or "")
 
     def split_minimally(self, piece: str, mark: str) -> list[str]:
         """Split a piece into the fewest pieces of the dictionary; return it unchanged if it is one,
@@ -151,15 +139,12 @@ class Segmenter:
                 for i, (a, b) in enumerate(spans)
                 if (a < end and b > start if start < end else a < start < b)
             ]
-            first = (
-                touched[0]
-                if touched
-                else next(
-                    i
-                    for i, token in enumerate(tokens)
-                    if spans[i][1] > start or token == self.dictionary.eos()
-                )
+            following = (
+                i
+                for i, token in enumerate(tokens)
+                if spans[i][1] > start or token == self.dictionary.eos()
             )
+            first = touched[0] if touched else next(following)
             behind = touched[-1] + 1 if touched else first
             if behind > limit:
                 return None
@@ -186,14 +171,9 @@ class Segmenter:
 
     def has_piece(self, piece: str) -> bool:
         """Return whether the dictionary has a piece that translations may have."""
-        dictionary = self.dictionary
-        unknown = dictionary.unk()
-        return dictionary.indices.get(piece, unknown) not in (
-            unknown,
-            dictionary.bos(),
-            dictionary.eos(),
-            dictionary.pad(),
-        )
+        known = self.dictionary
+        special = (known.unk(), known.bos(), known.eos(), known.pad())
+        return known.indices.get(piece, special[0]) not in special
 
     def decode(self, text: str) -> str:
         """Return the plain text of pieces separated by spaces."""
@@ -208,11 +188,8 @@ class Segmenter:
     def normalised(self, text: str) -> str:
         """Return what `round_trip` returns, faster if the encoder is SentencePiece alone, which
         normalises a text before it splits it."""
-        return (
-            self.round_trip(text)
-            if self.sentencepiece is None
-            else self.bpe.decode(self.sentencepiece.normalize(text))
-        )
+        model = self.sentencepiece
+        return self.round_trip(text) if model is None else self.bpe.decode(model.normalize(text))
 
     def symbols(self, text: str) -> set[str]:
         """Return the words of a text that are symbols and not words: <s>, </s>, <pad>."""
@@ -230,22 +207,19 @@ class Segmenter:
         """Return the forms of a phrase in the other cases that --constraint-case allows: initial, a
         capital at the start of a text; any, small and capital letters. Those that the dictionary
         cannot write are left out."""
-        marks = text[: len(text) - len(text.lstrip("▁"))] if self.takes_pieces else ""
-        words = text[len(marks) :]
-        found, leads = [capitalised(words)], [""]
-        if case == "any":
-            found, leads = (
-                [words.lower(), capitalised(words.lower()), *found, words.title(), words.upper()],
-                ["", " "],
-            )
+        words = text.lstrip("▁") if self.takes_pieces else text
+        low = words.lower()
+        found = {
+            "exact": [],
+            "any": [low, capitalised(low), capitalised(words), words.title(), words.upper()],
+        }.get(case, [capitalised(words)])
         forms: dict[Phrase, None] = {}
-        for spelling in (
-            dict.fromkeys(marks + each for each in found if each != words)
-            if case != "exact"
-            else ()
-        ):
-            with contextlib.suppress(UsageError):
-                forms |= dict.fromkeys(self.phrases(spelling, "", leads, suggest=False))
+        for each in dict.fromkeys(found):
+            spelling = text.removesuffix(words) + each
+            if each != words:
+                with contextlib.suppress(UsageError):
+                    leads = ["", " "] if case == "any" else [""]
+                    forms |= dict.fromkeys(self.phrases(spelling, "", leads, suggest=False))
         return tuple(forms)
 
     def spelling_hint(self, text: str) -> str:
@@ -300,7 +274,7 @@ class Segmenter:
                 else "is nothing once it is segmented: remove it"
             )
             reason = reason or problem
-            if not problem and not any(end_of(other, form, 0) >= 0 for other in forms):
+            if not problem and not any(occurrences(other, form) for other in forms):
                 forms.append(form)
         if not forms:
             hint = self.spelling_hint(text) if suggest else ""
@@ -394,9 +368,9 @@ def nearest_spelling(
     if len(text) > LONGEST:
         return None
     tried = list(dict.fromkeys(second(first(text)) for first in CHANGES for second in CHANGES))
-    tried.sort(key=lambda each: -similarity(text, each))
-    found = next((each for each in tried if each != text and each.strip() and writable(each)), None)
-    return found or with_other_words(text, writable, symbols)
+    tried.sort(key=lambda each: -difflib.SequenceMatcher(None, text, each).ratio())
+    usable = (each for each in tried if each != text and each.strip() and writable(each))
+    return next(usable, None) or with_other_words(text, writable, symbols)
 
 
 def with_other_words(
@@ -404,38 +378,21 @@ def with_other_words(
 ) -> str | None:
     """Return the text with its unwritable words replaced by similar ones of the dictionary; None if
     one has none."""
-    known: Sequence[str] | None = None
-    words = []
-    for word in text.split():
+    words = text.split()
+    for i, word in enumerate(words):
         if not writable(word):
             # sentencepiece and subword-nmt mark the start or the continuation of a word: a symbol
             # that is a whole word is compared without the mark
-            known = known or list(
-                dict.fromkeys(
-                    symbol.removeprefix("▁") for symbol in symbols if not symbol.endswith(SEPARATOR)
-                )
-            )
-            similar = difflib.get_close_matches(word, known, n=WORDS, cutoff=MIN_SIMILARITY)
-            replaced = next((each for each in similar if writable(each)), None)
-            if replaced is None:
-                return None
-            word = replaced
-        words.append(word)
-    return " ".join(words) if writable(" ".join(words)) else None
-
-
-def similarity(one: str, other: str) -> float:
-    """Return 1 for equal texts, 0 for texts without common parts."""
-    return difflib.SequenceMatcher(None, one, other).ratio()
+            whole = (symbol for symbol in symbols if not symbol.endswith(SEPARATOR))
+            known = dict.fromkeys(symbol.removeprefix("▁") for symbol in whole)
+            similar = difflib.get_close_matches(word, list(known), n=WORDS, cutoff=MIN_SIMILARITY)
+            words[i] = next(filter(writable, similar), "")
+    return " ".join(words) if all(words) and writable(" ".join(words)) else None
 
 
 def without_accents(text: str) -> str:
     """Return the text without combining marks."""
-    return "".join(
-        character
-        for character in unicodedata.normalize("NFKD", text)
-        if not unicodedata.combining(character)
-    )
+    return "".join(sign for sign in unicodedata.normalize("NFKD", text) if not combining(sign))
 
 
 CHANGES: tuple[Callable[[str], str], ...] = (
@@ -445,6 +402,6 @@ CHANGES: tuple[Callable[[str], str], ...] = (
     without_accents,
     lambda text: text.replace("ß", "ss"),
     str.lower,
-    lambda text: text[:1].upper() + text[1:],
+    capitalised,
     str.title,
 )

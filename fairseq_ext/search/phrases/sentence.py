@@ -6,6 +6,7 @@ search/constraints/ makes them; the searches read them.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -54,6 +55,7 @@ class Dictionary(Protocol):
 
 
 Phrase = tuple[int, ...]  # target token ids, at least one
+Span = tuple[int, int]  # [start, end), of characters or tokens
 
 
 class Unwritable(UsageError):
@@ -77,12 +79,10 @@ def unusable_reason(phrase: Phrase, pieces: Sequence[str], dictionary: Dictionar
     return None
 
 
-def end_of(phrase: Phrase, tokens: tuple[int, ...], start: int) -> int:
-    """Return the end of the first occurrence of a phrase at or after `start`, -1 for none."""
+def occurrences(phrase: Phrase, tokens: Phrase) -> list[Span]:
+    """Return the places of a phrase in tokens, from left to right."""
     n = len(phrase)
-    return next(
-        (i + n for i in range(start, len(tokens) - n + 1) if tokens[i : i + n] == phrase), -1
-    )
+    return [(i, i + n) for i in range(len(tokens) - n + 1) if tokens[i : i + n] == phrase]
 
 
 MAX_CONSTRAINTS = 64  # of a sentence
@@ -379,37 +379,34 @@ def met(hypothesis: Sequence[int], constraints: SentenceConstraints, ordered: bo
     tokens, independently of the search; see `met_in_turn`."""
     tokens = tuple(hypothesis)
 
-    def ends(alternatives: Sequence[Phrase], cased: Cased, start: int) -> list[int]:
-        anywhere = (*alternatives, *cased.anywhere)
-        at_start = cased.at_start if start == 0 else ()
-        return [end_of(phrase, tokens, start) for phrase in anywhere] + [
-            len(form) for form in at_start if tokens[: len(form)] == form
-        ]
+    def places(each: Constraint) -> list[Span]:
+        anywhere = (*each.phrases, *each.cased.anywhere)
+        begins = (form for form in each.cased.at_start if tokens[: len(form)] == form)
+        found = [span for phrase in anywhere for span in occurrences(phrase, tokens)]
+        return found + [(0, len(form)) for form in begins]
 
-    return met_in_turn(constraints, ordered, ends)
+    return met_in_turn(constraints, ordered, places)
 
 
 def met_in_turn(
     constraints: SentenceConstraints,
     ordered: bool,
-    ends: Callable[[Sequence[Phrase], Cased, int], list[int]],
+    places: Callable[[Constraint], Sequence[Span]],
 ) -> list[bool]:
-    """Return whether each constraint is met.
+    """Return whether each constraint is met. places: returns those of a constraint's alternatives.
 
     m equal constraints need m disjoint occurrences; if fewer are found, the first of them count as
     met. Different constraints may overlap. ordered: they must occur in order; after the first that
-    does not occur, none is met. ends: (alternatives, their case, start) -> ends of occurrences at
-    or after start, -1 for alternatives without one.
+    does not occur, none is met.
     """
-    reached: dict[Kind | None, int] = {}  # end of the last occurrence; -1: no more
+    reached: dict[Kind | None, float] = {}  # end of the last occurrence
     out = []
     for each in constraints.required:
         kind = None if ordered else (frozenset(each.phrases), each.cased)
-        start = reached.get(kind, 0)
+        ends = [end for start, end in places(each) if start >= reached.get(kind, 0)]
         # the occurrence that ends first leaves the most room for the others
-        found = ends(each.phrases, each.cased, start) if start >= 0 else []
-        reached[kind] = min((end for end in found if end >= 0), default=-1)
-        out.append(reached[kind] >= 0)
+        reached[kind] = min(ends, default=math.inf)
+        out.append(bool(ends))
     return out
 
 

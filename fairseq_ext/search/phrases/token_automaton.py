@@ -36,7 +36,6 @@ SPAN = 1 << 31  # above every token
 NEVER = (1 << 30) - 1  # tokens to a final state from one that reaches none
 MOST_TOKENS = 1000  # longer outputs count as without a limit
 LARGE = 1 << 20  # bytes from which an automaton goes to other processes as a file
-FIELDS = {"first": np.int32, "token": np.int32, "target": np.int32, "shortest": np.int32}
 
 
 @dataclass(eq=False, repr=False)
@@ -112,12 +111,18 @@ class TokenAutomaton(Automaton):
             self.write(self.path)
         if self.path is not None:
             return opened, (self.path, self.digest)
-        return TokenAutomaton, (self.first, self.token, self.target, self.shortest, self.notes)
+        return TokenAutomaton, (*self.arrays.values(), self.notes)
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Its arrays (int32) by name, in the order of its file."""
+        names = ("first", "token", "target", "shortest")
+        return {name: np.ascontiguousarray(getattr(self, name)) for name in names}
 
     @property
     def nbytes(self) -> int:
         """Number of bytes of its arrays."""
-        return sum(getattr(self, name).nbytes for name in FIELDS)
+        return sum(each.nbytes for each in self.arrays.values())
 
     @property
     def final(self) -> np.ndarray:
@@ -145,7 +150,7 @@ class TokenAutomaton(Automaton):
     @cached_property
     def digest(self) -> str:
         """SHA-256 of its arrays, in hexadecimal digits."""
-        return sha256(np.ascontiguousarray(getattr(self, name)) for name in FIELDS)
+        return sha256(self.arrays.values())
 
     def next_state(self, state: int, token: int) -> int:
         """Return the state after a token, -1 if the token is not allowed."""
@@ -153,25 +158,15 @@ class TokenAutomaton(Automaton):
         place = a + int(np.searchsorted(self.token[a:b], token))
         return int(self.target[place]) if place < b and self.token[place] == token else -1
 
-    def accepts(self, tokens: Iterable[int]) -> bool:
-        """Return whether it allows an output of these tokens, without EOS."""
-        state = 0
-        for token in tokens:
-            state = self.next_state(state, token)
-            if state < 0:
-                return False
-        return bool(self.final[state])
-
     def write(self, path: str) -> None:
         """Write it to a file: MAGIC, a line of JSON with its sizes, notes and digest, its arrays
         (raises OSError)."""
-        sizes = {name: len(getattr(self, name)) for name in FIELDS}
+        sizes = {name: len(each) for name, each in self.arrays.items()}
         head = json.dumps({"sizes": sizes, "digest": self.digest, "notes": self.notes}).encode()
         head += b" " * (-(len(MAGIC) + len(head) + 1) % 64) + b"\n"
         with atomic_write(path) as file:
             file.write(MAGIC + head)
-            for name, kind in FIELDS.items():
-                file.write(np.ascontiguousarray(getattr(self, name), kind).data)
+            file.writelines(each.data for each in self.arrays.values())
 
 
 def is_automaton_file(path: str) -> bool:
@@ -196,20 +191,18 @@ def opened(path: str, digest: str | None = None) -> TokenAutomaton:
             if file.readline() != MAGIC:
                 raise damaged
             head, at = json.loads(file.readline()), file.tell()
-        arrays = {}
-        for name, kind in FIELDS.items():
-            arrays[name] = np.memmap(path, kind, "c", at, (head["sizes"][name],))
-            at += arrays[name].nbytes
-        found = TokenAutomaton(**arrays, notes=head["notes"], path=path)
-        is_whole = os.path.getsize(path) == at and found.digest == head["digest"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        if isinstance(error, OSError):
-            raise UsageError(
-                f"cannot read {path} ({error.strerror}): name a file that exists and is readable"
-            ) from None
+        ends = np.cumsum(list(head["sizes"].values()))
+        numbers = np.memmap(path, np.int32, "c", at)
+        first, token, target, shortest = np.split(numbers, ends[:-1])
+        found = TokenAutomaton(first, token, target, shortest, head["notes"], path)
+        if {found.digest, digest or found.digest} != {head["digest"]}:
+            raise damaged
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {path} ({error.strerror}): name a file that exists and is readable"
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise damaged from None
-    if not is_whole or (digest is not None and digest != found.digest):
-        raise damaged
     return found
 
 
@@ -365,10 +358,6 @@ class AllowedTable(AutomatonTable):
             address(self.shortest, torch.int32),
             address(longest, torch.int32),
         )
-
-    def has(self, automata: Iterable[TokenAutomaton]) -> bool:
-        """Return whether it has all of these."""
-        return all(id(each) in self.start_of for each in automata)
 
     def starts_of(self, automata: Iterable[TokenAutomaton | None]) -> Tensor:
         """Return (N,) the start of each sentence's automaton, -1 without one."""

@@ -18,12 +18,11 @@ import pytest
 import torch
 from demo_model import MODEL, ROOT
 from models import DEVICE, batch, build, dictionary, forced, generators, requests_of, run
-from required_phrases import prefix_of, required_phrases
+from required_phrases import accepts, prefix_of, required_phrases
 from search.constraints.test_constraints_cli import (
     generate,
     hypotheses,
     interactive,
-    times,
     write,
 )
 from search.test_compiled import both
@@ -40,7 +39,7 @@ from fairseq_ext.search.compiled import CompiledSearch
 from fairseq_ext.search.constraints import allowed_product
 from fairseq_ext.search.constraints.allowed_product import Demands, Matcher, product
 from fairseq_ext.search.phrases.phrase_table import Compiler
-from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints, met
+from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints, met, occurrences
 from fairseq_ext.search.phrases.token_automaton import TokenAutomaton, minimal
 
 DEMO = demo_model.FLAGS | dict(beam=4, nbest=2)
@@ -66,47 +65,17 @@ def file(tmp_path_factory) -> str:
 # ---- with other constraints
 
 
-def test_required_and_banned_phrases_choose_among_the_set(tiny, file, tmp_path):
-    phrases = ["en2", "en5 en6", "en20", "en2\ten1", "", "en3\ten3", "en8", "en6", "en4", "en1", ""]
-    banned = write(tmp_path / "avoid.txt", ["en12"])
-    required = write(tmp_path / "c.tsv", phrases)
-    done = generate(
-        tiny,
-        *EXT,
-        *("--allowed-file", file, "--constraints-file", required, "--avoid-file", banned),
-        *("--beam", 8, "--nbest", 8),
-    )
-    found = hypotheses(done)
-    for number, line in enumerate(phrases):
-        wanted = [each for each in line.split("\t") if each]
-        expected = {
-            text
-            for text in SET
-            if "en12" not in text.split()
-            and all(times(each, text) >= wanted.count(each) for each in wanted)
-        }
-        assert set(found[number]) == expected, number
-
-
 def test_a_sentence_without_an_output_is_an_error_of_its_own(tiny, file, tmp_path):
     texts = "de1 de2\ten2\nde3\ten30\nde4\nde5\ten3\ten20\nde1\t<s> en7\nde2\t<s> en5\n"
-    done = interactive(
-        tiny,
-        *EXT,
-        "--constraints",
-        "--allowed-file",
-        file,
-        "--buffer-size",
-        9,
-        stdin=texts,
-        check=False,
-    )
+    banned = write(tmp_path / "avoid.txt", ["en12"])
+    flags = ["--constraints", "--allowed-file", file, "--avoid-file", banned, "--buffer-size", 9]
+    done = interactive(tiny, *EXT, *flags, stdin=texts, check=False)
     found = hypotheses(done)
     errors = dict(re.findall(r"^E-(\d+)\t(.*)$", done.stderr, re.MULTILINE))
     assert sorted(errors) == ["1", "3", "4"]
     assert "en30" in errors["1"] and "together" in errors["3"]
     assert "starts with the prefix 'en7'" in errors["4"]
-    assert all("en2" in text for text in found[0])
+    assert all("en2" in text and "en12" not in text for text in found[0])
     assert found[2][0] in SET and found[5][0].startswith("en5")
 
 
@@ -170,12 +139,8 @@ def test_an_automaton_of_words(tiny, tmp_path):
     path = write(tmp_path / "a.json", [json.dumps(given)])
     found = sum(hypotheses(generate(tiny, *EXT, "--allowed-automaton", path)).values(), [])
     assert found and all(re.fullmatch(r"en1( en2)?( en3)* en4", text) for text in found)
-    for wrong in (
-        "[]",
-        "{",
-        '{"start": 0, "final": [0], "arcs": []}',
-        json.dumps(given | {"x": 1}),
-    ):
+    empty = '{"start": 0, "final": [0], "arcs": []}'
+    for wrong in ("[]", "{", empty, json.dumps(given | {"x": 1})):
         path = write(tmp_path / "wrong.json", [wrong])
         done = generate(tiny, *EXT, "--allowed-automaton", path, check=False)
         assert "wrong.json" in done.stderr and "Traceback" not in done.stderr
@@ -185,12 +150,13 @@ def test_an_automaton_of_words(tiny, tmp_path):
 @pytest.mark.parametrize("seed", range(3))
 def test_any_segmentation_allows_the_same_texts_and_scores_no_less(seed):
     strings = ["The house was red.", "A brother called.", "We go around the lake again."]
-    both = [
-        Translator(**(DEMO | {"beam": 40}), allowed_segmentation=kind)
-        for kind in ("canonical", "any")
-    ]
     source = ["Mein Bruder hat gestern angerufen.", "Das Haus war rot.", "Wir gehen um den See."]
-    canonical, free = (each.translate([source[seed]], allowed=strings)[0] for each in both)
+    canonical, free = (
+        Translator(**(DEMO | {"beam": 40}), allowed_segmentation=kind).translate(
+            source, allowed=strings
+        )[seed]
+        for kind in ("canonical", "any")
+    )
     assert {h.text for h in canonical} <= set(strings) and {h.text for h in free} <= set(strings)
     assert free[0].score >= canonical[0].score - 1e-4
 
@@ -225,7 +191,7 @@ def test_a_built_set_is_the_same_set(tiny, tmp_path, capsys):
     out = str(tmp_path / "set.allowed")
     flags = ["--data", str(MODEL), "--path", str(MODEL / "checkpoint.pt"), "-s", "de", "-t", "en"]
     flags += ["--bpe", "sentencepiece", "--sentencepiece-model", str(MODEL / "spm.model"), "--cpu"]
-    assert main(["build", out, *flags, "--allowed-file", strings]) == 0
+    main(["build", out, *flags, "--allowed-file", strings])
     assert "3 strings" in capsys.readouterr().err
     sources = ["Das Haus war rot.", "Mein Bruder hat gestern angerufen."]
     plain, built = (
@@ -234,8 +200,9 @@ def test_a_built_set_is_the_same_set(tiny, tmp_path, capsys):
     assert [[(h.text, h.score) for h in each] for each in plain] == [
         [(h.text, h.score) for h in each] for each in built
     ]
-    assert main(["build", out, *flags]) == 1
-    assert main(["build", strings, *flags, "--allowed-file", strings]) == 1
+    for wrong in ([out, *flags], [strings, *flags, "--allowed-file", strings]):
+        with pytest.raises(UsageError):
+            main(["build", *wrong])
     assert Path(strings).read_text().startswith("The house")
     done = generate(tiny, *EXT, "--allowed-file", out, check=False)
     assert done.returncode and "built for another target dictionary" in done.stderr
@@ -287,16 +254,10 @@ class Case:
             each
             for each in self.outputs
             if all(met(each, self.constraints, ordered=False))
-            and not any(has(each, banned) for banned in self.constraints.banned)
+            and not any(occurrences(banned, each) for banned in self.constraints.banned)
             and each[: len(self.constraints.beginning)] == self.constraints.beginning
             and self.min_len <= len(each) <= self.max_len
         ]
-
-
-def has(output: tuple[int, ...], phrase: tuple[int, ...]) -> bool:
-    """Whether an output has a phrase as neighbours."""
-    n = len(phrase)
-    return any(output[i : i + n] == phrase for i in range(len(output) - n + 1))
 
 
 def automaton(outputs: list[tuple[int, ...]], vocabulary: int) -> TokenAutomaton:
@@ -343,42 +304,39 @@ def drawn_case(seed: int) -> Case:
     return Case(words, outputs, constraints, seed, min_len, chance.choice([12, 12, 12, 4]))
 
 
+def cumulated(model, sample: dict, outputs: list[tuple[int, ...]]) -> list[list[float]]:
+    """The log-probability of each beginning of each output with EOS, by its length from 1."""
+    eos, width = 2, max(map(len, outputs), default=0)
+    rows = [[eos, *each, *[eos] * (width - len(each))] for each in outputs]
+    found = []
+    for each, values in zip(outputs, forced(model, sample, rows) if rows else [], strict=True):
+        tokens = torch.tensor([*each, eos], device=DEVICE)
+        found.append(values[: len(tokens)].gather(1, tokens[:, None]).cumsum(0)[:, 0].tolist())
+    return found
+
+
 def ranked(model, sample: dict, outputs: list[tuple[int, ...]]) -> list[tuple[float, tuple]]:
     """The outputs by the mean log-probability of their tokens and EOS, best first."""
-    eos = 2
-    width = max(map(len, outputs), default=0)
-    rows = [[eos, *each, *[eos] * (width - len(each))] for each in outputs]
-    log_probs = forced(model, sample, rows) if rows else torch.zeros(0)
-    found = []
-    for each, values in zip(outputs, log_probs, strict=True):
-        tokens = torch.tensor([*each, eos], device=DEVICE)
-        of_tokens = values[: len(tokens)].gather(1, tokens[:, None])
-        found.append((float(of_tokens.mean()), (*each, eos)))
-    return sorted(found, reverse=True)
+    totals = cumulated(model, sample, outputs)
+    means = [of[-1] / len(of) for of in totals]
+    return sorted(zip(means, [(*each, 2) for each in outputs], strict=True), reverse=True)
 
 
 def last_step(model, sample: dict, case: Case, n: int) -> int:
     """The step in which a search that ranks the whole set can prove its n best outputs: no prefix
     that goes on can beat them with the mean over its longest output."""
-    eos, outputs = 2, replace(case, max_len=99).expected
-    width = max(map(len, outputs))
-    rows = [[eos, *each, *[eos] * (width - len(each))] for each in outputs]
-    totals = []
-    for each, values in zip(outputs, forced(model, sample, rows), strict=True):
-        tokens = torch.tensor([*each, eos], device=DEVICE)
-        totals.append(values[: len(tokens)].gather(1, tokens[:, None]).cumsum(0)[:, 0].tolist())
-    for t in range(1, case.max_len + 1):
-        done = sorted(
-            (of[-1] / len(of) for of in totals if len(of) <= min(t, case.max_len + 1)), reverse=True
-        )
+    outputs, most = replace(case, max_len=99).expected, case.max_len
+    totals = cumulated(model, sample, outputs)
+    for t in range(1, most + 1):
+        done = sorted((of[-1] / len(of) for of in totals if len(of) <= t), reverse=True)
         reach = -float("inf")
         for each, of in zip(outputs, totals, strict=True):
-            if t <= len(each) and any(len(x) <= case.max_len for x in outputs if x[:t] == each[:t]):
-                most = max(len(other) for other in outputs if other[:t] == each[:t])
-                reach = max(reach, of[t - 1] / (min(most, case.max_len) + 1))
+            alike = [len(other) for other in outputs if other[:t] == each[:t]]
+            if t <= len(each) and min(alike) <= most:
+                reach = max(reach, of[t - 1] / (min(max(alike), most) + 1))
         if (done[n - 1] if len(done) >= n else -float("inf")) >= reach:
             return t
-    return case.max_len + 1
+    return most + 1
 
 
 def check(seed: int) -> None:
@@ -391,12 +349,7 @@ def check(seed: int) -> None:
     k = len(case.outputs)
     proves = seed % 3 == 0  # --stop optimal
     n = 1 + seed % k if proves else k
-    generation = {
-        "beam": k,
-        "nbest": n,
-        "max_len_b": case.max_len,
-        "min_len": case.min_len,
-    }
+    generation = {"beam": k, "nbest": n, "max_len_b": case.max_len, "min_len": case.min_len}
 
     def wide(settings, stock):
         return replace(search_spec(settings, stock), k=k, nbest=n)
@@ -415,10 +368,8 @@ def check(seed: int) -> None:
     if proves:
         saved = case.max_len + 1 - last_step(model, sample, case, n)
         assert ours.stats.as_dict()["saved"]["steps"] == saved
-    for h, (score, _) in zip(got, expected[:n], strict=True):
-        assert float(h["score"]) == pytest.approx(
-            score, abs=1e-9 if dtype == torch.float64 else 1e-5
-        )
+    scores = [float(h["score"]) for h in got]
+    assert scores == pytest.approx([score for score, _ in expected[:n]], abs=tolerance)
 
 
 @pytest.mark.parametrize("part", range(10))
@@ -452,10 +403,10 @@ def test_a_product_has_room_for_what_matters_of_a_large_vocabulary(monkeypatch):
     tokens = np.arange(256_000)
     after = matcher.advance(np.zeros_like(tokens), tokens)
     assert set(np.flatnonzero(after != after[-1])) == {phrase[0] for phrase in phrases}
-    assert matcher.next.shape[1] < 30
+    assert len(matcher.example) < 30
     rows = [sum(random.sample(phrases, 12), ()) for _ in range(50)]
     found = product(automaton(rows, 256_000), demands, None, 256_000)
-    assert found is not None and all(map(found.accepts, rows))
+    assert found is not None and all(accepts(found, row) for row in rows)
     monkeypatch.setattr(allowed_product, "MOST", 10_000)
     with pytest.raises(SentenceError, match="take too much memory: require fewer phrases"):
         product(automaton(rows, 256_000), demands, None, 256_000)
