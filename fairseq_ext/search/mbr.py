@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -42,12 +43,7 @@ class BayesRisk:
     """
 
     def __init__(self, flags: CandidateFlags, text: Callable[[Tensor], str]):
-        self.text, self.utility = text, utility_of(flags)
-        self.candidates = flags.mbr_candidates
-        self.references = flags.mbr_references
-        self.prune_confidence = flags.mbr_prune
-        self.by_probability = flags.mbr_weights == "prob"
-        self.aggregates = flags.mbr_aggregate
+        self.flags, self.text, self.utility = flags, text, utility_of(flags)
 
     def __call__(self, found: list[Hypothesis], source: str) -> list[Hypothesis]:
         """Return the hypotheses, best expected utility first. found: the hypotheses, by score.
@@ -59,19 +55,14 @@ class BayesRisk:
         if not eligible:
             return found
         texts = [self.text(h.tokens) for h in eligible]
-        candidates = list(dict.fromkeys(texts))[: self.candidates or None]
-        expected = dict(
-            zip(
-                candidates,
-                self.expected_utilities(candidates, *self.reference_texts(eligible, texts), source),
-                strict=True,
-            )
-        )
-        known = {text: value for text, value in expected.items() if value > -np.inf}
+        candidates = list(dict.fromkeys(texts))[: self.flags.mbr_candidates or None]
+        references = self.reference_texts(eligible, texts)
+        utilities = self.expected_utilities(candidates, *references, source).tolist()
+        known = dict(zip(candidates, utilities, strict=True))
         judged = {
-            id(h): replace(h, utility=float(known[text]))
+            id(h): replace(h, utility=known[text])
             for h, text in zip(eligible, texts, strict=True)
-            if text in known
+            if known.get(text, -np.inf) > -np.inf
         }
         best = sorted(judged.values(), key=lambda h: -h.utility)  # type: ignore[operator]
         return best + [h for h in found if id(h) not in judged]
@@ -81,18 +72,14 @@ class BayesRisk:
     ) -> tuple[list[str], np.ndarray]:
         """Return the different texts that candidates are compared with, and their weights (R,):
         probabilities, or numbers of occurrences."""
-        n = self.references or len(eligible)
-        if self.by_probability:  # of different hypotheses
-            distinct = list(
-                {
-                    tuple(h.tokens.tolist()): i for i, h in reversed(list(enumerate(eligible)))
-                }.values()
-            )
-            total = np.array(
-                [float(eligible[i].positional_scores.double().sum()) for i in distinct]
-            )
-            taken = [distinct[i] for i in np.argsort(-total, kind="stable")[:n]]
-            weights = np.exp(np.sort(total)[::-1][:n] - total.max())
+        n = self.flags.mbr_references or len(eligible)
+        if self.flags.mbr_weights == "prob":  # of different hypotheses
+            distinct = {tuple(h.tokens.tolist()): i for i, h in [*enumerate(eligible)][::-1]}
+            total = {
+                i: float(eligible[i].positional_scores.double().sum()) for i in distinct.values()
+            }
+            taken = sorted(total, key=lambda i: -total[i])[:n]
+            weights = np.exp([total[i] - total[taken[0]] for i in taken])
         else:  # evenly spread over the list, since the best ones would be a biased sample
             taken = sorted({len(eligible) * i // n for i in range(n)})
             weights = np.ones(len(taken))
@@ -105,19 +92,18 @@ class BayesRisk:
         self, candidates: list[str], references: list[str], weights: np.ndarray, source: str
     ) -> np.ndarray:
         """Return the expected utility of each candidate (C,); -inf for candidates dropped early."""
-        if self.aggregates:
+        if self.flags.mbr_aggregate:
             all_of_them = np.repeat(references, weights.astype(int)).tolist()
             return np.asarray(self.utility(candidates, all_of_them, source), dtype=float)[:, 0]
-        if not self.prune_confidence:
-            utilities = np.asarray(self.utility(candidates, references, source), dtype=float)
-            return utilities @ (weights / weights.sum())
-        chance, seen = np.random.default_rng(0), 0
+        chance, seen, first = np.random.default_rng(0), 0, PRUNE_FIRST_REFERENCES
         order = chance.permutation(len(references))
+        if not self.flags.mbr_prune:  # all at once
+            order, first = np.arange(len(references)), len(references)
         out = np.full(len(candidates), -np.inf)
         left = np.arange(len(candidates))
         known = np.zeros((len(candidates), 0))
         while seen < len(order):
-            new = order[seen : max(PRUNE_FIRST_REFERENCES, 2 * seen)]
+            new = order[seen : max(first, 2 * seen)]
             some = [candidates[i] for i in left], [references[i] for i in new]
             utilities = np.asarray(self.utility(*some, source), dtype=float)
             known, seen = np.hstack([known, utilities]), seen + len(new)
@@ -127,7 +113,7 @@ class BayesRisk:
                 drawn = chance.multinomial(seen, part / part.sum(), RESAMPLES)
                 means = known @ drawn.T
                 as_good = (means >= means[np.argmax(known @ part)]).mean(1)
-                kept = as_good > 1 - self.prune_confidence
+                kept = as_good > 1 - self.flags.mbr_prune
                 left, known = left[kept], known[kept]
         out[left] = known @ (weights[order] / weights.sum())
         return out
@@ -160,11 +146,8 @@ def sacrebleu_utility(name: str) -> Utility:
     """Return a sentence metric of sacrebleu; TER counts errors, so its sign is changed."""
     from sacrebleu.metrics import BLEU, CHRF, TER
 
-    metric, sign = {
-        "chrf": (CHRF(), 1),
-        "bleu": (BLEU(effective_order=True), 1),
-        "ter": (TER(), -1),
-    }[name]
+    metric = {"chrf": CHRF(), "bleu": BLEU(effective_order=True), "ter": TER()}[name]
+    sign = -1 if name == "ter" else 1
 
     def utility(candidates: Sequence[str], references: Sequence[str], source: str) -> ArrayLike:
         return [
@@ -278,13 +261,15 @@ class CandidateFlags:
     mbr_candidates: int = field(
         default=0,
         metadata={
-            "help": "number of best-scoring hypotheses that may be the answer (default: 0, all)"
+            "help": "number of best-scoring hypotheses that may be the answer (default: 0, all)",
+            "range": (0, math.inf, "number of hypotheses"),
         },
     )
     mbr_references: int = field(
         default=0,
         metadata={
-            "help": "number of hypotheses that the candidates are compared with (default: 0, all)"
+            "help": "number of hypotheses that the candidates are compared with (default: 0, all)",
+            "range": (0, math.inf, "number of hypotheses"),
         },
     )
     mbr_weights: Literal["uniform", "prob"] = field(
@@ -340,12 +325,6 @@ def check(settings: Settings) -> None:
             "--mbr chooses among the hypotheses of a sentence, and --beam 1 finds one: raise "
             "--beam or leave --mbr out"
         )
-    for name, value in (
-        ("--mbr-candidates", flags.mbr_candidates),
-        ("--mbr-references", flags.mbr_references),
-    ):
-        if value < 0:
-            raise UsageError(f"{name} (number of hypotheses) must be 0 or more, not {value}")
     if not 0 <= flags.mbr_prune < 1:
         raise UsageError(
             "--mbr-prune (share of resamplings) must be 0 or more and below 1, not "

@@ -3,6 +3,7 @@
 import math
 import os
 import sys
+from collections import Counter
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 
@@ -46,102 +47,67 @@ def hypotheses(unmet=()) -> list[Hypothesis]:
 
 
 def expected(utility: str, weights: list[float], among=range(6)) -> dict[str, float]:
-    """The expected utility of each text, pair by pair, by sacrebleu."""
+    """The expected utility of each text, pair by pair, by sacrebleu. among: the references."""
     sign = -1 if utility == "ter" else 1
+    score = METRICS[utility].sentence_score
     whole = sum(weights[i] for i in among)
     return {
-        TEXTS[h]: sum(
-            sign * weights[r] / whole * METRICS[utility].sentence_score(TEXTS[h], [TEXTS[r]]).score
-            for r in among
-        )
-        for h in among
+        text: sum(sign * weights[r] / whole * score(text, [TEXTS[r]]).score for r in among)
+        for text in TEXTS
     }
 
 
+@pytest.mark.parametrize("unmet", [(), (0, 5)])
 @pytest.mark.parametrize("weights", ["uniform", "prob"])
 @pytest.mark.parametrize("utility", METRICS)
-def test_expected_utilities_are_those_of_all_pairs(utility, weights, monkeypatch):
+def test_expected_utilities_are_those_of_all_pairs(utility, weights, unmet, monkeypatch):
+    """Of hypotheses that meet the most constraints: the others follow."""
     if weights == "prob":  # and without fastchrf
         monkeypatch.setitem(sys.modules, "fastchrf", None)
-    found = risk(utility, mbr_weights=weights)(hypotheses(), "")
-    brute = expected(utility, [1.0] * 6 if weights == "uniform" else [math.exp(s) for s in SCORES])
-    assert [h.utility for h in found] == pytest.approx(
-        [brute[TEXTS[int(h.tokens[0])]] for h in found], abs=1e-4
+    found = risk(utility, mbr_weights=weights)(hypotheses(unmet), "")
+    brute = expected(
+        utility,
+        [1.0] * 6 if weights == "uniform" else [math.exp(s) for s in SCORES],
+        [i for i in range(6) if i not in unmet],
     )
-    assert [h.utility for h in found] == sorted((h.utility for h in found), reverse=True) and len(
-        found
-    ) == 6
-    assert {int(h.tokens[0]): h.score for h in found} == {
-        i: pytest.approx(s / 2) for i, s in enumerate(SCORES)
-    }
-
-
-def test_only_hypotheses_that_meet_the_most_constraints_are_compared_and_chosen():
-    found = risk()(hypotheses(unmet=(0, 5)), "")
-    brute = expected("chrf", [1.0] * 6, among=(1, 2, 3, 4))
-    assert [h.utility for h in found[:4]] == pytest.approx(
-        sorted(brute.values(), reverse=True), abs=1e-4
-    )
-    assert [int(h.tokens[0]) for h in found[4:]] == [0, 5] and all(
-        h.utility is None for h in found[4:]
-    )
+    numbers = [int(h.tokens[0]) for h in found]
+    count = 6 - len(unmet)
+    values = [h.utility for h in found[:count]]
+    assert values == pytest.approx([brute[TEXTS[i]] for i in numbers[:count]], abs=1e-4)
+    assert values == sorted(values, reverse=True) and sorted(numbers) == [*range(6)]
+    assert numbers[count:] == [*unmet] and not any(h.utility for h in found[count:])
+    assert [h.score for h in found] == [pytest.approx(SCORES[i] / 2) for i in numbers]
 
 
 def test_fewer_candidates_and_references_are_the_best_of_the_list_and_spread_over_it():
     found = risk(mbr_candidates=2, mbr_references=3)(hypotheses(), "")
-    value = METRICS["chrf"].sentence_score
-    brute = [sum(value(TEXTS[h], [TEXTS[r]]).score for r in (0, 2, 4)) / 3 for h in (0, 1)]
+    brute = [expected("chrf", [1.0] * 6, (0, 2, 4))[text] for text in TEXTS]
     known = {int(h.tokens[0]): h.utility for h in found if h.utility is not None}
-    assert (
-        known[0] == known[5] == pytest.approx(brute[0], abs=1e-4)
-        and known[1] == pytest.approx(brute[1], abs=1e-4)
-        and len(known) == 3
-    )
+    assert known == pytest.approx({0: brute[0], 1: brute[1], 5: brute[0]}, abs=1e-4)
 
 
 def test_weights_go_with_their_references_in_whatever_order_hypotheses_come():
-    """A list by normalised score is in another order than one by probability; references that
-    are drawn for pruning are in a third."""
-    chance = np.random.default_rng(2)
-    order, value = chance.permutation(6), METRICS["chrf"].sentence_score
-    shuffled = [hypotheses()[i] for i in order]
-    brute = expected("chrf", [math.exp(s) for s in SCORES])
-    for flags in ({}, {"mbr_prune": 0.999999}):
-        found = risk(mbr_weights="prob", **flags)(shuffled, "")
-        known = [h for h in found if h.utility is not None]
-        assert [h.utility for h in known] == pytest.approx(
-            [brute[TEXTS[int(h.tokens[0])]] for h in known], abs=1e-4
-        )
-    # the two most probable ones, by their probabilities
+    """A list by normalised score is in another order than one by probability."""
+    shuffled = [hypotheses()[i] for i in np.random.default_rng(2).permutation(6)]
+    # compared with the two most probable ones, by their probabilities
     found = risk(mbr_weights="prob", mbr_references=2)(shuffled, "")
-    first, second = (math.exp(s) for s in SCORES[:2])
-    assert {int(h.tokens[0]): h.utility for h in found} == {
-        i: pytest.approx(
-            sum(
-                p * value(text, [TEXTS[r]]).score / (first + second)
-                for r, p in ((0, first), (1, second))
-            ),
-            abs=1e-4,
-        )
-        for i, text in enumerate(TEXTS)
-    }
+    brute = expected("chrf", [math.exp(s) for s in SCORES], (0, 1))
+    numbers = [int(h.tokens[0]) for h in found]
+    assert [h.utility for h in found] == pytest.approx([brute[TEXTS[i]] for i in numbers], abs=1e-4)
 
 
-def test_weights_of_many_references_are_those_of_the_drawn_ones():
-    """Pruning reads references in parts, in an order of its own."""
-    chance = np.random.default_rng(3)
-    utilities, weights = chance.random((4, 40)), chance.random(40)
-    weights /= weights.sum()
+def pruned(utilities: np.ndarray, weights: np.ndarray, confidence: float):
+    """Expected utilities of candidates, -inf for dropped ones, and the sizes of the comparisons.
+    utilities: of each pair of a candidate and a reference, whose texts are their numbers."""
+    sizes, made = [], risk(mbr_prune=confidence)
 
     def metric(candidates, references, source):
+        sizes.append((len(candidates), len(references)))
         return utilities[[*map(int, candidates)]][:, [*map(int, references)]]
 
-    made = risk(mbr_prune=0.999999)
     made.utility = metric
-    names = [str(i) for i in range(40)]
-    found = made.expected_utilities(names[:4], names, weights, "")
-    kept = found > -np.inf
-    assert kept.any() and found[kept] == pytest.approx((utilities @ weights)[kept])
+    candidates, references = (list(map(str, range(n))) for n in utilities.shape)
+    return made.expected_utilities(candidates, references, weights, ""), sizes
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -149,14 +115,18 @@ def test_candidates_are_dropped_by_the_weights_of_the_drawn_references(seed):
     """The first candidate is the better one of the references that have weight, and only of them:
     it alone is left."""
     heavy = np.random.default_rng(seed).permutation(40) < 20
-    utilities = np.stack([np.where(heavy, 1.0, 0.0), np.where(heavy, 0.0, 1.0)])
-    made = risk(mbr_prune=0.9)
-    made.utility = lambda candidates, references, source: utilities[[*map(int, candidates)]][
-        :, [*map(int, references)]
-    ]
-    weights = np.where(heavy, 1.0, 1e-9)
-    found = made.expected_utilities(["0", "1"], [str(i) for i in range(40)], weights, "")
+    utilities = np.stack([heavy, ~heavy]).astype(float)
+    found, _ = pruned(utilities, np.where(heavy, 1.0, 1e-9), 0.9)
     assert found.tolist() == [pytest.approx(1.0), -np.inf]
+
+
+def test_pruning_drops_the_hopeless_and_keeps_the_best():
+    noise = np.random.default_rng(1).normal(0, 0.3, (20, 64))
+    utilities = np.linspace(0, 1, 20)[:, None] + noise
+    found, sizes = pruned(utilities, np.full(64, 1 / 64), 0.99)
+    exact, kept = utilities.mean(1), found > -np.inf
+    assert found[kept] == pytest.approx(exact[kept]) and np.argmax(found) == np.argmax(exact)
+    assert sum(c * r for c, r in sizes) < 20 * 64 / 2 and sizes[0] == (20, 8)
 
 
 def test_aggregated_references_are_scored_as_their_authors_do():
@@ -164,25 +134,17 @@ def test_aggregated_references_are_scored_as_their_authors_do():
     here by counting them."""
     pytest.importorskip("fastchrf")
 
-    def grams(text: str, n: int) -> dict[str, float]:
-        text = text.replace(" ", "")
-        out: dict[str, float] = {}
-        for i in range(len(text) - n + 1):
-            out[text[i : i + n]] = out.get(text[i : i + n], 0) + 1
-        return out
+    def grams(texts: list[str], n: int) -> Counter[str]:
+        texts = [text.replace(" ", "") for text in texts]
+        return Counter(text[i : i + n] for text in texts for i in range(len(text) - n + 1))
 
     def score(hypothesis: str, references: list[str]) -> float:
-        precisions, recalls = [], []
-        for n in range(1, 7):
-            own, mean = grams(hypothesis, n), {}
-            for r in references:
-                for gram, count in grams(r, n).items():
-                    mean[gram] = mean.get(gram, 0) + count / len(references)
-            if own and mean:
-                both = sum(min(count, mean.get(gram, 0)) for gram, count in own.items())
-                precisions.append(both / sum(own.values()))
-                recalls.append(both / sum(mean.values()))
-        p, r = (sum(x) / len(x) for x in (precisions, recalls))
+        pairs = [(grams([hypothesis], n), grams(references, n)) for n in range(1, 7)]
+        shares = []
+        for own, every in (pair for pair in pairs if all(pair)):
+            both = sum(min(own[gram], every[gram] / len(references)) for gram in own)
+            shares.append((both / own.total(), both / every.total() * len(references)))
+        p, r = (sum(each) / len(each) for each in zip(*shares, strict=True))
         return 100 * 5 * p * r / (4 * p + r)
 
     full = TEXTS[:4]
@@ -227,25 +189,6 @@ def test_a_forked_process_never_waits_for_the_threads_of_fastchrf(is_installed, 
             together(full, full, "")
 
     assert os.waitpid(forked.in_fork(in_child), 0)[1] == 0
-
-
-def test_pruning_drops_the_hopeless_and_keeps_the_best(monkeypatch):
-    rng, requested = np.random.default_rng(1), []
-    quality, noise = np.linspace(0, 1, 20), rng.normal(0, 0.3, (20, 64))
-    texts = [f"t{i}" for i in range(64)]
-
-    def metric(candidates, references, source):
-        requested.append((len(candidates), len(references)))
-        rows, columns = ([int(text[1:]) for text in texts] for texts in (candidates, references))
-        return quality[rows, None] + noise[rows][:, columns]
-
-    monkeypatch.setitem(sys.modules, "metric_of_test", SimpleNamespace(metric=metric))
-    pruned = BayesRisk(CandidateFlags(mbr="metric_of_test:metric", mbr_prune=0.99), str)
-    found = pruned.expected_utilities(texts[:20], texts, np.full(64, 1 / 64), "")
-    exact = (quality[:, None] + noise).mean(1)
-    kept = found > -np.inf
-    assert found[kept] == pytest.approx(exact[kept]) and np.argmax(found) == np.argmax(exact)
-    assert sum(c * r for c, r in requested) < 20 * 64 / 2 and requested[0] == (20, 8)
 
 
 # ---- by a generator and the commands
