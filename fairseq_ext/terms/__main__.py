@@ -17,14 +17,13 @@ from unicodedata import normalize
 
 from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.core.files import LineErrors, Lines
-from fairseq_ext.core.glossary import Entry, Languages, read, written
+from fairseq_ext.core.glossary import Languages, read, written
 from fairseq_ext.core.lemmas import Lemmatizer, lemmatizer
 from fairseq_ext.core.words import MATCHES, TermIndex, is_word, starts_of, words_of
 from fairseq_ext.search.phrases.forms import forms_of_language
 from fairseq_ext.terms import formats
-from fairseq_ext.terms.score import EvaluationSet, score, table
+from fairseq_ext.terms.score import score, table
 
-Forms = Callable[[Sequence[str]], Iterable[str]]  # further forms of targets
 READERS: dict[str, Callable[[formats.Files], formats.TestSet]] = {
     "wmt25": formats.read_wmt25,
     "jsonl": formats.read_jsonl,
@@ -142,16 +141,16 @@ def score_command(args: Namespace) -> None:
     if not sentences:
         raise UsageError(f"--references {args.references} is empty: name the test set's file")
     flag = "--lemmas simplemma"
-    of_source, of_target = (
+    lemmatizers = [
         lemmatizer(language, flag) if language and args.lemmas != "none" else None
         for language in (source_lang, target_lang)
-    )
+    ]
     description = (
         f"format:{args.format}|terms:{args.terms or 'default'}|lang:{source_lang or '?'}"
         f"-{target_lang}"
     )
-    test_set = EvaluationSet(sentences, of_source, of_target, description)
-    scores = score(test_set, formats.read_hypotheses(args.hypotheses, target_lang))
+    hypotheses = formats.read_hypotheses(args.hypotheses, target_lang)
+    scores = score(sentences, hypotheses, description, *lemmatizers)
     print(json.dumps(scores, ensure_ascii=False) if args.json else table(scores))
 
 
@@ -164,9 +163,23 @@ def expand_command(args: Namespace) -> None:
     if args.text:
         texts = [Lines(path, "--text") for path in args.text]
         lines = (each[number] for each in texts for number in range(len(each)))
-        forms = forms_of_text(entries, lines, lemmatizer(args.lang, "--lang"), args.min_count)
+        every = (target for entry in entries for target in entry.targets)
+        found = forms_in(lines, every, lemmatizer(args.lang, "--lang"))
+
+        def forms(targets: Sequence[str]) -> list[str]:
+            counts = sum((found.get(target, Counter()) for target in targets), Counter[str]())
+            return [form for form, number in counts.most_common() if number >= args.min_count]
+
+    elif (of_target := forms_of_language(args.lang)) is not None:
+
+        def forms(targets: Sequence[str]) -> list[str]:
+            return [form for target in targets for form in of_target(target)]
+
     else:
-        forms = known_forms(args.lang)
+        raise UsageError(
+            f"there are no forms for the language '{args.lang}' (English, or one that simplemma "
+            "does not know): add --text"
+        )
     expanded = [
         replace(entry, targets=tuple(dict.fromkeys((*entry.targets, *forms(entry.targets)))))
         for entry in entries
@@ -224,36 +237,6 @@ def forms_in(
 def with_small_initial(text: str) -> str:
     """Return the text with its first letter in lower case."""
     return text[:1].lower() + text[1:]
-
-
-def forms_of_text(
-    entries: Sequence[Entry], lines: Iterable[str], lemma: Lemmatizer, least: int
-) -> Forms:
-    """Return a function from targets to their forms in the lines, the most frequent first.
-
-    least: occurrences that a form must have.
-    """
-    found = forms_in(lines, (target for entry in entries for target in entry.targets), lemma)
-
-    def forms(targets: Sequence[str]) -> list[str]:
-        counts = sum((found.get(target, Counter()) for target in targets), Counter[str]())
-        return [form for form, number in counts.most_common() if number >= least]
-
-    return forms
-
-
-def known_forms(language: str) -> Forms:
-    """Return the function from targets to the forms that --glossary-forms auto gives them.
-
-    Errors: UsageError for a language that has none.
-    """
-    forms = forms_of_language(language)
-    if forms is None:
-        raise UsageError(
-            f"there are no forms for the language '{language}' (English, or one that simplemma "
-            "does not know): add --text"
-        )
-    return lambda targets: [form for target in targets for form in forms(target)]
 
 
 if __name__ == "__main__":

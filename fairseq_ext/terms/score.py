@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from unicodedata import normalize
 
@@ -46,16 +46,6 @@ from fairseq_ext.terms.cases import (
 Counts = list[tuple[int, int]]  # a line's (met, required)
 
 
-def success(cases: Sequence[Case]) -> Counts:
-    """Return the numbers of terms met and required in each line, matched as substrings."""
-    return counts(cases, found_in)
-
-
-def success_words(cases: Sequence[Case]) -> Counts:
-    """Return the numbers of terms met and required in each line, matched as whole words."""
-    return counts(cases, lemma_places)
-
-
 def counts(cases: Sequence[Case], is_met: Callable[[Text, Text], object]) -> Counts:
     """Return the numbers of terms met and required in each line. is_met: of a target and the
     translation."""
@@ -66,6 +56,10 @@ def counts(cases: Sequence[Case], is_met: Callable[[Text, Text], object]) -> Cou
         )
         for case in cases
     ]
+
+
+success = partial(counts, is_met=found_in)  # matched as substrings
+success_words = partial(counts, is_met=lemma_places)  # matched as whole words
 
 
 def share(counts: Iterable[tuple[int, int]]) -> float | None:
@@ -161,30 +155,6 @@ VERSION = "0.1"
 WINDOWS = (2, 3)  # words on either side, as in the WMT21 task
 
 
-@dataclass(frozen=True)
-class EvaluationSet:
-    """The test set that systems are scored on. The lemmatizers are None if there are no lemmas."""
-
-    sentences: Sequence[Sentence]
-    of_source: lemmas.Lemmatizer | None
-    of_target: lemmas.Lemmatizer | None
-    description: str  # for the signature: format, terms and languages
-
-    def cases(self, hypotheses: Sequence[str]) -> list[Case]:
-        """Return the lines of a system (raises UsageError for another number of lines than the test
-        set's)."""
-        if len(hypotheses) != len(self.sentences):
-            raise UsageError(
-                f"--hypotheses has {counted(len(hypotheses), 'translation')} and --references has "
-                f"{counted(len(self.sentences), 'line')}: name files of the same test set"
-            )
-        return cases_of(self.sentences, hypotheses, self.of_source, self.of_target)
-
-    @property
-    def references(self) -> list[str]:
-        return [sentence.reference for sentence in self.sentences]
-
-
 def translation_metrics() -> dict[str, BLEU | CHRF]:
     """Return BLEU (13a, order 4) and chrF2++ (character order 6, word order 2) of sacrebleu, with
     the settings of the WMT25 task."""
@@ -194,20 +164,34 @@ def translation_metrics() -> dict[str, BLEU | CHRF]:
     }
 
 
-def score(test_set: EvaluationSet, hypotheses: Sequence[str]) -> dict[str, object]:
-    """Return every score by its name. BLEU and chrF2++ are percentages, the others shares; None for
-    a score with nothing to count.
+def score(
+    sentences: Sequence[Sentence],
+    hypotheses: Sequence[str],
+    description: str,
+    of_source: lemmas.Lemmatizer | None,
+    of_target: lemmas.Lemmatizer | None,
+) -> dict[str, object]:
+    """Return every score of a test set's translations by its name. BLEU and chrF2++ are
+    percentages, the others shares; None for a score with nothing to count.
 
-    Formulas: score.py.
+    The lemmatizers are None if there are no lemmas. description: of format, terms and languages,
+    for the signature. Formulas: score.py. Errors: UsageError for another number of lines than the
+    test set's.
     """
-    cases = test_set.cases(hypotheses)
+    if len(hypotheses) != len(sentences):
+        raise UsageError(
+            f"--hypotheses has {counted(len(hypotheses), 'translation')} and --references has "
+            f"{counted(len(sentences), 'line')}: name files of the same test set"
+        )
+    cases = cases_of(sentences, hypotheses, of_source, of_target)
+    references = [[sentence.reference for sentence in sentences]]
     metrics = translation_metrics()
     values = {
-        name: metric.corpus_score(list(hypotheses), [test_set.references]).score
+        name: metric.corpus_score(list(hypotheses), references).score
         for name, metric in metrics.items()
     }
     tools = "|".join(f"{name}[{metric.get_signature()}]" for name, metric in metrics.items())
-    lemma_tool = "none" if test_set.of_target is None else lemmas.version()
+    lemma_tool = "none" if of_target is None else lemmas.version()
     return {
         **values,
         "term_success": share(success(cases)),
@@ -216,26 +200,23 @@ def score(test_set: EvaluationSet, hypotheses: Sequence[str]) -> dict[str, objec
         "sentences": len(cases),
         "window_overlap": {str(n): window_overlap(cases, n) for n in WINDOWS},
         "after_final_punctuation": after_final_punctuation(cases),
-        "signature": f"fairseq_ext.terms:{VERSION}|{test_set.description}|lemmas:{lemma_tool}"
-        f"|{tools}",
+        "signature": f"fairseq_ext.terms:{VERSION}|{description}|lemmas:{lemma_tool}|{tools}",
     }
 
 
 def table(scores: Mapping[str, Any]) -> str:
     """Return the scores as a table: one a line, its name in the first column; the signature is the
-    last line."""
+    last line. Numbers have four decimal digits, a bar stands for nothing to count."""
     rows: dict[str, float | None] = {}
     for name, value in scores.items():
         if name == "window_overlap":
             rows |= {f"{name} {n}": overlap for n, overlap in value.items()}
         elif name != "signature":
             rows[name] = value
+    texts = {
+        name: f"{x:.4f}" if isinstance(x, float) else str("-" if x is None else x)
+        for name, x in rows.items()
+    }
     width = max(map(len, rows))
-    lines = [f"{name:<{width}}  {shown(value)}" for name, value in rows.items()]
+    lines = [f"{name:<{width}}  {text}" for name, text in texts.items()]
     return "\n".join([*lines, "", scores["signature"]])
-
-
-def shown(value: float | None) -> str:
-    """Return a value as text: numbers with four decimal digits, a bar if there is nothing to
-    count."""
-    return "-" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sizes import examples
+from terms.test_terms_glossary_files import rows
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.terms import formats
@@ -88,38 +89,11 @@ def test_other_dictionaries_of_jsonl(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    "reader, text, sentence",
-    [
-        (
-            formats.read_wmt25,
-            '{"en": "a", "de": "b", "proper": {}}\nnot json\n',
-            "line 2 of F is not JSON",
-        ),
-        (formats.read_wmt25, '{"en": "a", "de": "b"}\n', "line 1 of F has no dictionary 'proper'"),
-        (formats.read_wmt25, '{"en": "a", "proper": {}}\n', "line 1 of F has no text under 'de'"),
-        (
-            formats.read_wmt25,
-            '{"en": "a", "de": "b", "proper": {"a": 3}}\n',
-            "line 1 of F has a term without a source or a target",
-        ),
-        (formats.read_wmt25, "[]\n", "line 1 of F is not a JSON object"),
-        (
-            formats.read_wmt25,
-            '{"en": "a", "de": "\\ud800", "proper": {}}\n',
-            "line 1 of F is not JSON",
-        ),
-        (
-            formats.read_jsonl,
-            '{"reference": "b", "terms": 3}\n',
-            "or terms of another kind: write",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("reader", "text", "sentence"), rows("test set"))
 def test_a_wrong_line_is_named(tmp_path, reader, text, sentence):
     path = write(tmp_path / "F", text)
     with pytest.raises(UsageError) as error:
-        reader(Files(path, "de"))
+        getattr(formats, reader)(Files(path, "de"))
     assert sentence in str(error.value).replace(path, "F")
 
 

@@ -1,7 +1,9 @@
 """Every format of a glossary gives the same entries, and wrong lines are refused by number."""
 
+import json
 import zipfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,39 +14,16 @@ from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.glossary import Languages, LineErrors, read, written
 
 ENTRIES = [("Ader", ("vein", "lode")), ("grüne Ader", ("green vein",))]
-TBX2 = """<?xml version="1.0"?>
-<!DOCTYPE martif [<!ENTITY name "x">]>
-<martif type="TBX-Basic" xml:lang="en"><text><body>
-<termEntry id="c1">
-<langSet xml:lang="de-AT"><tig><term>Ader</term></tig></langSet>
-<langSet xml:lang="en"><tig><term>vein</term></tig><tig><term>lode</term></tig>
-<tig><term>artery</term>\
-<termNote type="administrativeStatus">deprecatedTerm-admn-sts</termNote></tig></langSet>
-</termEntry>
-<termEntry id="c2"><langSet xml:lang="de"><ntig><termGrp><term>grüne
-Ader</term></termGrp></ntig></langSet>
-<langSet xml:lang="en"><tig><term>green vein</term></tig></langSet>
-<langSet xml:lang="fr"><tig><term>veine</term></tig></langSet></termEntry>
-<termEntry id="c3"><langSet xml:lang="de"><tig><term>allein</term></tig></langSet></termEntry>
-</body></text></martif>
-"""
-TBX3 = """<tbx xmlns="urn:iso:std:iso:30042:ed-2" type="TBX-Basic"><text><body>
-<conceptEntry><langSec xml:lang="de"><termSec><term>Ader</term></termSec></langSec>
-<langSec xml:lang="en"><termSec><term>vein</term></termSec>\
-<termSec><term>lode</term></termSec></langSec></conceptEntry>
-<conceptEntry><langSec xml:lang="en"><termSec><term>green vein</term></termSec></langSec>
-<langSec xml:lang="de"><termSec>\
-<term>grüne Ader</term></termSec></langSec></conceptEntry></body></text></tbx>
-"""
-TMX = """<tmx version="1.4"><header/><body>
-<tu><tuv xml:lang="de-DE"><seg>Ader</seg></tuv><tuv xml:lang="en">\
-<seg>vein</seg></tuv><tuv xml:lang="en-GB"><seg>lode</seg></tuv></tu>
-<tu><tuv xml:lang="fr"><seg>veine</seg></tuv></tu>
-<tu><tuv xml:lang="en"><seg>green <ph x="1"/>vein</seg></tuv>\
-<tuv xml:lang="de"><seg>grüne Ader</seg></tuv></tu>
-</body></tmx>"""
+FILES = [json.loads(line) for line in Path(__file__).with_name("files.jsonl").open()]
 
 
+def rows(kind: str) -> list[list]:
+    """The rows of files.jsonl of one kind: the name and the content of a file, and what it is."""
+    return [row[1:] for row in FILES if row[0] == kind]
+
+
+CONTENTS = {name: content for name, content, _ in rows("format")}
+TBX2, TBX3 = CONTENTS["g.tbx"], CONTENTS["g.xml"]  # ENTRIES in both
 VALID = {
     "g.tsv": b"a\tb|c\n",
     "g.csv": b'source,target\na,"b|c"\n',
@@ -63,56 +42,14 @@ def read_text(tmp_path, name, content, languages=BOTH):
     return found
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "lines"),
-    [
-        ("g.tsv", "Ader\tvein|lode\n\ngrüne Ader\tgreen vein\n", (1, 3)),
-        ("glossary", "Ader \t vein | lode | vein\ngrüne Ader\tgreen vein", (1, 2)),
-        (
-            "g.csv",
-            'note,Target,source\n,vein|lode,Ader\n"a, b","green vein","grüne Ader"\n',
-            (2, 3),
-        ),
-        ("g.csv", "de,en\nAder,vein|lode\ngrüne Ader,green vein\n", (2, 3)),
-        (
-            "g.jsonl",
-            (
-                '{"source": "Ader", "target": ["vein", "lode"]}\n'
-                '{"source": "grüne Ader", "target": "green vein", "id": 3}\n'
-            ),
-            (1, 2),
-        ),
-        ("g.csv", "Ader;vein|lode\ngrüne Ader;green vein\n", (1, 2)),
-        ("g.csv", "sep=;\nEnglisch;Deutsch\nvein|lode;Ader\ngreen vein;grüne Ader\n", (3, 4)),
-        ("g.csv", "Ader\tvein|lode\ngrüne Ader\tgreen vein\n", (1, 2)),
-        ("g.tsv", "DE\tnote\tEN\nAder\t\tvein|lode\ngrüne Ader\tx\tgreen vein\n", (2, 3)),
-        ("g.tmx", TMX, (2, 4)),
-        ("g.tbx", TBX2, (5, 9)),
-        ("g.xml", TBX3, (2, 5)),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "lines"), rows("format"))
 def test_formats(tmp_path, name, content, lines):
     found = read_text(tmp_path, name, content)
     assert [(" ".join(entry.source.split()), entry.targets) for entry in found] == ENTRIES
-    assert tuple(entry.line for entry in found) == lines
+    assert [entry.line for entry in found] == lines
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        (
-            "g.tsv",
-            "source\ttarget\tcase\toptional\nAder\tvein\tExact\t\nErz\tore\t\tYes\nGang\tlode\n",
-        ),
-        ("g.csv", "Case;de;en;optional\nexact;Ader;vein;no\n;Erz;ore;yes\n;Gang;lode;\n"),
-        (
-            "g.jsonl",
-            '{"source": "Ader", "target": "vein", "case": "exact"}\n'
-            '{"source": "Erz", "target": "ore", "case": "", "optional": true}\n'
-            '{"source": "Gang", "target": "lode"}\n',
-        ),
-    ],
-)
+@pytest.mark.parametrize(("name", "content"), rows("details"))
 def test_an_entry_names_its_case_and_is_optional(tmp_path, name, content):
     found = read_text(tmp_path, name, content)
     assert [(each.source, each.case, each.optional) for each in found] == [
@@ -132,9 +69,8 @@ def test_an_entry_names_its_case_and_is_optional(tmp_path, name, content):
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be"])
 @pytest.mark.parametrize("name", ["g.txt", "g.csv"])
 def test_what_spreadsheets_save_as_text(tmp_path, name, encoding):
-    text = (
-        "\ufeff" if encoding == "utf-16-be" else ""
-    ) + "German\tEnglish\r\nAder\tvein|lode\r\ngrüne Ader\tgreen vein\r\n"
+    text = "\ufeff" * (encoding == "utf-16-be")
+    text += "German\tEnglish\r\nAder\tvein|lode\r\ngrüne Ader\tgreen vein\r\n"
     (tmp_path / name).write_bytes(text.encode(encoding))
     found = read(str(tmp_path / name), "--glossary", BOTH, LineErrors())
     assert [(entry.source, entry.targets, entry.line) for entry in found] == [
@@ -142,17 +78,22 @@ def test_what_spreadsheets_save_as_text(tmp_path, name, encoding):
     ]
 
 
-def test_a_spreadsheet_itself(tmp_path):
+def save_book(path, *cells) -> None:
     openpyxl = pytest.importorskip("openpyxl")
     book = openpyxl.Workbook()
-    for row in (
+    for row in cells:
+        book.active.append(row)
+    book.save(path)
+
+
+def test_a_spreadsheet_itself(tmp_path):
+    save_book(
+        tmp_path / "g.xlsx",
         ["Notiz", "Deutsch", "Englisch", "case"],
         [None, "Ader", "vein|lode", None],
         [],
         [7, "grüne Ader", "green vein", "exact"],
-    ):
-        book.active.append(row)
-    book.save(tmp_path / "g.xlsx")
+    )
     found = read(str(tmp_path / "g.xlsx"), "--glossary", BOTH, LineErrors())
     assert [(entry.source, entry.targets) for entry in found] == ENTRIES
     assert [entry.case for entry in found] == ["", "exact"]
@@ -211,11 +152,7 @@ Ader<ept i="1">&lt;/b></ept> <hi>hier</hi></seg></tuv>
 
 
 def test_a_spreadsheet_that_says_wrong_dimensions(tmp_path):
-    openpyxl = pytest.importorskip("openpyxl")
-    book = openpyxl.Workbook()
-    for row in (["Deutsch", "Englisch"], ["Ader", "vein"], ["Haus", "house"]):
-        book.active.append(row)
-    book.save(tmp_path / "a.xlsx")
+    save_book(tmp_path / "a.xlsx", ["Deutsch", "Englisch"], ["Ader", "vein"], ["Haus", "house"])
     with (
         zipfile.ZipFile(tmp_path / "a.xlsx") as old,
         zipfile.ZipFile(tmp_path / "g.xlsx", "w") as new,
@@ -228,71 +165,10 @@ def test_a_spreadsheet_that_says_wrong_dimensions(tmp_path):
     assert [entry.source for entry in found] == ["Ader", "Haus"]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("g.tsv", "a\tb\nc\n", "line 2 of FILE has 1 column and needs 2"),
-        ("g.tsv", "a\tb\tc\n", "line 1 of FILE has 3 columns and needs 2"),
-        (
-            "g.tsv",
-            "a\t\n\tb\n",
-            (
-                "line 1 of FILE has no target for the term 'a': write it after the tab (1 more "
-                "such line in the file)"
-            ),
-        ),
-        (
-            "g.tsv",
-            "a;b\n",
-            (
-                "line 1 of FILE has 1 column and needs 2; its separator is ';', which files in "
-                ".csv may have: write the"
-            ),
-        ),
-        (
-            "g.csv",
-            "a,b,c\nc,d,e\n",
-            (
-                "FILE has 3 columns and no header that names two of them: write source and "
-                "target, or the languages"
-            ),
-        ),
-        (
-            "g.csv",
-            "source,target\na\n",
-            "line 2 of FILE has 1 column and needs 2: give it a source and a target",
-        ),
-        (
-            "g.csv",
-            "a;b\nc,d\ne;f\n",
-            (
-                "line 2 of FILE has 1 column and needs 2; its separator is ',': give it a "
-                "source and a target"
-            ),
-        ),
-        (
-            "g.xlsx",
-            "a",
-            "cannot read FILE as XLSX (File is not a zip file): save it again, or as CSV",
-        ),
-        ("g.csv", 'source,target\n"a,b\n', "line 2 of FILE is not valid CSV"),
-        (
-            "g.jsonl",
-            '{"source": "a", "target": "b"}\n{"source": "a"}\n',
-            "line 2 of FILE is not an entry",
-        ),
-        ("g.jsonl", '{"source": "a", "target": ["b", 3]}\n', "line 1 of FILE is not an entry"),
-        ("g.jsonl", '{"source": "a", "target": "\\ud800"}\n', "line 1 of FILE is not an entry"),
-        ("g.jsonl", "[" * 100_000 + "\n", "line 1 of FILE is not an entry"),
-        ("g.tbx", "<tbx><text>\n</tbx>", "line 2 of FILE is not valid XML"),
-        (
-            "g.tbx",
-            TBX2.replace('xml:lang="en"', 'xml:lang="it"'),
-            "has terms in de-at, it, de, fr, none in both de and en",
-        ),
-        ("g.tbx", "<tbx/>", "has 0 concepts with terms"),
-    ],
-)
+DEEP = ["g.jsonl", "[" * 100_000 + "\n", "line 1 of FILE is not an entry"]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), [*rows("refused"), DEEP])
 def test_wrong_lines_are_refused_by_number(tmp_path, name, content, message):
     with pytest.raises(UsageError) as error:
         read_text(tmp_path, name, content)

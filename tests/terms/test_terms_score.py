@@ -1,15 +1,13 @@
 """The scores of small test sets, against values worked out by hand, brute force, and sacrebleu."""
 
 import functools
-import random
 
 import pytest
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.lemmas import lemmatizer
-from fairseq_ext.terms.cases import Sentence, Term, cases_of, claim, lemma_places, places
+from fairseq_ext.terms.cases import Sentence, Term, cases_of, claim, lemma_places
 from fairseq_ext.terms.score import (
-    EvaluationSet,
     after_final_punctuation,
     score,
     share,
@@ -86,19 +84,6 @@ def test_claims_in_the_order_of_the_terms(terms, text, once, overlapping):
     assert success_words([found]) == [(overlapping, len(terms))]
 
 
-def test_places_by_brute_force():
-    draw = random.Random(1)
-    for _ in range(2000):
-        units = [
-            "".join(draw.choices("ab", k=draw.randint(1, 3))) for _ in range(draw.randint(0, 5))
-        ]
-        term = [
-            "".join(draw.choices("ab", k=draw.randint(1, 2))) for _ in range(draw.randint(1, 2))
-        ]
-        whole = [i for i in range(len(units)) if units[i : i + len(term)] == term]
-        assert places(term, units) == whole
-
-
 def case(reference, hypothesis, *targets):
     terms = tuple(
         Term(target.split("=")[0], tuple(target.split("=")[-1].split("|"))) for target in targets
@@ -118,32 +103,32 @@ def test_window_overlap_by_hand():
 
 
 def test_window_overlap_pairs_occurrences_by_falling_overlap():
-    # reference places: [a T b] and [c T d]; translation: [c T b] and [a T x]. Overlaps 1/2 1/2;
-    # 1/2 0: the better pairing is not looked for, pairs are taken in order: (first, first)
-    # 1/2 and (second, second) 0
+    # reference places: [a T b] and [c T d]; translation: [c T b] and [a T x]. Every overlap but
+    # the last is 1/2: pairs are taken in order, and so (first, first) and (second, second) are
     both = case("a T b . . c T d", "c T b . . a T x", "1=T", "2=T")
-    windows = {(0, 0): {"b"}, (0, 1): {"a"}, (1, 0): {"c"}, (1, 1): set()}
-    assert window_overlap([both], 1) == (len(windows[0, 0]) / 2 + len(windows[1, 1]) / 2) / 2
+    assert window_overlap([both], 1) == (1 / 2 + 0) / 2
 
 
-def test_terms_behind_the_final_punctuation():
-    assert after_final_punctuation([case("Two dogs.", "Two jumping. canine.", "dog=canine")]) == 1
-    assert (
-        after_final_punctuation([case("Two dogs.", "Two canine jumping. canine.", "dog=canine")])
-        == 0
-    )
-    # the second of two sentences
-    assert after_final_punctuation([case("A. Two dogs.", "A. Two canine.", "dog=canine")]) == 0
-    assert after_final_punctuation([case("A dog", "He said: “No.” canine", "dog=canine")]) == 1
-    assert after_final_punctuation([case("A dog", "Version 3.5 canine", "dog=canine")]) == 0
-    assert after_final_punctuation([case("A dog", "No dog.", "dog=canine")]) is None
+@pytest.mark.parametrize(
+    ("reference", "hypothesis", "share_behind"),
+    [
+        ("Two dogs.", "Two jumping. canine.", 1),
+        ("Two dogs.", "Two canine jumping. canine.", 0),
+        ("A. Two dogs.", "A. Two canine.", 0),  # the second of two sentences
+        ("A dog", "He said: “No.” canine", 1),
+        ("A dog", "Version 3.5 canine", 0),
+        ("A dog", "No dog.", None),
+    ],
+)
+def test_terms_behind_the_final_punctuation(reference, hypothesis, share_behind):
+    assert after_final_punctuation([case(reference, hypothesis, "dog=canine")]) == share_behind
 
 
 def test_another_number_of_lines_is_refused():
     with pytest.raises(
         UsageError, match="--hypotheses has 1 translation and --references has 5 lines"
     ):
-        score(EvaluationSet(SET, None, None, ""), ["x"])
+        score(SET, ["x"], "", None, None)
 
 
 def test_lemmas_of_an_unknown_language_are_refused():

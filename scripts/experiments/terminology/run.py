@@ -60,11 +60,10 @@ from text import MORE_SETS, extract  # noqa: E402
 from write_up import kept, write_json, write_tables  # noqa: E402
 
 from fairseq_ext.core.lemmas import lemmatizer  # noqa: E402
-from fairseq_ext.terms.cases import Sentence, Term  # noqa: E402
+from fairseq_ext.terms.cases import Sentence, Term, cases_of  # noqa: E402
 from fairseq_ext.terms.formats import Files  # noqa: E402
 from fairseq_ext.terms.formats import read_text as read_with_glossary  # noqa: E402
 from fairseq_ext.terms.score import (  # noqa: E402
-    EvaluationSet,
     score,
     success_words,
     translation_metrics,
@@ -126,8 +125,8 @@ class Runs:
 
     def is_proper(self, sentence: Sentence, term: Term) -> bool:
         """Whether the reference has a term, as term success counts."""
-        test_set = EvaluationSet([replace(sentence, terms=(term,))], *self.lemmas, "")
-        return success_words(test_set.cases([sentence.reference]))[0][0] > 0
+        alone = replace(sentence, terms=(term,))
+        return success_words(cases_of([alone], [sentence.reference], *self.lemmas))[0][0] > 0
 
     def search(self, name: str, method: str, terms: list[tuple[Term, ...]]) -> Run:
         """Translate with a method; from the file of this name if it holds the same search.
@@ -158,8 +157,8 @@ class Runs:
         """A row of the tables."""
         run = self.search(name, method, terms)
         lines = zip(self.sources, self.references, terms, strict=True)
-        test_set = EvaluationSet([Sentence(*x) for x in lines], *self.lemmas, f"terms:{name}")
-        found = score(test_set, run.texts)
+        sentences = [Sentence(*x) for x in lines]
+        found = score(sentences, run.texts, f"terms:{name}", *self.lemmas)
         facts: dict[str, Any] = {"set": name, "method": method, "sentences": len(run.texts)}
         facts |= {key: found[key] for key in SCORES.split()}
         same = {"bleu": 1.0, "chrf2pp": 1.0} if run.texts == baseline else None
