@@ -14,6 +14,7 @@ Shapes: C candidates, R references of one sentence.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import math
@@ -158,7 +159,7 @@ def sacrebleu_utility(name: str) -> Utility:
     return utility
 
 
-_fastchrf_started: list[int] = []  # the process of its first call; a fork has its parent's
+process_of_fastchrf = functools.cache(os.getpid)  # of its first call; a fork has its parent's
 
 
 def fastchrf_can_run() -> bool:
@@ -167,9 +168,7 @@ def fastchrf_can_run() -> bool:
     It starts threads at its first call. A process that was forked from there lacks them, and
     fastchrf would wait for them forever.
     """
-    if not _fastchrf_started:
-        _fastchrf_started.append(os.getpid())
-    return _fastchrf_started[0] == os.getpid()
+    return process_of_fastchrf() == os.getpid()
 
 
 def fast_chrf() -> Utility:

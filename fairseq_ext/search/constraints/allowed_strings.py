@@ -144,7 +144,7 @@ def mapped(
     special = {dictionary.bos(), dictionary.eos(), dictionary.pad(), dictionary.unk()}
     trie: dict = {}
     for token, symbol in enumerate(dictionary.symbols):
-        if token in special or not (text := visible(token, symbol, kind, segmenter.bpe)).strip(""):
+        if token in special or not (text := visible(token, symbol, kind, segmenter.bpe)):
             continue
         node = trie
         for sign in text:

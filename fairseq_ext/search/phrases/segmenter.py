@@ -222,11 +222,6 @@ class Segmenter:
                     forms |= dict.fromkeys(self.phrases(spelling, "", leads, suggest=False))
         return tuple(forms)
 
-    def spelling_hint(self, text: str) -> str:
-        """Return the end of a message with the nearest spelling that works; "" if none is found."""
-        near = nearest_spelling(text, self.writable, self.dictionary.symbols)
-        return f"; the nearest spelling that works is '{near}'" if near else ""
-
     def alternatives(
         self, texts: Sequence[str], where: str, suggest: bool = True
     ) -> tuple[tuple[Phrase, ...], str]:
@@ -277,11 +272,10 @@ class Segmenter:
             if not problem and not any(occurrences(other, form) for other in forms):
                 forms.append(form)
         if not forms:
-            hint = self.spelling_hint(text) if suggest else ""
-            hint += (
-                "; without --bpe and --tokenizer, phrases are taken as segmented already"
-                * self.takes_pieces
-            )
+            near = nearest_spelling(text, self.writable, dictionary.symbols) if suggest else None
+            hint = f"; the nearest spelling that works is '{near}'" if near else ""
+            if self.takes_pieces:
+                hint += "; without --bpe and --tokenizer, phrases are taken as segmented already"
             if (
                 dictionary.unk() in form
                 and not self.takes_pieces
