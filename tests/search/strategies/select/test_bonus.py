@@ -5,7 +5,7 @@ import random
 
 import pytest
 import torch
-from search.phrases.test_phrases import Plain
+from search.phrases.test_phrases import plain
 from search.phrases.test_segmentations import BOUNDARIES_12, SEARCHED, places, read, required, usual
 from search.strategies.select.test_dba import VOCABULARY, phrase, random_constraints, wanted
 from table_model import EOS, FIRST_WORD, random_table, search, stop_plug, words
@@ -40,15 +40,11 @@ def oracle(
     table, constraints: SentenceConstraints, k: int, bonus: float, max_len: int, ordered: bool
 ) -> list[tuple[str, float]]:
     """Beam search as lists; a row's score is its log-probability and b for each token that
-    `Plain` counts of its phrases."""
+    `plain` counts of its phrases."""
 
     def counted(tokens: tuple[int, ...], ended: bool) -> float:
-        state = Plain(constraints.any_of, ordered)
-        for token in tokens:
-            state.read(token)
-        if ended:
-            state.read(EOS)  # what is begun is broken off
-        return bonus * state.bank()
+        read = (*tokens, EOS) if ended else tokens  # what is begun is broken off
+        return bonus * plain(constraints.any_of, read, ordered)[1]
 
     rows: list[tuple[float, float, tuple[int, ...]]] = [(0.0, 0.0, ())]
     done: list[tuple[str, float]] = []
