@@ -1,6 +1,5 @@
 """How dynamic beam allocation divides a beam among its banks, its paper's search, and fairseq's."""
 
-import copy
 import dataclasses
 import math
 import random
@@ -16,7 +15,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from models import batch, build, dictionary, generators, requests_of, run, same
 from required_phrases import required_phrases
-from search.phrases.test_phrases import Plain
+from search.phrases.test_phrases import plain
 from search.strategies.select.test_dba import VOCABULARY, outputs, random_constraints, wanted
 from sizes import drawn, examples
 from table_model import EOS, random_table, search, stop_plug, words
@@ -145,23 +144,14 @@ EXPERIMENTS = Path(__file__).resolve().parents[4] / "scripts" / "experiments"
 class Hypothesis:
     """A row of the paper's beam."""
 
-    def __init__(self, state: Plain):
-        self.tokens: tuple[int, ...] = ()
-        self.score = 0.0
-        self.state = state
-
-    def bank(self) -> int:
-        return self.state.bank()
-
-    def ended(self) -> bool:
-        return self.tokens[-1:] == (EOS,)
+    def __init__(self, any_of, tokens: tuple[int, ...] = (), score: float = 0.0):
+        self.any_of, self.tokens, self.score = any_of, tokens, score
+        self.ended = tokens[-1:] == (EOS,)
+        read = tokens[: len(tokens) - self.ended]
+        _, self.bank, self.total, self.wanted = plain(any_of, read, False)
 
     def extended(self, word: int, score: float) -> "Hypothesis":
-        new = copy.deepcopy(self)
-        new.tokens, new.score = (*self.tokens, word), score
-        if word != EOS:
-            new.state.read(word)
-        return new
+        return Hypothesis(self.any_of, (*self.tokens, word), score)
 
 
 def paper_search(
@@ -169,39 +159,39 @@ def paper_search(
 ) -> dict[str, float]:
     """The finished hypotheses on the beam at the end, with their sums of log-probabilities; first:
     the end is at the first of them, and of several the best counts."""
-    beam = [Hypothesis(Plain(constraints.any_of))]
-    total, best_finished = beam[0].state.total(), -math.inf
+    beam = [Hypothesis(constraints.any_of)]
+    total, best_finished = beam[0].total, -math.inf
     for step in range(MAX_LEN + 1):
         scores = {}
         for i, row in enumerate(beam):
-            if row.ended():
+            if row.ended:
                 continue
             for word, value in enumerate(table(row.tokens)):
-                may_end = row.bank() == total and step > 0
+                may_end = row.bank == total and step > 0
                 if value > -math.inf and (may_end if word == EOS else step < MAX_LEN):
                     scores[i, word] = row.score + value
         chosen = set(sorted(scores, key=lambda at: -scores[at])[:k])
         for i, row in enumerate(beam):
             own = [at for at in scores if at[0] == i]
-            chosen |= {(i, word) for word in row.state.wanted() if (i, word) in scores}
+            chosen |= {(i, word) for word in row.wanted if (i, word) in scores}
             chosen |= set(sorted(own, key=lambda at: -scores[at])[:1])
         new = [beam[i].extended(word, scores[i, word]) for i, word in chosen]
         # a feasible sentence always meets its constraints
-        new = [h for h in new if h.ended() or total - h.bank() <= MAX_LEN - step - 1]
-        together = [h for h in beam if h.ended()] + new
+        new = [h for h in new if h.ended or total - h.bank <= MAX_LEN - step - 1]
+        together = [h for h in beam if h.ended] + new
         together = [h for h in together if h.score >= best_finished - worst]
         banks = [
-            sorted((h for h in together if h.bank() == b), key=lambda h: -h.score)
+            sorted((h for h in together if h.bank == b), key=lambda h: -h.score)
             for b in range(total + 1)
         ]
         share = slots(k, [len(bank) for bank in banks])
         beam = [h for bank, most in zip(banks, share, strict=True) for h in bank[:most]]
-        best_finished = max([best_finished, *(h.score for h in beam if h.ended())])
-        if all(h.ended() for h in beam) or (first and best_finished > -math.inf):
+        best_finished = max([best_finished, *(h.score for h in beam if h.ended)])
+        if all(h.ended for h in beam) or (first and best_finished > -math.inf):
             break
     if first:
-        beam = [max((h for h in beam if h.ended()), key=lambda h: h.score)]
-    return {words(h.tokens[:-1]).replace(" ", ""): round(h.score, 9) for h in beam if h.ended()}
+        beam = [max((h for h in beam if h.ended), key=lambda h: h.score)]
+    return {words(h.tokens[:-1]).replace(" ", ""): round(h.score, 9) for h in beam if h.ended}
 
 
 def ours(tables, constraints, k: int, worst: float = math.inf, **more) -> list[dict[str, float]]:
