@@ -63,8 +63,8 @@ TRY_CODE = (
 )
 OFF_HINT = f"{VARIABLE}=off switches it off"
 FALLBACK_WARNING = (
-    "no compiled decoder step, torch operations run instead, which take 1.5 times as long in bulk "
-    "and 3.3 times for a single line"
+    "no compiled decoder step, torch operations run instead, which take 1.8 times as long in bulk "
+    "and 7 times for a single line of a small model"
 )
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # as in malloc.h
 OUT_OF_MEMORY = -(1 << 63)  # as in entry.hpp
