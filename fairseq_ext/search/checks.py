@@ -187,6 +187,10 @@ def short(number: float) -> str:
 
 def refuse_values(settings: Settings) -> None:
     """Refuse numbers outside their range, NaN and empty file names (raises UsageError)."""
+    for name in all_fields():
+        value = settings.values.get(name)
+        if isinstance(value, float) and math.isnan(value):
+            raise UsageError(f"{typed(name)} is not a number: give one, or leave it out")
     for name, (least, most, meaning) in (RANGES | declared("range")).items():
         value = settings.values.get(name)
         if isinstance(value, (int, float)) and not least <= value <= most:
@@ -196,10 +200,6 @@ def refuse_values(settings: Settings) -> None:
             elif (least, most) == FINITE:
                 bounds = "a finite number"
             raise UsageError(f"{typed(name)} ({meaning}) must be {bounds}, not {value}")
-    for name in all_fields():
-        value = settings.values.get(name)
-        if isinstance(value, float) and math.isnan(value):
-            raise UsageError(f"{typed(name)} is not a number: give one, or leave it out")
     for name in declared("file"):
         if settings.values.get(name) == "":
             raise UsageError(f"{typed(name)} is given without a name: name a file, or leave it out")
