@@ -200,28 +200,22 @@ class GlossaryPlacement:
         for phrases, is_there in zip(constraints.any_of, met, strict=True):
             is_met.setdefault(phrases, []).append(is_there)
         has = {phrases for phrases, each in is_met.items() if any(each)}
+        terms = constraints.terms
         # of terms with the same target, one that the draft has may stand for any of them: all of
         # them look for their words, and one of these is that target
-        has_term = [all(is_met.get(term.phrases, ())) for term in constraints.terms]
+        held = {term for term in terms if all(is_met.get(term.phrases, ()))}
         tokens = draft.tokens[self.writer.word_behind(draft.tokens.tolist(), lead) :].tolist()
         text = normalize("NFKC", self.text.text(tokens)).rstrip()
-        wanted = [
-            phrase_of(term, text if self.writer.is_english and not is_held else "")
-            for term, is_held in zip(constraints.terms, has_term, strict=True)
-        ]
-        in_others = {constraints.terms[i] for i in without_words(Text(text, False), wanted)}
-        has_term = [
-            is_held and term not in in_others
-            for term, is_held in zip(constraints.terms, has_term, strict=True)
-        ]
-        terms = tuple(zip(constraints.terms, has_term, strict=True))
-        absent = [term for term, is_held in terms if not is_held]
+        others = text if self.writer.is_english else ""  # where other forms are looked for
+        wanted = [phrase_of(term, "" if term in held else others) for term in terms]
+        held -= {terms[i] for i in without_words(Text(text, False), wanted)}
+        absent = [term for term in terms if term not in held]
         wrong: dict[SourceTerm, Span] = {}
-        for term, is_held in terms:
-            place = self.writer.wrong_place(term, text) if is_held else None
+        for term in filter(held.__contains__, terms):
+            place = self.writer.wrong_place(term, text)
             if place is not None and place not in wrong.values():
                 wrong[term] = place
-        has_term = [is_held and term not in wrong for term, is_held in terms]
+        has_term = [term in held and term not in wrong for term in terms]
         is_verb = is_imperative if self.writer.is_from_german else is_phrasal
         unfit = {term for term in absent if is_verb(term) and not term.required}
         return Candidate(draft, tokens, text, has_term, has, wrong, unfit=unfit)

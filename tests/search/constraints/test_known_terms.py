@@ -1,11 +1,14 @@
-"""What the model knows decides whether a term may be left, never the letters of the file."""
+"""What the model knows decides whether a term may be left, never the letters of the file; terms
+with characters that its dictionary lacks are found in what was typed."""
+
+import json
+import re
 
 import pytest
 from demo_model import FLAGS, MODEL, OURS
 from forked import interactive_forked
 
 from fairseq_ext import Translator
-from fairseq_ext.core.words import words_of
 from fairseq_ext.search.constraints.drafts import is_copied
 from fairseq_ext.search.constraints.source_text import code_around
 from fairseq_ext.search.phrases.sentence import SourceTerm
@@ -108,9 +111,38 @@ def test_code_around_a_mention():
         assert code_around(text, start, start + 6) == code, text
 
 
-@pytest.mark.parametrize("is_known", [False, True])
-def test_a_part_of_a_url_that_the_draft_repeats_is_no_mention(is_known):
-    code = "https://example.com/server"
-    term = SourceTerm("Diener", mention="server", around=("/", "."), code=code)
-    for draft, is_it in ((f"siehe {code}.", True), ("siehe https://example.com/Server.", False)):
-        assert is_copied(term, words_of(draft), is_known) is is_it
+# ---- terms with characters that the model's source dictionary lacks
+
+# ⁄ (to which ½ is normalised), &, Korean letters, İ and braces are not in the demo's dictionary
+UNWRITTEN = {"½": "half", "R&D": "research", "한국어": "Korean", "İx": "ix", "{0}": "zero"}
+UNWRITTEN_LINES = [
+    "Der Verband wird ½ geprüft.",
+    "Die R&D wird morgen geprüft.",
+    "Der Verband 한국어 wird geprüft.",
+    "Der İx wird morgen geprüft.",
+    "Der {0} wird morgen geprüft.",
+    "Der Verband wird morgen geprüft.",
+]
+
+
+@pytest.mark.parametrize("flags", [{}, {"glossary_documents": "blank"}], ids=str)
+def test_they_are_found_in_what_was_typed(flags, tmp_path):
+    """The whole word is replaced, not the letters between the brackets of <unk>; what is not there
+    is unmet, and stands in the report."""
+    (tmp_path / "terms.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in UNWRITTEN.items()))
+    flags = flags | {
+        "glossary": str(tmp_path / "terms.tsv"),
+        "glossary_report": str(tmp_path / "r"),
+    }
+    found = Translator.from_folder(MODEL, beam=3, cpu=True, **flags).translate(UNWRITTEN_LINES)
+    for (best, *_), target in zip(found, UNWRITTEN.values(), strict=False):
+        is_there = re.search(rf"\b{target}\b", best.text, re.IGNORECASE) is not None
+        assert is_there or target in [phrase for phrase, _ in best.unmet], best
+        assert not re.search(r"<\w+>", best.text.replace("<unk>", ""))
+    lines = sorted(
+        map(json.loads, (tmp_path / "r").read_text("utf-8").splitlines()), key=lambda of: of["id"]
+    )
+    assert [[term["term"] for term in line["terms"]] for line in lines] == [
+        *map(list, zip(UNWRITTEN)),
+        [],
+    ]
