@@ -36,6 +36,8 @@ from models import (
 from sizes import covering, drawn
 
 from fairseq_ext import UsageError
+from fairseq_ext.plugin import generator
+from fairseq_ext.plugin.generator import AlignedBeamSearchGenerator
 from fairseq_ext.search.candidates import Candidates, best_of_sentences
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.phrases.token_automaton import trimmed
@@ -241,6 +243,26 @@ def test_print_alignment_equals_stock(kind, architecture, backend, strategy):
         # pairs of positions, or probabilities as text
         for x, y in zip(a["alignment"], b["alignment"], strict=True):
             assert list(map(float, y)) == pytest.approx(list(map(float, x)), abs=2e-6)
+
+
+@pytest.mark.parametrize("name", ["transformer", "transformer-align"])
+def test_the_alignments_of_a_stream_are_read_in_several_passes(name, monkeypatch):
+    sizes = []
+
+    def recorded(self, source, lengths, previous):
+        sizes.append(len(source) * max(source.size(1), previous.size(1)))
+        return AlignedBeamSearchGenerator.attention_of(self, source, lengths, previous)
+
+    pair = generators([build(name)], STREAM, beam=3, max_len_b=12, print_alignment="hard")
+    pair.ours.attention_of = recorded.__get__(pair.ours)
+    sample = batch([9, 7, 5, 3, 1, 1])
+    whole = run(pair.ours, sample)
+    monkeypatch.setattr(generator, "ALIGNED_TOKENS", 50)
+    parts = run(pair.ours, sample)
+    assert len(sizes) > 2 and max(sizes[1:]) <= 50 < sizes[0]
+    for a, b in zip(sum(whole, []), sum(parts, []), strict=True):
+        torch.testing.assert_close(b["attention"], a["attention"], rtol=0, atol=1e-5)
+        assert b["alignment"] == a["alignment"]
 
 
 # ---- searches that fairseq's own loop runs

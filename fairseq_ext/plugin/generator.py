@@ -428,32 +428,44 @@ class BeamSearchGenerator(SequenceGenerator):
 # ---- `--print-alignment`: which source token each target token comes from
 
 
+ALIGNED_TOKENS = 1 << 14  # of a forced pass, on the longer side: a stream is one batch
+
+
 class AlignedBeamSearchGenerator(SequenceGeneratorWithAlignment, BeamSearchGenerator):
-    """`BeamSearchGenerator` with the alignment of each hypothesis, from the attention of one forced
-    pass over all (`--print-alignment`)."""
+    """`BeamSearchGenerator` with the alignment of each hypothesis, from the attention of forced
+    passes over all (`--print-alignment`)."""
 
     @torch.no_grad()
     def generate(self, models, sample, **kwargs):
         hypotheses = self._generate(sample, **kwargs)
         source, lengths = (sample["net_input"][name] for name in ("src_tokens", "src_lengths"))
-        flat = [h for sentence in hypotheses for h in sentence]
-        owner = torch.tensor(
-            [i for i, sentence in enumerate(hypotheses) for _ in sentence], device=source.device
-        )
+        flat = [(i, h) for i, sentence in enumerate(hypotheses) for h in sentence]
         first = self.eos if kwargs.get("bos_token") is None else kwargs["bos_token"]
-        targets = [torch.cat([h["tokens"].new_tensor([first]), h["tokens"][:-1]]) for h in flat]
-        attention = self.attention_of(
-            source[owner],
-            lengths[owner],
-            pad_sequence(targets, batch_first=True, padding_value=self.pad),
-        ).cpu()
-        for hypothesis, weights, i in zip(flat, attention, owner.tolist(), strict=True):
-            tokens = hypothesis["tokens"].cpu()
-            seen = weights[: len(tokens)]  # (L, source)
-            hypothesis["attention"] = seen.t()
-            hypothesis["alignment"] = self.extract_alignment(
-                seen, source[i].cpu(), tokens, self.pad, self.eos
-            )
+        targets = [torch.cat([h["tokens"].new_tensor([first]), h["tokens"][:-1]]) for _, h in flat]
+        source_sizes = lengths.tolist()
+        size = [max(source_sizes[i], len(h["tokens"])) for i, h in flat]
+        order = sorted(range(len(flat)), key=lambda i: -size[i])
+        while order:
+            count = max(1, ALIGNED_TOKENS // size[order[0]])
+            # in the batch's order, by which an LSTM has the longest sources first
+            some, order = sorted(order[:count]), order[count:]
+            owner = torch.tensor([flat[i][0] for i in some], device=source.device)
+            columns = source[owner].ne(self.pad).any(0)
+            attention = self.attention_of(
+                source[owner][:, columns],
+                lengths[owner],
+                pad_sequence([targets[i] for i in some], True, self.pad),
+            ).cpu()
+            for i, weights in zip(some, attention, strict=True):
+                sentence, hypothesis = flat[i]
+                tokens = hypothesis["tokens"].cpu()
+                seen = weights.new_zeros(len(tokens), source.size(1))  # (L, source)
+                seen[:, columns.cpu()] = weights[: len(tokens)]
+                hypothesis["attention"] = seen.t()
+                hypothesis["alignment"] = self.extract_alignment(
+                    seen, source[sentence].cpu(), tokens, self.pad, self.eos
+                )
+        self.model.set_decoder_beam_size(self.beam_size)  # as `_generate` leaves it
         return hypotheses
 
     def attention_of(self, source: Tensor, lengths: Tensor, previous: Tensor) -> Tensor:
