@@ -121,8 +121,12 @@ class Ranked(Stop):
         answers = torch.cat([self.answer[live], numbers.new_full((len(beam.live), 1), -1)], dim=1)
         self.answer[live] = answers.scatter(1, into, numbers)[:, :k]
         stays = complete & ~answered
-        self.total[live] = total.masked_fill(~stays, -torch.inf)[:, :k]
-        self.number[live] = numbers[:, :k]
+        total = total.masked_fill(~stays, -torch.inf)
+        if candidates.goal is not None:
+            # a beam of banks may have more than k places: live hypotheses stand among the first k
+            first = (~stays).byte().argsort(dim=1, stable=True)
+            total, numbers = total.gather(1, first), numbers.gather(1, first)
+        self.total[live], self.number[live] = total[:, :k], numbers[:, :k]
         count = count + answered.sum(1)
         self.count[live] = count
         return StopDecision(done, goes_on, final | (count >= width_of(candidates)))

@@ -30,6 +30,7 @@ from fairseq_ext.search.phrases.pieces import ROOTS
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.strategies.prune import PruneFinished
 from fairseq_ext.search.strategies.select.dba import DBA
+from fairseq_ext.search.strategies.select.gbs import GridBeam
 from fairseq_ext.search.strategies.select.topk import TopK
 from fairseq_ext.search.strategies.stop.ranked import Ranked
 
@@ -155,10 +156,11 @@ class Hypothesis:
 
 
 def paper_search(
-    table, constraints, k: int, worst: float, slots, first: bool = False
+    table, constraints, k: int, worst: float, slots, first: bool = False, more: tuple = (1, 1)
 ) -> dict[str, float]:
     """The finished hypotheses on the beam at the end, with their sums of log-probabilities; first:
-    the end is at the first of them, and of several the best counts."""
+    the end is at the first of them, and of several the best counts. more: candidates are that many
+    times k, and that many of each row."""
     beam = [Hypothesis(constraints.any_of)]
     total, best_finished = beam[0].total, -math.inf
     for step in range(MAX_LEN + 1):
@@ -170,11 +172,11 @@ def paper_search(
                 may_end = row.bank == total and step > 0
                 if value > -math.inf and (may_end if word == EOS else step < MAX_LEN):
                     scores[i, word] = row.score + value
-        chosen = set(sorted(scores, key=lambda at: -scores[at])[:k])
+        chosen = set(sorted(scores, key=lambda at: -scores[at])[: more[0] * k])
         for i, row in enumerate(beam):
             own = [at for at in scores if at[0] == i]
             chosen |= {(i, word) for word in row.wanted if (i, word) in scores}
-            chosen |= set(sorted(own, key=lambda at: -scores[at])[:1])
+            chosen |= set(sorted(own, key=lambda at: -scores[at])[: more[1]])
         new = [beam[i].extended(word, scores[i, word]) for i, word in chosen]
         # a feasible sentence always meets its constraints
         new = [h for h in new if h.ended or total - h.bank <= MAX_LEN - step - 1]
@@ -198,8 +200,8 @@ def ours(tables, constraints, k: int, worst: float = math.inf, **more) -> list[d
     """The same by our search."""
     prune = [] if worst == math.inf else [PruneFinished(worst)]
     more = {"stop": Ranked(k, EOS, worst), "nbest": 1000, "prune": prune} | more
-    select = DBA(k, EOS, VOCABULARY, even=False)
-    found = search(tables, k, max_len=MAX_LEN, select=select, constraints=constraints, **more)
+    more = {"select": DBA(k, EOS, VOCABULARY, even=False)} | more
+    found = search(tables, k, max_len=MAX_LEN, constraints=constraints, **more)
     return [dict(nbest) for nbest in outputs(found)]
 
 
@@ -224,6 +226,21 @@ def test_the_papers_search_is_as_its_algorithm_says(seed, worst):
                 [table], k, stop_plug("ranked", k), MAX_LEN, nbest=1000, select=TopK(k)
             ).lists[0]
             assert worst < math.inf or list(mine.values()) == [round(h.score, 9) for h in plain]
+
+
+@drawn(6)
+@pytest.mark.parametrize("worst", [math.inf, 6.0, 2.0])
+@pytest.mark.parametrize("seed", range(20))
+def test_grid_beam_search_with_the_papers_stop_is_as_its_algorithm_says(seed, worst):
+    """Its beam has more places than a bank: a finished hypothesis may stand behind live ones."""
+    draw = random.Random(f"{seed} {worst}")
+    b, table = draw.randint(1, 4), random_table(seed, ending=draw.choice([0.1, 0.5]))
+    c = random_constraints(draw, MAX_LEN - 1, "abc")
+    select, width = GridBeam(b, EOS, VOCABULARY), b * (plain(c.any_of, (), False)[2] + 1)
+    slots = lambda _, banks: [b] * len(banks)  # noqa: E731
+    expected = paper_search(table, c, width, worst, slots, more=(2, GridBeam.per_row))
+    stop = Ranked(b, EOS, worst)
+    assert ours([table], [c], b, worst, select=select, stop=stop) == [pytest.approx(expected)]
 
 
 @drawn(3)
