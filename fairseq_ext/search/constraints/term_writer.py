@@ -83,7 +83,7 @@ class TermWriter:
         others = [other for other in taken if other != span]
         found: dict[Rewrite, None] = {}
         known = lexicon()
-        forms = verb_forms(term, text, span)
+        forms = verb_forms(term, text, span) or term.targets  # a required one stays
         if form:
             forms = known.same_number(form)
         if text[slice(*span)][:1].islower():  # labels of adjectives and verbs

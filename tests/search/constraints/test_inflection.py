@@ -227,8 +227,12 @@ def test_a_wrong_word_of_the_draft_gives_way_to_a_term_of_another_class():
     ],
 )
 def test_a_german_verb_has_a_form_that_its_place_allows(verb, text, word, forms):
-    term, at = SourceTerm(verb, targets=(verb,)), text.index(word)
-    assert verb_forms(term, text, (at, at + len(word))) == forms
+    term, at = SourceTerm(verb, targets=(verb,), required=True), text.index(word)
+    span = at, at + len(word)
+    assert verb_forms(term, text, span) == forms
+    # one that the line requires as well is written all the same
+    ways = TermWriter(lambda: None, 2, "de").inflected(term, text, span, [span])
+    assert {way.form.lower() for way in ways} == {verb}
 
 
 @pytest.mark.parametrize(
