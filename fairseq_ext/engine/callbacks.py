@@ -27,7 +27,7 @@ class Threads:
         self.process = os.getpid()
         self.idle: list[queue.SimpleQueue] = []
         self.waiting: deque[Callable[[], None]] = deque()  # that no thread has taken
-        self.is_short = False  # the system has given no thread
+        self.is_short = False  # the system gave no thread for some of it
 
     def run(self, work: Callable[[], None]) -> None:
         """Run `work` in another thread; at once, or, if the system has no thread left, as soon as
@@ -42,7 +42,8 @@ class Threads:
 
     def start_waiting(self) -> None:
         """Start a thread for work that has none, if the system gives one."""
-        self.is_short = False
+        # more may wait than this thread takes, whose work may last: then it is called once more
+        self.is_short = self.is_short and bool(self.waiting)
         if self.waiting:
             thread = threading.Thread(target=self.live, name="fairseq_ext callback", daemon=True)
             try:
