@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import weakref
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE
 from fairseq.utils import split_paths
 from torch import Tensor
 
+from fairseq_ext.core import command_line
 from fairseq_ext.core.errors import LONE_SURROGATE, UsageError, counted, cut, explain
 from fairseq_ext.core.exit import at_process_end
 from fairseq_ext.core.stats import Stats
@@ -287,7 +289,10 @@ class Sentences:
         text."""
         if self.glossary_report is None and self.report_path:
             self.glossary_report = GlossaryReport(self.report_path)
-            at_process_end(self.glossary_report.end)
+            end = self.glossary_report.end
+            # another program may write the file with a further model, when this one is gone
+            kept = (lambda: end) if command_line.own_command else weakref.WeakMethod(end)
+            at_process_end(lambda: 0 if (found := kept()) is None else found())
         for request, translation, hypothesis in zip(requests, translations, best, strict=False):
             text = normal(normalize("NFKC", translation))
             source = normalize("NFKC", self.source_of(request))

@@ -48,6 +48,10 @@ def test_a_term_is_there_in_one_of_its_forms(folder, forms, number):
     (term,) = json.loads(report.read_text(encoding="utf-8"))["terms"]
     assert term["forms"] == number and term["placed_by"] == "aligned"
     assert term["form"] in ("Kunde", "Kunden")[:number] and term["form"] in text
+    if number == 1:  # and a program that has dropped it may write the file with a further one
+        del translator
+        Translator(**flags, glossary_report=str(report)).translate(["Das Haus ist neu."])
+        assert json.loads(report.read_text(encoding="utf-8"))["terms"] == []
 
 
 ADJECTIVE = ("klinisch", *("klinisch" + ending for ending in ("e", "en", "er", "es", "em")))
