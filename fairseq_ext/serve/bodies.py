@@ -164,10 +164,13 @@ async def read_form(headers: Mapping[str, str], body: bytes, lists: Collection[s
     return once(pairs, "the form", lists)
 
 
-async def fields_of(request: Request, settings: Settings, lists: Collection[str] = ()) -> Form:
+async def fields_of(
+    request: Request, settings: Settings, no_object: str, lists: Collection[str] = ()
+) -> Form:
     """Return the fields of a request: of its query and of its body, JSON or a form.
 
-    lists: as for `once`. Errors: UsageError, those of `read_body`.
+    no_object: what is said of other JSON; lists: as for `once`. Errors: UsageError, those of
+    `read_body`.
     """
     found = urlencoded(request.scope["query_string"], "the query", lists)
     body = await read_body(request, settings)
@@ -175,7 +178,7 @@ async def fields_of(request: Request, settings: Settings, lists: Collection[str]
         return found | await read_form(request.headers, body, lists)
     given = await apart(read_json, body) if body else {}
     if not isinstance(given, dict):
-        raise UsageError("Invalid JSON format")  # as LibreTranslate says
+        raise UsageError(no_object)
     return found | given
 
 

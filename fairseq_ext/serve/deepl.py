@@ -63,6 +63,7 @@ UNLIMITED = 1_000_000_000_000  # what DeepL says of an account without a limit
 MOST_GLOSSARIES = 1000  # of an owner, as in DeepL's API
 ONE = "/{glossary_id}"
 EXAMPLE = {"text": ["Der Patient hat einen Port."], "source_lang": "DE", "target_lang": "EN-GB"}
+NO_OBJECT = "the body must be a JSON object: send the fields by their names"
 QUOTA = 456  # the status of DeepL's API for a limit of an account
 
 
@@ -131,7 +132,7 @@ class DeepL:
     async def fields(self, request: Request) -> Form:
         """Return the fields of a request whose key is right (raises UsageError)."""
         self.owner(request)
-        return nested(await fields_of(request, self.service.settings, LISTS))
+        return nested(await fields_of(request, self.service.settings, NO_OBJECT, LISTS))
 
     async def pair_of(self, text: str, source: str | None, target: str) -> tuple[Pair, str]:
         """Return the languages of a text and of its translation as the models name them, equal if

@@ -156,7 +156,7 @@ class LibreTranslate:
         service, given = self.service, self.service.keys.of_headers(request.headers)
         if given:
             service.keys.check(request.headers)
-        found = await fields_of(request, service.settings)
+        found = await fields_of(request, service.settings, "Invalid JSON format")
         key = given or found.get("api_key")
         if not service.keys.admit(key if isinstance(key, str) else None):
             raise (
@@ -164,7 +164,8 @@ class LibreTranslate:
                 if key
                 else bad("Please contact the server operator to get an API key")
             )
-        if content_type(request.headers) != "application/json" and isinstance(found.get("q"), str):
+        is_form = content_type(request.headers) not in ("", "application/json")
+        if is_form and isinstance(found.get("q"), str):
             found["q"] = "\n".join(found["q"].splitlines())
         return found
 

@@ -107,6 +107,17 @@ def test_html_and_detection_of_libretranslate(client, lines):
     assert client.get("/spec").json()["paths"]["/translate"]
 
 
+def test_lines_of_json_are_those_that_were_sent_and_those_of_a_form_are_joined(client):
+    fields = {"q": "a\r\nb\n", "source": "de", "target": "de"}
+    body = json.dumps(fields).encode()
+    for sent, text in (
+        ({"json": fields}, fields["q"]),
+        ({"content": body}, fields["q"]),  # with no header for its type
+        ({"data": fields}, "a\nb"),
+    ):
+        assert client.post("/translate", **sent).json() == {"translatedText": text}
+
+
 def test_a_file_is_translated_and_fetched(client, lines):
     """As the client of LibreTranslate uploads it."""
     text = libre(client, lines[0])["translatedText"]
