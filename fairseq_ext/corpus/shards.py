@@ -291,7 +291,8 @@ class ShardReader:
                 while is_long and rest and rest[-1:] != b"\n":
                     rest = reader.readline(BLOCK)
                 self.position = file.tell() if codec else self.position + len(line)
-                yield None if is_long else line.removeprefix(mark).removesuffix(b"\n")
+                if line != mark:  # a file of nothing else has no line
+                    yield None if is_long else line.removeprefix(mark).removesuffix(b"\n")
                 mark = b""
 
     def rows(self) -> Iterator[dict[str, object]]:

@@ -174,7 +174,7 @@ def of_po(text: str, protect: Sequence[str]) -> Iterator[Part]:
             at = place
             yield from of_entry(entry, "msgid_plural" if is_plural else "msgid", protect, eol)
         known = [int(key[7:-1]) for key in keys if key != "msgstr"]
-        missing = range(max(known) + 1, count) if known else ()
+        missing = range(max(known) + 1, count) if known and "msgid_plural" in entry.texts else ()
         if missing:
             yield text[at : entry.end] + ("" if text.endswith("\n", 0, entry.end) else eol)
             at = entry.end
@@ -207,6 +207,7 @@ def entries(text: str) -> Iterator[Entry]:
             if key in ("domain", "msgctxt", "msgid") and entry.translations():
                 yield entry.ended(text, at)
                 entry = Entry()
+            entry.texts.pop(key, None)  # a second one stands in its own place
             entry.texts[key] = []
         elif word["text"] is not None:
             if not key:
@@ -281,9 +282,11 @@ def of_xliff(text: str, protect: Sequence[str]) -> Iterator[Part]:
 
 def units(xml: Xml) -> Iterator[dict[str, int]]:
     """Yield the units that have a source and no target, in their order: the numbers of the elements
-    in each, by name."""
-    is_translated = [True]  # of each open element
+    in each, by name; none in another."""
+    is_translated, behind = [True], 0  # of each open element; the last unit's end
     for number, token in enumerate(xml.tokens):
+        if number < behind:
+            continue
         if token.kind == END:
             is_translated.pop()
         elif token.kind == START:
@@ -292,8 +295,10 @@ def units(xml: Xml) -> Iterator[dict[str, int]]:
             if is_translated[-1] and token.local in UNITS:
                 unit = {xml.tokens[each].local: each for each in xml.children(number)}
                 inside = xml.inside(unit["target"]) if "target" in unit else ""
-                if "source" in unit and not inside.strip():
-                    yield unit
+                if "source" in unit:
+                    behind = xml.partners[number]
+                    if not inside.strip():
+                        yield unit
 
 
 def source_parts(xml: Xml, source: int, protect: Sequence[str]) -> Iterator[Part]:

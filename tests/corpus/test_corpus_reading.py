@@ -63,6 +63,7 @@ def test_text_is_cut_at_line_feeds_alone(tmp_path, suffix, end):
     found = [(s.number, s.id, s.request.source) for unit in reader.units(2, []) for s in unit]
     assert found == [(i, i + 1, line) for i, line in enumerate(LINES)]
     assert reader.position == reader.size
+    assert read(compress(tmp_path / f"mark{suffix}", "\ufeff".encode())) == []
 
 
 def test_several_gzip_members_are_one_file(tmp_path):

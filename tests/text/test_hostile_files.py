@@ -19,6 +19,8 @@ from fairseq_ext.text.formats import passes
 from fairseq_ext.text.office import LO, O_TEXT, Part, TooMany, W
 from fairseq_ext.text.splitter import splitter
 
+INNER = "b <trans-unit><source>c</source></trans-unit>"
+
 
 def refused(tmp_path, name: str, content: bytes, **settings) -> str:
     """The one sentence of a file that is not translated."""
@@ -233,3 +235,21 @@ def test_the_time_of_a_text_grows_as_its_length(format, opening):
         if times[1] < 8 * times[0]:  # 16 if each of them looked at all
             return
     raise AssertionError(times)
+
+
+@pytest.mark.parametrize(
+    ("format", "text"),
+    [
+        ("po", 'msgid "a"\nmsgid_plural "b"\nmsgstr[0] ""\nmsgstr[1] "§b§"\nmsgstr[0] "§a§"\n'),
+        ("po", 'msgid ""\nmsgstr "nplurals=2\\n"\n\nmsgid "a"\nmsgstr[0] "§a§"\n'),
+        ("xliff", f"<source>{INNER}</source>§<target>{INNER}</target>§"),
+        ("xliff", f"{INNER}<source>a</source>§<target>a</target>§"),
+        ("xliff", f"<source>a</source><target>{INNER}</target>"),
+    ],
+)
+def test_a_keyword_twice_and_a_unit_in_a_unit_leave_the_rest_as_it_is(format, text):
+    """Neither is allowed. Between § stands what is new."""
+    if format == "xliff":
+        text = f"<xliff><trans-unit>{text}</trans-unit></xliff>"
+    out = "".join(through()(re.sub("§.*?§", "", text), format))
+    assert out == text.replace("§", "")
