@@ -60,8 +60,8 @@ def dba() -> list[Row]:
     ratios = [a / b for a, b in zip(unpruned_ms, pruned_ms, strict=True)]
     r = re.search(r"Pearson r = ([\d.]+)", (ROOT / captions).read_text(encoding="utf-8"))
     score = [number(captions, "model score", row, "model score") for row in ("references", "none")]
-    first = differences(cells_of(captions, "Section 6.4", "", "over the paper's stop"))
-    stopped = [each for each in first if each[0] < -3]
+    stops = differences(cells_of(captions, "Section 6.4", "", "over the paper's stop"))
+    stopped = stops[::2]  # of each set, at the first complete one; then ours
     share = [number(timed, "Appendix A.1", row, "per cent") for row in ("rand1", "phr4")]
     return [
         (
@@ -69,7 +69,7 @@ def dba() -> list[Row]:
             "0.6 s a sentence, up to 10 tokens and more",
             f"our search, ten or more tokens over one: {times(long)}, for {times(rows)} the rows "
             "([constraints](constrained.md#compared-with-unconstrained-search))",
-            DIRECTION if long < 2 else NO,
+            YES if long < 1.03 else NO,
             "outputs with more required tokens are longer and keep more rows alive; the paper's "
             "search was timed with three and four tokens only",
         ),
@@ -77,7 +77,7 @@ def dba() -> list[Row]:
             "Section 5: three times the time of search without words",
             "3x",
             f"our search {times(min(slower))} to {times(max(slower))}",
-            NO,
+            of_ratio(sum(slower) / len(slower), 3),
             "it costs less: sentences are decoded together, and the choice is compiled",
         ),
         (
@@ -141,7 +141,7 @@ def dba() -> list[Row]:
             "Section 6.4: to stop at the first complete hypothesis",
             "less BLEU",
             f"{max(stopped)[0]:+.1f} to {min(stopped)[0]:+.1f}",
-            YES if stopped else NO,
+            YES if all(high < 0 for _, _, high in stopped) else NO,
             "",
         ),
         (
@@ -207,7 +207,7 @@ def optimal_ending() -> list[Row]:
             "Theorem 1: the result is the optimum that the beam can find",
             "a proof",
             f"{proved} sentences proved; equal to an independent search to the length limit",
-            YES,
+            YES if len(set(proved.split(" of "))) == 1 else NO,
             "",
         ),
         (
