@@ -110,12 +110,12 @@ class Text(NamedTuple):
         if self.segmented:
             mode = "exact" if case == "exact" else "any"
             padded = phrase_places(f" {form} ", f" {text} ", False, mode)
-            spans = [(begin, end - 2) for begin, end in padded]
-            return [span for span in spans if case != "initial" or span[0] == 0]
-        spans = list(phrase_places(form, text, bool(self.whole_words), case))
-        if self.whole_words is None:
-            starts = (at for at in range(len(text)) if text.startswith(form, at))
-            spans += [(at, at + len(form)) for at in starts]
+            spans = [(begin, end - 2) for begin, end in padded if case != "initial" or begin == 0]
+        else:
+            spans = list(phrase_places(form, text, bool(self.whole_words), case))
+            if self.whole_words is None:
+                starts = (at for at in range(len(text)) if text.startswith(form, at))
+                spans += [(at, at + len(form)) for at in starts]
         return list(dict.fromkeys(spans + (compounds(form, text) if in_compounds else [])))
 
 

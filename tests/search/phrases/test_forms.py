@@ -20,7 +20,7 @@ from fairseq_ext.search.phrases.agreement import (
 )
 from fairseq_ext.search.phrases.forms import TermForms, forms_of_language
 from fairseq_ext.search.phrases.letter_case import fitted, keeps_case
-from fairseq_ext.search.phrases.places import compounds, edited
+from fairseq_ext.search.phrases.places import Text, compounds, edited
 from fairseq_ext.search.phrases.segmenter import Segmenter, nearest_spelling
 
 LINES = Path(__file__).with_name("facts.tsv").read_text("utf-8").split("\n")
@@ -121,6 +121,9 @@ def test_numbers_of_forms(forms, numbers):
 @facts("compound, noun, text, words")
 def test_a_noun_is_a_part_of_longer_words(noun, text, words):
     assert [marked(text, span) for span in compounds(noun, text)] == listed(words)
+    for segmented in (True, False):
+        found = Text(text, segmented).places(noun, "exact", in_compounds=True)
+        assert {*listed(words)} <= {marked(text, span) for span in found}
 
 
 @facts("noun, before, nouns, others")
