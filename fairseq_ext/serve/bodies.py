@@ -6,6 +6,7 @@ What is wrong is one sentence (UsageError).
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from pathlib import PurePath
@@ -27,6 +28,7 @@ from fairseq_ext.serve.guard import read_body
 LARGE = 1 << 16  # bytes of a body that takes long enough for others to be served meanwhile
 MOST_FIELDS = 1000  # of a form
 LONGEST_NAME = 200  # bytes of a file's name; file systems take 255, and ours is put behind an id
+KEY = re.compile(rb'"api_key"\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*")', re.DOTALL)
 UTF_8 = ("", "utf-8", "utf8", "us-ascii", "ascii")  # charsets that a form may name
 
 Form = dict[str, Any]  # fields by name: texts, files, lists of texts
@@ -72,6 +74,16 @@ def refuse_constant(name: str) -> None:
 DECODER = json.JSONDecoder(
     object_pairs_hook=refuse_duplicate_keys("the request"), parse_constant=refuse_constant
 )
+
+
+def key_in(body: bytes) -> str | None:
+    """Return the text of "api_key" in a JSON body, which is not parsed: its sender is not known
+    yet."""
+    found = KEY.search(body)
+    try:
+        return None if found is None else json.loads(found[1])
+    except ValueError:
+        return None
 
 
 # ---- Forms
@@ -165,17 +177,22 @@ async def read_form(headers: Mapping[str, str], body: bytes, lists: Collection[s
 
 
 async def fields_of(
-    request: Request, settings: Settings, no_object: str, lists: Collection[str] = ()
+    request: Request,
+    settings: Settings,
+    no_object: str,
+    lists: Collection[str] = (),
+    admit: Callable[[bytes], object] = lambda body: None,
 ) -> Form:
     """Return the fields of a request: of its query and of its body, JSON or a form.
 
-    no_object: what is said of other JSON; lists: as for `once`. Errors: UsageError, those of
-    `read_body`.
+    no_object: what is said of other JSON; lists: as for `once`; admit: called with JSON before it
+    is parsed. Errors: UsageError, those of `read_body` and `admit`.
     """
     found = urlencoded(request.scope["query_string"], "the query", lists)
     body = await read_body(request, settings)
     if not is_json(request.headers, body):
         return found | await read_form(request.headers, body, lists)
+    admit(body)
     given = await apart(read_json, body) if body else {}
     if not isinstance(given, dict):
         raise UsageError(no_object)

@@ -26,6 +26,7 @@ from fairseq_ext.serve.bodies import (
     description,
     fields_of,
     file_name,
+    key_in,
 )
 from fairseq_ext.serve.documents import READ, Documents
 from fairseq_ext.serve.records import Text
@@ -156,14 +157,22 @@ class LibreTranslate:
         service, given = self.service, self.service.keys.of_headers(request.headers)
         if given:
             service.keys.check(request.headers)
-        found = await fields_of(request, service.settings, "Invalid JSON format")
-        key = given or found.get("api_key")
-        if not service.keys.admit(key if isinstance(key, str) else None):
-            raise (
-                HTTPException(403, "Invalid API key")
-                if key
-                else bad("Please contact the server operator to get an API key")
-            )
+
+        def admit(key: object) -> None:
+            if not service.keys.admit(key if isinstance(key, str) else None):
+                raise (
+                    HTTPException(403, "Invalid API key")
+                    if key
+                    else bad("Please contact the server operator to get an API key")
+                )
+
+        found = await fields_of(
+            request,
+            service.settings,
+            "Invalid JSON format",
+            admit=lambda body: admit(given or key_in(body)),
+        )
+        admit(given or found.get("api_key"))
         is_form = content_type(request.headers) not in ("", "application/json")
         if is_form and isinstance(found.get("q"), str):
             found["q"] = "\n".join(found["q"].splitlines())

@@ -24,6 +24,7 @@ import pytest
 import sentencepiece
 from serving import FLAGS, JSON, head, listening, raw_socket, until, v1
 
+from fairseq_ext.serve import bodies
 from fairseq_ext.serve.app import Server
 from fairseq_ext.serve.guard import Keys
 from fairseq_ext.serve.models import Models
@@ -92,6 +93,25 @@ def test_keys(serving, tmp_path):
         assert client.post("/translate", json=nested).status_code == 400
         body = client.get("/spec").json()["paths"]["/translate"]["post"]["requestBody"]["content"]
         assert "api_key" in body["application/json"]["schema"]["properties"]
+
+
+def test_json_is_parsed_for_a_known_key_alone(guarded, monkeypatch):
+    """Be it in a header or in the body itself: a megabyte of brackets takes a second."""
+    parsed, read = [], bodies.read_json
+    monkeypatch.setattr(bodies, "read_json", lambda body: parsed.append(body) or read(body))
+    begin = b'{"q": "a", "source": "de", "target": "de", "api_key": %s, "x": []}'
+    with guarded("right") as client:
+        for key in (b'"wrong"', b"5", b'"', b'"\\ud800"', b'"", "y": {"api_key": 5}'):
+            assert client.post("/translate", content=begin % key, headers=JSON).is_client_error
+        for route in ("/translate", "/detect", "/v2/translate"):
+            for headers in (JSON, JSON | {"X-API-Key": "wrong"}):
+                assert client.post(route, content=b"[" * 9999, headers=headers).is_client_error
+        assert not parsed
+        whole = begin % b'"r\\u0069ght"'
+        assert client.post("/translate", content=whole, headers=JSON).json() == {
+            "translatedText": "a"
+        }
+        assert parsed == [whole]
 
 
 def test_every_known_hash_is_compared(monkeypatch, tmp_path):
