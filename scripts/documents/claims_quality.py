@@ -18,14 +18,16 @@ from documents.verdicts import (
 )
 
 # the results that stand for captions and for documentation
-DBA = [f"{PAPERS}/dba/results/{name}/tables.md" for name in ("flickr_200", "docs_100_paper")]
+GBS = [f"{PAPERS}/dba/results/{name}/tables.md" for name in ("flickr_1000", "docs_400")]
+DBA = f"{PAPERS}/dba/results/flickr_200/tables.md"
 ENDING = [f"{PAPERS}/optimal_ending/results/{name}/tables.md" for name in ("flickr_300", "docs_80")]
 
 
 def dba() -> list[Row]:
     """Post and Vilar 2018."""
-    captions, documentation = DBA
-    timed, of_bleu = f"{PAPERS}/dba/results/flickr_150_time/tables.md", "Figure 4: BLEU"
+    captions = DBA
+    timed = f"{PAPERS}/dba/results/flickr_150_time/tables.md"
+    of_bleu = "Figure 4: BLEU by number of constraint tokens, rand3"
     thresholds = f"{PAPERS}/dba/results/flickr_150_table3/tables.md"
     pruned_ms, unpruned_ms = (
         [number(timed, "Figure 4: milliseconds", f"DBA of the paper, k = 10{end}", n) for n in "34"]
@@ -41,11 +43,11 @@ def dba() -> list[Row]:
     ]
     base = "over DBA of the paper, k = 10"
     over_gbs = differences(
-        [cells_of(file, of_bleu, "GBS, b = 1", base)[0] for file in (captions, documentation)]
+        [cells_of(file, of_bleu, "GBS, b = 1", base)[0] for file in GBS]
     )
     bleus = [
         [number(file, of_bleu, row, "BLEU") for row in ("DBA of the paper, k = 5", "GBS, b = 1")]
-        for file in (captions, documentation)
+        for file in GBS
     ]
     gain = [
         differences([cells_of(captions, "Differences", row, "over no words")[1]])[0]
@@ -85,7 +87,7 @@ def dba() -> list[Row]:
             "+1.1 BLEU",
             "; documentation ".join(signed(each, turn=True) for each in over_gbs),
             of_all(over_gbs, 1.1, -1),
-            "on these few captions the interval holds 0",
+            "captions are easy for their model, so words and search have less to gain",
         ),
         (
             "Section 5: DBA with k = 5 over GBS, rand3",

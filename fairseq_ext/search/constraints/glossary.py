@@ -306,26 +306,23 @@ class Glossary:
 
     def inflect(self, term: Term) -> None:
         """Add the inflected forms of a term's targets to its alternatives."""
-        forms = (form for target in term.writable for form in self.inflections(term, target))
-        for form in dict.fromkeys(forms):
-            phrases, _ = self.segmenter.alternatives([form], "", suggest=False)
-            if form not in term.writable and phrases:
-                term.writable = (*term.writable, form)
-                term.forms = tuple(dict.fromkeys((*(term.forms or ()), *phrases)))
-
-    def inflections(self, term: Term, target: str) -> tuple[str, ...]:
-        """Return the inflected forms of a target, none for one that is to be written exactly."""
         if term.case == "exact" or not self.options.forms:
-            return ()
-        if self.inflected is not None:
-            return self.inflected(target)
-        # the mention may be a plural
-        has_plural = any(map(PLURAL.search, term.targets))
-        is_needed = self.matcher.inflections is not None and not has_plural
-        if not is_needed or two_letters(self.options.languages.target or "") != "en":
-            return ()
-        plural = plural_of(target)
-        return (plural,) if plural else ()
+            return
+        inflected = self.inflected
+        if inflected is None:
+            # the mention may be a plural
+            is_needed = self.matcher.inflections is not None
+            is_english = two_letters(self.options.languages.target or "") == "en"
+            if not is_needed or not is_english or any(map(PLURAL.search, term.targets)):
+                return
+            inflected = plurals
+        writable, phrases = dict.fromkeys(term.writable), dict.fromkeys(term.forms or ())
+        for form in dict.fromkeys(form for each in term.writable for form in inflected(each)):
+            found, _ = self.segmenter.alternatives([form], "", suggest=False)
+            if form not in writable and found:
+                writable[form] = None
+                phrases |= dict.fromkeys(found)
+        term.writable, term.forms = tuple(writable), tuple(phrases)
 
     def cased(self, term: Term) -> Cased:
         """Return the case in which a term's targets count, with the search's spellings."""
@@ -387,6 +384,12 @@ class Glossary:
             found.append(Required(term, self.forms(term), [match], term.cased))
             once[match.term] = found[-1]
         return found
+
+
+def plurals(target: str) -> tuple[str, ...]:
+    """Return the plural of an English target, where it has one."""
+    plural = plural_of(target)
+    return (plural,) if plural else ()
 
 
 def places_terms(settings: Settings) -> bool:
