@@ -18,7 +18,7 @@ from documents.verdicts import (
 )
 
 # the results that stand for captions and for documentation
-GBS = [f"{PAPERS}/dba/results/{name}/tables.md" for name in ("flickr_1000", "docs_400")]
+GBS = [f"{PAPERS}/dba/results/{name}/tables.md" for name in ("flickr_1000", "docs_200")]
 DBA = f"{PAPERS}/dba/results/flickr_200/tables.md"
 ENDING = [f"{PAPERS}/optimal_ending/results/{name}/tables.md" for name in ("flickr_300", "docs_80")]
 
