@@ -42,9 +42,7 @@ def dba() -> list[Row]:
         for name in ("rand1", "rand2", "rand3", "rand4", "phr4")
     ]
     base = "over DBA of the paper, k = 10"
-    over_gbs = differences(
-        [cells_of(file, of_bleu, "GBS, b = 1", base)[0] for file in GBS]
-    )
+    over_gbs = differences([cells_of(file, of_bleu, "GBS, b = 1", base)[0] for file in GBS])
     bleus = [
         [number(file, of_bleu, row, "BLEU") for row in ("DBA of the paper, k = 5", "GBS, b = 1")]
         for file in GBS
