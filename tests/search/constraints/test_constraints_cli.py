@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import test_cli
-from demo_model import STOCK, raw_demo
+from demo_model import OURS, ROOT, STOCK, raw_demo
 from forked import command, generate_forked
 from sizes import drawn
 from test_cli import EXT, lines, sentence
@@ -249,3 +249,16 @@ def test_the_best_hypotheses_stay(demo, stock, tmp_path, words, flags):
     got = best(demo, "translation_ext", "--constraints-file", file, *flags)
     assert {i: text for i, (text, _) in got.items()} == {i: text for i, (text, _) in stock.items()}
     assert all(got[i][1] == pytest.approx(stock[i][1], abs=1e-4) for i in got)
+
+
+def test_grid_beam_search_with_the_papers_stop_has_its_phrases(tmp_path):
+    """Finished hypotheses behind live ones were lost, and pruning left nothing: an empty output."""
+    text = (ROOT / "data" / "demo" / "test.en").read_text(encoding="utf-8").split("\n")[:11]
+    phrases = [" ".join(line.split()[1:5]) for line in text]
+    file = write(tmp_path / "phrases.tsv", phrases)
+    how = ["--dataset-impl", "raw", "--constraints-file", file, "--select", "gbs", "--gbs-base", 2]
+    how += ["--stop", "ranked", "--prune-finished", 5]
+    done = generate_forked(raw_demo(tmp_path, len(text)), *OURS, *how)
+    found = dict(re.findall(r"^D-(\d+)\t\S+\t(.*)$", done.stdout, re.MULTILINE))
+    assert len(found) == len(text)
+    assert all(phrase in found[str(i)] for i, phrase in enumerate(phrases))

@@ -50,8 +50,7 @@ class Ranked(Stop):
         self.eos = eos
         self.worst = worst  # --prune-finished
         none = torch.zeros(0, k, dtype=torch.float64)
-        # (N, k) sums of log-probabilities, or other keys, of the finished hypotheses on the beam;
-        # else -inf
+        # (N, k) sums of log-probabilities of the finished hypotheses on the beam; else -inf
         self.total = none
         self.number = none.long()  # (N, k) their numbers among the sentence's finished hypotheses
         self.answer = none.long()  # (N, k) numbers of the answers, padded with -1
@@ -135,15 +134,15 @@ class Ranked(Stop):
         self,
         candidates: Candidates,
         waiting: Tensor,
-        key: Tensor,
+        score: Tensor,
         count: Tensor,
         best_finished: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Return the order (S, k + c) of the finished on the beam (S, k) and the candidates (S, c),
         best first, and how many of them are on the beam (S,).
 
-        count (S,): answers; best_finished (S,): best sum of log-probabilities."""
-        total = torch.cat([waiting, key], dim=1)
+        score (S, c): the candidates'; count (S,): answers; best_finished (S,): best sum of log-probabilities."""
+        total = torch.cat([waiting, score], dim=1)
         width = width_of(candidates)
         if candidates.goal is None or candidates.group is None or candidates.divide is None:
             order = total.argsort(dim=1, descending=True, stable=True)
@@ -152,7 +151,7 @@ class Ranked(Stop):
         # (S, k)
         poor = waiting < best_finished.double()[:, None] - self.worst
         waiting.masked_fill_(poor & (goal > 0)[:, None], -torch.inf)
-        total = torch.cat([waiting, key], dim=1)
+        total = torch.cat([waiting, score], dim=1)
         bank = torch.cat([goal[:, None].expand_as(waiting), candidates.group], dim=1)
         slots = candidates.divide(bank_sizes(bank, total, int(goal.max()) + 1))
         # plain beam search where there are no constraints
