@@ -141,7 +141,8 @@ class Ranked(Stop):
         """Return the order (S, k + c) of the finished on the beam (S, k) and the candidates (S, c),
         best first, and how many of them are on the beam (S,).
 
-        score (S, c): the candidates'; count (S,): answers; best_finished (S,): best sum of log-probabilities."""
+        score (S, c): of the candidates; count (S,): answers; best_finished (S,): best sum of
+        log-probabilities."""
         total = torch.cat([waiting, score], dim=1)
         width = width_of(candidates)
         if candidates.goal is None or candidates.group is None or candidates.divide is None:
