@@ -1,4 +1,5 @@
-"""DeepL's API: the official clients as people install them, and what they never send."""
+"""DeepL's API: the official clients as people install them, and what they never send; of
+glossaries, what its own suite calls of a server."""
 
 import io
 import json
@@ -22,16 +23,31 @@ if os.environ.get(ALL):
     import deepl
 else:
     deepl = pytest.importorskip("deepl")
+from deepl.api_data import MultilingualGlossaryDictionaryEntries as Dictionary  # noqa: E402
 
 SOURCE = "Der Patient hat einen Port."
 PAIR = {"source_lang": "DE", "target_lang": "EN-GB"}
 TERMS = {"Patient": "moonlight"}
-NO_CALLER = "96ab91fd-e715-41a1-adeb-5d701f84a483"
+# terms that no model can write, and marks that a term base of ours reads as its own
+ODD = {"A%=&": "B&=%", "\u0394\u3041": "\u6df1", "\U0001faa8": "\U0001fab5", "it's": '"so"'}
+ODD |= {"a|b": "c|d", "Yes, no": "ja, nein", '"x", y': "z # w", "source": "target"}
+LARGE = {f"Source-${i}": f"Target-${i}" for i in range(10_000)}
+CSV = 'tree,Baum,en,de\n\n"a ""large"" tree","Baum, groß"\n'
+OF_CSV = {"tree": "Baum", 'a "large" tree': "Baum, groß"}
 
 
 @pytest.fixture(scope="module")
 def api(client):
     return deepl.DeepLClient("any", server_url=str(client.base_url))
+
+
+@pytest.fixture
+def wide(two_ways):
+    """A client of a server that takes large bodies, and of two pairs of languages."""
+    found = deepl.DeepLClient("any", server_url=str(two_ways.base_url))
+    yield found
+    for each in found.list_multilingual_glossaries():
+        found.delete_multilingual_glossary(each)
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +63,10 @@ def glossary(api):
     api.delete_glossary(made)
 
 
-def refused(function, error=deepl.DeepLException):
+def refused(function, *given, error=deepl.DeepLException, **named):
     """What the client's exception says."""
     with pytest.raises(error) as raised:
-        function()
+        function(*given, **named)
     return str(raised.value)
 
 
@@ -69,8 +85,9 @@ def test_texts_and_lists_of_them(api, client, plain):
     answer = client.post("/v2/translate", data=form).json()["translations"]
     assert answer == [{"detected_source_language": "DE", "text": plain}] * 2
     loose = {"text": SOURCE, "target_lang": "EN", "formality": "prefer_more", "context": "a text"}
+    loose["model_type"] = "prefer_quality_optimized"
     (found,) = client.post("/v2/translate", json=loose).json()["translations"]
-    assert found["text"] == plain
+    assert (found["text"], found["model_type_used"]) == (plain, "quality_optimized")
 
 
 def test_words_of_several_languages_are_translated(two_ways):
@@ -137,8 +154,8 @@ def test_tags_that_split_and_those_that_do_not(api, plain):
     assert joined == translated(cells, non_splitting_tags="c") != translated(cells)
     for whole in ("<r/>", "<?xml version='1.0'?><r/>"):
         assert translated(whole) == whole
-    assert "not well-formed" in refused(lambda: translated("<a>Port"))
-    assert "not well-formed" in refused(lambda: translated("<a>Port", splitting_tags="a"))
+    assert "not well-formed" in refused(translated, "<a>Port")
+    assert "not well-formed" in refused(translated, "<a>Port", splitting_tags="a")
 
 
 @pytest.mark.parametrize(("kind", "kept"), [("xml", 3), ("html", 4)])
@@ -152,22 +169,66 @@ def test_what_is_added_to_tags_is_taken_out_again(kind, kept):
     assert tagged.read(marked) == text and marked.count(tagged.mark) == kept
 
 
-def test_what_no_model_here_can_do(api, client):
-    said = refused(lambda: api.rephrase_text("a", target_lang="DE"))
-    assert "'target_lang' not supported" in said
-    quick = {"text": SOURCE, "model_type": "prefer_quality_optimized", **PAIR}
-    (found,) = client.post("/v2/translate", json=quick).json()["translations"]
-    assert found["model_type_used"] == "quality_optimized"
+# ---- Glossaries: of one dictionary in /v2, of several in /v3
 
 
-# ---- Glossaries
+@pytest.mark.parametrize("terms", [{"Hello": "Hallo"}, ODD, LARGE, CSV], ids=lambda t: str(len(t)))
+def test_a_glossary_of_either_version_is_read_by_both(wide, terms):
+    name, csv, pair = f"a name, {uuid.uuid4()}", {}, ("EN", "DE")
+    if terms is CSV:
+        csv, terms = {"csv_data": CSV}, OF_CSV
+        made = [
+            wide.create_glossary_from_csv(name, *pair, **csv),
+            wide.create_multilingual_glossary_from_csv(name, *pair, **csv),
+        ]
+    else:
+        made = [
+            wide.create_glossary(name, *pair, terms),
+            wide.create_multilingual_glossary(name, [Dictionary(*pair, terms)]),
+        ]
+    for each in made:
+        one = wide.get_glossary(each.glossary_id)
+        several = wide.get_multilingual_glossary(each.glossary_id)
+        assert [(one.source_lang, one.target_lang, one.entry_count)] == counts(several)
+        assert counts(several) == [(*pair, len(terms))]
+        assert one.name == several.name == each.name == name
+        assert one.creation_time == several.creation_time == each.creation_time
+        assert wide.get_glossary_entries(each.glossary_id) == entries(wide, each) == terms
+    for listed in (wide.list_glossaries(), wide.list_multilingual_glossaries()):
+        assert {g.glossary_id for g in listed} == {g.glossary_id for g in made}
+
+
+def counts(glossary):
+    """The dictionaries of a glossary of /v3, and their sizes."""
+    return [(d.source_lang, d.target_lang, d.entry_count) for d in glossary.dictionaries]
+
+
+def entries(api, glossary):
+    """Those of its dictionary from English to German."""
+    found = api.get_multilingual_glossary_entries(glossary.glossary_id, "EN", "DE").dictionaries
+    return deepl.convert_tsv_to_dict(found[0].entries)
+
+
+@pytest.mark.parametrize("version", ["", "multilingual_"])
+@pytest.mark.parametrize("what", ["get_{}glossary", "get_{}glossary_entries", "delete_{}glossary"])
+def test_a_glossary_that_is_not_there(wide, version, what):
+    call, made = getattr(wide, what.format(version)), wide.create_glossary("a", "EN", "DE", TERMS)
+    pair = ("EN", "DE") if version and "entries" in what else ()
+    wide.delete_glossary(made)
+    for identifier in (made.glossary_id, str(uuid.uuid4())):
+        refused(call, identifier, *pair, error=deepl.GlossaryNotFoundException)
+    assert "identifier" in refused(call, "invalid_glossary_id", *pair)
 
 
 def test_a_glossary_of_one_dictionary(api, client, glossary, plain):
     assert glossary.ready
     placed = v1(client, {"source": SOURCE, "glossary": TERMS}).json()["text"]
     assert "moonlight" in placed and placed != plain
-    assert api.translate_text(SOURCE, glossary=glossary, **PAIR).text == placed
+    other = api.create_multilingual_glossary("v3", [Dictionary("DE", "EN", TERMS)])
+    for each in (glossary, glossary.glossary_id, other, other.glossary_id):
+        found = api.translate_text([SOURCE, SOURCE], glossary=each, **PAIR)
+        assert [text.text for text in found] == [placed] * 2
+    api.delete_multilingual_glossary(other)
     assert api.translate_text_with_glossary(SOURCE, glossary).text == placed
     tagged = {"tag_handling": "html", "glossary": glossary, **PAIR}
     found = api.translate_text("Der <b>Patient</b> hat einen Port.", **tagged)
@@ -178,12 +239,13 @@ def test_a_glossary_of_one_dictionary(api, client, glossary, plain):
     assert as_csv.text == "Patient,moonlight\n" and as_csv.headers["content-type"][:8] == "text/csv"
 
 
-def test_a_bar_is_a_character_of_the_target(api, client):
-    """A term base of ours has alternatives there."""
-    made = api.create_glossary("bar", "DE", "EN", {"Patient": "moon|light"})
+@pytest.mark.parametrize("terms", [{"Patient": "\u6df1"}, {"Patient": "moon|light"}, ODD], ids=str)
+def test_terms_that_cannot_be_written_cost_no_translation(api, client, terms):
+    """A bar is a character of the target; a term base of ours has alternatives there."""
+    made = api.create_glossary("odd", "DE", "EN", terms)
     text = api.translate_text(SOURCE, glossary=made, **PAIR).text
     ours = v1(client, {"source": SOURCE, "glossary": {"Patient": "moon|light"}})
-    assert text != ours.json()["text"], "neither alternative is placed alone"
+    assert text and text != ours.json()["text"], "neither alternative is placed alone"
     api.delete_glossary(made)
 
 
@@ -196,7 +258,63 @@ def test_several_glossaries_at_once(api, glossary):
 
 def test_a_limit_of_glossaries(api, monkeypatch):
     monkeypatch.setattr(routes, "MOST_GLOSSARIES", 0)
-    refused(lambda: api.create_glossary("n", "DE", "EN", TERMS), deepl.QuotaExceededException)
+    refused(api.create_glossary, "n", "DE", "EN", TERMS, error=deepl.QuotaExceededException)
+
+
+def test_a_pair_that_a_glossary_has_no_dictionary_for(wide):
+    made = wide.create_glossary("terms", "EN", "DE", {"patient": "Mondlicht"})
+    refused(wide.translate_text, SOURCE, target_lang="DE", glossary=made, error=ValueError)
+    refused(wide.translate_text, SOURCE, glossary=made, **PAIR, error=ValueError)
+    there = {**PAIR, "glossary": made.glossary_id}  # of which the client cannot know
+    for call, name in ((wide.translate_text, {}), (wide.translate_document_upload, "a.txt")):
+        more = {"filename": name} if name else {}
+        assert "no dictionary from DE to EN" in refused(call, SOURCE, **there, **more)
+
+
+def test_the_pairs_of_languages_that_are_listed_are_kept(wide):
+    pairs = [(each.source_lang, each.target_lang) for each in wide.get_glossary_languages()]
+    assert {("en", "de"), ("de", "en"), ("ja", "pt")} <= {*pairs} and len({*pairs}) == len(pairs)
+    for source, target in pairs[::97]:
+        wide.delete_glossary(wide.create_glossary("any", source, target, {"a": "b"}))
+
+
+@pytest.mark.parametrize("of_csv", ["", "_from_csv"])
+def test_a_glossary_of_two_dictionaries_changes(wide, of_csv):
+    """Its name; entries that are added to a dictionary, a dictionary that is replaced or deleted;
+    /v2 knows glossaries of one."""
+    pairs = [Dictionary("EN", "DE", {"patient": "Mondlicht"}), Dictionary("DE", "EN", {"a": "b"})]
+    several = wide.create_multilingual_glossary("several", pairs)
+    assert wide.list_glossaries() == []
+    assert "/v3/glossaries" in refused(wide.get_glossary, several.glossary_id)
+
+    def change(how: str, terms: dict, csv: str):
+        call = getattr(wide, f"{how}_multilingual_glossary_dictionary{of_csv}")
+        given = ("EN", "DE", csv) if of_csv else (Dictionary("EN", "DE", terms),)
+        return call(several, *given)
+
+    more = {"patient": "Kranker", "tree": "Baum"}
+    found = change("update", more, "patient,Kranker\ntree,Baum\n")
+    assert found.name == "several" and entries(wide, several) == more
+    assert counts(found) == [("EN", "DE", 2), ("DE", "EN", 1)]
+    change("update", {"house": "Haus"}, "house,Haus\n")
+    assert entries(wide, several) == {**more, "house": "Haus"}
+    assert change("replace", OF_CSV, CSV).entry_count == 2
+    assert entries(wide, several) == OF_CSV
+    rename = wide.update_multilingual_glossary_name
+    assert rename(several, "other").name == "other"
+    refused(rename, several, "", error=ValueError)
+    delete, pair = (
+        wide.delete_multilingual_glossary_dictionary,
+        dict(zip(PAIR, ("EN", "DE"), strict=True)),
+    )
+    delete(several, several.dictionaries[0])
+    left = wide.get_multilingual_glossary(several.glossary_id)
+    assert counts(left) == [("DE", "EN", 1)]
+    assert [each.name for each in wide.list_glossaries()] == [left.name] == ["other"]
+    refused(delete, str(uuid.uuid4()), **pair, error=deepl.GlossaryNotFoundException)
+    refused(delete, "invalid_glossary_id", **pair)
+    refused(delete, several, error=ValueError)
+    assert "no dictionary from EN to DE" in refused(delete, several, **pair)
 
 
 # ---- Documents
@@ -215,14 +333,17 @@ def fetched(api, content, name, **options):
 def test_a_document_is_translated_and_deleted(api, plain, glossary):
     content, status, handle = fetched(api, f"{SOURCE}\n", "a.txt")
     assert content.decode() == f"{plain}\n" and status.billed_characters == len(SOURCE)
-    assert "Not found" in refused(lambda: api.translate_document_get_status(handle))
-    refused(lambda: api.translate_document_download(handle))
+    assert "Not found" in refused(api.translate_document_get_status, handle)
+    refused(api.translate_document_download, handle)
     found, *_ = fetched(api, f"<p>{SOURCE}</p>", "a.html", source_lang=None)
     assert found.decode() == f"<p>{plain}</p>"
     found, *_ = fetched(api, f"{SOURCE}\n", "b.TXT", glossary=glossary)
     assert "moonlight" in found.decode()
     found, *_ = fetched(api, "It stays.", "c.md", source_lang="EN")
     assert found == b"It stays."
+    found, *_ = fetched(api, docx(f"<w:r><w:t>{SOURCE}</w:t></w:r>"), "a.docx")
+    with zipfile.ZipFile(io.BytesIO(found)) as archive:
+        assert plain in archive.read("word/document.xml").decode()
 
 
 def test_a_limit_of_documents(client, monkeypatch):
@@ -233,30 +354,14 @@ def test_a_limit_of_documents(client, monkeypatch):
     assert int(answer.headers["Retry-After"]) > 0
 
 
-def test_an_archive_is_a_document(api, plain):
-    found, *_ = fetched(api, docx(f"<w:r><w:t>{SOURCE}</w:t></w:r>"), "a.docx")
-    with zipfile.ZipFile(io.BytesIO(found)) as archive:
-        assert plain in archive.read("word/document.xml").decode()
-
-
-def test_wrong_documents(api, client):
-    def upload(**options):
-        given = {"filename": "a.txt", **PAIR, **options}
-        return lambda: api.translate_document_upload(b"Guten Tag", **given)
-
-    assert "file extension of 'a.pdf' is not supported" in refused(upload(filename="a.pdf"))
-    assert "'output_format' not supported" in refused(upload(output_format="docx"))
-    assert "'target_lang' not supported" in refused(upload(target_lang="FR"))
-    assert "formality" in refused(upload(formality="more"))
-    none = client.post("/v2/document", data={"target_lang": "EN"})
-    assert none.status_code == 400 and "'file' not specified" in none.json()["message"]
+def test_a_wrong_document_and_a_wrong_key(api):
     handle = api.translate_document_upload(b"\xff\xfe\x00", filename="b.docx", **PAIR)
     while (status := api.translate_document_get_status(handle)).ok:
         time.sleep(0.05)
     assert "archive" in status.error_message and "/" not in status.error_message
     for identifier, key in ((handle.document_id, "x"), (uuid.uuid4().hex, handle.document_key)):
         wrong = deepl.DocumentHandle(identifier, key)
-        assert "Not found" in refused(lambda wrong=wrong: api.translate_document_get_status(wrong))
+        assert "Not found" in refused(api.translate_document_get_status, wrong)
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.docx"])  # a translated one, and a wrong one
@@ -274,7 +379,7 @@ def test_a_document_that_no_one_fetches_is_deleted(api, monkeypatch, name):
         time.sleep(0.05)
     assert made[0].input.exists()
     assert until(lambda: not made[0].folder.exists(), 30)
-    assert "Not found" in refused(lambda: api.translate_document_get_status(handle))
+    assert "Not found" in refused(api.translate_document_get_status, handle)
 
 
 # ---- Keys
@@ -290,7 +395,7 @@ def test_each_key_has_glossaries_and_documents_of_its_own(guarded, tmp_path):
         one.translate_text(SOURCE, **PAIR)
         assert two.get_usage().character.count == 0 < one.get_usage().character.count
         assert two.list_multilingual_glossaries() == [] and client.get("/v2/usage").is_error
-        refused(wrong.get_usage, deepl.AuthorizationException)
+        refused(wrong.get_usage, error=deepl.AuthorizationException)
         fields = {"document_key": handle.document_key, "name": "mine", **PAIR, "entries": "a\tb"}
         for method, path, _ in deepl_routes(client):
             at = path.format(glossary_id=made.glossary_id, document_id=handle.document_id)
@@ -298,7 +403,7 @@ def test_each_key_has_glossaries_and_documents_of_its_own(guarded, tmp_path):
                 header = {"Authorization": f"DeepL-Auth-Key {key}"}
                 answer = client.request(method, at, json=fields, headers=header)
                 assert answer.status_code == status and list(answer.json()) == ["message"], path
-        assert "Not found" in refused(lambda: two.translate_text(SOURCE, glossary=made, **PAIR))
+        assert "Not found" in refused(two.translate_text, SOURCE, glossary=made, **PAIR)
         given = {"glossary_id": made.glossary_id, **PAIR}, {"file": ("a.txt", b"Guten Tag.")}
         other = {"Authorization": "DeepL-Auth-Key two"}
         answer = client.post("/v2/document", data=given[0], files=given[1], headers=other)

@@ -3,8 +3,8 @@ answer to every accepted request, and one sentence to every refused one, with a 
 whose fault it is.
 
 refusals.jsonl has a line a request, also such as a form or a page of another site could send: `to`,
-`json` or `body` (as Latin-1), `headers`, `status`, and what the sentence `says`: its beginning, all
-of it ("$" behind it), or a part ("…" before it).
+`json` or `body`, `headers` (both as Latin-1), `status`, and what the sentence `says`: its
+beginning, all of it ("$" behind it), or a part ("…" before it).
 """
 
 import asyncio
@@ -329,7 +329,8 @@ def test_a_refusal_is_one_sentence(client, glossary, row):
     if row.get("says", "").startswith(DEEP):
         content = content.replace("[]", "[" * 970 + "]" * 970)
     given = content.encode("utf-8" if "json" in row else "latin-1")
-    answer = client.request(method, path, content=given, headers=JSON | row.get("headers", {}))
+    headers = {k: v.encode("latin-1") for k, v in (JSON | row.get("headers", {})).items()}
+    answer = client.request(method, path, content=given, headers=headers)
     assert answer.status_code == row["status"], answer.text
     if answer.is_error:
         [(field, said)], says = answer.json().items(), row.get("says", "")
