@@ -9,6 +9,7 @@ import importlib.util
 import logging
 import os
 import re
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -255,6 +256,18 @@ def made(tmp_path_factory):
     from hf_models import make
 
     return functools.cache(lambda kind, seed=1: make(kind, tmp_path_factory.mktemp("hf"), seed))
+
+
+@contextmanager
+def limited(what: int, soft: int) -> Iterator[None]:
+    """A limit of this process, such as resource.RLIMIT_FSIZE, for as long as the context lasts: no
+    file grows beyond that number of bytes, as on a full disk."""
+    before = resource.getrlimit(what)
+    resource.setrlimit(what, (soft, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(what, before)
 
 
 # ---- the commands

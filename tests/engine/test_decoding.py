@@ -17,7 +17,6 @@ from fairseq_ext.engine.worker import STEPS, load
 from fairseq_ext.kernels.beam import SearchResult
 from fairseq_ext.kernels.library import library
 from fairseq_ext.search.compiled import CompiledSearch
-from fairseq_ext.search.constraints.glossary import places_terms
 from fairseq_ext.search.constraints.lines import text_constraints
 from fairseq_ext.search.report import Report, Translation
 from fairseq_ext.search.request import GlossaryFile, Request
@@ -41,81 +40,47 @@ def translator() -> Translator:
 
 
 def job(source: str, streams: bool = False, nbest: int | None = None, **fields) -> Request:
-    now = time.monotonic()
     given = text_constraints(fields, "the request")
-    return Request(0, source, given, nbest=nbest, streams=streams, submitted=now)
+    return Request(0, source, given, nbest=nbest, streams=streams, submitted=time.monotonic())
 
 
 def answers(decoding: Decoding, jobs: list[Request]) -> list:
     """The result of jobs that arrive together."""
     for number, each in enumerate(jobs):
         decoding.add(number, each)
+    last = dict(worked(decoding))
+    return [last[number] for number in range(len(jobs))]
+
+
+def worked(decoding: Decoding) -> list[tuple]:
+    """Its events, once there is nothing to do."""
     while decoding.busy:
         decoding.work()
     events, decoding.events = decoding.events, []
-    last = dict(events)
-    return [last[number] for number in range(len(jobs))]
+    return events
 
 
 def same_as_alone(translator: Translator, each: Request, answer: Report) -> None:
     """The answer has the hypotheses that the offline API finds for the sentence alone."""
-    given = each.own_constraints
-    constraints = {
-        "constraints": [[*given.constraints, *given.any_of]],
-        "avoid": [given.avoid],
-        "prefixes": [next(iter(given.prefix), None)],
-    }
-    more = constraints if given else {}
+    given, more = each.own_constraints, {}
+    if given:
+        more = {"constraints": [[*given.constraints, *given.any_of]], "avoid": [given.avoid]}
+        more["prefixes"] = [next(iter(given.prefix), None)]
     expected = translator.translate([each.source], nbest=each.nbest, **more)[0]
-    assert [h.tokens for h in answer.hypotheses] == [h.tokens for h in expected]
-    assert [h.text for h in answer.hypotheses] == [h.text for h in expected]
-    assert [h.score for h in answer.hypotheses] == pytest.approx(
-        [h.score for h in expected], abs=1e-4
-    )
-
-
-@drawn(1)
-@pytest.mark.parametrize(
-    "flags",
-    [
-        {},
-        {"glossary_placement": "free"},
-        {"decoder_backend": "fairseq"},
-        {"length_reward": 1.0, "unnormalized": True},
-    ],
-)
-def test_terms_stand_where_they_do_offline(flags, tmp_path):
-    """The glossary of a request against --glossary, next to other phrases, as
-    requests come together."""
-    table = "der\tmoonlight\nHaus\tedifice\nein\tsome|any\nnicht\tmoonlights\n"
-    terms = tuple(tuple(line.split("\t")) for line in table.splitlines())
-    (tmp_path / "terms.tsv").write_text(table)
-    offline = Translator(**FLAGS, **flags, glossary=str(tmp_path / "terms.tsv"))
-    decoding = load({**FLAGS, **flags, "stream_width": 6})
-    draw, lines = random.Random(5), LINES[: len(part_of(len(LINES), 16))]
-    jobs = [replace(random_job(draw), source=source, terms=terms) for source in lines]
-    found = answers(decoding, jobs)
-    for each, answer in zip(jobs, found, strict=True):
-        same_as_alone(offline, each, answer)
-    reports = [
-        constraint for answer in found for constraint in answer.constraints if constraint.term
-    ]
-    assert len(reports) >= 10 and all(report.spans for report in reports if report.met)
-    places = {report.place for report in reports if report.met}
-    assert "in place" in places if places_terms(offline.generator.settings) else places == {""}
+    found = answer.hypotheses
+    assert [(h.tokens, h.text) for h in found] == [(h.tokens, h.text) for h in expected]
+    assert [h.score for h in found] == pytest.approx([h.score for h in expected], abs=1e-4)
 
 
 def random_job(draw: random.Random) -> Request:
-    fields = {}
-    if draw.random() < 0.4:
-        fields["constraints"] = draw.sample(WORDS, draw.randint(1, 2))
-    if draw.random() < 0.2:
-        fields["any_of"] = [draw.sample(WORDS, 2)]
-    if draw.random() < 0.2:
-        taken = {*fields.get("constraints", []), *sum(fields.get("any_of", []), [])}
-        fields["avoid"] = [draw.choice([word for word in WORDS if word not in taken])]
-    if draw.random() < 0.2:
-        fields["prefix"] = "My"
+    words = draw.sample(WORDS, 5)
+    fields = {
+        "constraints": (0.4, words[: draw.randint(1, 2)]),
+        "any_of": (0.2, [words[2:4]]),
+        "avoid": (0.2, words[4:]),
+        "prefix": (0.2, "My"),
+    }
+    fields = {name: value for name, (often, value) in fields.items() if draw.random() < often}
     return job(draw.choice(LINES), draw.random() < 0.5, draw.choice([None, 1, 3, 5]), **fields)
 
 
@@ -176,19 +141,11 @@ def test_phrases_of_live_requests_outlast_others_that_leave_and_start(translator
     decoding.add(0, short)
     decoding.work()  # else the longer one would have the first place
     decoding.add(1, long)
-    done: dict = {}
-
-    def go_on(number: int) -> None:
-        while number not in done:
-            decoding.work()
-            done.update((n, what) for n, what in decoding.events if not isinstance(what, Partial))
-            decoding.events = []
-
-    go_on(0)
-    assert 1 not in done
+    while not decoding.events:
+        decoding.work()
+    assert [number for number, _ in decoding.events] == [0]
     decoding.add(2, job("Nein.", constraints=["employee"]))
-    go_on(1)
-    same_as_alone(translator, long, done[1])
+    same_as_alone(translator, long, dict(worked(decoding))[1])
 
 
 @pytest.mark.skipif(library() is None, reason="there is no compiled library")
@@ -210,8 +167,7 @@ def test_a_request_that_the_compiled_search_cannot_decode_goes_to_the_loop(monke
 
 @pytest.mark.skipif(library() is None, reason="there is no compiled library")
 def test_what_a_model_cannot_score_is_reported_to_the_caller(monkeypatch):
-    decoding = load(FLAGS)
-    take = CompiledSearch.take
+    decoding, take = load(FLAGS), CompiledSearch.take
 
     def broken(self: CompiledSearch, request: Entry) -> list | None:
         if request.number == 1:
@@ -220,10 +176,8 @@ def test_what_a_model_cannot_score_is_reported_to_the_caller(monkeypatch):
 
     monkeypatch.setattr(CompiledSearch, "take", broken)
     first, error, third = answers(decoding, [job(line) for line in LINES[:3]])
-    assert first.text and third.text
-    assert isinstance(error, UsageError) and str(error).startswith(
-        "the model gives NaN at target position "
-    )
+    assert first.text and third.text and isinstance(error, UsageError)
+    assert str(error).startswith("the model gives NaN at target position ")
 
 
 @drawn(2)
@@ -263,10 +217,8 @@ def test_a_request_that_is_given_up_in_a_step_that_then_fails_is_answered_once()
     compiled.step, loop.step = lambda most: list(compiled.sentences), broken
     decoding.add(0, job(LINES[0]))
     decoding.add(1, job(LINES[1], avoid=["very"]))
-    while decoding.busy:
-        decoding.work()
-    assert sorted(number for number, _ in decoding.events) == [0, 1]
-    assert all(isinstance(what, Report) for _, what in decoding.events)  # each has run again, alone
+    events = worked(decoding)  # each has run again, alone
+    assert sorted((number, type(what)) for number, what in events) == [(0, Report), (1, Report)]
 
 
 def test_arrivals_start_together_after_some_steps(decoding):
@@ -282,10 +234,7 @@ def test_arrivals_start_together_after_some_steps(decoding):
     assert len(decoding.live) == 1 and stats.encoder_calls == before + 1
     decoding.work()
     assert len(decoding.live) == 3 and stats.encoder_calls == before + 2
-    while decoding.busy:
-        decoding.work()
-    assert sorted(number for number, _ in decoding.events) == [0, 1, 2]
-    decoding.events = []
+    assert sorted(number for number, _ in worked(decoding)) == [0, 1, 2]
 
 
 def test_a_request_of_parallel_decoding_ends_where_it_is_cancelled():
@@ -298,50 +247,35 @@ def test_a_request_of_parallel_decoding_ends_where_it_is_cancelled():
         decoding.work()
     decoding.cancel(0)
     assert decoding.events == [] and decoding.busy
-    while decoding.busy:
-        decoding.work()
+    ((number, answer),) = worked(decoding)
     assert 0 < counted.decoder_calls - before < len(LINES[1].split()) * 3
-    ((number, answer),) = decoding.events
     (expected,) = Translator(**FLAGS | {"beam": 1}).translate([LINES[1]])
     assert (number, answer.text) == (1, expected[0].text)
 
 
-PHRASE = {"constraints": ["port"]}
+PHRASE, THE = {"constraints": ["port"]}, {"constraints": ["the"]}
+CONFLICT = "conflicts with the banned phrase 'the'"
 # a request's source, fields and terms, and its constraints: phrase, term, reason why it is not met
-REPORTS: dict[str, tuple[str, dict, dict, list[tuple[str, str, str]]]] = {
-    "terms": (
-        PORT,
-        {},
-        {"Port": "house|port", "Patient": "patient"},
-        [("patient", "Patient", ""), ("house|port", "Port", "")],  # as their terms stand
+REPORTS = {
+    "terms": (  # as they stand
+        (PORT, {}, {"Port": "house|port", "Patient": "patient"}),
+        [("patient", "Patient", ""), ("house|port", "Port", "")],
     ),
     "equal phrases": (
-        LINES[0],
-        {"constraints": ["the", "the"], "prefix": "My"},
-        {},
+        (LINES[0], {"constraints": ["the", "the"], "prefix": "My"}, {}),
         [("My", "", ""), ("the", "", ""), ("the", "", "")],
     ),
-    "a phrase that is a term": (PORT, PHRASE, {"Port": "port"}, [("port", "Port", "")]),
-    "a phrase that is one of a term's": (
-        PORT,
-        PHRASE,
-        {"Port": "house|port"},
-        [("port", "Port", "")],
-    ),
-    "a banned phrase": (
-        LINES[0],
-        {"constraints": ["the"], "avoid": ["the"]},
-        {},
-        [("the", "", "conflicts with the banned phrase 'the'")],
-    ),
-    "no source": ("", {}, {}, []),
-    "an empty source": (" \t", {"constraints": ["the"]}, {}, [("the", "", "the source is empty")]),
+    "a phrase that is a term": ((PORT, PHRASE, {"Port": "port"}), [("port", "Port", "")]),
+    "a phrase of a term's": ((PORT, PHRASE, {"Port": "house|port"}), [("port", "Port", "")]),
+    "a banned phrase": ((LINES[0], THE | {"avoid": ["the"]}, {}), [("the", "", CONFLICT)]),
+    "no source": (("", {}, {}), []),
+    "an empty source": ((" \t", THE, {}), [("the", "", "the source is empty")]),
 }
 
 
 @pytest.mark.parametrize("name", REPORTS)
 def test_a_report_has_each_phrase_once_and_where_it_stands(decoding, name):
-    source, fields, terms, expected = REPORTS[name]
+    (source, fields, terms), expected = REPORTS[name]
     (answer,) = answers(decoding, [replace(job(source, **fields), terms=tuple(terms.items()))])
     assert bool(answer.text) is bool(source.strip())
     assert [(c.phrase, c.term, c.reason) for c in answer.constraints] == expected
@@ -380,26 +314,6 @@ def test_a_place_serves_one_of_equal_terms(decoding, terms, held):
     assert [text[slice(*c.spans[0])] if c.spans else None for c in reported] == held
 
 
-@pytest.mark.parametrize(
-    ("bad", "message"),
-    [
-        (dict(source="x " * 1100), "the source has"),
-        (dict(source="Ja.", nbest=6), "nbest is 6 and the beam is 5: ask for 1 to 5 hypotheses"),
-        (dict(source="Ja.", nbest=0), "nbest is 0 and the beam is 5: ask for 1 to 5 hypotheses"),
-        (dict(source="Ja.", constraints=["</s>"]), "a symbol that no translation holds"),
-    ],
-    ids=str,
-)
-def test_a_request_that_cannot_be_used_costs_no_other_one_its_answer(
-    decoding, translator, bad, message
-):
-    jobs = [job(LINES[1]), job(**bad), job(LINES[2])]
-    before, error, behind = answers(decoding, jobs)
-    assert isinstance(error, UsageError) and message in str(error)
-    same_as_alone(translator, jobs[0], before)
-    same_as_alone(translator, jobs[2], behind)
-
-
 def test_a_glossary_is_read_once_and_again_when_it_has_changed(decoding, tmp_path):
     path = tmp_path / "terms.tsv"
 
@@ -420,29 +334,24 @@ def test_a_glossary_is_read_once_and_again_when_it_has_changed(decoding, tmp_pat
     assert str(error) == "a glossary of the request has been deleted: put it again, or leave it out"
 
 
+WINDOW = {"decoding": "window", "beam": 1}
+WIDTH = "--stream-width says how requests share a search, and with --decoding w"
+UNUSABLE = {
+    WIDTH: WINDOW | {"stream_width": 4},
+    "--glossary-match needs a glossary": WINDOW | {"glossary_match": "lemma"},
+    "--constraint-compete search .*: use rows or off": {"constraint_compete": "search"},
+    "add --lsh-share sentence": {"softmax": "lsh"},
+    "add --shortlist-share sentence": {"softmax": "top", "shortlist_share": "batch"},
+    "--match-source-len": {"match_source_len": True},
+    "nonsense": {"stop": "nonsense"},
+}
+
+
 @drawn(4)
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (
-            {"decoding": "window", "beam": 1, "stream_width": 4},
-            "--stream-width says how requests share a search, and with --decoding w",
-        ),
-        (
-            {"decoding": "window", "beam": 1, "glossary_match": "lemma"},
-            "--glossary-match needs a glossary",
-        ),
-        ({"constraint_compete": "search"}, "--constraint-compete search .*: use rows or off"),
-        ({"softmax": "lsh"}, "add --lsh-share sentence"),
-        ({"softmax": "top", "shortlist_share": "batch"}, "add --shortlist-share sentence"),
-        ({"match_source_len": True}, "--match-source-len"),
-        ({"stop": "nonsense"}, "nonsense"),
-    ],
-    ids=str,
-)
-def test_flags_that_have_no_place_here_are_refused(flags, message):
+@pytest.mark.parametrize("message", UNUSABLE)
+def test_flags_that_have_no_place_here_are_refused(message):
     with pytest.raises(UsageError, match=message):
-        load(FLAGS | flags)
+        load(FLAGS | UNUSABLE[message])
 
 
 def test_where_constraints_cannot_be_requests_with_them_are_refused_and_others_answered():

@@ -97,8 +97,7 @@ class Engine(RuleBasedStateMachine):
             if kind == "send":
                 process.has.append(number)
             else:
-                if number in process.has:
-                    process.has.remove(number)
+                process.has = [each for each in process.has if each != number]
                 worker.on_message()
                 self.dispatch.on_answer(worker, number, None)
         process.inbox.clear()
@@ -213,16 +212,9 @@ class Engine(RuleBasedStateMachine):
 
     @invariant()
     def each_request_is_in_one_place(self) -> None:
-        places = [
-            *self.dispatch.waiting,
-            *self.dispatch.suspects,
-            *(
-                number
-                for worker in self.dispatch.workers
-                for number, ticket in worker.tickets.items()
-                if not ticket.is_cancelled
-            ),
-        ]
+        with_workers = [pair for worker in self.dispatch.workers for pair in worker.tickets.items()]
+        places = [number for number, ticket in with_workers if not ticket.is_cancelled]
+        places += [*self.dispatch.waiting, *self.dispatch.suspects]
         open_ones = [n for n, ticket in self.tickets.items() if not ticket.reply.done()]
         assert sorted(places) == open_ones
 
@@ -264,11 +256,8 @@ class Engine(RuleBasedStateMachine):
                 self.load(index)
                 self.answer(index, 0, False)
             self.pass_time(1.0)
-        for check in (
-            self.each_request_is_in_one_place,
-            self.answers_are_given_once_and_are_the_requests_own,
-        ):
-            check()
+        self.each_request_is_in_one_place()
+        self.answers_are_given_once_and_are_the_requests_own()
         left = [number for number, ticket in self.tickets.items() if not ticket.reply.done()]
         assert not left, f"requests {left} are never answered"
         self.dispatch.on_close(self.now, 0.0)
@@ -285,23 +274,23 @@ TestRandomEvents.settings = settings(
 # ---- rules that random events seldom reach
 
 
-def machine(workers: int = 1) -> tuple[Engine, Dispatch]:
+def machine(workers: int = 1, loaded: int = 0, requests: int = 0) -> tuple[Engine, Dispatch]:
+    """Of which so many workers are loaded and have requests."""
     made = Engine()
     made.processes.clear()
     made.dispatch = Dispatch(workers, TIMEOUT, made.now)
     made.carry_out()
+    for _ in range(loaded):
+        made.load(0)
+    for _ in range(requests):
+        made.submit(1)
     return made, made.dispatch
-
-
-def processes(engine: Engine) -> list[Process]:
-    return [engine.processes[worker] for worker in engine.dispatch.workers]
 
 
 def test_one_worker_that_cannot_be_started_again_ends_nothing():
     """Its starts are repeated for a minute; the other one goes on, and when it has been replaced
     once, the first one is tried again."""
-    engine, dispatch = machine(2)
-    engine.load(0), engine.load(0)
+    engine, dispatch = machine(2, 2)
     first, second = dispatch.workers
     engine.end(first)
     starts = 0
@@ -326,8 +315,7 @@ def test_one_worker_that_cannot_be_started_again_ends_nothing():
 
 
 def test_where_all_have_failed_requests_get_the_error_which_has_no_growing_traceback():
-    engine, dispatch = machine(2)
-    engine.submit(1)
+    engine, dispatch = machine(2, 0, 1)
     for _ in range(2):
         engine.refuse_to_start(0, is_final=True)
     engine.submit(1)
@@ -340,8 +328,7 @@ def test_where_all_have_failed_requests_get_the_error_which_has_no_growing_trace
 
 def test_what_is_silence_and_what_is_not():
     engine, dispatch = machine()
-    worker = dispatch.workers[0]
-    (process,) = processes(engine)
+    ((worker, process),) = engine.processes.items()
     engine.pass_time(TIMEOUT * (MUCH + 5))  # it loads, and uses CPU time
     assert engine.processes[worker] is process
     engine.load(0)
@@ -355,7 +342,7 @@ def test_what_is_silence_and_what_is_not():
     engine.pass_time(TIMEOUT * 1.5)  # too long
     assert engine.processes.get(worker) is not process and dispatch.restarts == 1
     engine.pass_time(1.0)
-    (process,) = processes(engine)
+    process = engine.processes[worker]
     engine.load(0)
     process.is_stopped = True
     engine.pass_time(TIMEOUT - 2 * TICK)
@@ -363,17 +350,15 @@ def test_what_is_silence_and_what_is_not():
     engine.pass_time(3 * TICK)
     assert engine.processes.get(worker) is not process
     assert isinstance(engine.answers[1][0], WorkerDied), "it has silenced two workers"
-    (process,) = processes(engine) if worker in engine.processes else (None,)
     engine.pass_time(1.0)
-    engine.processes[worker].is_stopped = True  # it is to load, and cannot
     process = engine.processes[worker]
+    process.is_stopped = True  # it is to load, and cannot
     engine.pass_time(TIMEOUT + 2 * TICK)
     assert engine.processes.get(worker) is not process
 
 
 def test_a_cancelled_request_is_load_until_its_worker_says_that_it_is_gone():
-    engine, dispatch = machine()
-    engine.load(0)
+    engine, dispatch = machine(1, 1)
     for _ in range(4):
         engine.submit(7)
     worker = dispatch.workers[0]
@@ -387,10 +372,7 @@ def test_a_cancelled_request_is_load_until_its_worker_says_that_it_is_gone():
 
 def test_suspects_do_not_wait_for_ever_behind_others():
     """One worker cannot be started again, and the other one always has more to do."""
-    engine, dispatch = machine(2)
-    engine.load(0), engine.load(0)
-    for _ in range(8):
-        engine.submit(1)
+    engine, dispatch = machine(2, 2, 8)
     first, second = dispatch.workers
     suspects = [*first.tickets]
     engine.end(first)
@@ -404,9 +386,7 @@ def test_suspects_do_not_wait_for_ever_behind_others():
 
 def test_closing_with_grace_ends_when_all_is_answered_or_the_time_is_over():
     for answers in (True, False):
-        engine, dispatch = machine()
-        engine.load(0)
-        engine.submit(1)
+        engine, dispatch = machine(1, 1, 1)
         dispatch.on_close(engine.now, 20.0)
         engine.submit(1)
         assert isinstance(engine.answers[2][0], Closed) and not dispatch.is_over
@@ -420,10 +400,8 @@ def test_closing_with_grace_ends_when_all_is_answered_or_the_time_is_over():
 
 
 def test_an_outdated_worker_gets_no_request_and_is_replaced_where_another_is_ready():
-    engine, dispatch = machine(2)
+    engine, dispatch = machine(2, 1, 1)
     outdated, other = dispatch.workers
-    engine.load(0)
-    engine.submit(1)
     dispatch.on_outdated(outdated)
     before = engine.processes[outdated]
     engine.submit(1)
@@ -443,10 +421,8 @@ def test_an_outdated_worker_gets_no_request_and_is_replaced_where_another_is_rea
 
 def test_outdated_workers_are_replaced_one_after_another():
     """The new process that forks them may end or be stopped, too."""
-    engine, dispatch = machine(3)
+    engine, dispatch = machine(3, 3)
     new, *outdated = dispatch.workers
-    for _ in range(3):
-        engine.load(0)
     before = [engine.processes[worker] for worker in outdated]
     for worker in outdated:
         dispatch.on_outdated(worker)
@@ -461,10 +437,8 @@ def test_outdated_workers_are_replaced_one_after_another():
 
 
 def test_an_outdated_worker_goes_on_while_the_new_one_has_a_suspect():
-    engine, dispatch = machine(2)
+    engine, dispatch = machine(2, 1, 1)
     new, outdated = dispatch.workers
-    engine.load(0)
-    engine.submit(1)
     engine.end(new)
     engine.pass_time(1.0)
     engine.load(1)

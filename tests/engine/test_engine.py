@@ -1,6 +1,10 @@
-"""Engine: worker processes that come and go, one queue, futures; every request is answered once."""
+"""Engine: worker processes that come and go, one queue, futures; every request is answered once.
+And code of users in it: what it raises is its own request's, what it waits for delays no one else.
+"""
 
+import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -10,12 +14,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from sizes import drawn, part_of
+from sizes import part_of
 from test_decoding import FLAGS, LINES
 from test_translator_types import values
 
 from fairseq_ext import Engine, Translator, UsageError
-from fairseq_ext.engine.tickets import Busy, Closed, WorkerDied
+from fairseq_ext.engine.callbacks import Threads
+from fairseq_ext.engine.tickets import Busy, Closed, Partial, WorkerDied
 from fairseq_ext.search.report import Report
 
 HERE = Path(__file__).parent
@@ -41,6 +46,16 @@ def engine():
 def sources(translator) -> list[str]:
     """Lines that nothing dies over."""
     return [line for line in LINES if translator.encode(line).numel() > 7][:12]
+
+
+@pytest.fixture(scope="module")
+def expected(translator, sources) -> list[str]:
+    """Of the first eight."""
+    return texts(translator, sources[:8])
+
+
+def answers(engine: Engine, lines: list[str]) -> list[str]:
+    return [future.result(PATIENCE).text for future in [engine.submit(line) for line in lines]]
 
 
 class OfTheCaller(str):
@@ -82,22 +97,20 @@ def texts(translator: Translator, lines: list[str]) -> list[str]:
 
 
 def test_threads_get_what_the_translator_gives(engine, translator, sources):
-    expected = dict(zip(sources, texts(translator, sources), strict=True))
+    given = dict(zip(sources, texts(translator, sources), strict=True))
     found: list[tuple[str, Report]] = []
 
     def query(lines: list[str]) -> None:
-        for line in lines:
-            found.append((line, engine.submit(line).result(PATIENCE)))
+        found.extend((line, engine.submit(line).result(PATIENCE)) for line in lines)
 
     threads = [threading.Thread(target=query, args=(sources[i::3] * 2,)) for i in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 2 * len(sources)
+    assert len(found) == 2 * len(sources) and engine.pending == 0
     for line, answer in found:
-        assert answer.text == expected[line] and answer.queued >= 0 and answer.decoded > 0
-    assert engine.pending == 0
+        assert answer.text == given[line] and answer.queued >= 0 and answer.decoded > 0
 
 
 @pytest.mark.parametrize(
@@ -109,17 +122,16 @@ def test_threads_get_what_the_translator_gives(engine, translator, sources):
     ids=["it kills its worker twice", "its step fails"],
 )
 def test_a_request_among_others_has_an_error_and_these_have_their_answers(
-    engine, translator, sources, tokens, error, says, deaths
+    engine, translator, sources, expected, tokens, error, says, deaths
 ):
     """The others of a step that fails run again, each alone."""
-    sources, before, bad = sources[:8], engine.restarts, of_tokens(translator, tokens)
-    half = len(sources) // 2
-    good = [engine.submit(line) for line in sources[:half]]
-    wrong = engine.submit(bad)
-    good += [engine.submit(line) for line in sources[half:]]
+    before = engine.restarts
+    good = [engine.submit(line) for line in sources[:4]]
+    wrong = engine.submit(of_tokens(translator, tokens))
+    good += [engine.submit(line) for line in sources[4:8]]
     with pytest.raises(error, match=says):
         wrong.result(PATIENCE)
-    assert [future.result(PATIENCE).text for future in good] == texts(translator, sources)
+    assert [future.result(PATIENCE).text for future in good] == expected
     assert engine.restarts == before + deaths and engine.pending == 0
 
 
@@ -205,22 +217,23 @@ def test_processes_that_cannot_start_are_reported(monkeypatch):
         engine.wait(PATIENCE)
 
 
+OF_TEXT = ({"text": None}, {"format": "htlm"}, {"protect": "a"}, {"protect": ["("]})
+OF_TEXT += ({"languages": [5, 5]}, {"on_partial": 5})
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         ({"constraints": "bandage"}, "constraints is 'bandage': give a list of phrases"),
-        ({"constraints": 5}, "constraints is 5: give a list of phrases"),
         ({"constraints": [""]}, "the request has an empty phrase"),
         ({"source": ["Ja."]}, "the source is list, and a sentence is a text"),
         ({"constraints": [{1}]}, 'the request has "{1}" for a phrase in "constraints"'),
         ({"any_of": ["bandage"]}, "an entry of any_of is 'bandage': give a list of phrases"),
         ({"avoid": [None]}, 'the request has null for a phrase in "avoid"'),
-        ({"prefix": 0}, 'the request has 0 for a phrase in "prefix"'),
         ({"prefix": np.ones(2)}, "the request has "),
         ({"glossaries": ["a.tsv"]}, "glossaries has 'a.tsv': give each as a GlossaryFile"),
         ({"terms": ["a"]}, "terms is ['a']: give a dictionary of terms"),
         ({"terms": {"a": 5}}, "terms has 5: give text"),
-        ({"nbest": "2"}, "nbest is '2': give a whole number"),
         ({"number": None}, "number is None: give a whole number"),
         ({"number": 10**30}, "number is 1000"),
         ({"number": -1}, "number is -1: count sentences from 0"),
@@ -230,20 +243,15 @@ def test_processes_that_cannot_start_are_reported(monkeypatch):
         ({"on_partial": 5}, "on_partial is 5: give a function"),
         ({"seed": OfTheCaller("1")}, "seed is '1': give a whole number"),
         ({"align": OfTheCaller("x")}, "align is 'x': give True or False"),
+        *(({"text": "Ja.", **wrong}, "") for wrong in OF_TEXT),
     ],
 )
 def test_arguments_of_wrong_types_are_refused_at_once(engine, given, said):
     with pytest.raises(UsageError) as raised:
-        engine.submit(**{"source": "Ja.", **given})
+        engine.submit_text(**given) if "text" in given else engine.submit(
+            **{"source": "Ja.", **given}
+        )
     assert str(raised.value).startswith(said)
-
-
-def test_the_languages_of_a_text_may_be_an_array(engine):
-    found = [
-        engine.submit_text("Ja.", languages=given).result(PATIENCE).text
-        for given in (np.array(["de", "en"]), ("de", "en"))
-    ]
-    assert found[0] == found[1]
 
 
 def test_texts_may_be_of_a_class_that_the_workers_lack(engine, sources):
@@ -257,12 +265,10 @@ def test_texts_may_be_of_a_class_that_the_workers_lack(engine, sources):
     found = engine.submit(of_caller, **given).result(PATIENCE)
     usual = engine.submit(sources[0], constraints=["bandage"]).result(PATIENCE)
     assert (found.text, engine.restarts) == (usual.text, before)
-    assert engine.submit_text(of_caller).result(PATIENCE).text
-
-
-def test_a_line_break_in_a_term_makes_no_other_term(engine):
-    found = engine.submit("Der Patient hat einen Port.", terms={"nothing\nPatient": "house"})
-    assert found.result(PATIENCE).constraints == []
+    plain = engine.submit_text(of_caller, languages=np.array(["de", "en"])).result(PATIENCE)
+    assert plain.text == answers(engine, sources[:1])[0]
+    terms = {"nothing\nPatient": "house"}  # a line break in a term makes no other one
+    assert not engine.submit("Der Patient hat einen Port.", terms=terms).result(60).constraints
 
 
 def test_arguments_of_any_type_give_an_answer_or_one_sentence(engine, sources):
@@ -282,21 +288,192 @@ def test_arguments_of_any_type_give_an_answer_or_one_sentence(engine, sources):
     assert refused > 200
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        *({"text": None}, {"format": "htlm"}, {"protect": "a"}, {"protect": ["("]}),
-        *({"languages": [5, 5]}, {"on_partial": 5}),
-    ],
-    ids=str,
-)
-def test_texts_of_wrong_types_are_refused(engine, given):
-    with pytest.raises(UsageError):
-        engine.submit_text(**{"text": "Ja.", **given})
-
-
-@drawn(1)
 @pytest.mark.parametrize("given", [{"cpu_workers": "2"}, {"max_queue": "9"}, {"longest": 2.5}])
-def test_numbers_of_an_engine_are_whole(warm_processes, given):
+def test_numbers_of_an_engine_are_whole(given):
     with pytest.raises(UsageError, match=next(iter(given)).replace("_", ".")):
         Engine(**FLAGS, **given)
+
+
+# ---- code of users
+
+
+@pytest.fixture(scope="module")
+def streamed(sources) -> dict[str, str]:
+    """A request of which something is certain at once."""
+    return {"source": " ".join(sources[:4]), "prefix": "The"}
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no screen"), SystemExit(3)])
+def test_what_a_callback_raises_is_the_error_of_its_own_request(
+    engine, expected, sources, streamed, error, caplog
+):
+    """And one of a future that is done costs no one anything."""
+
+    def raising(_) -> None:
+        raise error
+
+    restarts = engine.restarts
+    wrong = engine.submit(**streamed, on_partial=raising)
+    good = [engine.submit(line) for line in sources[:8]]
+    for future in good:
+        future.add_done_callback(raising)
+    with pytest.raises(type(error)) as found:
+        wrong.result(PATIENCE)
+    assert found.value is error and [future.result(PATIENCE).text for future in good] == expected
+    until(lambda: "has failed" in caplog.text)
+    assert answers(engine, sources[:8]) == expected
+    assert engine.ready and engine.pending == 0 and engine.restarts == restarts
+
+
+def test_callbacks_that_wait_delay_no_one_and_are_called_in_order(
+    engine, expected, sources, streamed
+):
+    """More of them than the engine decodes at once; each is in a callback until all
+    others are answered."""
+    go, received = threading.Event(), []
+
+    def waiting(part: Partial) -> None:
+        received.append(part)
+        assert go.wait(PATIENCE)
+
+    slow = [engine.submit(**streamed, on_partial=waiting) for _ in range(10)]
+    held = [engine.submit(line) for line in sources[:6]]
+    order: list[str] = []
+    for future in held:
+        future.add_done_callback(lambda _: go.wait(PATIENCE))
+    held[0].add_done_callback(lambda _: order.append("second"))
+    held[0].add_done_callback(lambda _: order.append("third"))
+    assert answers(engine, sources[:8]) == expected
+    assert [future.result(PATIENCE).text for future in held] == expected[:6], (
+        "a future is done before its callbacks are called"
+    )
+    assert len(received) == 10 and not order and not any(future.done() for future in slow)
+    go.set()
+    assert len({future.result(PATIENCE).text for future in slow}) == 1
+    until(lambda: len(order) == 2)
+    assert order == ["second", "third"] and engine.pending == 0
+
+
+def test_a_callback_may_call_the_engine(engine, expected, sources, streamed):
+    """It holds no lock, and the thread that hears the worker is free."""
+    requested: list[str] = []
+
+    def call(part: Partial) -> None:
+        if not requested:
+            requested.extend(answers(engine, sources[:1]))
+
+    future = engine.submit(**streamed, on_partial=call)
+    assert future.result(PATIENCE).text and requested == expected[:1]
+
+
+def test_partial_results_end_with_the_future(engine, streamed):
+    received: list[Partial] = []
+    future = engine.submit(
+        **streamed, on_partial=lambda part: (received.append(part), future.cancel())
+    )
+    with pytest.raises(CancelledError):
+        future.result(PATIENCE)
+    until(lambda: engine.pending == 0)
+    assert len(received) == 1
+
+
+def test_a_listener_that_fails_reports_its_worker_as_lost(
+    engine, expected, sources, caplog, monkeypatch
+):
+    """Whatever the reason: here, a message that cannot be dealt with."""
+    restarts, faults = engine.restarts, [KeyError("a fault of ours")]
+
+    def once(work) -> None:
+        if faults:
+            raise faults.pop()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.loop.done, "add", once, raising=False)
+        assert answers(engine, sources[:8]) == expected
+    until(lambda: engine.restarts == restarts + 1 and engine.ready)
+    for said in ("a message of a worker cannot be read, and the worker is replaced", "of ours"):
+        assert said in caplog.text
+
+
+def test_where_no_worker_can_be_started_every_request_has_the_error(
+    warm_processes, expected, sources, monkeypatch
+):
+    """None waits for ever."""
+    monkeypatch.setattr("fairseq_ext.core.supervision.STARTS", 1.0)
+
+    def failing() -> None:
+        raise OSError("too many processes")
+
+    with Engine(**FLAGS, stream_width=4) as engine:
+        assert answers(engine, sources[:1]) == expected[:1]
+        monkeypatch.setattr(engine.fork_server, "fork", failing)
+        os.kill(workers_of(engine)[0], signal.SIGKILL)
+        waiting = engine.submit(sources[0])
+        said = "no process that translates can be started .OSError: too many processes."
+        with pytest.raises(UsageError, match=said):
+            waiting.result(PATIENCE)
+        until(lambda: engine.loop.failed is not None)
+        with pytest.raises(UsageError, match="no process that translates"):
+            engine.submit(sources[0])
+
+
+def test_a_request_that_cannot_be_sent_has_an_error_and_others_an_answer(
+    engine, expected, sources, monkeypatch
+):
+    """Whatever the reason: what is known to have none is refused before."""
+
+    def failing(message) -> bytes:
+        raise MemoryError("no room for a copy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fairseq_ext.engine.loop.pickle", SimpleNamespace(dumps=failing))
+        wrong = engine.submit(sources[0])
+    with pytest.raises(UsageError, match="the request cannot be sent to a process"):
+        wrong.result(PATIENCE)
+    assert answers(engine, sources[:8]) == expected and engine.pending == 0
+
+
+def test_threads_are_shared_and_end(monkeypatch):
+    monkeypatch.setattr("fairseq_ext.engine.callbacks.IDLE", 0.2)
+    threads, names, gate = Threads(), set(), threading.Event()
+    others = {*threading.enumerate()}
+
+    def alive() -> int:
+        own = {*threading.enumerate()} - others
+        return sum(each.name == "fairseq_ext callback" for each in own)
+
+    def note() -> None:
+        names.add(threading.current_thread().ident)
+
+    for _ in range(20):
+        threads.run(note)
+        until(lambda: len(threads.idle) == 1)
+    assert len(names) == 1
+    started = alive()
+    for _ in range(5):
+        threads.run(gate.wait)
+    assert alive() == started + 4
+    gate.set()
+    until(lambda: not threads.idle and alive() == started - 1)
+
+    def refuses(thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuses)
+        names.clear()
+        threads.run(note)
+        threads.start_waiting()
+        assert not names, "the I/O thread may call this, in which no user's code runs"
+        gate.clear()
+        threads.run(lambda: gate.wait(PATIENCE))  # it waits for the next one
+        threads.run(gate.set)
+
+    def served() -> bool:
+        """As the loop of an engine calls it."""
+        if threads.is_short:
+            threads.start_waiting()
+        return gate.is_set()
+
+    until(served)
+    assert threading.get_ident() not in names and not threads.waiting

@@ -15,11 +15,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from conftest import limited
 from forked import in_fork
 from sizes import drawn
-from test_callbacks import answers
 from test_decoding import FLAGS, LINES
-from test_engine import PATIENCE, until, workers_of
+from test_engine import PATIENCE, answers, until, workers_of
 
 from fairseq_ext import Engine, Translator, UsageError
 from fairseq_ext.core.channel import Channel
@@ -169,17 +169,13 @@ def test_a_forked_child_is_refused_and_takes_nothing_from_the_parent(engine, exp
 
 def test_some_seconds_without_file_descriptors_end_nothing(engine, expected):
     until(lambda: len(workers_of(engine)) == 2)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     victims = workers_of(engine)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))  # those that are open stay
-    try:
+    with limited(resource.RLIMIT_NOFILE, 3):  # those that are open stay
         for pid in victims:
             os.kill(pid, signal.SIGKILL)
         time.sleep(1.5)
         errors = [str(worker.error) for worker in engine.loop.dispatch.workers]
         waiting = [engine.submit(line) for line in LINES[:8]]
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert all("Too many open files" in error for error in errors)
     assert [future.result(PATIENCE).text for future in waiting] == expected
     until(lambda: len(workers_of(engine)) == 2)
@@ -216,17 +212,30 @@ def test_workers_with_weights_of_a_killed_fork_server_are_replaced(
 
 
 @pytest.fixture
-def pretended(monkeypatch):
+def pool():
+    made = Pool()
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def pair():
+    """A channel, and the socket at its other end."""
+    channel, theirs = Channel.pair()
+    yield channel, theirs
+    theirs.close()
+
+
+@pytest.fixture
+def pretended(pair):
     """The loop of an engine with two workers, and a fork server that has requests for both; all
     processes are pretended."""
     loop = Loop(None, 2, 60.0)
-    channel, theirs = Channel.pair()
-    loop.fork_server.process = Process(channel)
+    loop.fork_server.process = Process(pair[0])
     loop.pool.add(loop.fork_server.process)
     loop.carry_out(0.0)
     yield loop
     loop.pool.end()
-    theirs.close()
 
 
 def forked(loop: Loop, number: int) -> None:
@@ -272,17 +281,13 @@ def test_a_worker_that_answers_before_its_fork_server_has_named_it_loses_no_requ
     future.cancel()
 
 
-def test_workers_whose_end_was_read_before_that_of_the_fork_server_are_not_named_again():
-    pool = Pool()
+def test_workers_whose_end_was_read_before_that_of_the_fork_server_are_not_named_again(pool, pair):
     fork_server = ForkServer(pool, "none", None)
-    channel, theirs = Channel.pair()
-    fork_server.process = Process(channel)
+    fork_server.process = Process(pair[0])
     pool.add(fork_server.process)
     workers = [fork_server.fork() for _ in range(2)]
     pool.remove(workers[0])
     assert fork_server.end() == workers[1:] and fork_server.end() == []
-    pool.end()
-    theirs.close()
 
 
 @pytest.mark.parametrize("step", ["on_time", "publish"])
@@ -304,8 +309,8 @@ def test_a_fault_in_the_thread_of_an_engine_answers_what_it_had_in_hand(monkeypa
     assert "the thread of an engine has failed" in caplog.text
 
 
-def test_ctrl_c_while_the_thread_is_woken_leaves_the_bell_rung(monkeypatch):
-    pool, write = Pool(), os.eventfd_write
+def test_ctrl_c_while_the_thread_is_woken_leaves_the_bell_rung(monkeypatch, pool):
+    write = os.eventfd_write
 
     def interrupted(fd: int, value: int) -> None:
         monkeypatch.setattr(os, "eventfd_write", write)
@@ -317,18 +322,15 @@ def test_ctrl_c_while_the_thread_is_woken_leaves_the_bell_rung(monkeypatch):
     begin = time.monotonic()
     pool.wait(PATIENCE)
     assert time.monotonic() - begin < PATIENCE / 2
-    pool.end()
 
 
-def test_a_fork_server_that_cannot_be_watched_is_started_again(monkeypatch):
-    pool = Pool()
+def test_a_fork_server_that_cannot_be_watched_is_started_again(monkeypatch, pool):
     fork_server = ForkServer(pool, "none", None)
-    register, left = pool.selector.register, [1]
+    errors, register = [OSError(28, "No space left on device")], pool.selector.register
 
     def refused(*given):
-        if left:
-            left.pop()
-            raise OSError(28, "No space left on device")
+        if errors:
+            raise errors.pop()
         return register(*given)
 
     monkeypatch.setattr(pool.selector, "register", refused)
@@ -337,12 +339,10 @@ def test_a_fork_server_that_cannot_be_watched_is_started_again(monkeypatch):
     assert fork_server.process is None and not pool.processes
     worker = fork_server.fork()
     assert fork_server.process is not None and pool.processes == {worker, fork_server.process}
-    pool.end()
 
 
-def test_nothing_is_read_from_a_pipe_that_was_closed_and_whose_number_another_file_has():
-    pool = Pool()
-    channel, theirs = Channel.pair()
+def test_nothing_is_read_from_a_pipe_that_was_closed_and_whose_number_another_file_has(pool, pair):
+    channel, theirs = pair
     process = Process(channel)
     pool.add(process)
     number = channel.fileno()
@@ -350,39 +350,31 @@ def test_nothing_is_read_from_a_pipe_that_was_closed_and_whose_number_another_fi
     pool.remove(process)
     ours, others = socket.socketpair()
     os.dup2(ours.fileno(), number)
-    others.sendall(b"\1\0\0\0\0\0\0\0x")
+    others.sendall(message := b"\1\0\0\0\0\0\0\0x")
     assert pool.wait(0) == [] and channel.read() == ([], True)
-    assert os.read(number, 100) == b"\1\0\0\0\0\0\0\0x"
+    assert os.read(number, 100) == message
     os.close(number)
-    theirs.close()
-    pool.end()
 
 
-def test_a_channel_that_is_closed_ends_although_a_forked_process_has_it_too():
-    channel, theirs = Channel.pair()
+def test_a_channel_that_is_closed_ends_although_a_forked_process_has_it_too(pair):
+    channel, theirs = pair
     shared = os.dup(channel.fileno())
     channel.close()
     assert Channel(theirs).read() == ([], True)
     os.close(shared)
-    theirs.close()
 
 
-def test_a_file_descriptor_that_the_system_drops_is_not_taken_for_the_next_one():
-    ours, theirs = Channel.pair()
-    receiver, files = Channel(theirs), resource.getrlimit(resource.RLIMIT_NOFILE)
-    found = []
-    for limit in (3, files[0]):  # those that are open stay
+def test_a_file_descriptor_that_the_system_drops_is_not_taken_for_the_next_one(pair):
+    ours, theirs = pair
+    receiver, found = Channel(theirs), []
+    for limit in (3, resource.getrlimit(resource.RLIMIT_NOFILE)[0]):  # those that are open stay
         ours.put(b"it comes with a file", socket.socket())
         assert ours.flush()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, files[1]))
-        try:
+        with limited(resource.RLIMIT_NOFILE, limit):
             while len(found) < 1 + (limit > 3):
                 found += receiver.receive(1000)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, files)
     assert len(found) == 2 and receiver.fds[0] == -1 and receiver.fds[1] >= 0
     ours.close()
-    receiver.close()
 
 
 def test_a_program_that_ignores_the_end_of_its_children_has_an_engine_that_does_not():
@@ -411,34 +403,3 @@ def test_cpu_time_is_that_of_a_process_and_of_what_it_has_started():
         assert own is not None and cpu_seconds(process.pid, True) >= own + 0.25
         process.communicate(b"\n")
     assert cpu_seconds(process.pid, True) is None
-
-
-def test_threads_that_submit_and_cancel_during_kills_and_stops_lose_nothing(engine, expected):
-    """A bounded soak: every request that is not cancelled has its own answer."""
-    wrong: list[object] = []
-
-    def use(seed: int) -> None:
-        for turn in range(12):
-            index = (seed * 5 + turn) % 8
-            future = engine.submit(LINES[index])
-            if turn % 4 == 3:
-                future.cancel()
-                continue
-            try:
-                if future.result(PATIENCE).text != expected[index]:
-                    wrong.append((index, future.result()))
-            except Exception as error:
-                wrong.append(error)
-
-    threads = [threading.Thread(target=use, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for number in (signal.SIGKILL, signal.SIGSTOP):
-        time.sleep(0.3)
-        if found := workers_of(engine):
-            os.kill(found[0], number)
-    for thread in threads:
-        thread.join(PATIENCE)
-    # a request that was in both is answered with the error
-    assert len(wrong) <= 1, wrong
-    until(lambda: engine.pending == 0)

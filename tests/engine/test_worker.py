@@ -43,12 +43,7 @@ def test_a_flag_of_whole_runs_is_refused(flag):
 
 
 def job(source: str) -> Request:
-    return Request(
-        0,
-        source,
-        TextConstraints(("the",)),
-        submitted=time.monotonic(),
-    )
+    return Request(0, source, TextConstraints(("the",)), submitted=time.monotonic())
 
 
 def answer_all(decoding: Decoding) -> None:
@@ -112,70 +107,53 @@ def test_a_worker_that_works_sends_counts_between_steps(decoding, monkeypatch):
     assert len(before) > 10 and max(before) < 5
 
 
+def serve(monkeypatch, receive, **how) -> None:
+    """A worker, to the end of its pipe. how: its decoding."""
+    pipe = SimpleNamespace(receive=receive, send=lambda _: None, is_readable=lambda _: True)
+    monkeypatch.setattr(worker, "description", lambda _: None)
+    with pytest.raises(EOFError):
+        worker.serve(pipe, SimpleNamespace(events=[], take_work=Work, **how))
+
+
 def test_requests_are_read_for_half_of_the_time(monkeypatch):
     """However many arrive; one that was cancelled before is not read."""
     now, read, numbers = [0.0], list[int](), itertools.count()
 
-    class Busy:
-        busy, events = True, list[object]()
+    def take(seconds: float) -> None:
+        now[0] += seconds
 
-        def add(self, number: int, job: Request) -> None:
-            read.append(number)
-            now[0] += 1.0
+    def add(number: int, job: Request) -> None:
+        read.append(number)
+        take(1.0)
 
-        def work(self) -> None:
-            now[0] += 0.01
-
-        def cancel(self, number: int) -> None:
-            assert number not in read
-
-        def take_work(self) -> Work:
-            return Work()
-
-    class Pipe:
-        def receive(self, _: int) -> list[bytes]:
-            if now[0] > 50:
-                raise EOFError
-            one, two = next(numbers), next(numbers)
-            made = [("add", one, job("a")), ("add", two, job("a")), ("cancel", two)]
-            return list(map(pickle.dumps, made))
-
-        def send(self, _: bytes) -> None:
-            pass
+    def receive(_: int = -1) -> list[bytes]:
+        if now[0] > 50:
+            raise EOFError
+        one, two = next(numbers), next(numbers)
+        made = [("add", one, job("a")), ("add", two, job("a")), ("cancel", two)]
+        return list(map(pickle.dumps, made))
 
     monkeypatch.setattr(worker, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(worker, "description", lambda _: None)
-    with pytest.raises(EOFError):
-        worker.serve(Pipe(), Busy())  # type: ignore[arg-type]
+    serve(monkeypatch, receive, busy=True, add=add, work=lambda: take(0.01), cancel=print)
     assert 20 < len(read) < 30 and not any(number % 2 for number in read)
 
 
 LARGE = Request(source="a", terms=tuple((f"Wort {i}", "word") for i in range(9000)))
 
 
-def order(monkeypatch, jobs: list[Request]) -> list[int]:
-    """The numbers of requests that arrive together, as a worker reads them."""
-    read: list[int] = []
-    arrived = iter([[pickle.dumps(("add", *each)) for each in enumerate(jobs)]])
-
-    def receive(_: int = -1) -> list[bytes]:
-        for messages in arrived:
-            return messages
-        raise EOFError
-
-    pipe = SimpleNamespace(receive=receive, send=lambda _: None, is_readable=lambda _: True)
-    busy = SimpleNamespace(busy=False, events=[], take_work=Work)
-    busy.add = lambda number, _: read.append(number)
-    monkeypatch.setattr(worker, "description", lambda _: None)
-    with pytest.raises(EOFError):
-        worker.serve(pipe, busy)  # type: ignore[arg-type]
-    return read
-
-
 def test_requests_with_many_terms_are_read_behind_those_that_wait_for_them(monkeypatch):
     """Not behind those that come much later."""
     monkeypatch.setattr(worker, "SMALLER_BEFORE", 4)
-    read = order(monkeypatch, [LARGE, job("a"), LARGE, *[job("a")] * 5])
+    read: list[int] = []
+    jobs = enumerate([LARGE, job("a"), LARGE, *[job("a")] * 5])
+    arrived = [[pickle.dumps(("add", *each)) for each in jobs]]
+
+    def receive(_: int = -1) -> list[bytes]:
+        if not arrived:
+            raise EOFError
+        return arrived.pop()
+
+    serve(monkeypatch, receive, busy=False, add=lambda number, _: read.append(number))
     assert read == [1, 3, 0, 4, 5, 2, 6, 7]
 
 
