@@ -270,6 +270,16 @@ def limited(what: int, soft: int) -> Iterator[None]:
         resource.setrlimit(what, before)
 
 
+# ---- tables of commands
+
+
+def table(file: str, kind: str) -> list[list[str]]:
+    """The rows of a kind, their first field, without it. file: below tests/; \\t is a tab."""
+    lines = (Path(__file__).parent / file).read_text("utf-8").splitlines()
+    rows = (line.split("\t") for line in lines)
+    return [[text.replace("\\t", "\t") for text in row] for of, *row in rows if of == kind]
+
+
 # ---- the commands
 
 

@@ -5,16 +5,17 @@ which gives fairseq's translations where its model can hold fairseq's."""
 import ast
 import importlib
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 import warm
+from conftest import ran, table
+from demo_model import ROOT
 from sizes import drawn
 
-BENCH = Path(__file__).resolve().parents[2] / "scripts" / "bench"
+BENCH = ROOT / "scripts" / "bench"
 sys.path.insert(0, str(BENCH))
 
 import gpu  # noqa: E402
@@ -132,36 +133,8 @@ def test_flags_are_those_of_the_text():
             parse.parse_args(wrong)
 
 
-DEMO = BENCH.parents[1] / "checkpoints" / "demo"
-ONE = "--repeats 1 --threads 1"
-# a script and small arguments -> a part of what it writes to OUT.md
-SMOKE = {
-    f"rivals.py --limit 2 --limit-one 1 --beams 2 {ONE} --try-lines 1 --modes one": "| ours |",
-    f"rivals.py shapes --shapes tiny --limit-one 2 --beams 2 --modes one {ONE} --tokens 5 "
-    "--contenders stock ours": "equal (4 hypotheses)",
-    f"rivals.py firefox --words 400 --limit-one 2 --beams 2 --modes one {ONE} --tokens 5 "
-    "--no-memory --contenders stock": "| stock |",
-    f"rivals.py sampling --limit 2 --beams 2 --variants= {ONE} --no-memory --contenders stock "
-    "ours": "### beam 2, in batches",
-    f"rivals.py constraints --limit 3 --beams 2 --variants rand1 {ONE} --no-memory": "| 3 of 3 |",
-    f"rivals.py words --limit 3 --beams 2 --variants phr4 {ONE} --no-memory": "--constraint-case",
-    f"rivals.py placement --limit 90 --beams 1 {ONE} --no-memory": "| ours --glossary |",
-    "latency.py line --limit 4 --beams 2 --repeats 1": "| ours --int8 |",
-    "latency.py whole --limit 2 --repeats 1": "| ours, translate |",
-    "latency.py constrained --limit 3 --repeats 1 --sets rand1": "| ours |",
-    "softmax.py --words 5000 --rows 1 --dim 32 --threads 1 --times 1": "| screened, as used |",
-    "markup.py placeholders --limit 2": "| put back | 2 of 2 |",
-    "markup.py tags --limit 4": "| all layers | assigned |",
-    f"constrained.py --limit 3 {ONE} --stock-sets rand1 --beams 2": "BLEU, checkpoints/demo",
-    "allowed.py --strings OUT.txt --limit 2 --repeats 1 --sizes 9 --names 9 --beam 2 "
-    "--transformers": "| 9 names of one",
-    "hugging_face.py --shape tiny --repeats 1 --lines 4 --tokens 6": "| ours --int8 |",
-    "serve.py --limit 8 --rates 2 --seconds 1 --servers refill --workers 1": "| refill | 2 |",
-    "soak.py --requests 40 --every 20 --settle 0 --readings 1 --workers 1 --limit 4 "
-    "--allowed 900": "| 40 |",
-    "gpu.py --device cpu --quick": "| window |",
-    "growth.py --what beam --sizes 1 2 --sentences 2 --repeats 1": "| last slope |",
-}
+# a script and small arguments, and a part of what it writes to OUT.md
+SMOKE = dict(table("scripts/commands.tsv", "bench"))
 
 
 @drawn(3)
@@ -170,9 +143,7 @@ def test_a_small_run_writes_its_tables(command, tmp_path):
     out = tmp_path / "out"
     out.with_suffix(".txt").write_text("".join(f"A house {i}.\n" for i in range(12)))
     script, *arguments = command.replace("OUT", str(out)).split()
-    words = [warm.python(), BENCH / script, *arguments, "--out", out]
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
+    ran(warm.python(), BENCH / script, *arguments, "--out", out)
     assert SMOKE[command] in "".join(file.read_text() for file in tmp_path.rglob("*.md"))
 
 
@@ -231,7 +202,7 @@ def test_a_cell_is_lost_where_its_whole_interval_is_below_the_bound(lost, tmp_pa
     monkeypatch.setattr(speed, "fix_threads", lambda threads: None)  # this process has other tests
     assert len(speed.CELLS) == len(set(speed.CELLS)) == 14
     cells = ["constrained, int8", "typed line, float32", "HTTP requests"] if lost else ["HTTP p95"]
-    before = ["--before", str(BENCH.parents[1]), sys.executable]
+    before = ["--before", str(ROOT), sys.executable]
     small = [*"--repeats 1 --limit 2 --seconds 0.2 --out".split(), str(tmp_path / "out")]
     assert speed.main([*before, *small, "--cells", *cells]) == int(lost > 0)
     lines = (tmp_path / "out.md").read_text(encoding="utf-8").splitlines()

@@ -1,16 +1,15 @@
 """scripts/experiments/run.sh and publish.py, and what scripts/docs.py says of results that
 are older than their code."""
 
-import os
-import subprocess
+import shlex
 import sys
-from pathlib import Path
 
 import pytest
 import warm
+from conftest import ran, table
+from demo_model import MODEL, ROOT
 from sizes import drawn
 
-ROOT = Path(__file__).resolve().parents[2]
 RUN = ROOT / "scripts" / "experiments" / "run.sh"
 sys.path[:0] = [str(ROOT / "scripts"), str(RUN.parent)]
 
@@ -19,13 +18,11 @@ import report  # noqa: E402
 from documents import ages  # noqa: E402
 
 
-def run(*arguments) -> subprocess.CompletedProcess:
-    environment = os.environ | {"PYTHON": warm.python(), "OMP_NUM_THREADS": "1"}
-    words = [str(RUN), *map(str, arguments)]
-    return subprocess.run(words, env=environment, capture_output=True, text=True)
+def run(*arguments, check=False):
+    return ran(RUN, *arguments, check=check, PYTHON=warm.python(), timeout=900)
 
 
-DEMO = ["--model", ROOT / "checkpoints" / "demo", "--text", ROOT / "data" / "demo" / "test"]
+DEMO = ["--model", MODEL, "--text", ROOT / "data" / "demo" / "test"]
 DBA = (
     "--beams 2 --table-beam 2 --gbs 1 --prune 3 --least 1 --most 1 --rounds 2 --max-len 1 5 --sets "
     "rand1 rand2 rand3 phr3 --figure4-beams 2 --figure4-least 1 --time-paper --example 2 --trace 1"
@@ -42,13 +39,12 @@ def test_one_paper_is_run_and_published(tmp_path):
         "import sys\nopen(__file__.replace('docs.py', 'told'), 'w').write(str(sys.argv[1:]))\n"
     )
     for _ in range(2):  # the second run finds everything done, and the page has one section still
-        done = run(*words, "--example-words", "banana; red house")
-        assert done.returncode == 0, done.stderr
+        done = run(*words, "--example-words", "banana; red house", check=True)
     source = "scripts/experiments/dba/results/tiny/tables.md"
     text = (tmp_path / source).read_text()
-    for part in ("| rand1 |", "fairseq 0.12.2", "python 3.", "signatures", "--limit 3"):
-        assert part in text
-    assert "| finished |" in text and "select:dba,dba_allocation=paper|stop:ranked" in text
+    parts = ["| rand1 |", "fairseq 0.12.2", "python 3.", "signatures", "--limit 3", "| finished |"]
+    parts.append("select:dba,dba_allocation=paper|stop:ranked")
+    assert [part for part in parts if part not in text] == []
     assert str(tmp_path) not in text and str(ROOT) not in text
     page = (tmp_path / "docs/results/dba.md").read_text()
     assert page.count(f"<!-- generated: results {source} -->") == 1 == page.count("## tiny")
@@ -61,8 +57,7 @@ def test_one_paper_is_run_and_published(tmp_path):
 def test_fairseqs_constrained_search_is_run_next_to_ours(tmp_path):
     where = ["--out", tmp_path / "out", "--name", "tiny", "--into", tmp_path]
     small = [*DEMO, "--only", "constrained", "--limit", "3", *where, "--", "--beams", "2"]
-    done = run(*small, "--stock-sets", "rand1")
-    assert done.returncode == 0, done.stderr
+    run(*small, "--stock-sets", "rand1", check=True)
     text = (tmp_path / "scripts/experiments/constrained/results/tiny/tables.md").read_text()
     assert "2 signatures" in text and "constraints:unordered" in text
     assert text.count("| rand1 | 2 |") == 2
@@ -72,32 +67,17 @@ def test_fairseqs_constrained_search_is_run_next_to_ours(tmp_path):
     assert done.returncode == 1 and done.stderr.strip().endswith(f"rand4 at beam 2: {said}")
 
 
-def test_what_cannot_work_is_refused_in_a_sentence():
-    for arguments, said in (
-        ([*DEMO, "--only", "other"], "--only other is none of dba"),
-        ([*DEMO, "--only", "lsh", "--out", "/nowhere"], "lsh: --lsh DIR is needed"),
-        ([*DEMO, "--", "--beams", "2"], "name it with --only"),
-        (["--model", "/nowhere", "--text", "x"], "/nowhere/checkpoint.pt is missing"),
-    ):
-        done = run(*arguments)
-        assert done.returncode == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1
+@pytest.mark.parametrize(("arguments", "said"), table("scripts/commands.tsv", "run.sh"))
+def test_what_cannot_work_is_refused_in_a_sentence(arguments, said):
+    done = run(*shlex.split(arguments.replace("DEMO", shlex.join(map(str, DEMO)))))
+    assert done.returncode == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def test_paths_are_cut_to_their_last_two_names():
-    for place, shown in {
-        "/a/x/model/": "x/model",
-        "--flag=/a/b/c": "--flag=b/c",
-        "~joe/x/y/z": "y/z",
-        "../../a": "a",
-        "1/6": "1/6",
-        "'/home/joe doe/x/a model'": "'x/a model'",
-        "/home/joe/model": "model",
-        "/a/b,/c/d/e": "a/b,d/e",
-        "/a/b.pt:/e/c/d.pt:/f": "a/b.pt:c/d.pt:f",
-        "https://host.org/a/b/c": "https://host.org/a/b/c",
-    }.items():
-        found = publish.without_places(f"run.sh --model {place} -- x")
-        assert found == f"run.sh --model {shown} -- x"
+    for place, shown in table("scripts/commands.tsv", "place"):
+        assert (
+            publish.without_places(f"run.sh --model {place} -- x") == f"run.sh --model {shown} -- x"
+        )
     own = "run.sh --text /a/b --out '/c d/e' --name n --into .. -- --only 'window, pad'"
     assert publish.without_places(own) == "run.sh --text a/b --name n -- --only 'window, pad'"
 
@@ -105,17 +85,16 @@ def test_paths_are_cut_to_their_last_two_names():
 @pytest.fixture
 def history(tmp_path):
     """A repository with code; `commit(FILE, TEXT)` returns the new commit."""
-    identity = ["-c", "user.name=n", "-c", "user.email=e@example.org", "-c", "commit.gpgsign=false"]
+    identity = "-c user.name=n -c user.email=e@example.org -c commit.gpgsign=false".split()
 
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(tmp_path), *identity, *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    def git(*arguments):
+        return ran("git", "-C", tmp_path, *identity, *arguments).stdout.strip()
 
-    def commit(file: str, text: str, message: str = "") -> str:
+    def commit(file, text, message=""):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text(text)
         git("add", ".")
-        git("commit", "-qm", file, *(["-m", message] if message else []))
+        git("commit", "-qm", f"{file}\n\n{message}")
         return git("rev-parse", "HEAD")
 
     git("init", "-q")
@@ -126,7 +105,7 @@ def test_a_table_older_than_its_code_says_so(history, tmp_path):
     file, table = "scripts/experiments/lsh/results/tables.md", "| a |\n| --- |\n"
     code = "fairseq_ext/search/strategies/softmax/index.py"
 
-    def brackets() -> str:
+    def brackets():
         """What stands behind the file's name, its older tables, in the page's paragraph."""
         said = " ".join(ages.age(file, root=tmp_path).split())
         return said.rpartition(": results")[2].removesuffix(".").strip(" ()")
@@ -165,12 +144,8 @@ def test_without_matplotlib_a_paper_says_so_before_any_work(tmp_path):
     (tmp_path / "matplotlib.py").write_text(
         "raise ModuleNotFoundError('No module named matplotlib', name='matplotlib')\n"
     )
-    done = subprocess.run(
-        [sys.executable, str(RUN.parent / "dba" / "run.py"), "--out", str(tmp_path / "out")],
-        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
-        capture_output=True,
-        text=True,
-    )
+    words = [sys.executable, RUN.parent / "dba" / "run.py", "--out", tmp_path / "out"]
+    done = ran(*words, check=False, PYTHONPATH=f"{tmp_path}:{ROOT}")
     said = "error: figures are drawn with matplotlib, which is not installed: pip install"
     assert done.returncode == 1 and done.stderr.startswith(said) and done.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()

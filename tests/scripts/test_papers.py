@@ -1,156 +1,78 @@
-"""scripts/experiments: a small run of each paper, whose scripts check their own figures; and what
-their baselines compute, against values by hand, brute force or another library."""
+"""scripts/experiments: a small run of each paper, whose scripts check their own figures; what their
+baselines compute, against values by hand, brute force or another library; and what
+scripts/tune_length_reward.py tunes, on made-up searches and on the demo's text."""
 
 import importlib.util
 import itertools
 import os
 import random
+import re
 import shlex
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import sacrebleu
 import torch
 import warm
+from conftest import BIN, command, ran, table
+from demo_model import MODEL as DEMO
+from demo_model import OURS, ROOT
 from fairseq.data import Dictionary
 from models import batch, build, generators, same
 from models import run as decoded
 from sizes import drawn
 from table_model import EOS
 
-ROOT = Path(__file__).resolve().parents[2]
-PAPERS = ROOT / "scripts" / "experiments"
-DEMO, TEXT = ROOT / "checkpoints" / "demo", ROOT / "data" / "demo" / "test"
-sys.path[:0] = [str(PAPERS / "streaming"), str(PAPERS)]
+SCRIPTS = ROOT / "scripts"
+PAPERS = SCRIPTS / "experiments"
+TEXT = ROOT / "data" / "demo" / "test"
+sys.path[:0] = map(str, (SCRIPTS, PAPERS / "optimal_ending", PAPERS / "streaming", PAPERS))
 
 import intervals  # noqa: E402
 import tree_actions  # noqa: E402
+import tune_length_reward as tune  # noqa: E402
+from searches import Search, Wanted, bounded, measure, wanted_lengths  # noqa: E402
 from tree_actions import Tree, TreeError, read_tree, to_actions, to_tree  # noqa: E402
 
-
-def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """A script of a paper; bash where it is one."""
-    words = [PAPERS / script, *arguments]
-    words = words if script.endswith(".sh") else [warm.python(), *words]
-    places = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = os.environ | {"PATH": places, "OMP_NUM_THREADS": "1"}
-    return subprocess.run([*map(str, words)], env=environment, capture_output=True, text=True)
-
-
-# commands (OUT: a folder, with raw/, three lines in two.de and two.en, terms in terms.tsv, lexical
-# tables), then a file of OUT and a part of what it must have; a list of commands runs in turn
-MODEL = f"--model {DEMO} --text {TEXT}"
-TRAINED = "--raw OUT/raw --out OUT/work --max-update 3 --total-num-update 9 --warmup-updates 1"
-SEARCHED = "--work OUT/work --out OUT/work --sentences 2 --few 1 --only 'top T=2000' 'lexical N=5'"
-PARSED = "--out OUT --repeats 1 --k 2"
-SMOKE = {
-    "jacobi": (
-        [f"jacobi/run.py --models {DEMO} --text {TEXT} --out OUT --limit 12 --repeats 1 --only PJ"],
-        {"flops.md": "MFLOPs", "by_length.md": "| PJ |", "graph1.svg": "<svg"},
-    ),
-    "lsh": (
-        [f"lsh/train.sh {TRAINED} --max-tokens 200 --arch lstm", f"lsh/run.py {SEARCHED}"],
-        {"work/tables.md": "## Table 8", "work/figure6.svg": "<svg"},
-    ),
-    "prepared": (  # without a lexicon
-        [
-            f"lsh/prepare.py --model {DEMO} --text OUT/two --counts OUT/two.en --out OUT/plain",
-            f"lsh/run.py {SEARCHED.replace('OUT/work', 'OUT/plain')}",
-        ],
-        {"plain/tables.md": "## Table 8"},
-    ),
-    "optimal_ending": (
-        [
-            f"optimal_ending/run.py --dev {TEXT} --limit 8 --beams 2 --rewards 0 1.2 --out OUT "
-            "--time-beams 3 --time-limit 4 --repeats 1"
-        ],
-        {"tables.md": "### Time at beam 3", "figure2.svg": "<svg"},
-    ),
-    "streaming": (
-        [
-            "streaming/run.py --out OUT --limit 7 --parts natural steps --texts test --beams 1 "
-            f"--n 2 --natural 2 2 --repeats 1 --ensemble {DEMO}/checkpoint.pt"
-        ],
-        {"tables.md": "| fixed stream |", "figure2.svg": "<svg"},
-    ),
-    "parsing": (
-        [
-            "streaming/train.py --raw OUT --set geo --epochs 1 --out OUT/geo",
-            f"streaming/parsing.py --raw OUT --sets geo {PARSED}",
-            "streaming/train.py --trees OUT --rare 1 --epochs 1 --out OUT/trees",
-            "streaming/tables.py --out OUT",
-        ],
-        {"tables.md": "### Table 7: semantic parsing, GeoQuery"},
-    ),
-    "terminology": (
-        [
-            f"terminology/run.py {MODEL} --limit 2 --beam 2 --draws 2 --sets rand1 --out OUT "
-            "--methods none end fairseq"
-        ],
-        {"tables.md": "### rand1: 2 terms in 2 sentences, beam 2"},
-    ),
-    "glossary": (
-        [
-            "terminology/make_glossary.py --text OUT/nouns.de --there OUT/there --back OUT/back "
-            "--out OUT/made.tsv"
-        ],
-        {"made.tsv": "Hund\tpuppy\n"},
-    ),
-    "placement": (
-        [
-            "terminology/placement.py --out OUT --name two --text OUT/two "
-            "--displaced OUT/terms.tsv",
-        ],
-        {"tables.md": "### two, beam 5: 2 terms in 2 sentences"},
-    ),
-    "rules": (
-        [
-            "terminology/rules.py --out OUT --least 1 --rounds 1 "
-            f"--set demo {DEMO} OUT/two de en OUT/plain.tsv"
-        ],
-        {"rules.json": "another form stays"},
-    ),
-    "candidates": (
-        [f"candidates/measure.py {MODEL} --lines 2 --lists OUT/lists --out OUT/candidates"],
-        {"candidates.md": "| MBR chrF, 5-best, `uniform` |"},
-    ),
-}
+# its commands, in turn (OUT: a folder, with raw/, three lines in two.de and two.en, terms in
+# terms.tsv, lexical tables), and files of OUT with a part of what each must have
+SMOKE = {name: row for name, *row in table("scripts/commands.tsv", "paper")}
 
 
 @drawn(1)
 @pytest.mark.parametrize("paper", SMOKE)
 def test_a_small_run_writes_the_tables_of_a_paper(paper, tmp_path):
-    lines = {
-        "de": ["Das Angebot wird morgen geprüft.", "Ein Haus.", "Die Ärztin öffnet den Ordner."],
-        "en": ["The offer is checked tomorrow.", "A house.", "The doctor opens the folder."],
+    small = {
+        "two.de": "Das Angebot wird morgen geprüft.\nEin Haus.\nDie Ärztin öffnet den Ordner.\n",
+        "two.en": "The offer is checked tomorrow.\nA house.\nThe doctor opens the folder.\n",
+        "terms.tsv": "Angebot\tfederation\toffer|quotation\nOrdner\tledger\tfolder|file\n",
+        "plain.tsv": "Angebot\tquotation\n",
+        "nouns.de": "Ein Hund .\n" * 30,
+        "there": "Hund dog 0.8\nHund puppy 0.1\n",
+        "back": "puppy Hund 0.9\n",
+        "work/lexicon": "en1 de1 0.9\na a 0.9\n",
     }
-    for language, text in lines.items():
-        (tmp_path / f"two.{language}").write_text("".join(f"{line}\n" for line in text))
-    terms = "Angebot\tfederation\toffer|quotation\nOrdner\tledger\tfolder|file\n"
-    (tmp_path / "terms.tsv").write_text(terms)
-    (tmp_path / "plain.tsv").write_text("Angebot\tquotation\n")
-    (tmp_path / "nouns.de").write_text("Ein Hund .\n" * 30)
-    (tmp_path / "there").write_text("Hund dog 0.8\nHund puppy 0.1\n")
-    (tmp_path / "back").write_text("puppy Hund 0.9\n")
-    for folder in ("raw", "work"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "work" / "lexicon").write_text("en1 de1 0.9\na a 0.9\n")
     for split in ("train", "dev", "test"):
-        (tmp_path / f"geo.{split}.nl").write_text("".join(f"what is {i}\n" for i in range(8)))
-        (tmp_path / f"geo.{split}.sql").write_text("".join(f"SELECT {i}\n" for i in range(8)))
-        (tmp_path / f"{split}.trees").write_text(f"{EATING}\n" * 4)
-    parts = itertools.product(("train", "val", "test_2016_flickr"), ("en", "de", "fr", "cs"))
-    for part, language in parts:
-        made = (f"{language}{i} a dog {language}{i % 5} runs .\n" for i in range(30))
-        (tmp_path / "raw" / f"{part}.{language}").write_text("".join(made))
+        small[f"geo.{split}.nl"] = "".join(f"what is {i}\n" for i in range(8))
+        small[f"geo.{split}.sql"] = "".join(f"SELECT {i}\n" for i in range(8))
+        small[f"{split}.trees"] = f"{EATING}\n" * 4
+    for part, x in itertools.product(
+        ("train", "val", "test_2016_flickr"), ("en", "de", "fr", "cs")
+    ):
+        lines = (f"{x}{i} a dog {x}{i % 5} runs .\n" for i in range(30))
+        small[f"raw/{part}.{x}"] = "".join(lines)
+    for name, content in small.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
     commands, written = SMOKE[paper]
-    for command in commands:
-        done = run(*shlex.split(command.replace("OUT", str(tmp_path))))
-        assert done.returncode == 0, done.stderr[-2000:]
-    for file, part in written.items():
+    places = {"OUT": str(tmp_path), "DEMO": str(DEMO), "TEXT": str(TEXT)}
+    for line in commands.split("; "):
+        line = re.sub("OUT|DEMO|TEXT", lambda found: places[found[0]], line)
+        script, *words = shlex.split(line)
+        python = [] if script.endswith(".sh") else [warm.python()]
+        ran(*python, PAPERS / script, *words, PATH=f"{BIN}:{os.environ['PATH']}", timeout=900)
+    for file, _, part in (each.partition(": ") for each in written.split("; ")):
         assert part in (tmp_path / file).read_text(encoding="utf-8"), file
 
 
@@ -192,7 +114,7 @@ sh label:NP  comb label:S+VP  comb label:VP  comb label:S"""
 ACTIONS = ["sh", "comb", "nolabel", "label:X"]
 
 
-def random_tree(rng: random.Random, words: int, depth: int = 0) -> Tree:
+def random_tree(rng, words, depth=0):
     """A tree with unary chains and up to four children."""
     if words == 1 and (depth and rng.random() < 0.6):
         return Tree(rng.choice(["NN", "-LRB-", ","]), word=rng.choice(["a", "b|c", "%", "-RRB-"]))
@@ -233,7 +155,7 @@ def test_legal_actions_are_those_of_the_trees_of_three_words():
             following += [(*actions, action) for action in nexts if action != known[known.eos()]]
         open_ones = following
 
-    def is_tree(actions: tuple[str, ...]) -> bool:
+    def is_tree(actions):
         try:
             return bool(to_tree([("w", "T")] * 3, list(actions)))
         except TreeError:
@@ -242,3 +164,64 @@ def test_legal_actions_are_those_of_the_trees_of_three_words():
     # the others are no trees at any number of words
     turns = itertools.product(*[ACTIONS[:2], ACTIONS[2:]] * 5)
     assert found == {actions for actions in turns if is_tree(actions)}
+
+
+# ---- tune_length_reward.py
+
+REFERENCES = ["the old man reads a long book", "a dog runs over the green grass"]
+SHORT = [[-2.0, 3, "the man"], [-4.0, 8, REFERENCES[0]]]
+SHORT.append([-9.0, 12, "the old man reads a long book and then the man"])
+FOUND = Search("", {}, [6, 6], [SHORT, [[-3.0, 8, REFERENCES[1]], [-2.5, 4, "a dog runs"]]])
+
+
+class Words:
+    """A translator that takes text as it is."""
+
+    tokenizer = bpe = None
+
+
+def test_the_dev_set_tunes_the_smallest_of_the_best_rewards():
+    wanted = [Wanted(1.4), Wanted(1.0, 3.6)]  # 8.4 and 9.6 tokens
+    tried = tune.sweep(lambda r, w: measure(FOUND.answers(bounded(r), w), REFERENCES), wanted, 1.0)
+    # the first sentence changes sides at r = 2 / 5, the second at 1 / 8: so .45 is the first of the
+    # fine grid that is right in both
+    assert tune.best_of(tried) == (0.45, wanted[0])
+    assert tried[0.45, wanted[0]].bleu == pytest.approx(100) and tried[0.45, wanted[0]].ratio == 1
+    assert {(r, w) for r in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0) for w in wanted} <= set(tried)
+    assert tried[0.0, wanted[0]].bleu < 100
+
+
+@drawn(0)  # long
+def test_each_reward_that_the_script_tries_is_a_search_of_its_own():
+    """The hypotheses that the search with the largest reward keeps lack answers of smaller ones."""
+    count = 30
+    small = f"--dev {TEXT} --limit {count} --beam 2 --max-reward 1.2 --no-line --no-stock --cpu"
+    done = ran(warm.python(), SCRIPTS / "tune_length_reward.py", *small.split())
+    pattern = r"^ +(\d\.\d\d) +[\d.]+ x +([\d.]+)"
+    tried = {r: float(bleu) for r, bleu in re.findall(pattern, done.stdout, re.MULTILINE)}
+    assert {"0.00", "0.20", "0.40", "0.60", "0.80", "1.00", "1.20"} <= set(tried)
+    sources, references = (
+        TEXT.with_suffix(f".{side}").read_text().split("\n")[:count] for side in ("de", "en")
+    )
+    flags = f"--beam 2 --buffer-size {count} --batch-size {count} --unnormalized --stop optimal"
+
+    def interactive(*more):
+        text = "\n".join([*sources, ""])
+        words = [DEMO, *OURS, *flags.split(), *more]
+        said = command("fairseq-interactive", *words, stdin=text).stdout
+        found = [line.split("\t")[2] for line in said.splitlines() if line.startswith("D-")]
+        return sacrebleu.corpus_bleu(found, [references]).score
+
+    assert tried["0.00"] == pytest.approx(interactive(), abs=0.006)
+    best = done.stdout.splitlines()[-1].split()
+    best = best[best.index("--prune-bound") :]
+    assert max(tried.values()) == pytest.approx(interactive(*best), abs=0.006)
+
+
+def test_wanted_lengths_are_the_ratio_of_the_sums_and_the_least_squares_line():
+    # |y| = 2.5 + |x| / 2, and EOS
+    sources, references = ["a", "a a a", "a a a a a"], ["b b b", "b b b b", "b b b b b"]
+    expected = Wanted(round(12 / 9, 3)), Wanted(0.5, 3.5)
+    assert wanted_lengths(Words(), sources, references) == expected
+    # no line through one length
+    assert wanted_lengths(Words(), ["a a"] * 3, references) == (Wanted(2.0), Wanted(2.0))
