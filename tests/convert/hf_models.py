@@ -22,19 +22,11 @@ from models import both
 from fairseq_ext import Translator
 from fairseq_ext.convert.__main__ import convert
 
+# words of each script
 WORDS = {
-    "Latin": "der Verband wird morgen früh geprüft und niemand weiß warum die Brücke über den "
-    "Fluss gesperrt bleibt",
-    "Cyrillic": "завтра утром врач проверит новую повязку и никто не знает почему мост через "
-    "реку ещё закрыт",
-    "Greek": "αύριο το πρωί ο γιατρός θα ελέγξει τον επίδεσμο και κανείς δεν ξέρει γιατί η "
-    "γέφυρα είναι κλειστή",
-    "Arabic": "غدا صباحا سيفحص الطبيب الضمادة الجديدة ولا أحد يعرف لماذا الجسر فوق النهر مغلق",
-    "Devanagari": "कल सुबह डॉक्टर नई पट्टी की जाँच करेगा और कोई नहीं जानता कि नदी पर पुल क्यों बंद है",
-    "Han": "明天 早上 医生 将 检查 新 的 绷带 没有 人 知道 为什么 河 上 的 桥 仍然 关闭",
-    "Japanese": "明日 の 朝 医師 が 新しい 包帯 を 調べ なぜ 川 の 橋 が まだ 閉じて いる "
-    "の か 誰も 知らない",
-    "Thai": "พรุ่งนี้ เช้า แพทย์ จะ ตรวจ ผ้าพันแผล ใหม่ และ ไม่มี ใคร รู้ ว่า ทำไม สะพาน ข้าม แม่น้ำ ยัง ปิด",
+    script: words.split()
+    for line in Path(__file__).with_name("words.tsv").read_text("utf-8").splitlines()
+    for script, words in [line.split("\t")]
 }
 NO_SPACES = ("Han", "Japanese", "Thai")
 SIZES = both(layers=2, attention_heads=4, ffn_dim=48)
@@ -50,7 +42,7 @@ def lines(count: int, seed: int = 0, scripts: tuple[str, ...] = tuple(WORDS)) ->
     out = []
     for i in range(count):
         script = scripts[i % len(scripts)]
-        words = [chance.choice(WORDS[script].split()) for _ in range(chance.randint(1, 12))]
+        words = [chance.choice(WORDS[script]) for _ in range(chance.randint(1, 12))]
         words = [word.title() if chance.random() < 0.1 else word for word in words]
         if chance.random() < 0.3:
             words.insert(
@@ -262,6 +254,21 @@ def fsmt(folder: Path) -> tuple:
     tokenizer = FSMTTokenizer(["de", "en"], *files, folder / "merges.txt")
     config = FSMTConfig(langs=["de", "en"], max_length=100, **sizes, **SIZES)
     return FSMTForConditionalGeneration(config), tokenizer, "de", "en", {}
+
+
+def linked(folder: Path, to: Path, *without: str) -> Path:
+    """A folder whose files are links to those of another, but for some."""
+    to.mkdir(exist_ok=True)
+    for path in folder.iterdir():
+        if path.name not in without:
+            (to / path.name).symlink_to(path)
+    return to
+
+
+def numbers(found: Translator, line: str) -> list[int]:
+    """The tokens of a line as the model gets them."""
+    batch = next(iter(found.batches([found.encode(line)])))
+    return batch["net_input"]["src_tokens"][0].tolist()
 
 
 KINDS = {

@@ -10,7 +10,6 @@ import itertools
 import logging
 import os
 import re
-from pathlib import Path
 
 import pytest
 import safetensors.torch
@@ -22,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 pytest.importorskip("transformers", reason="the oracle is not installed")
 
 import hf_models  # noqa: E402
-from hf_models import KINDS, Made  # noqa: E402
+from hf_models import KINDS, linked  # noqa: E402
 
 from fairseq_ext import Translation  # noqa: E402
 from fairseq_ext.convert.__main__ import convert  # noqa: E402
@@ -31,7 +30,7 @@ from fairseq_ext.core.words import is_word  # noqa: E402
 from fairseq_ext.text.alignment import assigned, words_in  # noqa: E402
 
 
-def lines(count: int, seed: int) -> list[str]:
+def lines(count, seed):
     """Made-up lines; none repeats a stretch of characters three times: that has two segmentations
     of one score, and which of the two a tokenizer takes is its own affair."""
     unclear = re.compile(r"(.+)\1\1")
@@ -40,9 +39,8 @@ def lines(count: int, seed: int) -> list[str]:
 
 TEXT = lines(36, seed=5)
 SHORT = {
-    "test_greedy_translations_are_transformers": ["OPUS-MT", "mBART-25"],
-    "test_beams_are_transformers": ["NLLB-200", "BART"],
-    "test_scores_under_a_length_penalty_are_transformers": ["OPUS-MT", "mBART-50"],
+    "test_beams_are_transformers": ["OPUS-MT", "mBART-25", "BART"],
+    "test_scores_under_a_length_penalty_are_transformers": ["NLLB-200", "mBART-50"],
 }
 SEEDS = {  # of models whose hypotheses end, and not at once
     "OPUS-MT": 5,
@@ -57,7 +55,7 @@ SEEDS = {  # of models whose hypotheses end, and not at once
 
 
 @functools.cache
-def translator(made: Made, double: bool = False, **flags):
+def translator(made, double=False, **flags):
     """Of a converted folder; double: its model in float64, with the checkpoint's numbers."""
     found = made.translator(**flags)
     if double:
@@ -80,9 +78,7 @@ def test_words_have_the_tokenizers_numbers(made, kind):
     seen = set()
     for line in text:
         expected = [number_of[number] for number in of.tokenizer([line])["input_ids"][0]]
-        ours = next(iter(found.batches([found.encode(line)])))["net_input"]["src_tokens"][
-            0
-        ].tolist()
+        ours = hf_models.numbers(found, line)
         assert ours == expected, line
         seen.update(ours)
     assert len(seen) > 60 and (unknown in seen or kind == "BART")
@@ -124,32 +120,24 @@ def test_logits_are_transformers(made, kind, double):
         assert ours.softmax(-1)[:, :, 0].max() == 0
 
 
-def generated(of: Made, batch: dict, longest: int, **settings) -> torch.Tensor:
-    """What transformers finds, without the word that it begins with."""
-    pad = of.model.config.pad_token_id
+def beams(of, text, **settings):
+    """The five hypotheses of each line that transformers finds, up to the end of the sentence,
+    without the word that they begin with."""
+    pad, end = of.model.config.pad_token_id, of.model.config.eos_token_id
+    how = dict(num_beams=5, num_return_sequences=5, early_stopping=True, do_sample=False)
+    how |= dict(max_length=40, bad_words_ids=[[pad]])
     with torch.no_grad():
-        how = dict(do_sample=False, max_length=longest, bad_words_ids=[[pad]])
-        return of.model.generate(**batch, **of.generation, **settings, **how)[:, 1:]
+        rows = of.model.generate(**of.batch(text), **of.generation, **settings, **how)[:, 1:]
+    rows = [[*itertools.takewhile(lambda number: number != end, row)] for row in rows.tolist()]
+    return [rows[i : i + 5] for i in range(0, len(rows), 5)]
 
 
-def beams(of: Made, text: list[str], **settings) -> torch.Tensor:
-    """Five hypotheses of each line."""
-    five = dict(num_beams=5, num_return_sequences=5, early_stopping=True)
-    return generated(of, of.batch(text), 40, **five, **settings)
-
-
-def without_padding(of: Made, rows: torch.Tensor) -> list[list[int]]:
-    """Rows of numbers up to the end of the sentence."""
-    end = of.model.config.eos_token_id
-    return [[*itertools.takewhile(lambda number: number != end, row.tolist())] for row in rows]
-
-
-def hypotheses_of(of: Made, found, text: list[str]) -> list[list[tuple[list[int], float]]]:
+def hypotheses_of(of, found, text):
     """The tokens of our hypotheses as Hugging Face's numbers, the forced one first, without
     </s>; and their scores."""
     number_of = of.number_of(found.task.target_dictionary).tolist()
     back = {ours: theirs for theirs, ours in enumerate(number_of)}
-    out: list = [None] * len(text)
+    out = [None] * len(text)
     for batch in found.batches([found.encode(line) for line in text]):
         hypotheses = found.task.inference_step(found.generator, found.models, batch)
         for number, nbest in zip(batch["id"].tolist(), hypotheses, strict=True):
@@ -160,22 +148,14 @@ def hypotheses_of(of: Made, found, text: list[str]) -> list[list[tuple[list[int]
     return out
 
 
-def ours_of(of: Made, found, text: list[str]) -> list[list[list[int]]]:
-    """The tokens alone."""
-    return [[tokens for tokens, _ in nbest] for nbest in hypotheses_of(of, found, text)]
-
-
-def scores_of(of: Made, text: list[str], hypotheses: list[list[list[int]]]) -> list[list[float]]:
+def scores_of(of, text, hypotheses):
     """What transformers gives these tokens and </s> under teacher forcing: the mean of their
     log-probabilities, the forced one included."""
-    model, end, pad = (
-        copy.deepcopy(of.model).float(),
-        of.model.config.eos_token_id,
-        of.model.config.pad_token_id,
-    )
+    model, config = copy.deepcopy(of.model).float(), of.model.config
     start, out = of.generation.get("decoder_start_token_id", 2), []
     for line, nbest in zip(text, hypotheses, strict=True):
-        rows = pad_sequence([torch.tensor([start, *tokens, end]) for tokens in nbest], True, pad)
+        rows = [torch.tensor([start, *tokens, config.eos_token_id]) for tokens in nbest]
+        rows = pad_sequence(rows, True, config.pad_token_id)
         batch = {name: each.expand(len(nbest), -1) for name, each in of.batch([line]).items()}
         with torch.no_grad():
             logits = model(**batch, decoder_input_ids=rows[:, :-1], use_cache=False).logits
@@ -184,48 +164,27 @@ def scores_of(of: Made, text: list[str], hypotheses: list[list[list[int]]]) -> l
     return out
 
 
-def test_greedy_translations_are_transformers(made, kind):
-    """Up to the longest length, at which fairseq ends sentences and transformers
-    breaks them off."""
-    ended, words = set(), set()
-    for seed in part_of(20, 1):
-        of = made(kind, seed + 1)
-        text = lines(len(part_of(500, 12)), seed)
-        found = translator(of, True, beam=1, max_len_b=22, min_len=0, unnormalized=True)
-        expected = without_padding(of, generated(of, of.batch(text), 24, num_beams=1))
-        got = [each[0] for each in ours_of(of, found, text)]
-        for line, theirs, ours in zip(text, expected, got, strict=True):
-            assert ours[:21] == theirs[:21], line
-            ended.add(len(theirs) < 21)
-            words.update(theirs)
-    assert ended >= {True} and len(words) > 1
-
-
 def test_beams_are_transformers(made, kind):
     of = made(kind, SEEDS[kind])
     text = lines(len(part_of(500, 12)), 9)
     found = translator(of, True, beam=5, nbest=5, max_len_b=38, min_len=0, unnormalized=True)
-    expected = without_padding(of, beams(of, text, length_penalty=0.0))
-    compared = 0
-    for i, ours in enumerate(ours_of(of, found, text)):
-        theirs = expected[5 * i : 5 * i + 5]
+    expected, compared = beams(of, text, length_penalty=0.0), 0
+    for line, nbest, theirs in zip(text, hypotheses_of(of, found, text), expected, strict=True):
+        ours = [tokens for tokens, _ in nbest]
         if max(map(len, theirs)) < 37:  # none was broken off
-            assert ours == theirs or differs_at_the_last_step(ours, theirs), text[i]
+            assert ours == theirs or differs_at_the_last_step(ours, theirs), line
             compared += ours == theirs
     assert compared > len(text) / 5
 
 
-def differs_at_the_last_step(ours: list[list[int]], theirs: list[list[int]]) -> bool:
+def differs_at_the_last_step(ours, theirs):
     """Whether more hypotheses ended in the last step than were missing, of which fairseq takes
     the first. transformers takes the best, so that the worst ones of before go. The others are
     the same in the same order."""
     common = [each for each in ours if each in theirs]
-    more = [each for each in theirs if each not in ours]
     last = max(map(len, ours + theirs))
-    return (
-        common == [each for each in theirs if each in ours]
-        and ours[: len(common)] == common
-        and all(len(each) == last for each in more)
+    return common == [each for each in theirs if each in ours] == ours[: len(common)] and all(
+        len(each) == last for each in theirs if each not in ours
     )
 
 
@@ -235,11 +194,10 @@ def test_scores_under_a_length_penalty_are_transformers(made, kind):
     of = made(kind, SEEDS[kind])
     text = lines(len(part_of(500, 8)), 13)
     ours = hypotheses_of(of, translator(of, beam=5, nbest=5, max_len_b=38, min_len=0), text)
-    rows = beams(of, text, length_penalty=1.0)
-    theirs = [without_padding(of, rows[5 * i : 5 * i + 5]) for i in range(len(text))]
     again = scores_of(of, text, [[tokens for tokens, _ in nbest] for nbest in ours])
     for line, nbest, expected in zip(text, ours, again, strict=True):
         assert [score for _, score in nbest] == pytest.approx(expected, abs=1e-4, rel=1e-4), line
+    theirs = beams(of, text, length_penalty=1.0)
     # none was broken off
     whole = [i for i, nbest in enumerate(theirs) if max(map(len, nbest)) < 37]
     found = scores_of(of, [text[i] for i in whole], [theirs[i] for i in whole])
@@ -261,69 +219,52 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("kind", KINDS if os.environ.get(ALL) else short)
 
 
-def equal(*weights: dict[str, torch.Tensor]) -> bool:
-    """Whether two checkpoints hold the same."""
-    first, second = weights
-    return first.keys() == second.keys() and all(first[k].equal(second[k]) for k in first)
+def checkpoint(folder):
+    return torch.load(folder / "checkpoint.pt", weights_only=False)["model"]
+
+
+def converts_to(of, folder):
+    """Hold that a folder gives the checkpoint of a model."""
+    convert(str(folder), str(folder / "out"))
+    torch.testing.assert_close(checkpoint(folder / "out"), checkpoint(of.out), rtol=0, atol=0)
 
 
 def test_a_folder_may_have_several_files_of_weights_or_a_pickled_one(made, tmp_path):
     """Sharded safetensors, and the pickled file of older models, give the same checkpoint."""
     of = made("OPUS-MT")
-    expected = torch.load(of.out / "checkpoint.pt", weights_only=False)["model"]
-    names = [path.name for path in of.folder.iterdir() if path.name != "model.safetensors"]
-    for form in ("sharded", "pickled"):
-        there = tmp_path / form
-        there.mkdir()
-        for name in names:
-            (there / name).symlink_to(of.folder / name)
-        if form == "sharded":
-            of.model.save_pretrained(tmp_path / "parts", max_shard_size="20KB")
-            for path in Path(tmp_path / "parts").glob("model*"):
-                path.rename(there / path.name)
-            assert len(list(there.glob("*.safetensors"))) > 2
-        else:
-            torch.save(
-                safetensors.torch.load_file(of.folder / "model.safetensors"),
-                there / "pytorch_model.bin",
-            )
-        convert(str(there), str(tmp_path / f"{form}.out"))
-        got = torch.load(tmp_path / f"{form}.out" / "checkpoint.pt", weights_only=False)["model"]
-        assert equal(got, expected)
+    linked(of.folder, tmp_path / "sharded", "model.safetensors")
+    of.model.save_pretrained(tmp_path / "parts", max_shard_size="20KB")
+    for path in (tmp_path / "parts").glob("model*"):
+        path.rename(tmp_path / "sharded" / path.name)
+    assert len([*(tmp_path / "sharded").glob("*.safetensors")]) > 2
+    converts_to(of, tmp_path / "sharded")
+    linked(of.folder, tmp_path / "pickled", "model.safetensors")
+    weights = safetensors.torch.load_file(of.folder / "model.safetensors")
+    torch.save(weights, tmp_path / "pickled" / "pytorch_model.bin")
+    converts_to(of, tmp_path / "pickled")
 
 
 def test_a_table_is_found_under_its_sides_names_alone(made, tmp_path):
     """Both tables of this model have one size, so that nothing else distinguishes them."""
-    of, names = (
-        made("OPUS-MT, two vocabularies"),
-        [f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder")],
-    )
+    of = made("OPUS-MT, two vocabularies")
+    names = [f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder")]
     weights = safetensors.torch.load_file(of.folder / "model.safetensors")
     assert weights[names[0]].shape == weights[names[1]].shape
-    for path in of.folder.iterdir():
-        if path.name != "model.safetensors":
-            (tmp_path / path.name).symlink_to(path)
+    linked(of.folder, tmp_path, "model.safetensors")
     for lacking in names:
-        safetensors.torch.save_file(
-            {name: weight for name, weight in weights.items() if name != lacking},
-            tmp_path / "model.safetensors",
-        )
+        left = {name: weight for name, weight in weights.items() if name != lacking}
+        safetensors.torch.save_file(left, tmp_path / "model.safetensors")
         with pytest.raises(UsageError, match=lacking.removeprefix("model.")):
             convert(str(tmp_path), str(tmp_path / "out"))
     weights["lm_head.weight"] = weights.pop(names[1])  # tied, a file may keep either
     safetensors.torch.save_file(weights, tmp_path / "model.safetensors")
-    convert(str(tmp_path), str(tmp_path / "out"))
-    expected, got = (
-        torch.load(folder / "checkpoint.pt", weights_only=False)["model"]
-        for folder in (of.out, tmp_path / "out")
-    )
-    assert equal(got, expected)
+    converts_to(of, tmp_path)
 
 
 # ---- which words stand for which
 
 
-def attention(of: Made, source: str, target: str) -> torch.Tensor:
+def attention(of, source, target):
     """(L, T) of each target token and </s> to the source's, the mean of all layers and heads.
 
     The language before the source and the one before the target are left out.
@@ -344,34 +285,24 @@ def test_words_stand_for_those_that_transformers_attends_to(made):
     of = copy.copy(made("NLLB-200"))
     of.model = copy.deepcopy(of.model)
     of.model.set_attn_implementation("eager")
-    found = of.translator(beam=1)
+    found, compared = of.translator(beam=1), 0
     sources, targets = lines(24, seed=21), lines(24, seed=22)
     hypotheses = [Translation(each, found.pieces(each, found.bpe), 0.0, []) for each in targets]
     found.align(sources, hypotheses)
-    compared = 0
+
+    def words(text, tokens):
+        """The words of a text, and the places of their tokens."""
+        pairs = words_in(text, tokens, lambda part: found.decode(" ".join(part)))
+        return [(span, at) for span, at in pairs if at and is_word(text[slice(*span)])]
+
     for source, hypothesis in zip(sources, hypotheses, strict=True):
         weights = attention(of, source, hypothesis.text)
-        pieces = [
-            (text, words_in(text, tokens, lambda part: found.decode(" ".join(part))))
-            for text, tokens in (
-                (source, found.pieces(source, found.bpe)),
-                (hypothesis.text, hypothesis.tokens),
-            )
-        ]
-        columns, rows = (
-            [(span, places) for span, places in words if places and is_word(text[slice(*span)])]
-            for text, words in pieces
-        )
-        if not rows or not columns:
-            continue
-        table = torch.stack(
-            [torch.stack([weights[i][:, j].mean(0).sum() for _, j in columns]) for _, i in rows]
-        )
-        expected = [
-            (columns[column][0], rows[row][0])
-            for row, column in enumerate(assigned(table))
-            if column >= 0
-        ]
-        assert hypothesis.words == expected, source
-        compared += len(expected)
+        columns = words(source, found.pieces(source, found.bpe))
+        rows = words(hypothesis.text, hypothesis.tokens)
+        if rows and columns:
+            table = [[weights[i][:, j].mean(0).sum() for _, j in columns] for _, i in rows]
+            best = enumerate(assigned(torch.tensor(table)))
+            expected = [(columns[at][0], rows[row][0]) for row, at in best if at >= 0]
+            assert hypothesis.words == expected, source
+            compared += len(expected)
     assert compared > 40
