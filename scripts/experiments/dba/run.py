@@ -15,8 +15,8 @@ time of a whole call, segmenting included; the model is loaded before.
     --prune X [...]           thresholds for Table 3 (3 5 10 20 30)
     --table-beam N            for Table 3 and Figure 7 (10)
     --time-prune X            threshold for Figure 4 (20)
-    --least N                 sentences that a number of tokens must have to be timed (5)
-    --most N                  sentences timed for each number of tokens (50)
+    --time-tokens N [...]     numbers of constraint tokens that are timed (1 2 3 4 6 8 10 12)
+    --most N                  sentences that are timed (24)
     --rounds N                timed rounds of Figure 4 (3)
     --batch-size N            sentences (64)
     --out OUT                 folder for searches and results; runs/dba by default
@@ -35,6 +35,8 @@ time of a whole call, segmenting included; the model is loaded before.
 """
 
 import argparse
+import itertools
+import random
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -62,7 +64,7 @@ from searches import (
     run_script,
     text_arguments,
 )
-from text import MORE_SETS, SETS, extract
+from text import MORE_SETS, extract
 from write_up import kept, write_json, write_tables
 
 from fairseq_ext.translator import Translator
@@ -81,8 +83,6 @@ class Run:
 
 class Runs:
     """The text, its constraints, and the searches over them."""
-
-    timed = "rand3"  # Figure 4
 
     def __init__(self, args: argparse.Namespace):
         self.args = args
@@ -174,18 +174,31 @@ class Runs:
             for kind, other in known.items()
         }
 
+    def exactly(self, line: int, tokens: int) -> list[str]:
+        """Words of a reference, drawn until they have so many tokens; fewer where no word fits."""
+        words = list(filter(self.usable, self.references[line].split()))
+        random.Random(f"{line} {self.args.seed}").shuffle(words)
+        found = []
+        for word in words:
+            count = len(self.segmenter.pieces(word))
+            if count <= tokens:
+                found.append(word)
+                tokens -= count
+        return found if tokens == 0 else []
+
     def times(self) -> list[dict[str, Any]]:
-        """Figure 4: seconds a sentence by number of constraint tokens. Sentences with equally
-        many are decoded together.
+        """Figure 4: seconds a sentence by number of constraint tokens, of the same sentences: the
+        first whose references have words of each number.
 
         Methods take turns in --rounds rounds, every other one backwards; "low" and "high" are the
-        fastest and the slowest round's.
+        fastest and the slowest round's. CBS, whose rows double with each token, up to four.
         """
-        args, by_tokens = self.args, dict[int, list[int]]()
-        for i, count in enumerate(self.tokens(self.timed) if self.timed in self.sets else ()):
-            if len(self.sets[self.timed][i]) == SETS[self.timed][0]:
-                by_tokens.setdefault(count, []).append(i)
-        methods: dict[str, dict[str, Any]] = {f"DBA, k = {k}": dict(beam=k) for k in args.beams}
+        args, counts = self.args, self.args.time_tokens
+        fit = (i for i in range(len(self.sources)) if all(self.exactly(i, n) for n in counts))
+        lines = list(itertools.islice(fit, args.most if counts else 0))
+        methods: dict[str, dict[str, Any]] = {}
+        for k in args.beams:
+            methods |= {f"none, k = {k}": dict(beam=k), f"DBA, k = {k}": dict(beam=k)}
         gbs = {b: dict(select="gbs", gbs_base=b) for b in args.gbs}
         methods |= {f"GBS, b = {b}": flags for b, flags in gbs.items()}
         methods |= {f"CBS, k = {args.beams[0]}": dict(select="cbs", beam=args.beams[0])}
@@ -195,18 +208,19 @@ class Runs:
             whole = dict(beam=max(args.figure4_beams), prune_finished=None, **PAPER)
             methods[f"DBA of the paper, k = {whole['beam']}, not pruned"] = whole
             methods |= {f"GBS of the paper, b = {b}": flags | STOP for b, flags in gbs.items()}
-        timed = {n: x[: args.most] for n, x in sorted(by_tokens.items()) if len(x) >= args.least}
-        rounds: dict[tuple[int, str], list[Run]] = {(n, m): [] for n in timed for m in methods}
+        pairs = [(n, m) for n in counts for m in methods if n <= 4 or not m.startswith("CBS")]
+        rounds: dict[tuple[int, str], list[Run]] = {pair: [] for pair in pairs if lines}
         for turn in range(args.rounds):
             for count, method in list(rounds)[:: -1 if turn % 2 else 1]:
                 label = f"time.{method.lower().replace(' = ', '').replace(', ', '.')}"
                 label += f".tokens{count}.round{turn + 1}"
                 flags = {"prune_finished": args.time_prune} | methods[method]
-                found = self.search(label, timed[count], self.sets[self.timed], **flags)
-                rounds[count, method].append(found)
+                words = {i: self.exactly(i, count) for i in lines}
+                given = None if method.startswith("none") else words
+                rounds[count, method].append(self.search(label, lines, given, **flags))
         out = []
         for (count, method), found in rounds.items():
-            many = len(timed[count])
+            many = len(lines)
             taken = [run.seconds / many for run in found]
             row = dict(method=method, tokens=count, sentences=many, rounds=len(found))
             row |= dict(seconds=median(taken), low=min(taken), high=max(taken))
@@ -282,7 +296,6 @@ def main() -> None:
         "tokens": {name: runs.tokens(name) for name in args.sets},
         "present": {name: runs.present(name) for name in args.sets},
         "times": runs.times(),
-        "timed": runs.timed,
         "placement": runs.placement(),
         "reference_score": runs.reference_score(),
         "paper": {name: PARTS[name](runs) for name in args.paper},

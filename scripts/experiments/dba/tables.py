@@ -106,12 +106,15 @@ def times(runs: Runs) -> str:
         return [f"{1000 * each[key]:.0f}" for key in ("seconds", "low", "high")]
 
     methods = list(dict.fromkeys(method for method, _ in at))
-    rows = [[m, *("{} ({}-{})".format(*ms(at[m, n])) for n in columns)] for m in methods]
-    rows.append(["sentences", *(str(at[methods[0], n]["sentences"]) for n in columns)])
+    cells = lambda m, shown: [shown(at[m, n]) if (m, n) in at else "" for n in columns]  # noqa: E731
+    rows = [[m, *cells(m, lambda each: "{} ({}-{})".format(*ms(each)))] for m in methods]
     title = "Figure 4: milliseconds of processor time a sentence by number of constraint tokens, "
-    title += f"{runs['timed']}, --prune-finished {runs['time_prune']:g}\n\n"
-    title += f"Median of {runs['times'][0]['rounds']} alternating round(s), and their range."
-    return table(["search", *map(str, columns)], rows, title)
+    title += f"--prune-finished {runs['time_prune']:g}\n\nThe same {runs['times'][0]['sentences']}"
+    title += f" sentences. Median of {runs['times'][0]['rounds']} alternating round(s), and their "
+    title += "range."
+    head = ["search", *map(str, columns)]
+    decoded = [[m, *cells(m, lambda each: f"{each['rows']:.0f}")] for m in methods]
+    return table(head, rows, title) + table(head, decoded, "Decoder rows a sentence in Figure 4")
 
 
 def pearson(placement: list[tuple[float, float]]) -> float:
@@ -265,7 +268,7 @@ def figures(runs: Runs) -> dict[str, list[dict[str, Any]]]:
             ]
             for method in paper or timed
         }
-        title = f"Processor time by number of constraints, {runs['timed']}"
+        title = "Processor time by number of constraints"
         out["figure4"] = [
             {
                 "lines": lines,

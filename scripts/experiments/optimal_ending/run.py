@@ -18,6 +18,7 @@ their best hypothesis; stock is fairseq's own generator.
     --cost-limit N        sentences of the dev set for them
     --no-costs            leave them out
     --steps-text PREFIX   whose steps are counted by length of the sentence (none)
+    --steps-model DIR     that translates it; --model by default
     --steps-beam N        (10)
     --time-beams N [...]  that are timed (5 20)
     --time-limit N        sentences of the test set that are timed (200)
@@ -247,13 +248,15 @@ class Sweep:
     def steps_by_length(self) -> dict[str, dict[str, float]]:
         """The same for --steps-text at --steps-beam, by the number of source words."""
         args, out = self.args, dict[str, dict[str, float]]()
-        lines = read_text(args.steps_text, args.src, args.tgt)[0] if args.steps_text else []
+        pair = args.src, args.tgt
+        lines = read_text(args.steps_text, *pair)[0] if args.steps_text else []
+        shared = self.flags | model_flags(args.steps_model or args.model, *pair) | SINGLE
         for low, high in zip(WORDS, [*WORDS[1:], None], strict=True):
             some = [x for x in lines if low <= len(x.split()) < (high or len(x) + 1)]
             label = f"{low} to {high - 1}" if high else f"{low} or more"
             for way, flags in WAYS.items() if some else ():
                 path = args.out / "searches" / f"words.{low}.{way.replace(', --', '.')}.json"
-                flags = self.flags | SINGLE | flags | {"beam": args.steps_beam}
+                flags = shared | flags | {"beam": args.steps_beam}
                 calls = cached(path, some, **flags).stats["decoder_calls"]
                 row = out.setdefault(label, {"sentences": len(some)})
                 row[way] = calls / len(some)
@@ -341,6 +344,7 @@ def main() -> None:
         "steps": {} if args.no_costs else sweep.steps(),
         "steps_by_length": sweep.steps_by_length(),
         "steps_text": named(args.steps_text),
+        "steps_model": named(args.steps_model or args.model),
         "steps_beam": args.steps_beam,
         "times": times(args, tuned),
         "machine": machine(),

@@ -113,7 +113,8 @@ def steps_by_length(sweep: Sweep) -> str:
         for words, row in found.items()
     ]
     title = "Steps a sentence by words of the source, and how many earlier than first "
-    title += f"({sweep.get('steps_text')}, beam {sweep.get('steps_beam')}, unnormalised scores)"
+    title += f"({sweep['steps_text']}, {sweep['steps_model']}, beam {sweep['steps_beam']}, "
+    title += "unnormalised scores)"
     return table(["words", "sentences", *names], rows, title) if rows else ""
 
 
