@@ -24,8 +24,9 @@ def run(*arguments, check=False):
 
 DEMO = ["--model", MODEL, "--text", ROOT / "data" / "demo" / "test"]
 DBA = (
-    "--beams 2 --table-beam 2 --gbs 1 --prune 3 --time-tokens 1 3 --most 1 --rounds 2 --max-len 1 5 --sets "
-    "rand1 rand2 rand3 phr3 --figure4-beams 2 --figure4-least 1 --time-paper --example 2 --trace 1"
+    "--beams 2 --table-beam 2 --gbs 1 --prune 3 --time-tokens 1 3 --most 1 --rounds 2 "
+    "--max-len 1 5 --sets rand1 rand2 rand3 phr3 --figure4-beams 2 --figure4-least 1 --time-paper "
+    "--example 2 --trace 1"
 )
 
 
