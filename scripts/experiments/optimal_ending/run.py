@@ -147,6 +147,7 @@ class Choice:
     test: Measure | None = None
     # BLEU on test less that of fairseq's decoder, and its 95 % interval
     over_stock: Difference | None = None
+    tuned_over: Difference | None = None  # the same of the tuned optimal decoder less this one
 
 
 class Sweep:
@@ -324,11 +325,14 @@ def main() -> None:
     best = best_of(choices)
     references = sweep.text["test"][1]
     answers = [sweep.on_test(choice) for choice in best]
-    for choice, of_choice in zip(best, answers, strict=True):
+    optimal = [at for at, choice in enumerate(best) if choice.method == "optimal"]
+    place = max(optimal, key=lambda at: best[at].dev.bleu)
+    tuned = sweep.setting(best[place])
+    for at, (choice, of_choice) in enumerate(zip(best, answers, strict=True)):
         choice.test = measure(of_choice, references)
         choice.over_stock = difference(of_choice, answers[0], references)
-    optimal = (choice for choice in best if choice.method == "optimal")
-    tuned = sweep.setting(max(optimal, key=lambda choice: choice.dev.bleu))
+        if at != place:
+            choice.tuned_over = difference(answers[place], of_choice, references)
     result = {
         "model": named(args.model),
         "dev": named(args.dev),

@@ -61,9 +61,10 @@ def table_3(sweep: Sweep) -> str:
         both = [c[split] for split in ("dev", "test")]
         paired = difference_cell(c["over_stock"] if c is not sweep["best"][0] else None)
         cells = [label(c), str(c["beam"]), *map(with_interval, both), paired]
+        cells.append(difference_cell(c["tuned_over"]))
         rows.append([*cells, *(f"{each['ratio']:.3f}" for each in both)])
     head = ["decoder", "b", "BLEU dev", "BLEU test", "test, over fairseq (count)"]
-    head += ["length ratio dev", "length ratio test"]
+    head += ["test, tuned optimal over it", "length ratio dev", "length ratio test"]
     return table(head, rows, "Table 3: BLEU at the best settings from dev")
 
 
