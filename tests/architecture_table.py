@@ -13,11 +13,9 @@ import logging
 import re
 import tempfile
 import warnings
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
@@ -28,21 +26,8 @@ from fairseq_ext import UsageError
 from fairseq_ext.model.choose import refusal_reason
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "supported-models.md"
-HEAD = """# Which architectures run
-
-With every architecture below, n-best lists equal stock fairseq's: \
-the test that writes these tables compares them. The fast backend is
-`transformer`. Architectures that it does not support run on fairseq's \
-own modules, and a log line says why (`--decoder-backend`, default
-`auto`). Unsupported flags are refused in one sentence. An ensemble \
-is written A + B (`--path a.pt:b.pt`). Your own architecture
-(`--user-dir`) also runs: on the fast backend if it is a plain Transformer, else on its own modules.
-
-This page is generated: `python tests/architecture_table.py`.
-
-"""
 # flags that some architecture cannot have, as the table shows them
-TRIED: dict[str, dict[str, Any]] = {
+TRIED = {
     "--softmax lsh": {"softmax": "lsh"},
     "--softmax top": {"softmax": "top"},
     "--softmax lexical": {"softmax": "lexical", "shortlist_file": "{lexical table}"},
@@ -69,9 +54,9 @@ class Row:
 
 
 @contextmanager
-def log_lines() -> Iterator[list[str]]:
+def log_lines():
     """What fairseq_ext logs inside."""
-    said: list[str] = []
+    said = []
     logger, handler = logging.getLogger("fairseq_ext"), logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
     before, disabled = logger.level, logger.manager.disable
@@ -86,7 +71,7 @@ def log_lines() -> Iterator[list[str]]:
         logging.disable(disabled)
 
 
-def difference(expected: list[list[dict]], got: list[list[dict]]) -> float:
+def difference(expected, got):
     """Largest difference of scores between equal n-best lists; infinite where tokens differ."""
     pairs = [
         pair
@@ -98,7 +83,7 @@ def difference(expected: list[list[dict]], got: list[list[dict]]) -> float:
     return max(abs(float(a["score"]) - float(b["score"])) for a, b in pairs)
 
 
-def row(saved: Saved, *names: str) -> Row:
+def row(saved, *names):
     """Run one recipe, or an ensemble of several."""
     data, text = saved.data(names[0]), lines(4, False)
     expected = saved.ready(
@@ -137,10 +122,10 @@ def row(saved: Saved, *names: str) -> Row:
     return out
 
 
-def refusals(saved: Saved) -> dict[str, list[str]]:
+def refusals(saved):
     """Names that fairseq registers and translation_ext refuses, by the reason."""
     task = saved.task("translation_ext", saved.data("transformer"))
-    out: dict[str, list[str]] = {}
+    out = {}
     for name in ARCH_MODEL_REGISTRY:
         reason = refusal_reason(name, task)
         if reason is not None:
@@ -148,7 +133,7 @@ def refusals(saved: Saved) -> dict[str, list[str]]:
     return out
 
 
-def short(sentence: str) -> str:
+def short(sentence):
     """What a refusal says of a flag: without the flag, the model's name and what
     the user is to do."""
     return re.split(
@@ -156,9 +141,9 @@ def short(sentence: str) -> str:
     )[0]
 
 
-def markdown(rows: list[Row], refusals: dict[str, list[str]]) -> str:
+def markdown(rows, refusals):
     """Both tables. Architectures of which the same is to be said share a line."""
-    alike: dict[tuple, list[str]] = {}
+    alike = {}
     for each in rows:
         reason = each.reason or "-"
         alike.setdefault(
@@ -168,7 +153,7 @@ def markdown(rows: list[Row], refusals: dict[str, list[str]]) -> str:
         "| architectures and settings | backend | why not the fast one | refused |",
         "| --- | --- | --- | --- |",
     ]
-    notes: dict[str, str] = {}
+    notes = {}
     for (backend, reason, *flags), names in alike.items():
         reported = ", ".join(
             f"`{flag}` ({notes.setdefault(why, chr(ord('a') + len(notes)))})" for flag, why in flags
@@ -183,17 +168,18 @@ def markdown(rows: list[Row], refusals: dict[str, list[str]]) -> str:
     return "\n".join(out) + "\n"
 
 
-def all_rows(saved: Saved) -> list[Row]:
+def all_rows(saved):
     """Every recipe, and the ensembles."""
     return [row(saved, name) for name in RECIPES] + [row(saved, *names) for names in ENSEMBLES]
 
 
-def page(rows: list[Row], refusals: dict[str, list[str]]) -> str:
+def page(rows, refusals):
     """The whole page."""
-    return HEAD + markdown(rows, refusals)
+    head = PAGE.read_text(encoding="utf-8").partition("| architectures")[0]  # the page's own words
+    return head + markdown(rows, refusals)
 
 
-def main() -> None:
+def main():
     for name in ("fairseq", "fairseq_ext"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.simplefilter("ignore")

@@ -5,17 +5,15 @@ A strategy declares its neutral settings (registry.py); each is run over the who
 down: what stays with fairseq's own loop, and the places where ours differs from stock on purpose.
 """
 
+import json
 import math
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from models import (
-    ARCHITECTURES,
     MASKED_IN_FLOAT32,
-    WORDS,
     alone,
     batch,
     build,
@@ -50,140 +48,67 @@ from fairseq_ext.search.strategies.softmax.screened import Screened
 NEUTRAL = settings("neutral") | {"fairseq's modules": {"decoder_backend": "fairseq"}}
 # a softmax of ours reads the features of plain Transformer and LSTM decoders, and but for `top` of
 # one model
-HAVE_FEATURES = (
-    "transformer",
-    "transformer-pre-norm",
-    "transformer-tied",
-    "transformer-align",
-    "bart",
-    "lstm",
-)
+HAVE_FEATURES = [f"transformer{end}" for end in ("", "-pre-norm", "-tied", "-align")]
+HAVE_FEATURES += ["bart", "lstm"]
 
 MIXED = [3, 1, 7, 0, 12, 5]  # words of each source sentence; 0: an empty line
 PAD, EOS = dictionary().pad(), dictionary().eos()
 
 
-@dataclass
-class Case:
-    """One cell of the grid."""
-
-    flags: dict
-    models: tuple = ("transformer",)
-    lengths: list[int] = field(default_factory=lambda: MIXED)
-    arguments: dict = field(default_factory=dict)  # of generate()
-    lm: float | None = None  # weight of a language model
-    # stock's n-best lists by its flags, searched for once: the models are the same in every test
-    stock: dict = field(default_factory=dict)
-
-    def is_refused(self, flags: dict, generation: dict) -> bool:
-        """Whether these flags rule each other out, or these models cannot have the softmax."""
-        needs = STRATEGIES["softmax"][flags.get("softmax", "full")].needs
-        several = "one model" in needs and len(self.models) > 1
-        no_features = "output layer" in needs and not set(self.models) <= set(HAVE_FEATURES)
-        return refused(flags, generation) is not None or several or no_features
-
-    def check(self, setting: dict, folder: Path, nbest: int | None = None) -> None:
-        models = [build(name, seed=i + 1) for i, name in enumerate(self.models)]
-        extra = {} if self.lm is None else {"lm_model": language_model(), "lm_weight": self.lm}
-        flags, needed = separated(with_files(setting, folder))
-        generation = (
-            {"max_len_b": 20}
-            | self.flags
-            | needed
-            | ({} if self.lm is None else {"lm_path": "lm.pt"})
-        )
-        if self.is_refused(flags, generation):
-            with pytest.raises(UsageError):
-                generators(models, flags, extra, **generation)
-            return
-        pair = generators(models, flags, extra, **generation)
-        sample = batch(self.lengths)
-        tolerance = 1e-5 if set(self.models) & set(MASKED_IN_FLOAT32) else 1e-9
-        requested = tuple(sorted(generation.items()))
-        if requested not in self.stock:
-            self.stock[requested] = run(pair.stock, sample, **self.arguments)
-        ours = run(pair.ours, sample, **self.arguments)
-        same(
-            [found[:nbest] for found in self.stock[requested]],
-            [found[:nbest] for found in ours],
-            tolerance,
-        )
+# flags of stock (beam 5 and a limit of 20 tokens where they say no other) and what they are run on:
+# models, the words of each sentence, prefixes, a language model's weight. Other architectures:
+# plugin/loading/test_saved_models.py
+GRID = {
+    case.pop("name"): {"models": ["transformer"], "lengths": MIXED, **case}
+    for case in map(json.loads, Path(__file__).with_name("neutral.jsonl").open())
+}
+# stock's n-best lists by case and flags, searched for once: the models are the same in every test
+STOCK = {}
 
 
-def prefix(*rows: list[int]) -> dict:
+def prefix(*rows):
     """Target prefixes, padded behind, for --prefix-size."""
     width = max(map(len, rows))
     return {"prefix_tokens": torch.tensor([row + [PAD] * (width - len(row)) for row in rows])}
 
 
-GRID = {
-    # of other architectures: plugin/loading/test_saved_models.py
-    **{f"beam {k}": Case({"beam": k}) for k in (1, 5, 20)},
-    **{f"beam {k}, unnormalized": Case({"beam": k, "unnormalized": True}) for k in (1, 5, 20)},
-    **{f"beam {k}, lenpen 0.6": Case({"beam": k, "lenpen": 0.6}) for k in (1, 5, 20)},
-    "ensemble of two": Case({"beam": 5}, ("transformer", "transformer")),
-    "ensemble of two architectures": Case({"beam": 4}, ("transformer", "lstm")),
-    "ensemble with a convolutional model": Case(
-        {"beam": 4}, ("fconv", "transformer-tied", "lightconv")
-    ),
-    "empty source alone": Case({"beam": 5}, lengths=[0]),
-    "one sentence": Case({"beam": 5}, lengths=[6]),
-    "two sentences": Case({"beam": 5}, lengths=[6, 2]),
-    "two sentences, bart": Case({"beam": 5}, ("bart",), lengths=[6, 2]),
-    "equal lengths": Case({"beam": 5}, lengths=[4] * 5),
-    "beam larger than the vocabulary": Case({"beam": 40}),
-    "beam of the vocabulary": Case({"beam": WORDS + 4}),
-    "beam of half the vocabulary": Case({"beam": (WORDS + 4) // 2}),
-    **{f"max_len {n}": Case({"beam": 5, "max_len_b": n}) for n in (1, 2, 3, 6)},
-    "max_len of the model": Case({"beam": 3, "max_len_b": 200}),
-    **{f"min_len {n}": Case({"beam": 5, "min_len": n}) for n in (2, 5, 20)},
-    "unkpen 2": Case({"beam": 5, "unkpen": 2.0}),
-    "unkpen -5": Case({"beam": 5, "unkpen": -5.0}),
-    "temperature 0.5": Case({"beam": 5, "temperature": 0.5}),
-    "temperature 3, lstm": Case({"beam": 5, "temperature": 3.0}, ("lstm",)),
-    "language model": Case({"beam": 5}, lm=0.7),
-    "language model, lenpen 0.6": Case({"beam": 5, "lenpen": 0.6}, lm=0.3),
-    "bos_token": Case({"beam": 5}, arguments={"bos_token": 6}),
-    "prefix of one token": Case({"beam": 5}, lengths=[4, 2], arguments=prefix([7], [9])),
-    "prefixes of different lengths": Case(
-        {"beam": 5}, lengths=[4, 2, 1], arguments=prefix([7, 8, 9], [9], [5, 5])
-    ),
-    "prefix with EOS": Case(
-        {"beam": 5}, lengths=[4, 2, 1], arguments=prefix([7, 8, 9], [9, EOS], [5, 5])
-    ),
-    "prefix as long as the limit": Case(
-        {"beam": 3, "max_len_b": 3}, lengths=[4, 2], arguments=prefix([7, 8, 9], [9])
-    ),
-    "prefix longer than the limit": Case(
-        {"beam": 3, "max_len_b": 2}, lengths=[4, 2], arguments=prefix([7, 8, 9], [9])
-    ),
-    "prefix with min_len": Case(
-        {"beam": 3, "min_len": 6}, lengths=[4, 2], arguments=prefix([7, 8], [9])
-    ),
-}
+def is_refused(models, flags, generation):
+    """Whether these flags rule each other out, or these models cannot have the softmax."""
+    needs = STRATEGIES["softmax"][flags.get("softmax", "full")].needs
+    several = "one model" in needs and len(models) > 1
+    no_features = "output layer" in needs and not {*models} <= {*HAVE_FEATURES}
+    return refused(flags, generation) is not None or several or no_features
 
 
 @covering(1)
 @pytest.mark.parametrize("strategy", NEUTRAL.values(), ids=NEUTRAL.keys())
-@pytest.mark.parametrize("case", GRID.values(), ids=GRID.keys())
-def test_neutral_setting_equals_stock(case, strategy, tmp_path):
+@pytest.mark.parametrize("name", GRID)
+def test_neutral_setting_equals_stock(name, strategy, tmp_path):
+    case = GRID[name]
+    names, lm = case["models"], case.get("lm_weight")
+    models = [build(each, seed=i + 1) for i, each in enumerate(names)]
+    flags, needed = separated(with_files(strategy, tmp_path))
+    generation, extra = {"beam": 5, "max_len_b": 20} | case["flags"] | needed, {}
+    if lm is not None:
+        extra = {"lm_model": language_model(), "lm_weight": lm}
+        generation["lm_path"] = "lm.pt"
+    if is_refused(names, flags, generation):
+        with pytest.raises(UsageError):
+            generators(models, flags, extra, **generation)
+        return
+    pair, sample = generators(models, flags, extra, **generation), batch(case["lengths"])
+    arguments = prefix(*case["prefix"]) if "prefix" in case else {}
+    arguments |= {flag: case[flag] for flag in ("bos_token",) if flag in case}
+    requested = name, *sorted(generation.items())
+    if requested not in STOCK:
+        STOCK[requested] = run(pair.stock, sample, **arguments)
     # for a prefix that ends its sentence fairseq lists one hypothesis k times; a search whose
     # rows may leave lists it once
-    may_leave = strategy.get("select") == "cbs" or any(
-        name.startswith("prune") for name in strategy
-    )
-    case.check(
-        strategy, tmp_path, nbest=1 if may_leave and case is GRID["prefix with EOS"] else None
-    )
-
-
-@covering(1)
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_equals_stock_in_single_precision(architecture, seed):
-    pair = generators([build(architecture, seed + 10, torch.float32)], beam=4, max_len_b=15)
-    sample = batch(MIXED, seed)
-    same(run(pair.stock, sample), run(pair.ours, sample), tolerance=1e-4)
+    leaves = strategy.get("select") == "cbs" or any("prune" in flag for flag in strategy)
+    nbest = 1 if leaves and name == "prefix with EOS" else None
+    expected, found = STOCK[requested], run(pair.ours, sample, **arguments)
+    tolerance = 1e-5 if {*names} & {*MASKED_IN_FLOAT32} else 1e-9
+    same([each[:nbest] for each in expected], [each[:nbest] for each in found], tolerance)
 
 
 def test_equals_stock_with_a_vocabulary_that_is_sorted_in_blocks():
@@ -198,16 +123,9 @@ def test_equals_stock_with_a_vocabulary_that_is_sorted_in_blocks():
 def test_results_are_the_callers_own():
     """fairseq's commands divide positional_scores in place."""
     ours = generators([build("transformer")], beam=5, max_len_b=20).ours
-    for nbest in run(ours, batch(MIXED)):
-        for h in nbest:
-            assert (
-                h["tokens"].untyped_storage().nbytes()
-                == h["tokens"].numel() * h["tokens"].element_size()
-            )
-            assert (
-                h["positional_scores"].untyped_storage().nbytes()
-                == h["positional_scores"].numel() * 8
-            )
+    for h in sum(run(ours, batch(MIXED)), []):
+        for part in (h["tokens"], h["positional_scores"]):
+            assert part.untyped_storage().nbytes() == part.numel() * part.element_size()
 
 
 # ---- alignments
@@ -268,14 +186,7 @@ def test_the_alignments_of_a_stream_are_read_in_several_passes(name, monkeypatch
 # ---- searches that fairseq's own loop runs
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        {"diversity_rate": 0.5},
-        {"match_source_len": True},
-    ],
-    ids=lambda flags: " ".join(flags),
-)
+@pytest.mark.parametrize("flags", [{"diversity_rate": 0.5}, {"match_source_len": True}], ids=str)
 def test_other_stock_searches_equal_stock_with_the_same_seed(flags):
     pair = generators([build("transformer")], beam=4, max_len_b=12, **flags)
     sample = batch([3, 1, 7, 5])
@@ -310,10 +221,10 @@ def test_max_len_a_counts_each_sentences_own_words(a, b):
         same(run(pair.stock, alone(sample, i)), together[i : i + 1])
 
 
-def repeated(n: int):
+def repeated(n):
     """The tokens that would complete an n-gram which a row already holds."""
 
-    def ban(row: list[int]) -> set[int]:
+    def ban(row):
         grams = {tuple(row[i : i + n]) for i in range(len(row) - n + 1)}
         return {gram[-1] for gram in grams if gram[:-1] == tuple(row[len(row) - n + 1 :])}
 

@@ -4,8 +4,6 @@ A row: its kind, its name, the input, a part of the sentence that it gets. In bo
 ab nine times, and \\t, \\n, \\\\ and \\xff are a character each.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path
@@ -15,18 +13,18 @@ EXT = "--task translation_ext --cpu --beam 2 --max-len-b 8".split()
 LANGUAGES = "-s de -t en".split()
 
 
-def search(tiny: Path, *more: object, model: str | Path = "model.pt") -> list[object]:
+def search(tiny, *more, model="model.pt"):
     """Arguments of a command over the tiny model, or another one of its dictionaries."""
     return [tiny / "data", "--path", tiny / model, *EXT, *more]
 
 
-def written(text: str) -> bytes:
+def written(text):
     """What a text of a table stands for."""
     whole = re.sub(r"<([^<>]*)\*(\d+)>", lambda m: m[1] * int(m[2]), text).encode("latin-1")
     return re.sub(rb"\\(x..|.)", lambda m: ONE.get(m[1]) or bytes([int(m[1][1:], 16)]), whole)
 
 
-def rows(table: str, kind: str) -> dict[str, tuple[bytes, str]]:
+def rows(table, kind):
     """name -> (input, sentence) of the rows of a kind."""
     lines = (Path(__file__).parent / table).read_text("utf-8").split("\n")[:-1]
     each = (line.split("\t") for line in lines)
@@ -37,7 +35,7 @@ def rows(table: str, kind: str) -> dict[str, tuple[bytes, str]]:
     }
 
 
-def commands(kind: str) -> dict[str, tuple[list[str], str]]:
+def commands(kind):
     """name -> (arguments behind those of a command that works, sentence)."""
     return {
         name: (shlex.split(given.decode("latin-1")), sentence)

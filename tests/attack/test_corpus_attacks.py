@@ -4,14 +4,13 @@ one line never costs another."""
 import datetime
 import decimal
 import os
-from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 from bad_inputs import commands, rows
 from corpus_jobs import Echo, OneProcess, records
-from forked import Done, forked
+from forked import forked
 from sizes import drawn
 
 from fairseq_ext.corpus import run
@@ -37,14 +36,14 @@ class Checked(OneProcess):
         super().work(todo)
 
 
-def corpus() -> int:
+def corpus():
     """The command in a forked child, its work done by one process without a model."""
     run.Run = Checked
     return main()
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory) -> dict[str, Path]:
+def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpus")
     names = {"input": "a.txt", "other": "b.txt", "tsv": "c.tsv", "model": "m.pt", "empty": "empty"}
     names |= {"jsonl": "a.jsonl", "parquet": "a.parquet", "pipe": "empty.pipe"}
@@ -58,7 +57,7 @@ def files(tmp_path_factory) -> dict[str, Path]:
     return found
 
 
-def command(files: dict[str, Path], out: Path, more: list[str]) -> Done:
+def command(files, out, more):
     right = "translate --path {model} --data {folder} --input {input} --cpu --output".split()
     words = (word.format(**files) for word in [*right, str(out), *more])
     return forked(corpus, "fairseq_ext.corpus", *words)
@@ -84,33 +83,21 @@ def test_what_argparse_refuses(files, tmp_path, name):
     assert done.status == 2 and "Traceback" not in done.stderr and sentence in done.stderr
 
 
-@pytest.fixture(scope="module")
-def run_of_lines(files, tmp_path_factory) -> tuple[Done, Path]:
+def test_bad_lines_cost_no_other_and_are_reported(files, tmp_path):
     """One run over a good line, and a bad and a good one in turns."""
-    folder = tmp_path_factory.mktemp("lines")
-    good = b'{"source": "haus"}\n'
-    (folder / "in.jsonl").write_bytes(
-        good + b"".join(line + b"\n" + good for line, _, _ in OBJECTS.values())
-    )
-    more = ["--input", str(folder / "in.jsonl"), "--unit", "7"]
-    return command(files, folder / "out", more), folder / "out"
-
-
-def test_the_run_of_bad_lines_is_whole(run_of_lines):
-    done, out = run_of_lines
-    said = f"{2 * len(OBJECTS) + 1} sentences, {len(OBJECTS)} entries in errors.jsonl"
+    good, out, count = b'{"source": "haus"}\n', tmp_path / "out", len(OBJECTS)
+    lines = (line + b"\n" + good for line, _, _ in OBJECTS.values())
+    (tmp_path / "in.jsonl").write_bytes(good + b"".join(lines))
+    done = command(files, out, ["--input", str(tmp_path / "in.jsonl"), "--unit", "7"])
+    said = f"{2 * count + 1} sentences, {count} entries in errors.jsonl"
     assert done.status == 3 and said in done.stdout
     found = [record["hypotheses"] for record in records(out / "in.jsonl")]
-    assert found == [["HAUS"], *[[], ["HAUS"]] * len(OBJECTS)]
-
-
-@pytest.mark.parametrize("name", OBJECTS)
-def test_a_bad_line_is_reported(run_of_lines, name):
-    _, kind, reason = OBJECTS[name]
-    entry = records(run_of_lines[1] / "errors.jsonl")[list(OBJECTS).index(name)]
-    assert entry["line"] == 2 * list(OBJECTS).index(name) + 2 and entry["kind"] == kind
-    said = entry["reason"]
-    assert reason in said and f"line {entry['line']} of " in said and len(said) < 500
+    assert found == [["HAUS"], *[[], ["HAUS"]] * count]
+    entries = zip(records(out / "errors.jsonl"), OBJECTS.values(), strict=True)
+    for i, (entry, (_, kind, reason)) in enumerate(entries):
+        said, number = entry["reason"], 2 * i + 2
+        assert (entry["line"], entry["kind"]) == (number, kind), said
+        assert reason in said and f"line {number} of " in said and len(said) < 500
 
 
 def test_ids_of_parquet_are_written_as_json_has_them(files, tmp_path):

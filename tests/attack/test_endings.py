@@ -4,10 +4,10 @@ Quietly, with the status of a shell.
 """
 
 import atexit
+import itertools
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import time
 from multiprocessing import util
@@ -20,7 +20,7 @@ from conftest import BIN, ran
 from corpus_jobs import DEMO, Echo, OneProcess, write_text
 from fairseq_cli.generate import cli_main as generate_main
 from fairseq_cli.interactive import cli_main as interactive_main
-from forked import Child, Done
+from forked import Child
 from sizes import drawn
 
 from fairseq_ext import translate
@@ -37,7 +37,7 @@ FLAGS = ["--data", "demo", "--cpu"]
 GLOSSARY = ["fairseq_ext.terms", "expand", "--lang", "en"]
 
 
-def corpus() -> int:
+def corpus():
     """The corpus command in one process, without Ray."""
     run.Run, OneProcess.worker = OneProcess, Echo()
     return corpus_main()
@@ -49,59 +49,28 @@ def commands(tiny, tmp_path):
 
     What they print is more than a pipe or a page holds.
     """
-    model = [*map(str, search(tiny))]
-    glossary, text = tmp_path / "g.tsv", tmp_path / "t.txt"
-    glossary.write_text("".join(f"Wort{i}\tword{i}\n" for i in range(20_000)))
-    text.write_text("words\n")
+    model, text = [*map(str, search(tiny))], str(write_text(tmp_path / "t.txt", ["words"]))
+    glossary = write_text(tmp_path / "g.tsv", [f"Wort{i}\tword{i}" for i in range(20_000)])
+    lines = b"de1 de2\n" * 300
     return {
         "generate": (generate_main, ["fairseq-generate", *model], b""),
-        "interactive": (
-            interactive_main,
-            ["fairseq-interactive", *model, *LANGUAGES],
-            b"de1 de2\n" * 300,
-        ),
-        "corpus": (corpus, [*CORPUS, "--input", str(text), "--output", str(tmp_path / "out")], b""),
-        "translate": (
-            lambda: translate.main(FLAGS),
-            ["fairseq_ext.translate"],
-            b"Guten Tag.\n",
-        ),
-        "terms": (terms_main, [*GLOSSARY, "--glossary", str(glossary), "--text", str(text)], b""),
+        "interactive": (interactive_main, ["fairseq-interactive", *model, *LANGUAGES], lines),
+        "corpus": (corpus, [*CORPUS, "--input", text, "--output", str(tmp_path / "out")], b""),
+        "translate": (lambda: translate.main(FLAGS), ["fairseq_ext.translate"], b"Guten Tag.\n"),
+        "terms": (terms_main, [*GLOSSARY, "--glossary", str(glossary), "--text", text], b""),
     }
 
 
 FOUR = ["generate", "interactive", "corpus", "terms"]
 
 
-def is_quiet(done: Done, *statuses: int) -> None:
+def is_quiet(done, *statuses):
     assert done.status in statuses, done.stderr
     for word in ("Traceback", "Exception ignored", "error: "):
         assert word not in done.stderr
 
 
-@drawn(2)
-@pytest.mark.parametrize("name", FOUR)
-def test_a_closed_pipe_ends_a_command_quietly(commands, name):
-    main, argv, stdin = commands[name]
-    reads, writes = os.pipe()
-    os.close(reads)  # before anything is written
-    is_quiet(Child(main, argv, stdin, stdout=writes).wait(), 141)
-    os.close(writes)
-
-
-@pytest.mark.parametrize("name", FOUR)
-def test_an_output_that_takes_no_more_is_one_sentence(commands, name):
-    main, argv, stdin = commands[name]
-    full = os.open("/dev/full", os.O_WRONLY)
-    done = Child(main, argv, stdin, stdout=full).wait()
-    os.close(full)
-    assert "Exception ignored" not in done.stderr and done.error() == (
-        "error: standard output cannot be written (No space left on device): free "
-        "disk space and run again"
-    )
-
-
-def without(stream: str, main):
+def without(stream, main):
     """A command whose shell has closed a stream: Python then has None there."""
 
     def run():
@@ -113,22 +82,45 @@ def without(stream: str, main):
     return run
 
 
-@pytest.mark.parametrize("name", [*FOUR, "translate"])
-def test_a_closed_output_is_one_sentence_and_no_success(commands, name):
-    main, argv, stdin = commands[name]
-    said = Child(without("stdout", main), argv, stdin).wait().error()
-    assert said == "error: standard output is closed: send it to a file"
+def written_to(output, main, argv, stdin=b""):
+    """How a command ends whose output is closed, full, or a pipe that no one reads any more."""
+    if output == "closed":
+        return Child(without("stdout", main), argv, stdin).wait()
+    reads, writes = os.pipe()
+    os.close(reads)  # before anything is written
+    full = os.open("/dev/full", os.O_WRONLY)
+    done = Child(main, argv, stdin, stdout=full if output == "full" else writes).wait()
+    os.close(full), os.close(writes)
+    return done
 
 
-@pytest.mark.parametrize("output", ["closed", "full"])
+@drawn(2)
+@pytest.mark.parametrize("name", FOUR)
+def test_a_closed_pipe_ends_a_command_quietly(commands, name):
+    is_quiet(written_to("pipe", *commands[name]), 141)
+
+
+OUTPUTS = {
+    "full": "error: standard output cannot be written (No space left on device): free disk space "
+    "and run again",
+    "closed": "error: standard output is closed: send it to a file",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "output"), [*itertools.product(FOUR, OUTPUTS), ("translate", "closed")]
+)
+def test_an_output_that_takes_no_more_is_one_sentence_and_no_success(commands, name, output):
+    done = written_to(output, *commands[name])
+    assert "Exception ignored" not in done.stderr and done.error() == OUTPUTS[output]
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
 @pytest.mark.parametrize(("main", "name"), [(serve_main, "serve"), (interactive_main, "fairseq")])
 def test_a_help_that_cannot_be_printed_is_one_sentence(main, name, output):
     """One that is longer than the buffer of standard output, and one that argparse cannot write."""
-    full = os.open("/dev/full", os.O_WRONLY)
-    run = without("stdout", main) if output == "closed" else main
-    done = Child(run, [name, "--help"], stdout=full if output == "full" else None).wait()
-    os.close(full)
-    assert done.error().startswith("error: standard output ")
+    said = written_to(output, main, [name, "--help"]).error()
+    assert said.startswith("error: standard output ")
 
 
 @pytest.mark.parametrize("name", ["interactive", "terms"])
@@ -144,7 +136,7 @@ def test_a_closed_input_is_one_sentence_unless_another_is_named(commands, tmp_pa
     main, argv, _ = commands["interactive"]
     (tmp_path / "in").write_text("de1\n")
 
-    def closed(*more: str) -> Done:
+    def closed(*more):
         return Child(without("stdin", main), [*argv, *more]).wait()
 
     said = "error: standard input is closed: give lines there, or name a file by --input"
@@ -169,12 +161,9 @@ WITH_RAY += ["--path", str(DEMO / "checkpoint.pt")]
 
 
 def test_a_ray_that_does_not_start_is_one_sentence(tmp_path):
-    def main() -> int:
+    def main():
         def fails(**settings):
-            raise Exception(
-                "The current node timed out during startup. This could happen because "
-                "of many things."
-            )
+            raise Exception("The current node timed out during startup. This could happen because.")
 
         ray.init = fails
         return corpus_main()
@@ -214,8 +203,8 @@ def test_ctrl_c_while_a_finished_command_ends_is_quiet(commands, tmp_path, times
     """The moment is when Python ends the process that reads batches."""
     main, argv, _ = commands["generate"]
 
-    def run() -> int:
-        def interrupt() -> None:
+    def run():
+        def interrupt():
             for _ in range(times):
                 signal.raise_signal(signal.SIGINT)
 
@@ -232,8 +221,8 @@ def test_a_process_that_is_started_while_a_command_ends_does_not_outlive_it(comm
     """As by the thread that reads batches ahead, after Python has ended those it knew."""
     main, argv, _ = commands["generate"]
 
-    def run() -> int:
-        def start() -> None:
+    def run():
+        def start():
             late = multiprocessing.get_context("fork").Process(target=time.sleep, args=[60])
             late.start()
             (tmp_path / "pid").write_text(str(late.pid))
@@ -254,14 +243,14 @@ def test_ctrl_c_ends_the_corpus_command_quietly(tmp_path):
     files = ["--input", str(write_text(tmp_path / "a.txt.gz", ["Haus"] * 300_000))]
     files += ["--output", str(tmp_path / "out")]
 
-    def main() -> int:
+    def main():
         os.kill(os.getpid(), signal.SIGINT)
         return corpus_main()
 
     is_quiet(Child(main, [*WITH_RAY, *files]).wait(), 130)
 
 
-def python(script: str, **environment: str) -> subprocess.CompletedProcess:
+def python(script, **environment):
     """Python runs this."""
     return ran(sys.executable, "-c", script, check=False, **environment)
 
@@ -304,18 +293,17 @@ def test_ctrl_c_raises_once_the_package_is_there(tmp_path):
     ended at once any more."""
     words = "-m fairseq_ext.terms expand --glossary opened.tsv --lang en --text t".split()
     # ignored where the tests run in the background
-    lines = [
-        "import os, signal, sys",
-        "signal.signal(signal.SIGINT, signal.SIG_DFL)",
-        f"os.execv(sys.executable, [sys.executable, *{words!r}])",
-    ]
+    script = (
+        "import os, signal, sys\nsignal.signal(signal.SIGINT, signal.SIG_DFL)\n"
+        f"os.execv(sys.executable, [sys.executable, *{words!r}])"
+    )
     (tmp_path / "sitecustomize.py").write_text(
         "import atexit, signal, sys\n"
         "atexit.register(print, 'at the end')\n"
         "sys.addaudithook(lambda event, args: event == 'open' and str(args[0]) == 'opened.tsv' and "
         "signal.raise_signal(signal.SIGINT))\n"
     )
-    done = python("\n".join(lines), PYTHONPATH=str(tmp_path))
+    done = python(script, PYTHONPATH=str(tmp_path))
     assert (done.returncode, done.stdout) == (130, "at the end\n"), done.stderr
 
 
@@ -345,7 +333,7 @@ def test_commands_run_with_every_warning_an_error(tiny, tmp_path):
     (tmp_path / "c.tsv").write_text("en1\n" * 11)
     files = {"--constraints-file": "c.tsv", "--stats-file": "s", "--results-file": "r"}
     named = [word for flag, name in files.items() for word in (flag, tmp_path / name)]
-    words = map(str, search(tiny, *named))
+    words = search(tiny, *named)
     start = [sys.executable, "-W", "error", "-m", "fairseq_cli.generate"]
     done = ran(*start, *words)
     assert done.stdout.count("H-") == 11, done.stderr

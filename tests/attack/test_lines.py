@@ -11,71 +11,52 @@ from pathlib import Path
 
 import pytest
 from bad_inputs import EXT, LANGUAGES, rows, search
-from forked import Done, forked, generate, interactive
+from forked import forked, generate, interactive
 from sizes import drawn
 
 from fairseq_ext.terms.__main__ import main
 
 TYPED, TABS, OBJECTS = (rows("lines.tsv", kind) for kind in ("typed", "tabs", "objects"))
-ODD = {name: line for name, (line, _) in rows("lines.tsv", "odd").items()}
+ODD = rows("lines.tsv", "odd")
 DEMO = Path(__file__).parents[2] / "checkpoints" / "demo"
 GOOD = b"de1 de2"
 SESSION = [*LANGUAGES, "--buffer-size", 16, "--batch-size", 8]
 
 
 @pytest.fixture(scope="module")
-def good(tiny) -> str:
+def good(tiny):
     """What the good line's translation is in a session of its own, constraints on."""
     return interactive(*search(tiny, *SESSION, "--constraints"), stdin=GOOD).texts()[0]
 
 
-def between(lines: list[bytes]) -> bytes:
+def between(lines):
     """Each line behind a good one; the good ones have even numbers."""
     return b"".join(GOOD + b"\n" + line + b"\n" for line in lines)
 
 
-@pytest.fixture(scope="module", params=["standard input", "--input"])
-def session(request, tiny, tmp_path_factory) -> Done:
-    """All typed lines."""
-    text = between([*(line for line, _ in TYPED.values()), *ODD.values()])
-    typed = search(tiny, *SESSION, "--constraints")
-    if request.param == "standard input":
-        return interactive(*typed, stdin=text)
-    path = tmp_path_factory.mktemp("lines") / "input"
-    path.write_bytes(text)
-    return interactive(*typed, "--input", path)
-
-
-def expect(done: Done, number: int, sentence: str | None, good: str) -> None:
-    """The line has this in its E- line and an empty hypothesis, or neither; so have
-    not its neighbours."""
+def check(done, expected, good):
+    """Every line is answered, in order: each second one as the good line that it is; the others,
+    name -> (line, sentence), have the sentence in their E- line and an empty hypothesis, or
+    neither where there is no sentence."""
     found, reasons = done.texts(), done.reported()
-    assert found[number - 1] == good and (number + 1 not in found or found[number + 1] == good)
-    assert number - 1 not in reasons and number + 1 not in reasons
-    if sentence is None:
-        assert number not in reasons and number in found
-    else:
-        assert sentence in reasons[number] and len(reasons[number]) < 500 and found[number] == ""
-
-
-def whole(done: Done, rows: int, bad: int) -> None:
-    """Every line is answered, in order, and the status says whether any is bad."""
     assert done.status == 3 and "error: " not in done.stderr
-    assert list(done.texts()) == list(range(2 * rows)) and len(done.reported()) == bad
+    assert list(found) == list(range(2 * len(expected)))
+    assert {*list(found.values())[::2]} == {good}
+    lines = {2 * i + 1: (name, said) for i, (name, (_, said)) in enumerate(expected.items())}
+    assert reasons.keys() == {number for number, (_, said) in lines.items() if said}
+    for number, reason in reasons.items():
+        name, said = lines[number]
+        assert said in reason and len(reason) < 500 and found[number] == "", name
 
 
-def test_the_session_is_whole(session):
-    whole(session, len(TYPED) + len(ODD), len(TYPED))
-
-
-@pytest.mark.parametrize("name", TYPED)
-def test_a_bad_line(session, good, name):
-    expect(session, 2 * list(TYPED).index(name) + 1, TYPED[name][1], good)
-
-
-@pytest.mark.parametrize("name", ODD)
-def test_an_odd_line(session, good, name):
-    expect(session, 2 * (len(TYPED) + list(ODD).index(name)) + 1, None, good)
+@pytest.mark.parametrize("where", ["standard input", "--input"])
+def test_bad_lines_and_odd_ones(tiny, tmp_path, good, where):
+    text = between([line for line, _ in (TYPED | ODD).values()])
+    typed = search(tiny, *SESSION, "--constraints")
+    if where == "--input":
+        (tmp_path / "input").write_bytes(text)
+        typed += ["--input", tmp_path / "input"]
+    check(interactive(*typed, stdin=text if where != "--input" else b""), TYPED | ODD, good)
 
 
 def test_bytes_in_a_phrase_that_is_segmented():
@@ -89,34 +70,17 @@ def test_bytes_in_a_phrase_that_is_segmented():
     assert found[0] == found[2] != "" and found[1] == ""
 
 
-BAD = {"c.tsv": TABS, "c.jsonl": OBJECTS}
-
-
-@pytest.fixture(scope="module")
-def of_files(tiny, tmp_path_factory) -> dict[str, Done]:
-    """A session for each kind of constraints file, whose every second line is bad."""
-    folder = tmp_path_factory.mktemp("files")
-    out = {}
-    for name, bad in BAD.items():
-        (folder / name).write_bytes(b"".join(b"\n" + line + b"\n" for line, _ in bad.values()))
-        text = GOOD + b"\n" + b"de1\n" + between([b"de1"] * (len(bad) - 1))
-        session = search(tiny, *SESSION, "--constraints-file", folder / name)
-        out[name] = interactive(*session, stdin=text)
-    return out
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_the_files_are_read_before_the_first_line(of_files, name):
-    whole(of_files[name], len(BAD[name]), len(BAD[name]))
-    warned = of_files[name].stderr.partition("E-")[0]
-    # looked at when its sentence comes
-    read = sum(bool(line.strip()) for line, _ in BAD[name].values())
+@pytest.mark.parametrize(("file", "bad"), [("c.tsv", TABS), ("c.jsonl", OBJECTS)], ids=len)
+def test_bad_lines_of_a_file_of_constraints(tiny, tmp_path, good, file, bad):
+    """Every second line is bad; the file is read before the first line."""
+    (tmp_path / file).write_bytes(b"".join(b"\n" + line + b"\n" for line, _ in bad.values()))
+    session = search(tiny, *SESSION, "--constraints-file", tmp_path / file)
+    done = interactive(*session, stdin=between([b"de1"] * len(bad)))
+    check(done, bad, good)
+    warned = done.stderr.partition("E-")[0]
+    # one of spaces is looked at when its sentence comes
+    read = sum(bool(line.strip()) for line, _ in bad.values())
     assert "line 2 of " in warned and f"({read - 1} more such lines in the file)" in warned
-
-
-@pytest.mark.parametrize(("file", "name"), [(file, name) for file in BAD for name in BAD[file]])
-def test_a_bad_line_of_a_file(of_files, good, file, name):
-    expect(of_files[file], 2 * list(BAD[file]).index(name) + 1, BAD[file][name][1], good)
 
 
 def test_null_in_a_line_of_a_file_is_as_no_key(tiny, good, tmp_path):
@@ -133,7 +97,7 @@ def test_null_in_a_line_of_a_file_is_as_no_key(tiny, good, tmp_path):
 # ---- Glossaries that cannot be used: one sentence, nothing printed, status 1
 
 
-def expanded(folder: Path, glossary: Path, text: str) -> Done:
+def expanded(folder, glossary, text):
     """How `expand` ends over a text of one line."""
     (folder / "text").write_text(text)
     flags = ["--glossary", glossary, "--text", folder / "text", "--lang", "en"]
