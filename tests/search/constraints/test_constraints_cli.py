@@ -1,8 +1,7 @@
 """Constraints through the commands: files, standard input, glossary, banned phrases, the report,
 and one sentence for bad input.
 
-Stock's lines are those of a process of its own; ours are of forked children, but for one command
-that starts as a user's does.
+What each entry point makes of the same phrases: contract/.
 """
 
 import json
@@ -16,28 +15,15 @@ import test_cli
 from demo_model import OURS, ROOT, STOCK, raw_demo
 from forked import command, generate_forked
 from sizes import drawn
-from test_cli import EXT, lines, sentence
+from test_cli import EXT, sentence
 
 generate, interactive = (
     partial(run, run=command) for run in (test_cli.generate, test_cli.interactive)
 )
-
-
-SENTENCES = 11  # of the tiny corpus
-
-
+# of the tiny corpus' sentences
 PHRASES = [
-    "en5 en7",
-    "en3\ten4",
-    "",
-    "en9",
-    "en1\ten1",
-    "",
-    "en2 en3\ten3 en4",
-    "en8",
-    "en6",
-    "en20\ten21\ten22",
-    "en11 en12 en13 en14",
+    *("en5 en7", "en3\ten4", "", "en9", "en1\ten1", "", "en2 en3\ten3 en4", "en8", "en6"),
+    *("en20\ten21\ten22", "en11 en12 en13 en14"),
 ]
 
 
@@ -46,109 +32,75 @@ def write(path, lines) -> str:
     return str(path)
 
 
-def hypotheses(done) -> dict[int, list[str]]:
-    """Text of every H- line, by sentence."""
+def hypotheses(done, kind: str = "H") -> dict[int, list[str]]:
+    """Text of every H- line (or C- line), by sentence."""
     out: dict[int, list[str]] = {}
-    for line in lines(done):
-        if line[0].startswith("H-"):
-            out.setdefault(int(line[0][2:]), []).append(line[2])
-    return out
-
-
-def constraint_lines(done) -> dict[int, list[str]]:
-    out: dict[int, list[str]] = {}
-    for number, text in re.findall(r"^C-(\d+)\t(.*)$", done.stdout, re.MULTILINE):
+    for number, text in re.findall(rf"^{kind}-(\d+)\t(?:.*\t)?(.*)$", done.stdout, re.MULTILINE):
         out.setdefault(int(number), []).append(text)
     return out
 
 
-def times(phrase: str, text: str) -> int:
-    """How often a phrase stands in a text, word by word, without overlaps."""
-    return len(re.findall(rf"(?<!\S){re.escape(phrase)}(?!\S)", text))
-
-
-def check(found: dict[int, list[str]], wishes: list[list[str]]) -> None:
+def check(found: dict[int, list[str]], lines: list[str]) -> int:
+    """Each hypothesis has its line's phrases, word by word, equal ones without overlaps; how many
+    phrases there are."""
+    wishes = [line.split("\t") if line else [] for line in lines]
     assert sorted(found) == list(range(len(wishes)))
     for number, phrases in enumerate(wishes):
-        for text in found[number]:
-            assert all(times(phrase, text) >= phrases.count(phrase) for phrase in phrases), (
-                number,
-                phrases,
-                text,
-            )
-
-
-WISHES = [line.split("\t") if line else [] for line in PHRASES]
-
-
-GIVEN = sum(map(len, WISHES))
+        for text, phrase in ((text, phrase) for text in found[number] for phrase in phrases):
+            there = re.findall(rf"(?<!\S){re.escape(phrase)}(?!\S)", text)
+            assert len(there) >= phrases.count(phrase), (number, phrase, text)
+    return sum(map(len, wishes))
 
 
 # ---- where constraints come from
 
 
 def test_generate_with_a_file_of_tabs(tiny, tmp_path):
-    stats = tmp_path / "stats.json"
-    file = write(tmp_path / "c.tsv", PHRASES)
-    done = test_cli.generate(
-        tiny, *EXT, "--constraints-file", file, "--nbest", 2, "--stats-file", stats
-    )
-    found = hypotheses(done)
-    check(found, WISHES)
-    assert constraint_lines(done) == {i: phrases for i, phrases in enumerate(WISHES) if phrases}
+    stats, file = tmp_path / "stats.json", write(tmp_path / "c.tsv", PHRASES)
+    done = generate(tiny, *EXT, "--constraints-file", file, "--nbest", 2, "--stats-file", stats)
+    given = check(hypotheses(done), PHRASES)
+    printed = {i: line.split("\t") for i, line in enumerate(PHRASES) if line}
+    assert hypotheses(done, "C") == printed
     record = json.loads(stats.read_text())
-    assert record["constraints"] == {"given": GIVEN, "met": GIVEN, "unmet": []}
+    assert record["constraints"] == {"given": given, "met": given, "unmet": []}
     assert "select:dba" in record["signature"]
-    # sentences without constraints are what stock makes of them
-    stock = hypotheses(test_cli.generate(tiny, "--nbest", 2))
-    assert {i: found[i] for i, phrases in enumerate(WISHES) if not phrases} == {
-        i: stock[i] for i, p in enumerate(WISHES) if not p
-    }
 
 
 def test_typed_phrases_and_a_file_add_up(tiny, tmp_path):
     file = write(tmp_path / "c.tsv", ["en9", ""])
-    done = interactive(
-        tiny,
-        *EXT,
-        "--constraints",
-        "unordered",
-        "--constraints-file",
-        file,
-        stdin="de1\ten5\nde2\ten6 en7\n",
-    )
-    check(hypotheses(done), [["en5", "en9"], ["en6 en7"]])
+    flags = ("--constraints", "unordered", "--constraints-file", file)
+    done = interactive(tiny, *EXT, *flags, stdin="de1\ten5\nde2\ten6 en7\n")
+    check(hypotheses(done), ["en5\ten9", "en6 en7"])
 
 
+@drawn(2)
 @pytest.mark.parametrize(
     "how",
     [
-        ["--buffer-size", 100, "--batch-size", 3],
-        ["--buffer-size", 100, "--max-tokens", 20, "--data-buffer-size", 50],
-        ["--buffer-size", 100, "--batch-size", 2, "--schedule", "stream"],
-        ["--buffer-size", 4, "--batch-size", 4, "--data-buffer-size", 0],
+        "--buffer-size 100 --batch-size 3",
+        "--buffer-size 100 --max-tokens 20 --data-buffer-size 50",
+        "--buffer-size 100 --batch-size 2 --schedule stream",
+        "--buffer-size 4 --batch-size 4 --data-buffer-size 0",
     ],
-    ids=lambda how: " ".join(map(str, how)),
 )
-def test_equal_lines_have_the_phrases_that_are_typed_after_each(tiny, tmp_path, how):
+def test_equal_lines_have_the_phrases_that_are_typed_after_each(tiny, how):
     """Lines go into batches by length; one of them cannot be used."""
-    typed = ["de1 de2\ten7", "de1 de2\ten5", "de3", "de1 de2", "de4 de5 de6\ten8", "de3\ten9"]
-    typed.insert(3, "de1 de2\ten1\t\ten2")
-    text = "".join(line + "\n" for line in typed)
-    done = interactive(tiny, *EXT, "--constraints", *how, stdin=text, check=False)
+    typed = ["de1 de2\ten7", "de1 de2\ten5", "de3", "de1 de2\ten1\t\ten2", "de1 de2"]
+    typed += ["de4 de5 de6\ten8", "de3\ten9"]
+    flags = (*EXT, "--constraints", *how.split())
+    done = interactive(tiny, *flags, stdin="\n".join(typed) + "\n", check=False)
     assert done.returncode == 3 and re.findall(r"^E-(\d+)\t(.*)", done.stderr, re.M) == [
         ("3", "line 4 of the input has an empty phrase: remove one of the tabs around it")
     ]
-    alone = [
-        interactive(tiny, *EXT, "--constraints", stdin=line + "\n")
+    expected = [
+        [""]
+        if "\t\t" in line
+        else hypotheses(interactive(tiny, *EXT, "--constraints", stdin=line + "\n"))[0]
         for line in typed
-        if "\t\t" not in line
     ]
-    expected = [hypotheses(each)[0] for each in alone]
-    expected.insert(3, [""])
     assert hypotheses(done) == dict(enumerate(expected))
     phrases = [line.split("\t")[1:] for line in typed]
-    assert constraint_lines(done) == {i: p for i, p in enumerate(phrases) if p and all(p)}
+    assert hypotheses(done, "C") == {i: p for i, p in enumerate(phrases) if p and all(p)}
 
 
 def test_a_glossary_is_checked_before_the_first_line_is_requested(tiny, tmp_path):
@@ -159,14 +111,8 @@ def test_a_glossary_is_checked_before_the_first_line_is_requested(tiny, tmp_path
         done = interactive(tiny, *EXT, *flags, stdin="", check=False)
         assert "has 1 column and needs 2" in sentence(done) and "Type the input" not in done.stderr
     done = interactive(tiny, *EXT, "--glossary", some, stdin="de1 de2 de5\n")
-    assert times("en20 en21", hypotheses(done)[0][0])
+    check(hypotheses(done), ["en20 en21"])
     assert done.stderr.count("line 2 of ") == 1 and "The line is left out" in done.stderr
-
-
-# ---- the report
-
-
-# ---- bad input: one sentence, and earlier output is kept
 
 
 @drawn(1)
@@ -176,41 +122,24 @@ def test_sentences_before_the_end_of_the_constraints_file_are_printed_before_the
 ):
     """The file ends at the start, in the middle and in the middle of the last buffer; one sentence
     describes it, after the output."""
-    source = (tiny / "test.de").read_text()
-    stats = tmp_path / "stats.json"
-    whole = hypotheses(
-        interactive(
-            tiny, *EXT, "--constraints-file", write(tmp_path / "c.tsv", PHRASES), stdin=source
-        )
-    )
-    file = write(tmp_path / "short.tsv", PHRASES[:6])
-    flags = (
-        "--strict",
-        "--constraints-file",
-        file,
-        "--buffer-size",
-        buffer,
-        "--batch-size",
-        2,
-        "--stats-file",
-        stats,
-    )
-    done = interactive(tiny, *EXT, *flags, stdin=source, check=False)
+    source, stats = (tiny / "test.de").read_text(), tmp_path / "stats.json"
+
+    def of_file(phrases: list[str], *flags, **how):
+        file = ("--constraints-file", write(tmp_path / "short.tsv", phrases))
+        return interactive(tiny, *EXT, *file, *flags, stdin=source, **how)
+
+    whole = hypotheses(of_file(PHRASES))
+    flags = ("--strict", "--buffer-size", buffer, "--batch-size", 2, "--stats-file", stats)
+    done = of_file(PHRASES[:6], *flags, check=False)
     assert "short.tsv has 6 lines and the input has at least 7 sentences" in sentence(done)
     assert hypotheses(done) == {number: whole[number] for number in range(6)}
     assert json.loads(stats.read_text())["sentences"] == 6
 
 
-# ---- Required words that the unconstrained hypothesis holds already change nothing:  the demo m
+# ---- required words that the unconstrained hypothesis holds already change nothing
 
 
 LINES = 9
-
-
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory) -> Path:
-    """The messages of the handbook, which the model translates well, as raw data."""
-    return raw_demo(tmp_path_factory.mktemp("demo"), LINES, first=129)
 
 
 def best(demo: Path, task: str, *flags: object) -> dict[int, tuple[str, float]]:
@@ -222,9 +151,11 @@ def best(demo: Path, task: str, *flags: object) -> dict[int, tuple[str, float]]:
 
 
 @pytest.fixture(scope="module")
-def stock(demo) -> dict[int, tuple[str, float]]:
-    """What fairseq's own search finds."""
-    return best(demo, "translation")
+def demo(tmp_path_factory):
+    """The messages of the handbook, which the model translates well, as raw data, and what
+    fairseq's own search finds."""
+    folder = raw_demo(tmp_path_factory.mktemp("demo"), LINES, first=129)
+    return folder, best(folder, "translation")
 
 
 @drawn(1)
@@ -239,16 +170,15 @@ def stock(demo) -> dict[int, tuple[str, float]]:
     ],
     ids=str,
 )
-def test_the_best_hypotheses_stay(demo, stock, tmp_path, words, flags):
-    draw = random.Random(words)
+def test_the_best_hypotheses_stay(demo, tmp_path, words, flags):
+    draw, (folder, stock) = random.Random(words), demo
     held = [sorted(set(re.findall(r"\b[a-z]{3,}\b", stock[i][0]))) for i in range(LINES)]
     lines = [draw.sample(each, min(words, len(each))) for each in held]
     assert sum(map(len, lines)) >= 0.9 * words * LINES
-    file = tmp_path / "held.tsv"
-    file.write_text("".join("\t".join(line) + "\n" for line in lines), encoding="utf-8")
-    got = best(demo, "translation_ext", "--constraints-file", file, *flags)
-    assert {i: text for i, (text, _) in got.items()} == {i: text for i, (text, _) in stock.items()}
-    assert all(got[i][1] == pytest.approx(stock[i][1], abs=1e-4) for i in got)
+    file = write(tmp_path / "held.tsv", map("\t".join, lines))
+    got = best(folder, "translation_ext", "--constraints-file", file, *flags)
+    for i, (text, score) in stock.items():
+        assert got[i] == (text, pytest.approx(score, abs=1e-4))
 
 
 def test_grid_beam_search_with_the_papers_stop_has_its_phrases(tmp_path):

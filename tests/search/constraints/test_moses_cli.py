@@ -2,12 +2,17 @@
 words as they are, and entities are the characters that a reader sees."""
 
 import re
-import tempfile
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
-from forked import interactive
+import sacremoses
+import torch
+from fairseq.data import Dictionary
+from forked import interactive, interactive_forked
+from search.constraints.test_placement import glossary
 from sizes import drawn
+from subword_nmt.learn_bpe import learn_bpe
 
 PLUG = """
 import torch
@@ -39,7 +44,7 @@ class Reader(FairseqEncoder):
 class Writer(FairseqIncrementalDecoder):
     def __init__(self, dictionary):
         super().__init__(dictionary)
-        self.sure = torch.nn.Parameter(torch.tensor(SURE))
+        self.sure = torch.nn.Parameter(torch.tensor(12.0))
 
     def forward(self, prev_output_tokens, encoder_out=None, incremental_state=None, **more):
         source = encoder_out["tokens"]
@@ -73,56 +78,41 @@ def base(args):
 """
 
 
-def write(
-    folder: Path, text: str, pairs: int = 30, sure: float = 12.0, separator: str = "@@"
-) -> list[str]:
+def write(folder: Path, text: str, separator: str = "@@") -> list[str]:
     """The model for a text, as Moses's tokenizer and subword-nmt cut it. Returns flags of
-    fairseq-interactive that name it. pairs: of the codes; sure: logit of the source's token."""
-    from argparse import Namespace
-
-    import sacremoses
-    import torch
-    from fairseq.data import Dictionary
-    from subword_nmt.learn_bpe import learn_bpe
-
+    fairseq-interactive that name it."""
     folder.mkdir(exist_ok=True)
+    plug, codes = folder / "echo", folder / "codes"
     words = sacremoses.MosesTokenizer("de").tokenize(text, aggressive_dash_splits=True)
-    codes = folder / "codes"
     with open(codes, "w", encoding="utf-8") as out:
-        learn_bpe([" ".join(words)], out, pairs)
+        learn_bpe([" ".join(words)], out, 60)
+    pairs = map(str.split, codes.read_text(encoding="utf-8").splitlines()[1:])
+    pieces = sorted({*"".join(words), *"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUV"})
+    pieces += ["".join(pair).removesuffix("</w>") for pair in pairs]
+    entities = "&amp; &quot; &apos; &#91; &#93; &#124; &lt; &gt;".split()
     symbols = Dictionary()
-    for character in sorted({*"".join(words), *"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUV"}):
-        symbols.add_symbol(character)
-        symbols.add_symbol(f"{character}{separator}")
-    for line in codes.read_text(encoding="utf-8").splitlines()[1:]:
-        pair = "".join(line.split())
-        symbols.add_symbol(pair.removesuffix("</w>"))
-        symbols.add_symbol(f"{pair.removesuffix('</w>')}{separator}")
-    for entity in ("&amp;", "&quot;", "&apos;", "&#91;", "&#93;", "&#124;", "&lt;", "&gt;"):
-        symbols.add_symbol(entity)
+    for symbol in [*(each for piece in pieces for each in (piece, piece + separator)), *entities]:
+        symbols.add_symbol(symbol)
     for language in ("de", "en"):
         symbols.save(str(folder / f"dict.{language}.txt"))
-    plug = folder / "echo"
     plug.mkdir()
-    (plug / "__init__.py").write_text(PLUG.replace("SURE", str(sure)), encoding="utf-8")
-    args = Namespace(
-        arch="echo_base",
-        task="translation",
-        criterion="cross_entropy",
-        source_lang="de",
-        target_lang="en",
-        data=str(folder),
-    )
-    state = {"decoder.sure": torch.tensor(sure)}
-    history = [{"criterion_name": "CrossEntropyCriterion", "best_loss": 1.0, "num_updates": 1}]
-    extra = {"epoch": 1, "train_iterator": {"epoch": 1}}
-    saved = {"args": args, "model": state, "extra_state": extra, "optimizer_history": history}
+    (plug / "__init__.py").write_text(PLUG, encoding="utf-8")
+    names = dict(arch="echo_base", task="translation", criterion="cross_entropy", data=str(folder))
+    saved = {
+        "args": Namespace(**names, source_lang="de", target_lang="en"),
+        "model": {"decoder.sure": torch.tensor(12.0)},
+        "extra_state": {"epoch": 1, "train_iterator": {"epoch": 1}},
+        "optimizer_history": [
+            {"criterion_name": "CrossEntropyCriterion", "best_loss": 1.0, "num_updates": 1}
+        ],
+    }
     torch.save(saved, folder / "checkpoint.pt")
     return [
         str(folder),
         *("--path", str(folder / "checkpoint.pt"), "--user-dir", str(plug), "--cpu"),
         *("-s", "de", "-t", "en", "--tokenizer", "moses", "--bpe", "subword_nmt"),
         *("--bpe-codes", str(codes), "--bpe-separator", separator, "--task", "translation_ext"),
+        *("--beam", "4", "--buffer-size", "10"),
     ]
 
 
@@ -135,20 +125,18 @@ ENTITIES = 'Er sagt: "R&D ist [fast] fertig" und < 10 %. '
 
 @pytest.fixture(scope="module")
 def echo(tmp_path_factory):
-    return write(tmp_path_factory.mktemp("echo"), TEXT + ENTITIES * 9 + "/", pairs=60)
+    return write(tmp_path_factory.mktemp("echo"), TEXT + ENTITIES * 9 + "/")
 
 
 def translated(flags, text: str, *more) -> list[str]:
-    done = interactive(*flags, "--beam", 4, "--buffer-size", 10, *more, stdin=text)
-    assert done.status == 0, done.stderr[-1500:]
-    return re.findall(r"^D-\d+\t\S+\t(.*)$", done.stdout, re.MULTILINE)
+    out = interactive_forked(text + "\n", *flags, *more).stdout
+    return re.findall(r"^D-\d+\t\S+\t(.*)$", out, re.MULTILINE)
 
 
-def written(phrase: str) -> str:
-    """A file with a phrase."""
-    path = Path(tempfile.mkstemp()[1])
-    path.write_text(phrase + "\n", encoding="utf-8")
-    return str(path)
+def banned(flags, text: str, folder: Path, phrase: str) -> str:
+    """The text's translation without a phrase."""
+    (folder / "banned").write_text(phrase + "\n", encoding="utf-8")
+    return translated(flags, text, "--avoid-file", folder / "banned")[0]
 
 
 LINES = [
@@ -160,27 +148,27 @@ LINES = [
 ]
 
 
+INITIAL = ("--constraint-case", "initial")
+
+
 @drawn(1)
 @pytest.mark.parametrize("beam", [1, 4])
 def test_a_placed_term_leaves_all_other_words_as_they_are(echo, tmp_path, beam):
     """Also those that Unicode's compatibility form would write in another way."""
-    (tmp_path / "g.tsv").write_text("Katze\tdas Tier\n", encoding="utf-8")
-    plain = translated(echo, "\n".join(LINES) + "\n", "--beam", beam)
+    terms, text = glossary(tmp_path, {"Katze": "das Tier"}), "\n".join(LINES)
+    plain = translated(echo, text, "--beam", beam)
     assert "²" in plain[0] and "½" in plain[0] and "ﬁn" in plain[3] and "①" in plain[4]
-    flags = ["--glossary", tmp_path / "g.tsv", "--constraint-case", "initial", "--beam", beam]
-    placed = translated(echo, "\n".join(LINES) + "\n", *flags)
+    placed = translated(echo, text, "--glossary", terms, *INITIAL, "--beam", beam)
     wanted = [re.sub("^Katze", "Das Tier", line) for line in plain]
     assert placed == [line.replace("Katze", "das Tier") for line in wanted]
 
 
 def test_it_stands_next_to_an_unknown_word_too(echo, tmp_path):
     """Which is <unk> in the draft already, and no reason to search the sentence again."""
-    (tmp_path / "g.tsv").write_text("Katze\tdas Tier\n국\tein Ding\n", encoding="utf-8")
-    text = "Die Katze hat 한 Liter.\nDie 국 ist fertig.\n"
-    plain = translated(echo, text)
-    assert plain[0] == "Die Katze hat <unk> Liter." and plain[1] == "Die <unk> ist fertig."
-    flags = ["--glossary", tmp_path / "g.tsv", "--constraint-case", "initial"]
-    placed = translated(echo, text, *flags)
+    terms = glossary(tmp_path, {"Katze": "das Tier", "국": "ein Ding"})
+    text = "Die Katze hat 한 Liter.\nDie 국 ist fertig."
+    assert translated(echo, text) == ["Die Katze hat <unk> Liter.", "Die <unk> ist fertig."]
+    placed = translated(echo, text, "--glossary", terms, *INITIAL)
     assert placed == ["Die das Tier hat <unk> Liter.", "Die ein Ding ist fertig."]
 
 
@@ -188,50 +176,39 @@ def test_it_stands_next_to_an_unknown_word_too(echo, tmp_path):
 @pytest.mark.parametrize("target", ["5 %", "½", "l'Eau"])
 def test_so_does_a_term_that_the_tokenizer_spaces_in_another_way(echo, tmp_path, target):
     """Moses's text of it is not the term letter by letter: 5%, or its compatibility form."""
-    (tmp_path / "g.tsv").write_text(f"Katze\t{target}\n", encoding="utf-8")
     line = "Die Katze hat 20 m² und ﬁn ①."
-    (plain,) = translated(echo, f"{line}\n")
-    before, after = plain.split("Katze")
-    (placed,) = translated(echo, f"{line}\n", "--glossary", tmp_path / "g.tsv")
+    before, after = translated(echo, line)[0].split("Katze")
+    (placed,) = translated(echo, line, "--glossary", glossary(tmp_path, {"Katze": target}))
     assert placed.startswith(before) and placed.endswith(after) and "Katze" not in placed
 
 
 @drawn(1)
 @pytest.mark.parametrize("phrase", ["amp", "quot", "lt", "91"])
-def test_the_name_of_an_entity_is_no_word(echo, phrase):
+def test_the_name_of_an_entity_is_no_word_and_its_character_is(echo, tmp_path, phrase):
     """A reader sees &, a quotation mark, < and [."""
-    (plain,) = translated(echo, f"{ENTITIES}\n")
+    (plain,) = translated(echo, ENTITIES)
     assert plain == 'Er sagt: "R & D ist [fast] fertig" und < 10%.'
-    (banned,) = translated(echo, f"{ENTITIES}\n", "--avoid-file", written(phrase))
-    assert banned == plain
-    (required,) = translated(echo, f"{ENTITIES}\t{phrase}\n", "--constraints")
+    assert banned(echo, ENTITIES, tmp_path, phrase) == plain
+    (required,) = translated(echo, f"{ENTITIES}\t{phrase}", "--constraints")
     assert re.search(rf"(?<!\w){phrase}(?!\w)", required)
-
-
-def test_a_character_that_is_written_as_an_entity_is_banned_by_itself(echo):
-    (banned,) = translated(echo, f"{ENTITIES}\n", "--avoid-file", written('"'))
-    assert '"' not in banned
+    assert '"' not in banned(echo, ENTITIES, tmp_path, '"')
 
 
 def test_the_separator_of_the_segmentation_is_the_flag_s(tmp_path):
     """A piece that ends a word is no word."""
-    flags = write(tmp_path / "model", TEXT, separator="##")
-    (plain,) = translated(flags, "Die Katze hat Abeq.\n")
-    assert plain == "Die Katze hat Abeq."
-    assert translated(flags, plain + "\n", "--avoid-file", written("q")) == [plain]
-    assert translated(flags, plain + "\n", "--avoid-file", written("Abeq")) != [plain]
+    flags, plain = write(tmp_path / "model", TEXT, separator="##"), "Die Katze hat Abeq."
+    assert translated(flags, plain) == [plain] == [banned(flags, plain, tmp_path, "q")]
+    assert banned(flags, plain, tmp_path, "Abeq") != plain
 
 
 @drawn(1)
 @pytest.mark.parametrize("symbol", ["</s>", "<s>", "Tier </s>"])
 def test_a_symbol_is_no_target_of_a_term(echo, tmp_path, symbol):
     """Although the dictionary has its letters: the line is left out when the file is read."""
-    (tmp_path / "g.tsv").write_text(f"Katze\t{symbol}\nHund\tdas Tier\n", encoding="utf-8")
+    terms = glossary(tmp_path, {"Katze": symbol, "Hund": "das Tier"})
     lines = "Die Katze hat 5 Liter.\nDie Hund hat 5 Liter.\n"
-    flags = ["--beam", 4, "--buffer-size", 10, "--glossary", tmp_path / "g.tsv"]
-    done = interactive(*echo, *flags, stdin=lines)
+    done = interactive(*echo, "--glossary", terms, stdin=lines)
     found = re.findall(r"^D-\d+\t\S+\t(.*)$", done.stdout, re.MULTILINE)
     assert (done.status, found) == (0, ["Die Katze hat 5 Liter.", "Die das Tier hat 5 Liter."])
     assert re.search(r"in line 1 of .*a symbol that no translation holds.*left out", done.stderr)
-    strict = interactive(*echo, *flags, "--strict", stdin=lines)
-    assert strict.status == 1 and not re.search("^D-", strict.stdout, re.MULTILINE)
+    assert interactive(*echo, "--glossary", terms, "--strict", stdin=lines).error()

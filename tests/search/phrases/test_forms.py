@@ -1,15 +1,26 @@
-"""Inflected forms of terms, and the words that agree with them: facts of German grammar (Duden)."""
+"""Terms in a sentence: their inflected forms, the words that agree with them, their article and
+letter case, the places that they take: facts of German and English grammar in facts.tsv.
 
+In its texts brackets stand around the words that a term is to replace, [] where it is inserted.
+"""
+
+import itertools
+import re
 from pathlib import Path
 
 import pytest
-from fairseq.data import Dictionary
+from search.constraints.test_constraint_files import words
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.lemmas import in_memory
 from fairseq_ext.core.words import has_own_case
+from fairseq_ext.search.constraints import word_class
+from fairseq_ext.search.constraints.drafts import Rewrite, is_form
 from fairseq_ext.search.constraints.lines import parse_tabs
 from fairseq_ext.search.constraints.sources import ConstraintSource
+from fairseq_ext.search.constraints.term_writer import TermWriter
+from fairseq_ext.search.constraints.word_alignment import Mention, WordAlignment
+from fairseq_ext.search.phrases import letter_case, places
 from fairseq_ext.search.phrases.agreement import (
     beginnings,
     fits,
@@ -19,9 +30,9 @@ from fairseq_ext.search.phrases.agreement import (
     numbers_of,
 )
 from fairseq_ext.search.phrases.forms import TermForms, forms_of_language
-from fairseq_ext.search.phrases.letter_case import fitted, keeps_case
-from fairseq_ext.search.phrases.places import Text, compounds, edited
+from fairseq_ext.search.phrases.function_words import function_words
 from fairseq_ext.search.phrases.segmenter import Segmenter, nearest_spelling
+from fairseq_ext.search.phrases.sentence import Cased, SourceTerm
 
 LINES = Path(__file__).with_name("facts.tsv").read_text("utf-8").split("\n")
 
@@ -40,6 +51,26 @@ def listed(cell: str) -> list[str]:
 def marked(text: str, span) -> str:
     """The words of a span, "" for none."""
     return text[slice(*span)] if span else ""
+
+
+def bracketed(text: str) -> tuple[str, list[tuple[int, int]]]:
+    """A text without its brackets, and the spans of what stood between them."""
+    plain, spans = "", []
+    for i, part in enumerate(re.split(r"[\[\]]", text)):
+        spans += [(len(plain), len(plain) + len(part))] * (i % 2)
+        plain += part
+    return plain, spans
+
+
+def writer() -> TermWriter:
+    return TermWriter(lambda: None, 2, "de")
+
+
+def term_of(forms: str, **more) -> SourceTerm:
+    return SourceTerm(forms.split("|")[0], targets=tuple(listed(forms)), **more)
+
+
+IN_COMPOUNDS = Cased("fitted", in_compounds=True)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +107,7 @@ def written(text, word, language="de"):
     """The beginnings of a text before a word, with their changes."""
     behind = len(text) - text.index(word)
     found = beginnings(text, text.index(word), language)
-    return [edited(text, sorted(each.changes))[:-behind] for each in found]
+    return [places.edited(text, sorted(each.changes))[:-behind] for each in found]
 
 
 @facts("beginning, text, word, some, never")
@@ -105,24 +136,16 @@ def test_the_noun_of_an_adjective(text, adjective, noun):
     assert marked(text, noun_after(text, end, "de")) == noun
 
 
-@pytest.mark.parametrize(
-    ("forms", "numbers"),
-    [
-        ("Verband Verbandes Verbands Diuretikum Ergebnisses Konto", {"singular"}),
-        ("Verbände Verbänden Diuretika Zellen Rechnungen Geschäften", {"plural"}),
-        ("Kunden Mittel", {"singular", "plural"}),  # "dem Kunden"
-        ("offen", set()),
-    ],
-)
+@facts("numbers, forms, numbers")
 def test_numbers_of_forms(forms, numbers):
-    assert [numbers_of(form) for form in forms.split()] == [numbers] * len(forms.split())
+    assert all(numbers_of(form) == {*listed(numbers)} for form in forms.split())
 
 
 @facts("compound, noun, text, words")
 def test_a_noun_is_a_part_of_longer_words(noun, text, words):
-    assert [marked(text, span) for span in compounds(noun, text)] == listed(words)
+    assert [marked(text, span) for span in places.compounds(noun, text)] == listed(words)
     for segmented in (True, False):
-        found = Text(text, segmented).places(noun, "exact", in_compounds=True)
+        found = places.Text(text, segmented).places(noun, "exact", in_compounds=True)
         assert {*listed(words)} <= {marked(text, span) for span in found}
 
 
@@ -142,34 +165,147 @@ def test_the_noun_of_a_term(form, noun):
     assert marked(form, noun_of(form)) == noun
 
 
+# ---- a term that the draft has in a form, or in a part of a word
+
+
+@facts("wrong form, forms, text")
+def test_a_form_of_the_draft_that_does_not_go_with_the_words_before_is_found(forms, text):
+    """An adjective's ending where one goes with them, and a noun's article."""
+    text, spans = bracketed(text)
+    place = writer().wrong_place(term_of(forms, cased=IN_COMPOUNDS), text)
+    assert place == (spans[0] if spans else None)
+
+
+@facts("number of source, mention, forms, possible")
+def test_a_noun_has_the_number_of_its_english_source(mention, forms, possible):
+    of_english = writer()
+    of_english.source = "en"
+    term = term_of(forms, mention=mention)
+    assert {*of_english.of_number(term)} == {*listed(possible)}
+
+
+@facts("part, forms, word, expected")
+def test_a_term_takes_the_place_of_a_part_of_a_longer_word(forms, word, expected):
+    """But where the rest is no noun."""
+    text, [part] = bracketed(f"die {word}")
+    ways = writer().joined(term_of(forms, cased=IN_COMPOUNDS), text, (4, len(text)), part)
+    assert sorted(way.text for way in ways) == sorted(listed(expected))
+
+
+def test_an_adjective_agrees_with_a_noun_that_is_a_term_too():
+    text, [place, of_noun] = bracketed("wenn sie [zufällige] [Proben] sind")
+    adjective, noun = term_of("randomisiert|randomisierte"), term_of("Studie|Studien")
+    possible = [
+        form
+        for form in map("randomisiert{}".format, ("e", "em", "en", "er", "es"))
+        if writer().agrees(
+            text,
+            {
+                noun: Rewrite(of_noun, "Studien", "Studien"),
+                adjective: Rewrite(place, form, form),
+            },
+            adjective,
+        )
+    ]
+    assert possible == ["randomisierte"]
+
+
+# ---- word classes
+
+
+@facts("class, kind, mention, target, before, behind, is_it")
+def test_the_word_class_of_a_mention(kind, mention, target, before, behind, is_it):
+    """Only a noun ends as "Anwendung"; "Delete" and "Used" may be verbs; not "Questions your
+    experts" for "Fragen Sie Ihre Experten"."""
+    more = [function_words("de")] * (kind == "is_function_word")
+    term = term_of(target, source=mention, mention=mention, around=(before, behind))
+    assert getattr(word_class, kind)(term, *more) == (is_it == "yes")
+
+
+@facts("other class, target, text, whose, is_it")
+def test_no_term_takes_the_place_of_a_german_word_of_another_class(target, text, whose, is_it):
+    """But of a wrong word of the draft: the model does not write "platzieren" for "placebo" by
+    itself, and no noun follows it."""
+    text, [span] = bracketed(text)
+    found = word_class.is_other_class(term_of(target), text, span, is_own=whose == "own")
+    assert found is (is_it == "yes")
+
+
+def test_a_rendering_of_the_models_own_is_no_wrong_word():
+    words = WordAlignment("der Geschäftspartner", [], [Mention((0,), ()), Mention((1,), ())])
+    words.span_of_mention = [(4, 20), (0, 3)]
+    for rendering, own in (("geschäft", True), ("partner", False), ("ges", False)):
+        for mention in words.mentions:
+            mention.renderings = {(rendering,): 0.9}
+            mention.__dict__.pop("shares", None)
+        assert [words.is_own(i) for i in (0, 1, None)] == [own, False, False]
+
+
+@facts("verb, verb, text, forms")
+def test_a_german_verb_has_a_form_that_its_place_allows(verb, text, forms):
+    """None where a part of it stands elsewhere (Nehmen Sie ... an, anzulegen), and where the
+    draft's own has one that would stay ("fest")."""
+    term, (text, [span]) = term_of(verb, required=True), bracketed(text)
+    assert word_class.verb_forms(term, text, span) == tuple(listed(forms))
+    # one that the line requires as well is written all the same
+    ways = writer().inflected(term, text, span, [span])
+    assert {way.form.lower() for way in ways} == {verb}
+
+
+@facts("verb that is there, verb, text, is_it")
+def test_a_verb_that_the_draft_has_in_another_form_is_there(verb, text, is_it):
+    """But the term itself."""
+    text, [span] = bracketed(text)
+    assert word_class.has_verb(term_of(verb), text, span) is (is_it == "yes")
+
+
+# ---- English: the article, the number, the plural
+
+
+@facts("article, article, words")
+def test_the_english_article_follows_the_sound(article, words):
+    for word in words.split():
+        assert places.fitting("a", word) == places.fitting("an", word) == article, word
+
+
+@facts("number of term, forms, words, before, form")
+def test_a_term_has_the_number_of_the_word_that_it_replaces(forms, words, before, form):
+    """The word before says it, where the draft's own has no plural; an inserted one has both."""
+    for word, each in itertools.product(words.split(" "), before.split("|")):
+        found = places.agreeing(tuple(listed(forms)), word, each)
+        assert found == tuple(listed(form)), (word, each)
+
+
+@facts("plural, noun, plural")
+def test_the_plural_of_an_english_noun(noun, plural):
+    assert places.plural_of(noun) == plural
+
+
+@facts("same word, one, other, is_it")
+def test_forms_of_one_english_word(one, other, is_it):
+    assert is_form(one, other) is (is_it == "yes")
+
+
 # ---- A term takes the case of the words that it replaces; a word with a case of its own keeps it
 
 
-@facts("case, term, draft, displaced, output")
-def test_a_placed_term_takes_the_case_of_what_it_displaces(term, draft, displaced, output):
-    span = draft.index(displaced), draft.index(displaced) + len(displaced)
-    assert edited(draft, [(span, fitted(term, draft, span))]) == output
-
-
-@pytest.mark.parametrize(
-    ("term", "text", "span", "language", "output"),
-    [
-        ("Sales Order", "A client pays.", (8, 8), "en", "sales order"),  # inserted
-        # where nouns have capitals, the model decides what is a noun
-        ("Kunde", "Der Käufer zahlt.", (4, 10), "de", "Kunde"),
-        ("Offen", "Er ist auf.", (7, 10), "de", "Offen"),
-        ("offen", "Auf ist er.", (0, 3), "de", "Offen"),
-        ("Kunde", "Der zahlt.", (3, 3), "de", "Kunde"),
-    ],
-)
-def test_inserted_terms_and_languages_whose_nouns_have_capitals(term, text, span, language, output):
-    assert fitted(term, text, span, language) == output
+@facts("placed, language, text, terms, output")
+def test_a_term_takes_the_place_the_capital_and_the_article(language, text, terms, output):
+    """Where nouns have capitals, the model decides what is a noun; English alone has articles that
+    follow the sound."""
+    text, spans = bracketed(text)
+    cased = [
+        (span, letter_case.fitted(term, text, span, language))
+        for span, term in zip(spans, listed(terms), strict=True)
+    ]
+    assert places.edited(text, places.edits(text, cased, language == "en")) == output
 
 
 def test_a_capital_inside_capitals_only_and_digits_are_a_case_of_its_own():
     assert all(map(has_own_case, "API FastTab iPad B2B ISO9001 eBay".split()))
     assert not any(map(has_own_case, "Customer customer 365 A Übersicht".split()))
-    assert keeps_case("API") and keeps_case("vitamin C") is False and not keeps_case("API user")
+    keeps = letter_case.keeps_case
+    assert keeps("API") and keeps("vitamin C") is False and not keeps("API user")
 
 
 # ---- The nearest spelling that a dictionary can write, and where it is reported
@@ -181,30 +317,14 @@ def test_the_most_similar_writable_spelling(text, letters, expected):
     assert (found or "") == expected
 
 
-def segmenter_of(*words: str) -> Segmenter:
-    dictionary = Dictionary()
-    for word in words:
-        dictionary.add_symbol(word)
-    return Segmenter(dictionary)
-
-
-def test_a_word_that_the_dictionary_lacks_gives_way_to_a_similar_one():
-    segmenter = segmenter_of("vein", "veins", "green", "▁lode", "art@@")
+def test_a_phrase_with_a_word_that_the_dictionary_lacks_is_refused_with_the_nearest_one():
+    segmenter, where = Segmenter(words("vein veins green ▁lode art@@")), "line 5 of the input"
     assert segmenter.writable("green veins")
     assert not segmenter.writable("green veinss") and not segmenter.writable("<s> vein")
-    with pytest.raises(UsageError) as error:
+    with pytest.raises(UsageError, match="^(?!.*nearest)"):
         segmenter.phrases("xyz", "line 3 of g")
-    assert "nearest" not in str(error.value)
-
-
-def test_a_typed_phrase_gets_the_same_help():
-    segmenter = segmenter_of("vein", "veins", "green")
     source = ConstraintSource(None, None, None, segmenter, segmenter.dictionary)
-    where = "line 5 of the input"
-    with pytest.raises(UsageError) as error:
+    said = "^in line 5 of the input, the phrase 'green veinss' contains the piece 'veinss', which "
+    said += "the target dictionary lacks.*; the nearest spelling that works is 'green veins';"
+    with pytest.raises(UsageError, match=said):
         source.of_text(parse_tabs("green veinss", where), where)
-    assert str(error.value).startswith(
-        "in line 5 of the input, the phrase 'green veinss' contains the piece 'veinss', which the "
-        "target dictionary lacks"
-    )
-    assert "; the nearest spelling that works is 'green veins';" in str(error.value)
