@@ -14,7 +14,7 @@ import pytest
 import torch
 from models import batch, build, dictionary, generators, requests_of, run, same, with_ties
 from required_phrases import required_phrases
-from search.phrases.test_segmentations import BOUNDARIES_12, SEARCHED, required
+from search.phrases.test_segmentations import BOUNDARIES_12, SEARCHED, together
 from search.phrases.test_segmentations import CASES as LETTER_CASES
 from sizes import drawn, part_of
 
@@ -41,25 +41,11 @@ CASES = int(os.environ.get("COMPILED_CASES", "600"))  # 9,000 take some minutes
 SEED = int(os.environ.get("COMPILED_SEED", "3"))
 WORD = dictionary().nspecial
 CALLS = ("encoder_calls", "decoder_calls", "refills")
-COUNTS = (
-    *CALLS,
-    "decoder_rows",
-    "decoder_positions",
-    "expansions",
-    "sentences",
-    "target_tokens",
-    "dropped_rows",
-)
+COUNTS = (*CALLS, "decoder_rows", "decoder_positions", "expansions", "sentences", "target_tokens")
+COUNTS += ("dropped_rows",)
 ARCHITECTURES = ["transformer", "transformer-pre-norm", "transformer-tied", "bart"]
-ENDINGS: list[dict] = [
-    {},
-    {"stop": "ranked"},
-    {"stop": "first"},
-    {"stop": "shrink"},
-    {"stop": "optimal"},
-    {"stop": "optimal", "prune_bound": True},
-    {"stop": "optimal", "stop_expansion": "paper"},
-]
+ENDINGS: list[dict] = [{}, *({"stop": name} for name in ("ranked", "first", "shrink", "optimal"))]
+ENDINGS += [ENDINGS[-1] | {"prune_bound": True}, ENDINGS[-1] | {"stop_expansion": "paper"}]
 
 
 @functools.cache
@@ -80,11 +66,12 @@ def phrases(draw: random.Random, most: int) -> SentenceConstraints:
 
 
 def allowed(draw: random.Random, words: int) -> SentenceConstraints:
-    """Outputs of up to 6 of these words, at most one of these counts of them; 0: all."""
+    """Outputs of up to 6 of these words, at most one of these counts of them; 0: all. One has a
+    word alone, which fits under any limit, and others may not."""
     count = draw.choice([0, 1, 5, 40])
     outputs = {
-        tuple(draw.randrange(WORD, WORD + words) for _ in range(draw.randint(1, 6)))
-        for _ in range(count)
+        tuple(draw.randrange(WORD, WORD + words) for _ in range(i and draw.randint(1, 6) or 1))
+        for i in range(count)
     }
     flat, lengths = np.array([t for each in outputs for t in each]), [*map(len, outputs)]
     automaton = minimal(flat, np.array(lengths), WORD + words) if count else None
@@ -192,16 +179,15 @@ def drawn_search(draw: random.Random, has_phrases: bool, table: str) -> tuple[di
 def test_random_searches_give_the_loops_bits(has_phrases, tmp_path, monkeypatch):
     """A limit on the rows of a call holds. Cases of equal flags share a generator."""
     draw, compiled, rows = random.Random(f"{SEED} {has_phrases}"), Counter(), []
-    (tmp_path / "table").write_text(
-        "".join(f"w{i} w{j * i % 60} 0.5\n" for i in range(60) for j in (2, 3))
-    )
-    count = Stats.count_steps
-    monkeypatch.setattr(
-        Stats,
-        "count_steps",
-        lambda self, calls, n: rows.append(n / calls) or count(self, calls, n),
-    )
-    tried = Counter()
+    table = "".join(f"w{i} w{j * i % 60} 0.5\n" for i in range(60) for j in (2, 3))
+    (tmp_path / "table").write_text(table)
+    count, tried = Stats.count_steps, Counter()
+
+    def noted(self, calls, n):
+        rows.append(n / calls)
+        count(self, calls, n)
+
+    monkeypatch.setattr(Stats, "count_steps", noted)
     for case in part_of(CASES, 75):
         if case % 3 == 0:
             monkeypatch.setattr("fairseq_ext.kernels.beam.FIRST_PLACES", draw.choice([2, 9, 64]))
@@ -220,18 +206,13 @@ def test_random_searches_give_the_loops_bits(has_phrases, tmp_path, monkeypatch)
         if has_phrases:
             sample["requests"] = requests_of([phrases(draw, 4) for _ in lengths])
         if in_text:
+            texts = ["ab", "a ab", "ab a", "a"]
             given = [
-                [
-                    required(draw.choice(["ab", "a ab", "ab a", "a"]), draw.choice(LETTER_CASES))
-                    for _ in range(draw.randint(1, 3))
-                ]
+                [(draw.choice(texts), draw.choice(LETTER_CASES)) for _ in range(draw.randint(1, 3))]
                 for _ in lengths
             ]
-            sample["requests"] = requests_of(
-                [SentenceConstraints(tuple(each.required[0] for each in parts)) for parts in given]
-            )
-        # an output that fits between the limits
-        may_have = not has_phrases and stock["min_len"] <= 1 and stock["max_len_b"] > 5
+            sample["requests"] = requests_of(list(map(together, given)))
+        may_have = not has_phrases and stock["min_len"] <= 1
         has_set = may_have and "softmax" not in strategy and draw.random() < 0.3
         if has_set:
             # of few outputs a beam keeps all
@@ -241,19 +222,16 @@ def test_random_searches_give_the_loops_bits(has_phrases, tmp_path, monkeypatch)
         if "schedule" not in strategy and draw.random() < 0.2:
             wanted = draw.sample(range(len(lengths)), draw.randint(0, len(lengths)))
         refills = has_phrases and "schedule" in strategy
+        of_calls = len(CALLS) * ("stream_rows" in strategy or refills)
         rows.clear()
         was_compiled = both(
             ours,
             sample,
             wanted,
             BOUNDARIES_12[mode] if in_text else None,
-            # a limit on the rows of a call, and phrases in a stream, divide the calls in two ways
-            # outputs that cannot win are not read to their ends, and equal samples share a row
-            ()
-            if has_set or "sampling" in stock
-            else COUNTS[len(CALLS) :]
-            if "stream_rows" in strategy or refills
-            else COUNTS,
+            # outputs that cannot win are not read to their ends, and equal samples share a row; a
+            # limit on the rows of a call, and phrases in a stream, divide the calls in two ways
+            COUNTS[of_calls:] if not (has_set or "sampling" in stock) else (),
         )
         names = {name for name in strategy if name != "select"} | {f"beam {stock['beam']}"}
         names |= {*stock} & {"sampling"}
@@ -281,26 +259,15 @@ def test_a_batch_without_phrases_does_not_go_through_the_loop(monkeypatch):
 
 DBA = {"select": "dba"}
 ONE = SentenceConstraints(required_phrases([((WORD,),)], ["a"]))
+MODULES, SCREENED = {"decoder_backend": "fairseq"}, {"softmax": "screened"}
 LOOPED: list[tuple[dict, dict, SentenceConstraints | None]] = [
-    *(
-        (flags, {}, None)
-        for flags in ({"patience": 2}, {"decoder_backend": "fairseq"}, {"softmax": "screened"})
-    ),
+    *((flags, {}, None) for flags in ({"patience": 2}, MODULES, SCREENED)),
     ({}, {"unkpen": 0.5}, None),
     ({"stop": "optimal"}, {"lenpen": -0.5}, None),
     ({"length_reward": 0.5, "length_reward_unbounded": True}, {"unnormalized": True}, None),
-    *(
-        (DBA | flags, {}, ONE)
-        for flags in (
-            {"stop": "count"},
-            {"patience": 2},
-            {"prune_finished": 5.0},
-            {"prune_children": 2},
-            {"select": "gbs"},
-            {"decoder_backend": "fairseq"},
-            {"softmax": "screened"},
-        )
-    ),
+    *((DBA | flags, {}, ONE) for flags in ({"stop": "count"}, {"patience": 2}, MODULES, SCREENED)),
+    *((DBA | {name: 2}, {}, ONE) for name in ("prune_finished", "prune_children")),
+    ({"select": "gbs"}, {}, ONE),
     (DBA, {}, SentenceConstraints(ONE.required, banned={(WORD + 1,): "b"})),
 ]
 
@@ -360,33 +327,30 @@ WAYS: dict[str, dict] = {
 def test_the_answer_of_two_searches_is_the_better_one(way):
     """--constraint-compete search, against each search by itself: with all phrases, with none, and
     with all but one."""
-    draw = random.Random(8)
-    flags = {"beam": 4, "max_len_b": 12, "nbest": 3}
-    skipped = searched = 0
+    draw, skipped, searched = random.Random(8), 0, 0
+    stock = {"beam": 4, "max_len_b": 12, "nbest": 3}
 
-    def ranked(found, count: int | None = None) -> list[float]:
-        return sorted((float(h["score"]) for h in found), reverse=True)[:count]
+    def scores(found) -> list[float]:
+        return sorted((float(h["score"]) for h in found), reverse=True)[:3]
 
     for seed in range(6 if way == "compiled" else 3):
-        of = [model("transformer", seed)]
-        two, one = (
-            generators(of, DBA | {"constraint_compete": compete} | WAYS[way], **flags).ours
-            for compete in ("search", "rows")
-        )
-        sample = batch([9, 5, 3, 2], seed)
-        plain = run(generators(of, WAYS[way] if way == "optimal" else {}, **flags).ours, sample)
+        of, sample = [model("transformer", seed)], batch([9, 5, 3, 2], seed)
+
+        def found(compete: str, constraints, of=of, sample=sample):
+            ours = generators(of, DBA | {"constraint_compete": compete} | WAYS[way], **stock).ours
+            return run(ours, {**sample, "requests": requests_of(constraints)})
+
+        plain = run(generators(of, WAYS[way] if way == "optimal" else {}, **stock).ours, sample)
         given = [phrases(draw, 2) for _ in range(4)]
         # phrases that the output without phrases has, or the hypothesis behind it alone
         for i in (0, 1):
             first, own = (set(plain[i][rank]["tokens"].tolist()[:-1]) for rank in (0, i))
             if words := sorted(own - first if i else own):
                 given[i] = SentenceConstraints(required_phrases([((draw.choice(words),),)]))
-
-        def found(ours, constraints, sample=sample):
-            return run(ours, {**sample, "requests": requests_of(constraints)})
-
-        better, rows = found(two, given), found(one, given)
-        fewer = [found(one, [without_phrases(each, place) for each in given]) for place in (0, 1)]
+        fewer = [
+            found("rows", [without_phrases(each, place) for each in given]) for place in (0, 1)
+        ]
+        better, rows = found("search", given), found("rows", given)
         for i, each in enumerate(given):
 
             def meets(h, each=each) -> bool:
@@ -394,16 +358,14 @@ def test_the_answer_of_two_searches_is_the_better_one(way):
 
             if not each.any_of:
                 continue
-            own = better[i][:3]
-            assert all(map(meets, own))
-            scores = [float(h["score"]) for h in own]
-            if all(map(meets, plain[i][:3])):  # it is not searched again
+            own, others = better[i][:3], plain[i][:3]
+            assert all(map(meets, own)) and scores(own) == [float(h["score"]) for h in own]
+            if all(map(meets, others)):  # it is not searched again
                 skipped += 1
-                assert scores == pytest.approx(ranked(plain[i][:3]), abs=1e-5)
-                continue
-            others = [h for of in (fewer if len(each.any_of) > 1 else []) for h in of[i]]
-            every = {tuple(h["tokens"].tolist()): h for h in filter(meets, [*plain[i], *others])}
-            every |= {tuple(h["tokens"].tolist()): h for h in rows[i]}
-            assert scores == pytest.approx(ranked(every.values(), 3), abs=1e-5)
-            searched += 1
+            else:
+                searched += 1
+                more = [h for of in fewer for h in of[i]] if len(each.any_of) > 1 else []
+                others = [*filter(meets, [*plain[i], *more]), *rows[i]]
+                others = {tuple(h["tokens"].tolist()): h for h in others}.values()
+            assert scores(own) == pytest.approx(scores(others), abs=1e-5)
     assert searched and (skipped or way != "compiled")

@@ -12,12 +12,11 @@ from operator import mul
 import numpy as np
 import pytest
 import torch
-from fairseq.data import Dictionary
 from fairseq.token_generation_constraints import pack_constraints, unpack_constraints
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from required_phrases import Row, accepts, prefix_of, required_phrases
-from search.constraints.test_constraint_files import words
+from search.constraints.test_constraint_files import ids, words
 from sizes import examples
 
 from fairseq_ext.core.errors import UsageError
@@ -220,11 +219,6 @@ def banned_now(table, state: torch.Tensor) -> list[set[int]]:
     return [set((row == -torch.inf).nonzero()[:, 0].tolist()) for row in log_probs.dense()]
 
 
-def completing_tokens(phrases, tokens) -> set[int]:
-    """By definition: tokens behind which some banned phrase stands."""
-    return {t for t in range(V) if any(tuple([*tokens, t][-len(p) :]) == p for p in phrases)}
-
-
 @settings(max_examples=examples(300), deadline=None)
 @given(
     st.lists(st.lists(phrase, max_size=5), min_size=1, max_size=3), st.lists(letters, max_size=14)
@@ -234,15 +228,13 @@ def test_banned_is_what_would_finish_a_phrase(sentences, wished):
     for s, phrases in enumerate(sentences):
         state, tokens = table.start[s : s + 1], []
         for token in wished:
-            banned = banned_now(table, state)[0]
-            assert banned == completing_tokens(phrases, tokens)
-            if token in banned:
-                continue  # the search cannot take it
-            tokens.append(token)
-            state = table.advance(state, torch.tensor([token]))
-        assert not any(
-            tuple(tokens[i : i + len(p)]) == p for p in phrases for i in range(len(tokens))
-        )
+            # by definition: tokens behind which some banned phrase stands
+            ending = {t: tuple([*tokens, t]) for t in range(V)}
+            banned = {t for t in ending if any(ending[t][-len(p) :] == p for p in phrases)}
+            assert banned_now(table, state) == [banned]
+            if token not in banned:  # else the search cannot take it
+                tokens.append(token)
+                state = table.advance(state, torch.tensor([token]))
 
 
 def test_a_shortlist_is_banned_by_word_not_by_column():
@@ -273,10 +265,8 @@ constraint_lists = kinds.flatmap(lambda few: st.lists(st.sampled_from(few), max_
 hypotheses = st.lists(letters, max_size=10)
 
 
-def constraints(any_of, **more) -> SentenceConstraints:
-    return SentenceConstraints(
-        required_phrases(tuple(any_of), tuple(str(c) for c in any_of)), **more
-    )
+def constraints(any_of) -> SentenceConstraints:
+    return SentenceConstraints(required_phrases(any_of, map(str, any_of)))
 
 
 def spans_of(tokens, alternatives):
@@ -290,11 +280,12 @@ def spans_of(tokens, alternatives):
 
 def most_disjoint(spans) -> int:
     """By trying every choice."""
-    if not spans:
-        return 0
-    (start, end), rest = spans[0], spans[1:]
     return max(
-        most_disjoint(rest), 1 + most_disjoint([s for s in rest if s[1] <= start or s[0] >= end])
+        (
+            1 + most_disjoint([s for s in spans[i + 1 :] if s[1] <= start or s[0] >= end])
+            for i, (start, end) in enumerate(spans)
+        ),
+        default=0,
     )
 
 
@@ -322,37 +313,26 @@ def test_met_equals_trying_every_choice(any_of, tokens):
 # ---- packed tensors
 
 
-@given(st.lists(constraint_lists.map(constraints), max_size=4))
-def test_fairseq_unpacks_the_printed_alternatives(sentences):
+words_ = st.lists(st.integers(4, 9), min_size=1, max_size=4).map(tuple)
+of_words = st.lists(st.lists(words_, min_size=1, max_size=2).map(tuple), max_size=4)
+
+
+@given(st.lists(of_words.map(constraints), min_size=1, max_size=3))
+def test_fairseq_unpacks_the_printed_alternatives_and_they_come_back(sentences):
     packed = pack(sentences, lambda alternatives: alternatives[-1])
-    assert [[tuple(p.tolist()) for p in unpack_constraints(row)] for row in packed] == [
-        [c[-1] for c in s.any_of] for s in sentences
-    ]
-
-
-@given(
-    st.lists(
-        st.lists(st.lists(st.integers(4, 9), min_size=1, max_size=4), max_size=4),
-        min_size=1,
-        max_size=3,
-    )
-)
-def test_packed_constraints_come_back(batch):
-    packed = pack_constraints([[torch.tensor(p) for p in sentence] for sentence in batch])
-    for sentence, row in zip(batch, packed, strict=True):
-        assert from_packed(row, words(), 0).any_of == tuple((tuple(p),) for p in sentence)
-
-
-def packed_fields(fields: list[str], dictionary: Dictionary, width: int = 0) -> torch.Tensor:
-    """As fairseq-interactive does it, with a sentence whose constraints make the tensor wider."""
-    encoded = [dictionary.encode_line(f, append_eos=False, add_if_not_exist=False) for f in fields]
-    return pack_constraints([encoded, [torch.full((width,), 9)]])[0]
+    for sentence, row in zip(sentences, packed, strict=True):
+        printed = [alternatives[-1] for alternatives in sentence.any_of]
+        assert [tuple(p.tolist()) for p in unpack_constraints(row)] == printed
+        assert from_packed(row, words(), 0).any_of == tuple((phrase,) for phrase in printed)
 
 
 @pytest.mark.parametrize("width", [1, 20])
 def test_a_field_that_starts_with_s_is_a_prefix(width):
+    """As fairseq-interactive packs it, with a sentence whose constraints make the tensor wider."""
     dictionary = words()
-    found = from_packed(packed_fields(["a b", "<s> c d", "e"], dictionary, width), dictionary, 0)
+    fields = [torch.tensor(ids(dictionary, field)) for field in ("a b", "<s> c d", "e")]
+    packed = pack_constraints([fields, [torch.full((width,), 9)]])[0]
+    found = from_packed(packed, dictionary, 0)
     assert found.any_of == (((4, 5),), ((8,),))
     assert found.prefix == prefix_of((6, 7), "c d")
     assert found.text == ("a b", "e")
@@ -363,13 +343,9 @@ def test_a_field_that_starts_with_s_is_a_prefix(width):
 
 def test_what_the_other_side_bans_becomes_unmet():
     banning = SentenceConstraints(banned={(2, 3): "bad words"})
-    both = merge(
-        banning,
-        SentenceConstraints(
-            required_phrases((((1, 2, 3),), ((2,),)), ("one bad words", "fine")),
-            prefix=prefix_of((2, 3), "bad words"),
-        ),
-    )
+    required = required_phrases((((1, 2, 3),), ((2,),)), ("one bad words", "fine"))
+    prefix = prefix_of((2, 3), "bad words")
+    both = merge(banning, SentenceConstraints(required, prefix=prefix))
     assert both.any_of == (((2,),),) and both.text == ("fine",)
     assert both.prefix == ()
     reason = "conflicts with the banned phrase 'bad words'"
@@ -378,10 +354,8 @@ def test_what_the_other_side_bans_becomes_unmet():
 
 @given(st.lists(phrase, min_size=1, max_size=3, unique=True), constraint_lists)
 def test_nothing_kept_contains_a_banned_phrase(banned, any_of):
-    both = merge(
-        SentenceConstraints(banned={each: str(each) for each in banned}),
-        constraints(any_of),
-    )
+    banning = SentenceConstraints(banned={each: str(each) for each in banned})
+    both = merge(banning, constraints(any_of))
     # in the same order, with duplicates
     clean = [[p for p in c if not any(spans_of(p, [a]) for a in banned)] for c in any_of]
     assert [list(c) for c in both.any_of] == [c for c in clean if c]

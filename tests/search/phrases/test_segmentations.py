@@ -1,5 +1,5 @@
 """Required and banned phrases in any segmentation of their text and in any case, against all
-sequences of a small vocabulary read as text.
+sequences of a small vocabulary read as text; and where sentences end.
 
 What a text holds is found by regular expressions here. The pieces write "ab" as one piece and as
 two, with and without a space in front, and as "Ab" in two; "b.a", "a b" and " a." have the end of a
@@ -7,6 +7,7 @@ word inside them, and " " is a space alone.
 """
 
 import re
+from functools import partial
 from itertools import product
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ from fairseq.data import Dictionary
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from required_phrases import Row, accepts, required_phrases
+from search.constraints.test_constraint_files import words
 from sizes import covering, examples
 from table_model import BOS, EOS, FIRST_WORD, random_table, search, stop_plug
 
@@ -27,7 +29,10 @@ from fairseq_ext.search.phrases.phrase_table import Compiler
 from fairseq_ext.search.phrases.pieces import IN, Boundaries, Pieces, find_boundaries
 from fairseq_ext.search.phrases.places import meets_in_text
 from fairseq_ext.search.phrases.sentence import Cased, SentenceConstraints
+from fairseq_ext.search.phrases.sentence_ends import EndTokens, SentenceEnds, end_tokens
 from fairseq_ext.search.phrases.token_automaton import minimal
+from fairseq_ext.search.strategies.select.bonus import Bonus
+from fairseq_ext.search.strategies.select.cbs import ConstrainedBeam
 from fairseq_ext.search.strategies.select.dba import DBA
 from fairseq_ext.search.strategies.select.gbs import GridBeam
 
@@ -235,18 +240,6 @@ def test_a_token_is_banned_exactly_when_the_text_would_have_a_banned_phrase(
 # ---- searches
 
 SEARCHED = 6  # pieces of the searches: all but the space and "b.a"
-
-
-def decode(constraints, k: int, max_len: int, mode: str, select=DBA, seed: int = 3, **more):
-    table = random_table(seed, possible=SEARCHED)
-    plug = select(k, EOS, 12)
-    pool = {"constraints": [constraints], "boundaries": BOUNDARIES_12[mode], **more}
-    (found,) = search(
-        [table], k, stop_plug("count", k), max_len, nbest=5000, select=plug, **pool
-    ).lists
-    return {tuple(h.tokens.tolist()[:-1]): h.score for h in found}
-
-
 BOUNDARIES_12 = {
     mode: Boundaries(
         Pieces([""] * FIRST_WORD + PIECES[:SEARCHED] + ["q", "r"]), mode == "word", "spm", (BOS,)
@@ -255,17 +248,21 @@ BOUNDARIES_12 = {
 }
 
 
-def score(sequence, seed: int = 3) -> float:
-    table = random_table(seed, possible=SEARCHED)
-    return sum(table(sequence[:i])[token] for i, token in enumerate((*sequence, EOS)))
+def decode(
+    constraints, k: int, max_len: int, select=DBA, table=(3, SEARCHED), **pool
+) -> dict[tuple[int, ...], float]:
+    """The sequences that a search finds, with their scores. table: seed, and number of words."""
+    stop, plug = stop_plug("count", k), select(k, EOS, 12)
+    pool |= {"constraints": [constraints], "nbest": 5000, "select": plug}
+    (found,) = search([random_table(table[0], possible=table[1])], k, stop, max_len, **pool).lists
+    return {tuple(h.tokens.tolist()[:-1]): h.score for h in found}
 
 
-def sequences(max_len: int):
-    return (
-        s
-        for n in range(1, max_len + 1)
-        for s in product(range(FIRST_WORD, FIRST_WORD + SEARCHED), repeat=n)
-    )
+def every(max_len: int, seed: int = 3, possible: int = SEARCHED) -> dict[tuple[int, ...], float]:
+    """The score of each sequence."""
+    table, words = random_table(seed, possible=possible), range(FIRST_WORD, FIRST_WORD + possible)
+    sequences = (s for n in range(1, max_len + 1) for s in product(words, repeat=n))
+    return {s: sum(table(s[:i])[t] for i, t in enumerate((*s, EOS))) for s in sequences}
 
 
 @covering(1)
@@ -276,18 +273,16 @@ def sequences(max_len: int):
 def test_a_large_beam_finds_every_sequence_whose_text_has_the_phrase(phrase, case, mode):
     """But those that the deadline cuts, which counts usual pieces only; other segmentations
     are among what is found."""
-    wanted = required(phrase, case)
-    got = decode(wanted, 1500, 3, mode)
-    expected = {s: score(s) for s in sequences(3) if places(read(s), phrase, mode, case)}
+    wanted, own = required(phrase, case), usual(phrase)
+    got = decode(wanted, 1500, 3, boundaries=BOUNDARIES_12[mode])
 
     def in_time(sequence) -> bool:
         row = Row(wanted.required, compiler=Compiler(BOUNDARIES_12[mode]))
         return all(row.read(token) <= 3 - n for n, token in enumerate(sequence, 1))
 
+    expected = {s: x for s, x in every(3).items() if places(read(s), phrase, mode, case)}
     assert got == pytest.approx({s: score for s, score in expected.items() if in_time(s)})
-    others = [
-        s for s in got if all(usual(phrase) != s[i : i + len(usual(phrase))] for i in range(len(s)))
-    ]
+    others = [s for s in got if all(own != s[i : i + len(own)] for i in range(len(s)))]
     assert others and len(others) < len(got)
 
 
@@ -299,20 +294,117 @@ def test_a_large_beam_finds_every_sequence_whose_text_has_the_phrase(phrase, cas
 def test_a_large_beam_finds_every_sequence_without_a_banned_phrase(phrases, case, mode, select):
     """Up to the last token before the limit, behind which no word can go on."""
     banned = SentenceConstraints(banned={usual(each): each for each in phrases})
-    got = decode(banned, 1500, 3, mode, select, banned_in_any_case=case == "any")
-    assert got == pytest.approx(
-        {s: score(s) for s in sequences(3) if not violates(read(s), phrases, mode, case, True)}
+    how = dict(boundaries=BOUNDARIES_12[mode], banned_in_any_case=case == "any")
+    allowed = {
+        s: x for s, x in every(3).items() if not violates(read(s), phrases, mode, case, True)
+    }
+    assert decode(banned, 1500, 3, select, **how) == pytest.approx(allowed)
+
+
+# ---- --constraint-end; words here: A B are words, d is a digit, . ends a sentence, ' closes a
+#      quotation
+
+SYMBOLS = "ABd.'"
+
+
+def tokens_of(text: str) -> tuple[int, ...]:
+    return tuple(FIRST_WORD + SYMBOLS.index(symbol) for symbol in text)
+
+
+def mask(symbols: str) -> torch.Tensor:
+    return torch.zeros(12, dtype=torch.bool).index_fill(0, torch.tensor(tokens_of(symbols)), True)
+
+
+TOKENS = EndTokens(mask("."), mask("'"), mask("."), mask("d"))
+
+
+def keeps(text: str, phrases: tuple[str, ...], allowed: int) -> bool:
+    """The rule, read off a text whose phrases hold no end: all of them before the last end that it
+    may have, and only . and ' behind it."""
+    ends = [
+        i
+        for i, symbol in enumerate(text)
+        if symbol == "." and text[i - 1 : i] != "d" and not in_run(text, i)
+    ]
+    if len(ends) < allowed:
+        return True
+    last = ends[allowed - 1]
+    return set(text[last:]) <= set(".'") and all(phrase in text[:last] for phrase in phrases)
+
+
+def in_run(text: str, i: int) -> bool:
+    """Whether an end stands behind another one, with nothing but closing quotes between them."""
+    before = text[:i].rstrip("'")
+    return before.endswith(".") and not before.endswith("d.")
+
+
+def ended(phrases: tuple[str, ...], k: int, max_len: int, allowed: int, select=DBA):
+    """The texts that a search finds, with their scores."""
+    of = [(tokens_of(phrase),) for phrase in phrases]
+    constraints, ends = required_phrases(of, phrases), SentenceEnds(TOKENS, torch.tensor([allowed]))
+    got = decode(SentenceConstraints(constraints), k, max_len, select, (5, 5), ends=ends)
+    return {as_text(tokens): score for tokens, score in got.items()}
+
+
+def as_text(tokens) -> str:
+    return "".join(SYMBOLS[token - FIRST_WORD] for token in tokens)
+
+
+@covering(1)
+@pytest.mark.parametrize("select", [DBA, GridBeam, ConstrainedBeam], ids=["dba", "gbs", "cbs"])
+@pytest.mark.parametrize("allowed", [1, 2])
+@pytest.mark.parametrize("phrases", [("A",), ("AB",), ("A", "B"), ("dA",)], ids=" ".join)
+def test_a_large_beam_finds_every_sequence_that_keeps_to_the_rule(phrases, allowed, select):
+    texts = {as_text(tokens): score for tokens, score in every(4, 5, 5).items()}
+    expected = {
+        text: score
+        for text, score in texts.items()
+        if all(phrase in text for phrase in phrases) and keeps(text, phrases, allowed)
+    }
+    got = ended(phrases, 800, 4, allowed, select)
+    # what the deadline forbids is no matter of this rule: those that have room for their
+    # phrases at every step
+    missing = set(expected) - set(got)
+    assert set(got) <= set(expected) and all(late(text, phrases) for text in missing)
+    assert got == pytest.approx({text: expected[text] for text in got})
+
+
+def late(text: str, phrases: tuple[str, ...], max_len: int = 4) -> bool:
+    """Whether a prefix of the text leaves no room for the phrases that it lacks."""
+
+    def begun(text: str, phrase: str) -> int:
+        return max(n for n in range(len(phrase)) if text.endswith(phrase[:n]))
+
+    return any(
+        sum(len(p) - begun(text[:n], p) for p in phrases if p not in text[:n]) > max_len - n
+        for n in range(1, len(text) + 1)
     )
 
 
+def test_an_end_inside_a_phrase_is_none():
+    """A phrase that holds a period can be met, and the sentence goes on behind it."""
+    got = {*ended(("A.B",), 800, 4, 1)}
+    assert {"A.B", "A.B.", "BA.B", "A.BB", "A.BA"} <= got and "A.B.B" not in got
+    assert {"A.", "AA.", "A.."} <= {*ended(("A.",), 800, 3, 1)}
+
+
+def test_soft_phrases_do_not_hold_up_the_end_and_do_not_follow_it():
+    got = {*ended(("AB",), 800, 4, 1, partial(Bonus, 1.0))}
+    assert {"B.", "AB.", "B..'"} <= got and "B.AB" not in got
+
+
+@pytest.mark.parametrize(
+    "text, ends",
+    [
+        *(("", 0), ("A", 0), ("A.", 1), ("A.'.", 1), ("A.B.", 2), ("d.A", 0), ("d..", 1)),
+        *(("'A", 0), ("A...B", 1)),
+    ],
+)
+def test_sentence_ends_of_a_source(text, ends):
+    assert TOKENS.count(tokens_of(text)) == ends
+
+
 # ---- what is known of each segmentation
-
-
-def dictionary(*symbols: str) -> Dictionary:
-    out = Dictionary()
-    for symbol in symbols:
-        out.add_symbol(symbol)
-    return out
 
 
 def contexts(found: Boundaries) -> str:
@@ -329,7 +421,7 @@ def contexts(found: Boundaries) -> str:
     ],
 )
 def test_marks_say_where_words_begin(symbols, expected):
-    found = find_boundaries(dictionary(*symbols.split()), None, None)
+    found = find_boundaries(words(symbols), None, None)
     assert found is not None and found.whole_words
     # <s> is not printed; no translation goes on after <pad> and </s>; <unk>
     assert contexts(found).split(" ", 4)[4] == expected
@@ -339,15 +431,41 @@ def test_marks_say_where_words_begin(symbols, expected):
 def test_byte_pieces_are_read_through_their_encoder():
     texts = {"11": " the", "12": "re", "13": ",", "14": " ("}
     bpe = type("GPT2BPE", (), {"decode": staticmethod(texts.__getitem__)})()
-    found = find_boundaries(dictionary(*texts), bpe, "prefix")
+    found = find_boundaries(words(" ".join(texts)), bpe, "prefix")
     assert found is not None and not found.whole_words and found.kind == "gpt2"
     assert contexts(found).split(" ", 4)[4] == "-+ ++ -- --"
 
 
 def test_what_is_not_known_is_said(caplog):
-    plain = dictionary("the", "cat")
+    plain = words("the cat")
     assert find_boundaries(plain, None, "none") is None and not caplog.records
     assert (
         find_boundaries(plain, None, "word") is None and "segmentation is not known" in caplog.text
     )
     assert find_boundaries(plain, SimpleNamespace(), None) is None
+
+
+@pytest.mark.parametrize(
+    ("symbols", "final", "closer", "abbreviates"),
+    [
+        (
+            '▁the ▁J s . ▁. ... ." " ▁" ” “ ) ▁3 5 ?! Mr. ,',
+            '. ▁. ... ." ?!',
+            '" ” “ )',
+            "▁J ▁3 5",
+        ),
+        # as Moses writes it
+        ("the re@@ . &quot; &apos; 3@@ 3 U.S. !", ". !", "&quot; &apos;", "3@@"),
+    ],
+    ids=["sentencepiece", "subword-nmt"],
+)
+def test_what_ends_a_sentence(symbols, final, closer, abbreviates):
+    found = end_tokens(words(symbols), None)
+    for expected, mask in (
+        (final, found.final),
+        (closer, found.closer),
+        (".", found.period),
+        (abbreviates, found.abbreviates),
+    ):
+        at = mask[Dictionary().nspecial :].nonzero()[:, 0].tolist()
+        assert [symbols.split()[i] for i in at] == expected.split()

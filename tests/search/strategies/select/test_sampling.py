@@ -3,6 +3,7 @@ against stock's, what samples depend on."""
 
 import itertools
 import math
+import re
 from collections import Counter
 
 import forked
@@ -32,14 +33,13 @@ each_cut = pytest.mark.parametrize("name", CUTS)
 def left(probabilities: dict, name: str) -> dict:
     """What a cut leaves of a distribution, by the definitions of the papers."""
     ranked = sorted(probabilities, key=lambda w: -probabilities[w])
-    kept = ranked
-    if name == "top 3":
-        kept = ranked[:3]
-    if name == "mass 0.8":
-        before = itertools.accumulate([0.0, *(probabilities[w] for w in ranked)])
-        kept = [w for w, sum_before in zip(ranked, before, strict=False) if sum_before < 0.8]
-    if name == "floor 0.1":
-        kept = [w for w in ranked if probabilities[w] >= 0.1] or ranked[:1]
+    before = itertools.accumulate([0.0, *(probabilities[w] for w in ranked)])
+    kept = {
+        "all words": ranked,
+        "top 3": ranked[:3],
+        "mass 0.8": [w for w, mass in zip(ranked, before, strict=False) if mass < 0.8],
+        "floor 0.1": [w for w in ranked if probabilities[w] >= 0.1] or ranked[:1],
+    }[name]
     whole = sum(probabilities[w] for w in kept)
     return {w: probabilities[w] / whole for w in kept}
 
@@ -124,9 +124,8 @@ def test_words_too_unlikely_to_have_a_chance_give_way_to_the_best_and_nothing_to
 ):
     lines = torch.full((2, 40), -torch.inf)
     lines[0, 7], lines[0, 9] = -80.0, -70.0
-    assert function(
-        lines, torch.tensor([0, 0, 1]), torch.tensor([0.0, 0.999, 0.5]).double(), CUTS[name][0]
-    ).tolist() == [9, 9, -1]
+    row, u = torch.tensor([0, 0, 1]), torch.tensor([0.0, 0.999, 0.5]).double()
+    assert function(lines, row, u, CUTS[name][0]).tolist() == [9, 9, -1]
 
 
 @drawn(2)
@@ -146,31 +145,19 @@ def test_samples_are_distributed_as_stocks_and_scored_alike(stock):
             "net_input": {n: x.repeat_interleave(100, 0) for n, x in sample["net_input"].items()},
         }
         theirs, ours = (
-            [h for found in run(generator, sample) for h in found]
+            [(tuple(h["tokens"].tolist()), h) for found in run(generator, sample) for h in found]
             for generator in (pair.stock, pair.ours)
         )
-        of = [Counter(tuple(h["tokens"].tolist()) for h in found) for found in (theirs, ours)]
         assert len(ours) == len(theirs) == 2_000
-        common = [w for w in set(of[0]) | set(of[1]) if of[0][w] + of[1][w] >= 20]
+        one, other = (Counter(tokens for tokens, _ in found) for found in (theirs, ours))
+        common = [w for w in one | other if one[w] + other[w] >= 20]
         assert len(common) >= 5
         # chi-square of two samples
-        distance = sum((of[0][w] - of[1][w]) ** 2 / (of[0][w] + of[1][w]) for w in common)
+        distance = sum((one[w] - other[w]) ** 2 / (one[w] + other[w]) for w in common)
         assert distance < len(common) + 4 * math.sqrt(2 * len(common))
-        scores = {
-            tuple(h["tokens"].tolist()): (float(h["score"]), h["positional_scores"].tolist())
-            for h in theirs
-        }
-        for h in ours:
-            if (known := scores.get(tuple(h["tokens"].tolist()))) is not None:
-                assert float(h["score"]) == pytest.approx(known[0], abs=1e-9)
-                assert h["positional_scores"].tolist() == pytest.approx(known[1], abs=1e-9)
-
-
-def lists(found: list[list[dict]]) -> list[list[tuple]]:
-    return [
-        [(h["tokens"].tolist(), float(h["score"]), h["positional_scores"].tolist()) for h in nbest]
-        for nbest in found
-    ]
+        of = dict(theirs), dict(ours)
+        shared = of[0].keys() & of[1].keys()
+        same(*([[each[w] for w in shared]] for each in of))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -182,49 +169,36 @@ def test_a_samples_noise_is_its_sentences_own(dtype, device):
     # a GPU's products depend on the rows next to
     next_to = 1e-12 if not float32 else 0.0 if device.type == "cpu" else 1e-5
     expected = run(generators([model], {"select": "sampling"}, **flags).ours, sample)
-    for stream in (
-        {},
-        {"schedule": "stream", "stream_width": 2},
-        {"schedule": "stream", "stream_rows": 13},
-        # sentences at different steps are stepped together
-        {
-            "schedule": "stream",
-            "stream_width": 3,
-            "stream_order": "fifo",
-            "refill_threshold": 0.9,
-        },
-    ):
+    # sentences at different steps are stepped together
+    fifo = {"stream_width": 3, "stream_order": "fifo", "refill_threshold": 0.9}
+    for more in (None, {"stream_width": 2}, {"stream_rows": 13}, fifo):
+        stream = {} if more is None else {"schedule": "stream", **more}
         ours = generators([model], {"select": "sampling", **stream}, **flags).ours
         same(expected, run(ours, sample, seed=99), next_to)
         for i in range(5):
             same(expected[i : i + 1], run(ours, alone(sample, i)), 1e-5 if float32 else 1e-9)
     ours = generators([model], {"select": "sampling"}, **flags).ours
-    renumbered = run(ours, {**sample, "id": sample["id"] + 5})
-    assert all(lists([a]) != lists([b]) for a, b in zip(expected, renumbered, strict=True))
+    others = run(ours, {**sample, "id": sample["id"] + 5})
+    for one, other in zip(expected, others, strict=True):
+        assert [h["tokens"].tolist() for h in one] != [h["tokens"].tolist() for h in other]
 
 
 def test_samples_of_the_command_depend_on_the_seed_and_the_lines_alone(tiny, tmp_path):
     """Whatever the batches, the processes, the stream and the run that wrote a part before."""
     results, part = tmp_path / "results.jsonl", tmp_path / "part.jsonl"
+    given = ("--nbest", 4, "--sampling", "--sampling-topk", 20)
 
     def samples(*flags) -> list[str]:
-        given = ("--nbest", 4, "--sampling", "--sampling-topk", 20, "--seed", 5, *flags)
-        out = generate(tiny, *EXT, *given, run=forked.command).stdout.splitlines()
-        return sorted(line for line in out if line.startswith(("H-", "P-")))
+        out = generate(tiny, *EXT, *given, *flags, run=forked.command).stdout
+        return sorted(re.findall(r"^[HP]-.*", out, re.MULTILINE))
 
-    expected = samples("--results-file", results)
+    expected = samples("--seed", 5, "--results-file", results)
     assert len(expected) == 2 * 4 * 11
-    part.write_text(
-        "".join(results.read_text(encoding="utf-8").splitlines(keepends=True)[:5]), encoding="utf-8"
-    )
-    stream = ("--schedule", "stream", "--stream-rows", 7)
-    for flags in (
-        ("--results-file", part, "--resume"),
-        stream,
-        ("--cpu-workers", 2),
-        ("--batch-size", 1),
-    )[: len(part_of(4, 2))]:
-        assert samples(*flags) == expected, flags
+    part.write_text("".join(results.read_text("utf-8").splitlines(keepends=True)[:5]), "utf-8")
+    ways = [["--results-file", part, "--resume"], ["--schedule", "stream", "--stream-rows", 7]]
+    ways += [["--cpu-workers", 2], ["--batch-size", 1]]
+    for flags in ways[: len(part_of(4, 2))]:
+        assert samples("--seed", 5, *flags) == expected, flags
     assert samples("--seed", 6) != expected
 
 
@@ -241,16 +215,12 @@ def test_diverse_lists_equal_stocks(k, groups, stock, strategy):
     """Groups may find one sentence with equal scores, by other steps: which is first then hangs on
     rounding."""
     flags = dict(beam=k, nbest=k, max_len_b=12, diverse_beam_groups=groups, **stock)
+    names = ("tokens", "positional_scores")
     for seed in range(2):
         pair = generators([build("transformer", seed)], strategy, **flags)
         assert "select:diverse" in pair.ours.stats.signature
         expected, got = (run(each, batch([3, 1, 7, 5, 0])) for each in (pair.stock, pair.ours))
         for nbest in expected + got:
-            nbest.sort(
-                key=lambda h: (
-                    -round(float(h["score"]), 9),
-                    h["tokens"].tolist(),
-                    h["positional_scores"].tolist(),
-                )
-            )
+            nbest.sort(key=lambda h: [*map(torch.Tensor.tolist, map(h.get, names))])
+            nbest.sort(key=lambda h: -round(float(h["score"]), 9))
         same(expected, got)
