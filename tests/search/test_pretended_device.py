@@ -44,19 +44,13 @@ def on_both(flags: dict, device: torch.device, **generation) -> list:
     """n-best lists of the CPU and of the device."""
     sample, found = batch(LENGTHS), []
     if STRATEGIES["select"][flags.get("select", "topk")].constrained:
-        sample["requests"] = requests_of(
-            [
-                SentenceConstraints(required_phrases([(phrase,) for phrase in phrases]))
-                for phrases in ([(9, 10)], [], [(8,), (11, 8)], [(12,)], [])
-            ]
-        )
+        each = ([(9, 10)], [], [(8,), (11, 8)], [(12,)], [])
+        required = (required_phrases([(phrase,) for phrase in phrases]) for phrases in each)
+        sample["requests"] = requests_of(list(map(SentenceConstraints, required)))
+    stock = {"beam": 4, "max_len_b": 10} | generation
     for there in ("cpu", device):
-        generator = generators(
-            [build("transformer", seed=2).to(there)],
-            flags,
-            **{"beam": 4, "max_len_b": 10} | generation,
-        ).ours
-        found.append(run(generator, on_device(sample, there)))
+        ours = generators([build("transformer", seed=2).to(there)], flags, **stock).ours
+        found.append(run(ours, on_device(sample, there)))
     return found
 
 
@@ -84,11 +78,12 @@ def test_steps_are_recorded_while_the_kv_cache_grows(simulated, monkeypatch, cap
     monkeypatch.setattr(cuda_graph, "FIRST_POSITIONS", 1)
     monkeypatch.setattr(cuda_graph, "PATIENCE", 0)
     shapes, made = [], Buffers.__init__
-    monkeypatch.setattr(
-        Buffers,
-        "__init__",
-        lambda self, like, *shape: (shapes.append(shape), made(self, like, *shape))[1],
-    )
+
+    def noted(self, like, *shape):
+        shapes.append(shape)
+        made(self, like, *shape)
+
+    monkeypatch.setattr(Buffers, "__init__", noted)
     with counting() as counts:
         same(*on_both({}, simulated, max_len_b=40, min_len=40))
     assert counts.launches["graph"] >= 30 and "operation by operation" not in caplog.text
@@ -119,28 +114,21 @@ def test_lines_in_half_precision_score_as_in_float32(half, tolerance, pretended,
     assert [h.score for h in best[0]] != [h.score for h in best[1]]
     assert [h.score for h in best[1]] == pytest.approx([h.score for h in best[0]], abs=tolerance)
     if "fp16" in half:  # fairseq's commands take no notice of --bf16
-        arguments = as_arguments(
-            {"path": tiny / "model.pt", "task": "translation_ext", "buffer_size": 3} | flags | half
-        )
+        more = {"path": tiny / "model.pt", "task": "translation_ext", "buffer_size": 3}
+        arguments = as_arguments(more | flags | half)
         out = interactive_forked("\n".join(lines) + "\n", tiny / "data", *arguments).stdout
-        reported = [line.split("\t")[1:] for line in out.splitlines() if line.startswith("H-")]
-        assert [text for _, text in reported] == [h.text for h in best[1]]
-        assert [float(score) * math.log(2) for score, _ in reported] == pytest.approx(
-            [h.score for h in best[1]], abs=1e-4
-        )
+        reported = re.findall(r"^H-\d+\t(.*)\t(.*)$", out, re.MULTILINE)
+        assert [(float(score) * math.log(2), text) for score, text in reported] == [
+            (pytest.approx(h.score, abs=1e-4), h.text) for h in best[1]
+        ]
 
 
 def test_sums_of_log_probabilities_beyond_half_precision_stay_finite(pretended):
     """The largest number of float16 is 65,504."""
     model = build("transformer", seed=2, dtype=torch.float16, peak=3e3).to(pretended)
-    forced = torch.randint(
-        4, 25, (len(LENGTHS), 50), generator=torch.Generator().manual_seed(1)
-    ).to(pretended)
-    for nbest in run(
-        generators([model], beam=1, max_len_b=51).ours,
-        on_device(batch(LENGTHS), pretended),
-        prefix_tokens=forced,
-    ):
+    forced = torch.randint(4, 25, (5, 50), generator=torch.Generator().manual_seed(1))
+    ours = generators([model], beam=1, max_len_b=51).ours
+    for nbest in run(ours, on_device(batch(LENGTHS), pretended), prefix_tokens=forced):
         assert -torch.inf < float(nbest[0]["positional_scores"].sum()) < -65504
 
 
@@ -178,53 +166,42 @@ def test_a_step_waits_no_more_than_it_must_and_requests_what_the_page_says(
 # ---- the pretended device itself
 
 
-def test_what_a_gpu_refuses_is_refused(simulated):
-    there, host = torch.arange(6, device=simulated), torch.arange(6)
-    for wrong in (
-        lambda: there + host,
-        lambda: torch.cat([there, host]),
-        lambda: host[there],
-        lambda: there.gather(0, host),
-    ):
-        with pytest.raises(RuntimeError, match="same device|cuda"):
-            wrong()
-    for wrong in (lambda: host[0].add_(there[0]), lambda: host.add_(there)):
-        with pytest.raises(RuntimeError, match="same device"):
-            wrong()
-    with pytest.raises(TypeError, match="numpy"):
-        there.numpy()
-    with pytest.raises(RuntimeError, match="not implemented"):
-        there.view(2, 3) @ there.view(3, 2)
-    # a number of the host may stand anywhere
+REFUSED = {
+    "there + host": "same device|cuda",
+    "torch.cat([there, host])": "same device|cuda",
+    "host[there]": "same device|cuda",
+    "there.gather(0, host)": "same device|cuda",
+    "host[0].add_(there[0])": "same device",
+    "host.add_(there)": "same device",
+    "there.numpy()": "numpy",
+    "there.view(2, 3) @ there.view(3, 2)": "not implemented",
+}
+WAIT = (
+    "x[0].item()|x.tolist()|x.cpu()|x[x > 1]|x.nonzero()|x.repeat_interleave(x)|x[[0, 1]]"
+    "|torch.tensor([1, 2], device=x.device)|x.copy_(torch.arange(6))|torch.cuda.synchronize()"
+).split("|")
+NO_WAIT = (
+    "torch.where(x > 1, x, 0)|x.masked_fill(x > 1, 0)|x.repeat_interleave(x, output_size=15)|x[x]"
+    "|torch.zeros(3, device=x.device)|torch.arange(3).to(x.device, non_blocking=True)"
+).split("|")
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_a_gpu_refuses_is_refused(what, simulated):
+    names = dict(torch=torch, there=torch.arange(6, device=simulated), host=torch.arange(6))
+    with pytest.raises((RuntimeError, TypeError), match=REFUSED[what]):
+        eval(what, names)
+
+
+def test_a_number_of_the_host_may_stand_anywhere(simulated):
+    there = torch.arange(6, device=simulated)
     assert (there + torch.tensor(1)).tolist() == [1, 2, 3, 4, 5, 6]
     assert copy.deepcopy(there).device == simulated
 
 
-WAIT = {
-    "item": lambda x: x[0].item(),
-    "tolist": lambda x: x.tolist(),
-    "cpu": lambda x: x.cpu(),
-    "mask": lambda x: x[x > 1],
-    "nonzero": lambda x: x.nonzero(),
-    "repeat": lambda x: x.repeat_interleave(x),
-    "upload": lambda x: torch.tensor([1, 2], device=x.device),
-    "list": lambda x: x[[0, 1]],
-    "into": lambda x: x.copy_(torch.arange(6)),
-    "synchronize": lambda x: torch.cuda.synchronize(),
-}
-NO_WAIT = {
-    "where": lambda x: torch.where(x > 1, x, 0),
-    "fill": lambda x: x.masked_fill(x > 1, 0),
-    "sized": lambda x: x.repeat_interleave(x, output_size=15),
-    "place": lambda x: x[x],
-    "zeros": lambda x: torch.zeros(3, device=x.device),
-    "staged": lambda x: torch.arange(3).to(x.device, non_blocking=True),
-}
-
-
-@pytest.mark.parametrize("name", [*WAIT, *NO_WAIT])
-def test_waits_are_counted(name, simulated):
+@pytest.mark.parametrize("what", WAIT + NO_WAIT)
+def test_waits_are_counted(what, simulated):
     x = torch.arange(6).to(simulated)
     with counting() as counts:
-        (WAIT | NO_WAIT)[name](x)
-    assert counts.waits.total() == (name in WAIT)
+        eval(what, dict(torch=torch, x=x))
+    assert counts.waits.total() == (what in WAIT)

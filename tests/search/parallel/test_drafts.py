@@ -1,21 +1,18 @@
-"""Earlier outputs as drafts, what a call reads and commits, and what is refused."""
+"""Earlier outputs as drafts, and what a call reads and commits: how many calls, how many tokens,
+which position. What is refused: contract/."""
 
 import itertools
 import json
-import math
-from pathlib import Path
 
 import pytest
 import torch
-from forked import command
-from models import batch, build, dictionary, generators, requests_of, run, same
+from models import alone, batch, build, dictionary, generators, run, same
 from parallel_decoding import LENGTHS, blocks, counts, drafts
-from required_phrases import required_phrases
+from search.constraints.test_constraints_cli import hypotheses, interactive
 from sizes import part_of
+from test_cli import EXT
 
-from fairseq_ext import UsageError
 from fairseq_ext.search.parallel.blocks import NONE
-from fairseq_ext.search.phrases.sentence import SentenceConstraints
 
 EOS, PAD = dictionary().eos(), dictionary().pad()
 
@@ -29,97 +26,53 @@ def test_sentences_beyond_the_old_outputs_are_reported_once(tmp_path, caplog):
     assert "--draft-file has 1 line, and the input a sentence number 4" in reported
 
 
-# ---- What parallel decoding refuses, in one sentence each
-
-
-def test_a_stream_is_refused_where_rows_of_different_lengths_cannot_be_read_together():
-    with pytest.raises(UsageError, match="--schedule stream with --decoding window needs"):
-        generators(
-            [build("transformer")],
-            blocks("window", decoder_backend="fairseq", schedule="stream"),
-            beam=1,
-        )
-
-
-def test_constraints_of_a_call_are_refused():
-    ours = generators([build("transformer")], {"decoding": "window"}, beam=1).ours
-    given = [SentenceConstraints(required_phrases((((5,),),), ("w1",)))]
-    with pytest.raises(UsageError, match="--decoding"):
-        run(ours, {**batch([3]), "requests": requests_of(given)})
-
-
-# ---- Parallel decoding through the commands:  draft files, statistics, one-sentence errors
-
-
-ROOT = Path(__file__).resolve().parents[3]
-
-
-OURS = ["--user-dir", ROOT / "fairseq_ext", "--task", "translation_ext", "--beam", 1]
-
-
-def hypotheses(output: str) -> dict[int, tuple[float, str]]:
-    lines = (line.split("\t") for line in output.splitlines() if line.startswith("H-"))
-    return {int(number[2:]): (float(score), text) for number, score, text in lines}
-
-
-def same_text(a: dict, b: dict) -> None:
-    assert a and {n: text for n, (_, text) in a.items()} == {n: text for n, (_, text) in b.items()}
-    assert all(math.isclose(a[n][0], b[n][0], abs_tol=1e-4) for n in a)
-
-
 def test_draft_files_follow_the_lines_of_an_interactive_session(tiny, tmp_path):
     """Two buffers, and lines that the batches reorder by length."""
-    lines = (tiny / "test.de").read_text().splitlines()[:5]
-    talk = [
-        "fairseq-interactive",
-        tiny / "data",
-        "--path",
-        tiny / "model.pt",
-        "--cpu",
-        "--max-len-b",
-        15,
-    ]
-    talk += ["--buffer-size", 3, "--batch-size", 3]
-    before = hypotheses(command(*talk, *OURS, stdin="\n".join(lines) + "\n").stdout)
+    lines = "".join((tiny / "test.de").read_text().splitlines(keepends=True)[:5])
+    how = (*EXT, "--beam", 1, "--max-len-b", 15, "--buffer-size", 3, "--batch-size", 3)
+    before = hypotheses(interactive(tiny, *how, stdin=lines))
     old, stats = tmp_path / "old.txt", tmp_path / "stats.json"
-    old.write_text("".join(before[n][1] + "\n" for n in sorted(before)))
-    flags = ["--decoding", "window", "--draft-file", old, "--draft-cost", 0, "--stats-file", stats]
-    same_text(
-        before, hypotheses(command(*talk, *OURS, *flags, stdin="\n".join(lines) + "\n").stdout)
-    )
-    assert json.loads(stats.read_text())["decoder_calls"] == 2
+    old.write_text("".join(before[n][0] + "\n" for n in sorted(before)))
+    flags = ("--decoding", "window", "--draft-file", old, "--draft-cost", 0, "--stats-file", stats)
+    assert hypotheses(interactive(tiny, *how, *flags, stdin=lines)) == before
+    assert len(before) == 5 and json.loads(stats.read_text())["decoder_calls"] == 2
 
 
-# ---- What parallel decoding reads and commits:  how many calls, how many tokens, which position
+def decoded(model, flags: dict, sample: dict, most: int = 20):
+    """Our generator after its run, which gives greedy's output, and its calls. most: tokens."""
+    pair, calls = generators([model], flags, beam=1, max_len_b=most), []
+    pair.ours.driver.trace = calls.append
+    same(run(pair.stock, sample), run(pair.ours, sample))
+    return pair.ours, calls
+
+
+def gold(model, sample: dict, most: int = 20) -> list[list[int]]:
+    stock = generators([model], beam=1, max_len_b=most).stock
+    return [h[0]["tokens"].tolist()[:-1] for h in run(stock, sample)]
+
+
+def window(tmp_path, lines: list[list[int]], **more) -> dict:
+    draft_file = drafts(tmp_path, lines)
+    return {"decoding": "window", "draft_file": draft_file, "draft_cost": 0.0, **more}
 
 
 @pytest.mark.parametrize("method", ["gs-jacobi", "hybrid-jacobi", "window"])
 def test_a_block_of_one_makes_greedys_calls(method):
-    models, sample = [build("transformer")], batch(LENGTHS)
-    pair = generators(models, blocks(method, block_size=1), beam=1, max_len_b=20)
-    greedy = generators(models, beam=1, max_len_b=20).ours
-    run(greedy, sample), run(pair.ours, sample)
-    for name in (
-        "decoder_calls",
-        "decoder_rows",
-        "decoder_positions",
-        "encoder_calls",
-        "target_tokens",
-    ):
-        assert getattr(pair.ours.stats, name) == getattr(greedy.stats, name)
-    assert counts(pair.ours)["drafts_offered"] == 0
+    model, sample = build("transformer"), batch(LENGTHS)
+    ours, _ = decoded(model, blocks(method, block_size=1), sample)
+    greedy = generators([model], beam=1, max_len_b=20).ours
+    run(greedy, sample)
+    calls = ("encoder_calls", "decoder_calls", "decoder_rows", "decoder_positions", "target_tokens")
+    for name in calls:
+        assert getattr(ours.stats, name) == getattr(greedy.stats, name)
+    assert counts(ours)["drafts_offered"] == 0
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_gold_output_as_draft_takes_one_verifying_pass(tmp_path, seed):
-    models, sample = [build("transformer", seed)], batch(LENGTHS, seed)
-    stock = generators(models, beam=1, max_len_b=20).stock
-    gold = [h[0]["tokens"].tolist()[:-1] for h in run(stock, sample)]
-    flags = {"decoding": "window", "draft_file": drafts(tmp_path, gold), "draft_cost": 0.0}
-    pair = generators(models, flags, beam=1, max_len_b=20)
-    same(run(pair.stock, sample), run(pair.ours, sample))
-    assert counts(pair.ours)["calls"] == 1
-    assert counts(pair.ours)["tokens"] == pair.ours.stats.target_tokens
+    model, sample = build("transformer", seed), batch(LENGTHS, seed)
+    ours, _ = decoded(model, window(tmp_path, gold(model, sample)), sample)
+    assert counts(ours)["calls"] == 1 and counts(ours)["tokens"] == ours.stats.target_tokens
 
 
 def test_an_edit_in_the_middle_of_the_old_output_does_not_spoil_the_rest(tmp_path):
@@ -129,26 +82,15 @@ def test_an_edit_in_the_middle_of_the_old_output_does_not_spoil_the_rest(tmp_pat
     for seed in range(30):
         if checked >= most:
             break
-        models, sample = [build("transformer", seed, eos=0.5)], batch([8], seed)
-        stock = generators(models, beam=1, max_len_b=20).stock
-        gold = run(stock, sample)[0][0]["tokens"].tolist()[:-1]
-        if len(gold) < 12 or len(set(gold)) < 8:
+        model, sample = build("transformer", seed, eos=0.5), batch([8], seed)
+        [right] = gold(model, sample)
+        if len(right) < 12 or len(set(right)) < 8:
             continue
-        other = next(t for t in range(4, 25) if t not in gold)
-        for old in (
-            gold[:4] + [other] + gold[5:],
-            gold[:4] + gold[5:],
-            gold[:4] + [other] + gold[4:],
-        ):
-            flags = {
-                "decoding": "window",
-                "draft_file": drafts(tmp_path, [old]),
-                "draft_cost": 0.0,
-                "draft": "none",
-            }
-            pair = generators(models, flags, beam=1, max_len_b=20)
-            same(run(pair.stock, sample), run(pair.ours, sample))
-            assert counts(pair.ours)["calls"] <= 5
+        other = [next(t for t in range(4, 25) if t not in right)]
+        for middle, rest in ((other, 5), ([], 5), (other, 4)):
+            old = right[:4] + middle + right[rest:]
+            ours, _ = decoded(model, window(tmp_path, [old], draft="none"), sample)
+            assert counts(ours)["calls"] <= 5
             checked += 1
     assert checked >= min(most, 6)
 
@@ -213,25 +155,17 @@ def test_a_sentence_makes_the_same_calls_alone_and_in_a_batch(method, draft):
         return seen
 
     together, offered = calls(sample), 0
-    for i, width in enumerate(sample["net_input"]["src_lengths"].tolist()):
-        alone = {name: sample["net_input"][name][i : i + 1] for name in sample["net_input"]}
-        alone["src_tokens"] = alone["src_tokens"][:, -width:]
-        one = {"id": sample["id"][i : i + 1], "nsentences": 1, "net_input": alone}
-        [expected] = calls(one).values()
+    for i in range(len(LENGTHS)):
+        [expected] = calls(alone(sample, i)).values()
         assert together[i] == expected
         offered += sum(len(tokens) for _, tokens, _ in expected)
     assert offered
 
 
 def test_behind_a_parallel_length_that_is_too_small_hybrid_is_autoregressive():
-    models, sample = [build("transformer", 2, eos=0.5)], batch([9])
-    pair = generators(
-        models, blocks("hybrid-jacobi", block_size=3, parallel_length=3), beam=1, max_len_b=30
-    )
-    calls: list = []
-    pair.ours.driver.trace = calls.append
-    same(run(pair.stock, sample), run(pair.ours, sample))
-    length = pair.ours.stats.target_tokens
+    flags = blocks("hybrid-jacobi", block_size=3, parallel_length=3)
+    ours, calls = decoded(build("transformer", 2, eos=0.5), flags, batch([9]), 30)
+    length = ours.stats.target_tokens
     assert length > 6
     assert [len(c.out) for c in calls if c.length >= 3] == [1] * (length - 3)
 
@@ -239,30 +173,17 @@ def test_behind_a_parallel_length_that_is_too_small_hybrid_is_autoregressive():
 def test_rows_progress_at_their_own_pace(tmp_path):
     """In a batch, a sentence with a good draft is finished while one with a bad
     draft has hardly begun."""
-    models, sample = [build("transformer", 3, eos=1.0)], batch([7, 6, 5])
-    stock = generators(models, beam=1, max_len_b=60).stock
-    gold = [h[0]["tokens"].tolist()[:-1] for h in run(stock, sample)]
-    assert min(map(len, gold[1:])) > 1
-    flags = {
-        "decoding": "window",
-        "draft_file": drafts(tmp_path, [gold[0], [], []]),
-        "draft_cost": 0.0,
-        "draft": "none",
-    }
-    pair = generators(models, flags, beam=1, max_len_b=60)
-    same(run(pair.stock, sample), run(pair.ours, sample))
-    rest = [len(g) + 1 for g in gold[1:]]
-    assert pair.ours.stats.decoder_rows == 1 + sum(rest)
+    model, sample = build("transformer", 3, eos=1.0), batch([7, 6, 5])
+    first, *others = gold(model, sample, 60)
+    assert min(map(len, others)) > 1
+    ours, _ = decoded(model, window(tmp_path, [first, [], []], draft="none"), sample, 60)
+    assert ours.stats.decoder_rows == 1 + sum(len(each) + 1 for each in others)
 
 
 def test_statistics_count_the_work_done():
-    pair = generators(
-        [build("transformer", 1)], blocks("gs-jacobi", block_size=3), beam=1, max_len_b=20
-    )
-    calls: list = []
-    pair.ours.driver.trace = calls.append
-    run(pair.ours, batch(LENGTHS))
-    stats, parallel = pair.ours.stats, counts(pair.ours)
+    flags = blocks("gs-jacobi", block_size=3)
+    ours, calls = decoded(build("transformer", 1), flags, batch(LENGTHS))
+    stats, parallel = ours.stats, counts(ours)
     assert parallel["calls"] == stats.decoder_calls
     assert parallel["tokens"] == stats.target_tokens
     assert stats.decoder_rows == len(calls)

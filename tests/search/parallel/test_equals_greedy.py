@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from models import WORDS, batch, build, generators, run, same, with_ties
-from parallel_decoding import EOS, LENGTHS, METHODS, PAD, blocks, counts, drafts
+from parallel_decoding import LENGTHS, METHODS, blocks, counts, drafts
 from sizes import covering, drawn, part_of
 from test_neutral import GRID, MASKED_IN_FLOAT32
 
@@ -117,17 +117,20 @@ def test_stock_flags_mean_the_same(case, method):
 @pytest.mark.parametrize("method, n", list(itertools.product(METHODS, (1, 2, 3))))
 def test_repeated_ngrams_are_blocked_as_in_our_beam_search(method, n):
     """Stock 0.12.2 ignores the flag, so the beam search of this package is the reference;
-    test_loop.py proves that one."""
+    test_neutral.py proves that one."""
     sample, changed = batch(LENGTHS), 0
     for seed in range(3):
         models = [build("transformer", seed, eos=0.5)]
-        flags = {"beam": 1, "max_len_b": 20, "no_repeat_ngram_size": n}
-        expected = run(generators(models, **flags).ours, sample)
-        same(expected, run(generators(models, blocks(method), **flags).ours, sample))
-        free = run(generators(models, **(flags | {"no_repeat_ngram_size": 0})).ours, sample)
-        changed += sum(
+
+        def found(flags=None, n=n, models=models):
+            how = {"beam": 1, "max_len_b": 20, "no_repeat_ngram_size": n}
+            return run(generators(models, flags, **how).ours, sample)
+
+        expected = found()
+        same(expected, found(blocks(method)))
+        changed += any(
             a[0]["tokens"].tolist() != b[0]["tokens"].tolist()
-            for a, b in zip(free, expected, strict=True)
+            for a, b in zip(found(n=0), expected, strict=True)
         )
     assert changed
 
@@ -144,14 +147,13 @@ def test_half_precision_equals_one_token_at_a_time(dtype):
         expected = run(single, sample)
         for method in METHODS:
             ours = generators(models, blocks(method), beam=1, max_len_b=20).ours
-            found = run(ours, sample)
-            assert [h[0]["tokens"].tolist() for h in found] == [
-                h[0]["tokens"].tolist() for h in expected
+            tokens = [
+                [h[0]["tokens"].tolist() for h in each] for each in (run(ours, sample), expected)
             ]
+            assert tokens[0] == tokens[1]
             guard = counts(ours)["guard"]
-            assert guard["checked"] >= guard["redone"] and guard["rate"] == guard["redone"] / max(
-                guard["checked"], 1
-            )
+            assert guard["checked"] >= guard["redone"]
+            assert guard["rate"] == guard["redone"] / max(guard["checked"], 1)
             redone += guard["redone"]
     assert redone
 
@@ -172,15 +174,10 @@ def test_a_margin_that_nothing_reaches_reads_every_token_alone():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("method", METHODS)
 def test_the_compiled_row_makes_the_calls_of_the_definition(method, dtype, tmp_path, monkeypatch):
-    """Every draft, every output and every verified length, over several sentences that share
-    what the method has learnt."""
-    chance, offered, compiled, commit, call = (
-        random.Random(f"twin {method} {dtype}"),
-        0,
-        [0, 0],
-        CompiledRow.commit,
-        CompiledRow.call,
-    )
+    """Every draft, every output with its score, and every verified length, over several sentences
+    that share what the method has learnt. Without a trace the compiled way computes
+    log-probabilities of what is kept alone: the same."""
+    chance, offered, compiled = random.Random(f"twin {method} {dtype}"), 0, [0, 0]
 
     def counted(kind, function):
         def inner(*arguments):
@@ -189,8 +186,8 @@ def test_the_compiled_row_makes_the_calls_of_the_definition(method, dtype, tmp_p
 
         return inner
 
-    monkeypatch.setattr(CompiledRow, "commit", counted(0, commit))
-    monkeypatch.setattr(CompiledRow, "call", counted(1, call))
+    for kind, name in enumerate(("commit", "call")):
+        monkeypatch.setattr(CompiledRow, name, counted(kind, getattr(CompiledRow, name)))
     for seed in part_of(15, 8):
         flags, generation = drawn_flags(chance, method, tmp_path)
         generation["no_repeat_ngram_size"] = chance.choice([0, 0, 1, 2, 3])
@@ -217,9 +214,16 @@ def test_the_compiled_row_makes_the_calls_of_the_definition(method, dtype, tmp_p
         (a, calls, count), (b, expected, expected_count) = found
         for x, y in zip(a, b, strict=True):
             same(y, x, 1e-12 if dtype == torch.float64 else 1e-4)
-        assert [(c.length, c.draft.tolist(), c.out.tolist(), c.verified) for c in calls] == [
-            (c.length, c.draft.tolist(), c.out.tolist(), c.verified) for c in expected
-        ]
+        one, other = (
+            [(c.length, c.draft.tolist(), c.out.tolist(), c.verified) for c in of]
+            for of in (calls, expected)
+        )
+        assert one == other
+        for c, like in zip(calls, expected, strict=True):
+            np.testing.assert_allclose(c.score, like.score, atol=1e-4)
+        untraced = generators([model], flags, words=words, **generation).ours
+        for hypotheses, sample in zip(a, samples, strict=True):
+            same(hypotheses, run(untraced, sample), 0.0)
         assert count == expected_count
         offered += count["drafts_offered"]
     assert offered > 30
@@ -233,32 +237,3 @@ def test_of_equal_words_the_first_is_chosen(method):
         ours = generators([model], blocks(method), words=60, beam=1, max_len_b=20).ours
         [[found]] = run(ours, batch([7], seed, words=60))
         assert all(token % 2 == 0 or token < 4 for token in found["tokens"].tolist())
-
-
-@pytest.mark.usefixtures("on_the_cpu")
-def test_a_sentence_alone_has_the_scores_of_its_verified_tokens_and_of_all_when_they_are_traced():
-    """The compiled way computes log-probabilities of what is kept; a trace shows
-    every position's."""
-    model, sample = build("transformer", 3, torch.float32, eos=0.5), batch([9])
-    traced = generators([model], blocks("jacobi", draft="pad"), beam=1, max_len_b=20).ours
-    calls: list = []
-    traced.driver.trace = calls.append
-    same(
-        run(traced, sample),
-        run(generators([model], blocks("jacobi", draft="pad"), beam=1, max_len_b=20).ours, sample),
-        0.0,
-    )
-    [[found]] = run(traced, sample)
-    tokens = [EOS, *found["tokens"].tolist()]
-    source = {name: sample["net_input"][name] for name in ("src_tokens", "src_lengths")}
-    for call in calls:
-        block = [PAD if t < 0 else t for t in call.draft.tolist()]
-        with torch.no_grad():  # what fairseq's own model gives for this history and draft
-            logits, _ = model(
-                **source, prev_output_tokens=torch.tensor([tokens[: call.length + 1] + block])
-            )
-        log_probs = logits[0, call.length :].log_softmax(-1)
-        expected = log_probs.gather(1, torch.from_numpy(call.out)[:, None])[:, 0].numpy()
-        if PAD not in block:  # fairseq masks padding in a history
-            np.testing.assert_allclose(call.score, expected, atol=1e-4)
-    assert any(PAD not in call.draft.tolist() and len(call.draft) for call in calls)

@@ -3,9 +3,8 @@ shape or dtype ends in a sentence."""
 
 from __future__ import annotations
 
-import os
+import math
 import re
-import subprocess
 import sys
 import types
 from functools import partial
@@ -13,30 +12,23 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import TINY, command
+from conftest import TINY, command, ran
 from forked import generate
-from models import (
-    batch,
-    build,
-    dictionary,
-    generators,
-    run,
-    same,
-    separated,
-    settings,
-)
+from models import batch, build, dictionary, generators, run, same, separated, settings
 from sizes import drawn
+from table_model import called_through
+from test_cli import sentence
 
 from fairseq_ext import UsageError
 from fairseq_ext.plugin.loading.settings import as_arguments
 from fairseq_ext.plugin.options import VERSION
 from fairseq_ext.plugin.search_setup import check_made, check_result
 from fairseq_ext.search import registry
-from fairseq_ext.search.candidates import Candidates, best_of_sentences
+from fairseq_ext.search.candidates import Candidates
 from fairseq_ext.search.log_probs import LogProbs
-from fairseq_ext.search.protocols import Prune, Select, Softmax
 from fairseq_ext.search.registry import OUTSIDE_MODULE, Strategy
-from fairseq_ext.search.strategies.stop.count import Count
+from fairseq_ext.search.strategies.prune import PruneThreshold
+from fairseq_ext.search.strategies.softmax.full import FullSoftmax
 
 K, MIXED = 3, [3, 1, 7, 5]
 TESTS = Path(__file__).parents[2]
@@ -57,58 +49,16 @@ def module(monkeypatch):
     )
 
 
-class Best(Select):
-    """fairseq's selection; change: what a slip makes of its answer, or None."""
-
-    def __init__(self, change=None):
-        self.change = change
-
-    def __call__(self, beam, log_probs, pool):
-        score, token = log_probs.topk(2 * K)
-        found = Candidates(*best_of_sentences(2 * K, beam, score, token), K)
-        return found if self.change is None else self.change(found, beam)
-
-
-class Full(Softmax):
-    def __init__(self, change=None):
-        self.change = change
-
-    def __call__(self, decoder, features, beam=None, pool=None):
-        value = decoder.log_probs(features, 1.0)
-        return LogProbs(value) if self.change is None else self.change(value)
-
-
-class All(Prune):
-    def __init__(self, change=None):
-        self.change = change
-
-    def __call__(self, candidates, beam, pool, finished):
-        mask = torch.ones_like(candidates.token, dtype=torch.bool)
-        return mask if self.change is None else self.change(mask)
-
-
-class Ends(Count):
-    def __init__(self, eos, change=None):
-        super().__init__(eos)
-        self.change = change
-
-    def __call__(self, *given):
-        found = super().__call__(*given)
-        return found if self.change is None else self.change(found)
-
-
-def pair(point: str, change=None):
-    """fairseq's generator, and ours with a strategy from outside at an extension point."""
+def pair(point: str, change=lambda found: found):
+    """fairseq's generator, and ours with a strategy from outside at an extension point. change:
+    what a slip makes of its answer."""
     both = generators([build("transformer")], beam=K, max_len_b=8)
-    plug = (
-        {"select": Best, "softmax": Full, "prune": All}[point](change)
-        if point != "stop"
-        else Ends(both.ours.setup.eos, change)
-    )
-    made = strategy(point)
+    strategies, made = both.ours.strategies, strategy(point)
+    right = PruneThreshold(math.inf) if point == "prune" else getattr(strategies, point)
+    plug = called_through(right, lambda *given: change(right(*given)))
     check_made(made, plug)
     both.ours.setup.checks[id(plug)] = partial(check_result, made, len(dictionary()))
-    setattr(both.ours.strategies, point, [plug] if point == "prune" else plug)
+    setattr(strategies, point, [plug] if point == "prune" else plug)
     return both
 
 
@@ -116,6 +66,11 @@ def pair(point: str, change=None):
 def test_what_is_right_passes(point):
     both = pair(point)
     same(run(both.stock, batch(MIXED)), run(both.ours, batch(MIXED)))
+
+
+def test_where_a_strategy_drops_every_row_the_output_is_empty():
+    for [best] in run(pair("prune", torch.zeros_like).ours, batch(MIXED)):
+        assert best["tokens"].tolist() == [dictionary().eos()] and best["score"] == -torch.inf
 
 
 def moved(found: Candidates, **fields) -> Candidates:
@@ -126,39 +81,38 @@ def moved(found: Candidates, **fields) -> Candidates:
 
 SLIPS = {
     "select: nothing": (
-        lambda c, b: None,
+        lambda found: None,
         r"returns nothing \(a return is missing\), not Candidates",
     ),
-    "select: a tuple": (lambda c, b: (c.row, c.token), "returns a tuple, not Candidates"),
+    "select: a tuple": (lambda found: (found.row, found.token), "returns a tuple, not Candidates"),
     "select: no candidates": (
-        lambda c, b: moved(c, **{n: getattr(c, n)[:, :0] for n in ("row", "token", "score")}),
+        lambda found: moved(
+            found, **{n: getattr(found, n)[:, :0] for n in ("row", "token", "score")}
+        ),
         r"row a int64 tensor of shape \(4, 0\), not int64 of shape",
     ),
     "select: fields in another order": (
-        lambda c, b: moved(c, row=c.score, score=c.row),
+        lambda found: moved(found, row=found.score, score=found.row),
         r"row a float64 tensor of shape \(4, 6\), not int64 of shape \(4, 6\)",
     ),
     "softmax: too few words": (
-        lambda value: LogProbs(value[:, :-3].log_softmax(1)),
+        lambda found: LogProbs(found.dense()[:, :-3].log_softmax(1)),
         r"tensor of shape \(4, 22\), not float of shape \(4, 25\)",
     ),
-    "softmax: a tensor": (
-        lambda value: value,
-        "returns a float64 tensor of shape .*, not LogProbs",
-    ),
+    "softmax: a tensor": (LogProbs.dense, "returns a float64 tensor of shape .*, not LogProbs"),
     "softmax: turned": (
-        lambda value: LogProbs(value.t().contiguous()),
+        lambda found: LogProbs(found.dense().t().contiguous()),
         r"log-probabilities a float64 tensor of shape \(25, 4\), not float of shape \(4, 25\)",
     ),
     "softmax: too few ids": (
-        lambda value: LogProbs(value, torch.arange(4), value.size(1)),
+        lambda found: LogProbs(found.dense(), torch.arange(4), 25),
         r"of shape \(4, 25\), not float of shape \(4, 4\)",
     ),
     "prune: of sentences": (
         lambda mask: mask[:, 0],
         r"bool tensor of shape \(4,\), not a mask \(bool\) of shape \(4, 6\)",
     ),
-    "prune: numbers": (lambda mask: mask.nonzero(), r"int64 tensor .*, not a mask"),
+    "prune: numbers": (torch.nonzero, r"int64 tensor .*, not a mask"),
     "stop: nothing": (lambda found: None, "not a StopDecision"),
     "stop: stays of sentences": (
         lambda found: setattr(found, "stays", found.final) or found,
@@ -169,21 +123,18 @@ SLIPS = {
 
 @pytest.mark.parametrize("slip", SLIPS)
 def test_a_slip_is_reported(slip):
-    change, said = SLIPS[slip]
-    point = slip.split(":")[0]
+    (change, said), point = SLIPS[slip], slip.split(":")[0]
     flag = {"prune": "--prune-mine"}.get(point, f"--{point} mine")
-    with pytest.raises(
-        UsageError,
-        match=rf"^{flag} \(\S*mine.py\) .*{said}.*: see the table of the extension points",
-    ):
+    said = rf"^{flag} \(\S*mine.py\) .*{said}.*: see the table of the extension points"
+    with pytest.raises(UsageError, match=said):
         run(pair(point, change).ours, batch(MIXED))
 
 
 def test_builders_are_held_to_their_kinds():
     with pytest.raises(UsageError, match=r"builds nothing \(a return is missing\), not a Select"):
         check_made(strategy("select"), None)
-    with pytest.raises(UsageError, match="builds a Full, not a Stop"):
-        check_made(strategy("stop"), Full())
+    with pytest.raises(UsageError, match="builds a FullSoftmax, not a Stop"):
+        check_made(strategy("stop"), FullSoftmax(1.0))
     assert not registry.STRATEGIES["softmax"]["full"].is_outside
 
 
@@ -225,7 +176,11 @@ def test_a_wrong_register_line_is_reported(line, tmp_path, monkeypatch):
 # ---- through the command
 
 EXAMPLES = settings("example")
-WHERE = ("--cpu", "--batch-size", 4, "--max-len-b", 12)
+
+
+def of_tiny(tiny: Path) -> tuple:
+    where = ("--cpu", "--batch-size", 4, "--max-len-b", 12, "--task", "translation_ext")
+    return (tiny / "data", "--path", tiny / "model.pt", *where)
 
 
 @drawn(4)
@@ -242,12 +197,10 @@ def test_an_example_runs_through_the_command(name, tiny, tmp_path):
     if registry.STRATEGIES["select"].get(ours.get("select", "topk")).constrained:
         ours["constraints_file"] = str(phrases)
     stock |= {"nbest": 4} if "sampling" in stock else {}  # fairseq requires that
-    model = (tiny / "data", "--path", tiny / "model.pt", *WHERE, "--task", "translation_ext")
     given = as_arguments({"beam": 4} | stock | ours)
-    status, out, log = generate(*model, "--user-dir", "fairseq_ext", *given)
+    status, out, log = generate(*of_tiny(tiny), "--user-dir", "fairseq_ext", *given)
     assert status == 0, log
-    numbers = {int(line.split("\t")[0][2:]) for line in out.splitlines() if line[:2] == "H-"}
-    assert numbers == {*range(11)}
+    assert {*map(int, re.findall(r"^H-(\d+)", out, re.MULTILINE))} == {*range(11)}
     reported = next(line for line in log.splitlines() if f"fairseq_ext:{VERSION}|" in line)
     assert all(f"|{n}:{v}" in reported for n, v in ours.items() if n in registry.STRATEGIES)
 
@@ -319,33 +272,20 @@ def test_files_outside_the_package_are_strategies(tiny, tmp_path):
     )
     names = ("test_neutral.py", "test_random_flags.py", "search/strategies/test_outside.py")
     words = ["-m", "pytest", "-q", "-p", "no:warnings", "-p", "no:cacheprovider", "-k", few]
-    done = subprocess.run(
-        [sys.executable, *words, *(str(TESTS / name) for name in names)],
-        capture_output=True,
-        text=True,
-        cwd=TESTS.parent,
-        env={
-            **os.environ,
-            "FAIRSEQ_EXT_STRATEGIES": f"{tmp_path / 'mine.py'}:{tmp_path / 'behind.py'}",
-            TINY: str(tiny),
-        },
-    )
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert done.stdout.count(".") > 40  # of each kind some
+    outside = {"FAIRSEQ_EXT_STRATEGIES": f"{tmp_path / 'mine.py'}:{tmp_path / 'behind.py'}"}
+    paths = (TESTS / name for name in names)
+    how = dict(cwd=TESTS.parent, timeout=3600, **outside, **{TINY: str(tiny)})
+    assert ran(sys.executable, *words, *paths, **how).stdout.count(".") > 40  # of each kind some
 
 
 def test_what_a_strategy_from_outside_gets_wrong_is_one_sentence(tiny, tmp_path):
     wrong = OUTSIDE.replace("candidates.score == candidates.score", "candidates.score[:, 0] == 0")
     assert wrong != OUTSIDE
     (tmp_path / "mine.py").write_text(wrong)
-    model = (tiny / "data", "--path", tiny / "model.pt", *WHERE, "--task", "translation_ext")
     outside = {"FAIRSEQ_EXT_STRATEGIES": str(tmp_path / "mine.py")}
-    done = command(
-        "fairseq-generate", *model, "--prune-nothing", 1, check=False, cold=True, **outside
-    )
-    said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert done.returncode == 1 and len(said) == 1 and "Traceback" not in done.stderr, done.stderr
+    words = ("fairseq-generate", *of_tiny(tiny), "--prune-nothing", 1)
+    said = sentence(command(*words, check=False, cold=True, **outside))
     assert re.match(
         r"error: --prune-nothing \(\S+mine.py\) returns a bool tensor of shape \(4,\), not a mask",
-        said[0],
+        said,
     )

@@ -5,6 +5,7 @@ import gc
 import math
 import random
 import weakref
+from collections import Counter
 
 import models as made
 import pytest
@@ -35,43 +36,31 @@ def stream(width: int = 4, threshold: float = 1 / 6, **flags) -> dict:
 # ---- which sentences are decoded
 
 
-class Watched:
-    """A decoder that notes the lengths of its live sentences and those of each call."""
-
-    def __init__(self, monkeypatch):
-        self.calls: list[tuple[list[int], list[int]]] = []
-        step_all = CompiledSearch.step_all
-
-        def watched(search, most):
-            live = [s.struct.length for s in search.sentences.values() if s.is_live]
-            self.calls.append((live, [s.struct.length for s in search.batch.live]))
-            return step_all(search, most)
-
-        monkeypatch.setattr(CompiledSearch, "step_all", watched)
-
-
 @pytest.mark.parametrize("order", ["shortest", "fifo"])
 def test_where_not_all_rows_fit_fifo_takes_the_longest_and_shortest_the_shortest(
     order, monkeypatch
 ):
     """Appendix A.2: starting with the beam of the most tokens, up to the capacity."""
-    watched = Watched(monkeypatch)
-    model = [build("transformer", 2, torch.float32)]
+    calls: list[tuple[list[int], list[int]]] = []  # lengths of live sentences, and of those taken
+    step_all = CompiledSearch.step_all
+
+    def watched(search, most):
+        live = [s.struct.length for s in search.sentences.values() if s.is_live]
+        calls.append((live, [s.struct.length for s in search.batch.live]))
+        return step_all(search, most)
+
+    model, sample = [build("transformer", 2, torch.float32)], batch(LENGTHS, 3)
     flags = stream(stream_order=order, stream_rows=9, threshold=0.9)
     fixed, streamed = (generators(model, f, beam=4, max_len_b=12).ours for f in ({}, flags))
-    sample = batch(LENGTHS, 3)
     expected = run(fixed, sample)
-    watched.calls.clear()
+    monkeypatch.setattr(CompiledSearch, "step_all", watched)
     same(expected, run(streamed, sample), 1e-4)
     chosen = 0
-    for live, taken in watched.calls:
-        if len(taken) < len(live):
-            left = list(live)
-            for length in taken:
-                left.remove(length)
-            if len(set(live)) > 1:
-                chosen += 1
-                assert min(taken) >= max(left) if order == "fifo" else max(taken) <= min(left)
+    for live, taken in calls:
+        left = [*(Counter(live) - Counter(taken)).elements()]
+        if left and len(set(live)) > 1:
+            chosen += 1
+            assert min(taken) >= max(left) if order == "fifo" else max(taken) <= min(left)
     assert chosen > 3
 
 
@@ -87,20 +76,18 @@ def test_a_flush_finishes_all_live_sentences_before_others_start(backend, monkey
         return found
 
     monkeypatch.setattr(scheduler.Scheduler, "start", watched)
-    sample = batch(LENGTHS, 4)
+    sample, most = batch(LENGTHS, 4), {}
     expected = run(ours(decoder_backend=backend), sample)
-    most = {}
-    flushed = 3
-    for flush in (None, flushed):
+    for flush in (None, 3):
         started.clear()
         flags = stream(4, 0.5, stream_flush=flush)
         same(expected, run(ours(decoder_backend=backend, **flags), sample), 1e-9)
         assert sum(n for _, n in started) == len(LENGTHS)
-        since = most[flush] = 0
+        since = [0]
         for live, n in started:
-            since = n if not live else since + n
-            most[flush] = max(most[flush], since)
-    assert most[flushed] <= flushed < most[None]
+            since.append(since[-1] + n if live else n)
+        most[flush] = max(since)
+    assert most[3] <= 3 < most[None]
 
 
 def test_schedule_of_algorithm_1():
@@ -118,28 +105,27 @@ def test_schedule_of_algorithm_1():
 
 
 class Watch(Schedule):
-    """A schedule and a select plug that take notes."""
+    """A schedule, and a select and a stop plug, that take notes while a sample is searched."""
 
-    def __init__(self, generator):
+    def __init__(self, **flags):
+        generator = ours(**flags)
         self.steps: dict[int, int] = {}  # tokens of each live sentence
         # at each step: fewest tokens of any live sentence, and those of the sentences stepped
         self.lines: list[tuple[int, list[int]]] = []
         self.rows: list[int] = []
         self.started = self.noted = 0
-        self.select, self.schedule = generator.strategies.select, generator.strategies.schedule
+        plugs = generator.strategies
+        self.select, self.stop, self.schedule = plugs.select, plugs.stop, plugs.schedule
         self.level, self.most_rows = self.schedule.level, self.schedule.most_rows
-        generator.strategies.select, generator.strategies.schedule = (
-            called_through(self.select, self.look),
-            self,
-        )
+        plugs.select = called_through(self.select, self.look)
+        plugs.stop = called_through(self.stop, self.forget)
+        plugs.schedule = self
+        run(generator, batch(LENGTHS, 9))
 
     def __call__(self, waiting, live, rows, since):
-        new = self.schedule(waiting, live, rows, since)
+        new, plan = self.schedule(waiting, live, rows, since), self.schedule
         if new and self.most_rows is None:
-            assert (
-                live <= self.schedule.threshold * self.schedule.width
-                and live + new <= self.schedule.width
-            )
+            assert live <= plan.threshold * plan.width and live + new <= plan.width
         self.started = max(self.started, len(LENGTHS) - waiting + new)
         return new
 
@@ -153,22 +139,12 @@ class Watch(Schedule):
             self.steps[s] += 1
         return self.select(beam, log_probs, pool)
 
-
-def watched(**flags) -> Watch:
-    generator = ours(**flags)
-    watch = Watch(generator)
-    stop = generator.strategies.stop
-
-    def forget(candidates, beam, pool, finished, at_limit):
-        decision = stop(candidates, beam, pool, finished, at_limit)
+    def forget(self, candidates, beam, *given):
+        decision = self.stop(candidates, beam, *given)
         for s, final in zip(beam.live, decision.final.tolist(), strict=True):
             if final:
-                del watch.steps[s]
+                del self.steps[s]
         return decision
-
-    generator.strategies.stop = called_through(stop, forget)
-    run(generator, batch(LENGTHS, 9))
-    return watch
 
 
 @covering(1)
@@ -183,6 +159,7 @@ def test_every_sentence_is_encoded_once(backend, flags, monkeypatch):
     generator, sample = ours(decoder_backend=backend, **flags), batch(LENGTHS, 9)
     admitted: list[list[int]] = []
     encoded: list[list[int]] = []
+    encoder = generator.model.models[0].encoder
 
     def note(owner, name: str, noted: list[list[int]]) -> None:
         known = getattr(owner, name)
@@ -196,7 +173,7 @@ def test_every_sentence_is_encoded_once(backend, flags, monkeypatch):
 
     note(generator.decoder, "admit", admitted)
     note(FastEncoder, "__call__", encoded)
-    note(generator.model.models[0].encoder, "forward_torchscript", encoded)
+    note(encoder, "forward_torchscript", encoded)
     run(generator, sample)
     sources = sample["net_input"]["src_tokens"]
     assert admitted == encoded == [row[row != dictionary().pad()].tolist() for row in sources]
@@ -206,14 +183,14 @@ def test_every_sentence_is_encoded_once(backend, flags, monkeypatch):
 @pytest.mark.parametrize("backend", ["transformer", "fairseq"])
 @pytest.mark.parametrize("rows", [None, 9])
 def test_shortest_advances_no_longer_sentence_before_the_shorter_have_caught_up(backend, rows):
-    watch = watched(decoder_backend=backend, **stream(5, 1 / 2, stream_rows=rows))
+    watch = Watch(decoder_backend=backend, **stream(5, 1 / 2, stream_rows=rows))
     assert all(set(steps) == {fewest} for fewest, steps in watch.lines)
 
 
 def test_fifo_advances_all_sentences_where_the_decoder_can():
-    watch = watched(**stream(5, 1 / 2, stream_order="fifo"))
+    watch = Watch(**stream(5, 1 / 2, stream_order="fifo"))
     assert any(len(set(steps)) > 1 for _, steps in watch.lines)
-    again = watched(decoder_backend="fairseq", **stream(5, 1 / 2, stream_order="fifo"))
+    again = Watch(decoder_backend="fairseq", **stream(5, 1 / 2, stream_order="fifo"))
     assert all(len(set(steps)) == 1 for _, steps in again.lines)
 
 
@@ -221,29 +198,26 @@ def test_fifo_advances_all_sentences_where_the_decoder_can():
 @pytest.mark.parametrize("order", ["shortest", "fifo"])
 @pytest.mark.parametrize("rows", [4, 6, 11, 100])
 def test_no_decoder_call_has_more_rows_than_allowed(rows, order):
-    watch = watched(**stream(stream_rows=rows, stream_order=order))
+    watch = Watch(**stream(stream_rows=rows, stream_order=order))
     assert max(watch.rows) <= rows
 
 
 def test_lines_of_an_interactive_session_are_not_kept():
     """fairseq's tasks remember the batches of every data set that they were given,
     and so its sentences."""
-    task = made.task("translation_ext")
-
-    def query(dataset) -> None:
+    task, kept = made.task("translation_ext"), None
+    for name in (None, "test"):
+        dataset = task.build_dataset_for_inference([torch.tensor([5, 6, 2])], [3])
+        if name:
+            kept = task.datasets[name] = dataset
         list(
             task.get_batch_iterator(dataset=dataset, max_sentences=2).next_epoch_itr(shuffle=False)
         )
-
-    typed = task.build_dataset_for_inference([torch.tensor([5, 6, 2])], [3])
-    query(typed)
-    seen = weakref.ref(typed)
-    del typed
-    gc.collect()
-    assert seen() is None
-    task.datasets["test"] = task.build_dataset_for_inference([torch.tensor([5, 6, 2])], [3])
-    query(task.datasets["test"])
-    assert list(task.dataset_to_epoch_iter) == [task.datasets["test"]]
+        seen = weakref.ref(dataset)
+        del dataset
+        gc.collect()
+        assert seen() is kept
+    assert list(task.dataset_to_epoch_iter) == [kept]
 
 
 # ---- beams of variable width
@@ -259,18 +233,19 @@ def brute_force(
     beam: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]  # live and, when ranked, finished
     answers: list[tuple[tuple[int, ...], float]] = []
     ended: list[float] = []
+
+    def ends(candidate) -> bool:
+        return candidate[1][-1:] == (EOS,)
+
     for step in range(max_len + 1):
-        waiting = [(score, row) for score, row in beam if row[-1:] == (EOS,)]
-        candidates = []
-        for score, row in beam:
-            if row[-1:] == (EOS,):
-                continue
+        waiting, candidates = list(filter(ends, beam)), []
+        for score, row in (each for each in beam if not ends(each)):
             values = table(row)
             children = [
-                w for w in range(len(values)) if values[w] > -math.inf and (step or w != EOS)
+                w
+                for w in range(len(values))
+                if values[w] > -math.inf and (w != EOS or step) and (w == EOS or step < max_len)
             ]
-            if step == max_len:
-                children = [w for w in children if w == EOS]
             children.sort(key=lambda w: -values[w])
             candidates += [(score + values[w], (*row, w)) for w in children[:M]]
         candidates.sort(key=lambda c: -c[0])
@@ -278,25 +253,21 @@ def brute_force(
             candidates = candidates[: 2 * k]
         rivals = [] if rule == "finished" else [score for score, _ in candidates]
         best = max([*rivals, *ended], default=-math.inf)
-        dropped = [i for i, (score, _) in enumerate(candidates) if score < best - delta]
+        kept = [c for c in candidates if c[0] >= best - delta]
         if ranked:
-            kept = [c for i, c in enumerate(candidates) if i not in dropped]
             beam = sorted(waiting + kept, key=lambda c: -c[0])[: k - len(answers)]
-            ended += [
-                score for score, row in beam if row[-1] == EOS and (score, row) not in waiting
-            ]
-            while beam and beam[0][1][-1] == EOS:
-                answers.append((beam[0][1], beam[0][0]))
-                del beam[0]
-            if len(answers) == k or not any(row[-1] != EOS for _, row in beam):
-                answers += [(row, score) for score, row in beam if row[-1] == EOS]
+            ended += [c[0] for c in beam if ends(c) and c not in waiting]
+            while beam and ends(beam[0]):
+                answers.append(beam.pop(0)[::-1])
+            if len(answers) == k or all(map(ends, beam)):
+                answers += [c[::-1] for c in beam]
                 break
         else:
-            for i, (score, row) in enumerate(candidates[:k]):
-                if row[-1] == EOS and i not in dropped and len(answers) < k:
-                    answers.append((row, score))
-                    ended.append(score)
-            beam = [c for i, c in enumerate(candidates) if i not in dropped and c[1][-1] != EOS][:k]
+            for c in candidates[:k]:
+                if ends(c) and c in kept and len(answers) < k:
+                    answers.append(c[::-1])
+                    ended.append(c[0])
+            beam = [c for c in kept if not ends(c)][:k]
             if len(answers) == k or not beam:
                 break
     return sorted(answers, key=lambda a: -a[1])

@@ -12,7 +12,6 @@ from sizes import drawn
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.kernels.library import library
 from fairseq_ext.search.strategies.softmax import screened
-from fairseq_ext.search.strategies.softmax import screened as screening
 from fairseq_ext.search.strategies.softmax.screened import (
     Screen,
     Screened,
@@ -25,41 +24,39 @@ V, D = 3000, 32
 needs_library = pytest.mark.skipif(library() is None, reason="there is no C++ compiler")
 
 
-def weights(kind: str, seed: int = 1) -> torch.Tensor:
+def weights(kind: str) -> torch.Tensor:
     """An output layer (V, D)."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(1)
     W = torch.randn(V, D, generator=generator) * 0.5
-    if kind == "half":
-        return W.half().float()
     if kind == "near-tied":  # pairs that differ by less than 16 bits can say
         W[1::2] = W[::2] * (1 + 1e-6 * torch.randn(V // 2, 1, generator=generator))
-    if kind == "large":
-        return W * 40
     if kind == "one large word":
         W[7] *= 1e4
     if kind == "one large feature":  # the scale of each word is that of its largest weight
         W[:, 3] *= 1e3
-    if kind == "equal":
-        return W[:1].expand(V, D).contiguous()
-    return W
+    whole = {"half": W.half().float(), "large": W * 40, "equal": W[:1].expand(V, D).contiguous()}
+    return whole.get(kind, W)
 
 
 KINDS = ["random", "half", "near-tied", "large", "one large word", "one large feature", "equal"]
 
 
-def states(n: int, scale: float, seed: int = 5) -> torch.Tensor:
-    return torch.randn(n, D, generator=torch.Generator().manual_seed(seed)) * scale
+def states(n: int, scale: float) -> torch.Tensor:
+    return torch.randn(n, D, generator=torch.Generator().manual_seed(5)) * scale
+
+
+def close(found: torch.Tensor, expected: torch.Tensor, tolerance: float = 1e-4) -> None:
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=tolerance)
 
 
 class Plug:
     """The softmax over weights, compiled or by its definition in torch; what is computed in full
     is so in double precision."""
 
-    def __init__(self, W, bias=None, temperature=1.0, k=5, compiled=True):
+    def __init__(self, W, bias=None, temperature=1.0, compiled=True):
         self.W, self.bias, self.temperature = W, bias, temperature
-        self.screen = Screen(
-            W, bias, temperature, words_scored_again(k), [2, 3], screened.TOLERANCE
-        )
+        wanted = words_scored_again(5), [2, 3], screened.TOLERANCE
+        self.screen = Screen(W, bias, temperature, *wanted)
         if not compiled:
             self.screen.compiled, self.screen.near = None, rounded(W)
         self.softmax = Screened(self.screen, temperature, Stats())
@@ -113,12 +110,11 @@ def test_best_words_and_scores_equal_the_full_softmax(kind, n, scale, layer, plu
     rounding = 2 * rounding_of(W, x)  # a temperature makes logits larger
     score, token = ours.topk(10)
     expected, _ = full.topk(10)
-    torch.testing.assert_close(score.double(), expected, rtol=0, atol=screened.TOLERANCE + rounding)
+    close(score, expected, screened.TOLERANCE + rounding)
     # equal words, but for those that lie within the rounding of each other
-    torch.testing.assert_close(full.gather(1, token), expected, rtol=0, atol=2 * rounding)
-    any_words = torch.arange(20 * n).view(n, 20) % V
-    found, expected = ours.scores_at(any_words).double(), full.gather(1, any_words)
-    torch.testing.assert_close(found, expected, rtol=0, atol=screened.TOLERANCE + rounding)
+    close(full.gather(1, token), expected, 2 * rounding)
+    some = torch.arange(20 * n).view(n, 20) % V
+    close(ours.scores_at(some), full.gather(1, some), screened.TOLERANCE + rounding)
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 5.0])
@@ -164,7 +160,7 @@ def test_forbidden_words_do_not_break_the_certificate(plug):
     score, token = log_probs.topk(10)
     expected, words = full.topk(10)
     assert torch.equal(token, words) and ours.recomputed > before
-    torch.testing.assert_close(score.double(), expected, rtol=0, atol=1e-4)
+    close(score, expected)
 
 
 @needs_library
@@ -186,7 +182,7 @@ def test_the_best_of_sentences_equal_the_full_softmaxs(banned):
     for s in range(3):
         rows = cumulative[first[s] : first[s + 1]]
         expected, place = rows.flatten().topk(c)
-        torch.testing.assert_close(score[s].double(), expected, rtol=0, atol=1e-4)
+        close(score[s], expected)
         assert torch.equal(row[s] - first[s], place // V) and torch.equal(token[s], place % V)
     assert ours.recomputed > 0 or not banned
 
@@ -205,9 +201,7 @@ def test_rows_that_come_in_once_others_are_computed_in_full_are_too():
     full.masked_fill_(log_probs.is_exact, -torch.inf)
     before = torch.tensor([0.0, -0.3])
     score = log_probs.best_of_sentences(10, before, torch.tensor([0, 2]))[2]
-    torch.testing.assert_close(
-        score[0].double(), (full + before[:, None]).flatten().topk(10)[0], rtol=0, atol=1e-4
-    )
+    close(score[0], (full + before[:, None]).flatten().topk(10)[0])
 
 
 @needs_library
@@ -241,21 +235,20 @@ def test_half_precision_products_of_a_gpu(monkeypatch):
 
     monkeypatch.setattr(torch, "mm", product)
     W, x = weights("random"), states(7, 2.0)
-    torch.testing.assert_close(
-        screening.half_product(x, W.half()), x @ W.half().float().t(), rtol=0, atol=2e-5
-    )
+    expected = x.double() @ W.half().double().t()
+    close(screened.half_product(x, W.half()), expected, 2e-5)
 
 
 @needs_library
 def test_a_wrong_product_is_found_at_the_start(monkeypatch):
-    right = screening.ScreenedLinear
+    right = screened.ScreenedLinear
 
     def of_other_weights(screen, tolerance):
         other = copy.copy(screen)
         other.weight = screen.weight + 0.01 * screen.weight.flip(0)
         return right(other, tolerance)
 
-    monkeypatch.setattr(screening, "ScreenedLinear", of_other_weights)
+    monkeypatch.setattr(screened, "ScreenedLinear", of_other_weights)
     with pytest.raises(RuntimeError, match="is off by"):
         Screen(weights("random"), None, 1.0, 64, [2], 5e-5)
 
@@ -263,7 +256,13 @@ def test_a_wrong_product_is_found_at_the_start(monkeypatch):
 @pytest.fixture
 def always_faster(monkeypatch):
     """Without the probe, which may choose the full softmax."""
-    monkeypatch.setattr(Screened, "is_faster", lambda self, decoder, x, screen: True)
+    monkeypatch.setattr(Screened, "is_faster", lambda *_: True)
+
+
+def of_1500_words(flags, peak: float = 2.0, **stock):
+    """fairseq's generator and ours."""
+    model = build("transformer", dtype=torch.float32, words=1500, peak=peak)
+    return generators([model], flags, words=1500, beam=5, max_len_b=12, **stock)
 
 
 @pytest.mark.parametrize(
@@ -273,11 +272,7 @@ def always_faster(monkeypatch):
 )
 @needs_library
 def test_search_equals_the_full_softmax(flags, always_faster, on_the_cpu):
-    model = build("transformer", dtype=torch.float32, words=1500, peak=2.0)
-    full, ours = (
-        generators([model], {"softmax": name}, words=1500, beam=5, max_len_b=12, **flags).ours
-        for name in ("full", "screened")
-    )
+    full, ours = (of_1500_words({"softmax": each}, **flags).ours for each in ("full", "screened"))
     sample = batch([5, 3, 1, 0], words=1500)
     prefix = torch.tensor([[7, 8], [9, 2], [5, 1], [1, 1]])
     for arguments in ({}, {"prefix_tokens": prefix}):
@@ -291,8 +286,7 @@ def test_a_model_that_leaves_many_rows_open_gets_the_full_softmax(
     always_faster, monkeypatch, caplog
 ):
     monkeypatch.setattr(screened, "MIN_ROWS_TO_JUDGE", 20)
-    model = build("transformer", dtype=torch.float32, words=1500, peak=40.0)
-    pair = generators([model], {"softmax": "screened"}, words=1500, beam=5, max_len_b=12)
+    pair = of_1500_words({"softmax": "screened"}, 40.0)
     pair.ours.strategies.softmax.screen.tolerance = 0.0
     sample = batch([5, 3, 1, 0], words=1500)
     with caplog.at_level(logging.INFO):

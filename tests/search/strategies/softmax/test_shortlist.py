@@ -1,16 +1,19 @@
 """--softmax top, lexical and lsh: what they list, what they must equal, how lists grow and shrink,
-and the files they read."""
+the files they read, and what reads log-probabilities of a list: top-k and logits processors."""
 
 import logging
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import hypothesis
+import models as made
 import pytest
 import torch
-from models import alone, batch, build, dictionary, generators, run, same
-from sizes import covering, drawn
+from conftest import ran
+from hypothesis import strategies as st
+from models import alone, batch, build, dictionary, generators, language_model, run, same
+from sizes import covering, drawn, examples
 
 from fairseq_ext import UsageError
 from fairseq_ext.core.stats import Stats
@@ -18,8 +21,9 @@ from fairseq_ext.kernels import lsh_torch
 from fairseq_ext.kernels import shortlist as gathered
 from fairseq_ext.kernels.library import library
 from fairseq_ext.search.beam import Beam
-from fairseq_ext.search.log_probs import LogProbs
+from fairseq_ext.search.log_probs import LogProbs, blockwise_topk
 from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.processors import LogitsProcessors
 from fairseq_ext.search.shortlists import ShortlistMeter
 from fairseq_ext.search.strategies.softmax._shortlist import most_frequent
 from fairseq_ext.search.strategies.softmax.lsh import LSH
@@ -61,38 +65,24 @@ def test_top_searches_as_if_there_were_no_other_words(generation, models, tmp_pa
     and probabilities over them."""
     kept = [2, 3, *range(10, 25)]
     (tmp_path / "counts").write_text("".join(f"w{i - 4} {100 - i}\n" for i in kept[2:]))
-    pair = ours(
-        {"softmax": "top", "shortlist_top": 15, "shortlist_counts": str(tmp_path / "counts")},
-        models,
-        **generation,
-    )
+    flags = dict(softmax="top", shortlist_top=15, shortlist_counts=str(tmp_path / "counts"))
+    pair = ours(flags, models, **generation)
     sample = batch(LENGTHS, words=WORDS)
     got = run(pair.ours, sample)
-    for decoder in pair.stock.model.models:  # a bias would do; these models have none
-        of = decoder.decoder
+    # a bias would do; these models have none
+    blocked = torch.full((WORDS + 4,), -1e9, dtype=torch.float64)
+    blocked[kept] = 0.0
+    for of in (each.decoder for each in pair.stock.model.models):
         project = of.fc_out if hasattr(of, "fc_out") else of.output_projection
-        blocked = torch.full((WORDS + 4,), -1e9, dtype=torch.float64).index_fill(
-            0, torch.tensor(kept), 0.0
-        )
-
-        def block(module, inputs, out, blocked=blocked):
-            return out + blocked.to(out.device)
-
-        project.register_forward_hook(block)
+        project.register_forward_hook(lambda module, inputs, out: out + blocked.to(out.device))
     same(run(pair.stock, sample), got)
     assert all(set(h["tokens"].tolist()) <= set(kept) for nbest in got for h in nbest)
 
 
 @pytest.mark.parametrize("backend", ["transformer", "fairseq"])
 def test_lexical_lists_hold_the_translations_of_their_sentence(table, backend):
-    flags = {
-        "softmax": "lexical",
-        "shortlist_top": 0,
-        "shortlist_words": 1,
-        "shortlist_file": table,
-        "shortlist_share": "sentence",
-    }
-    generator = ours(flags | {"decoder_backend": backend}).ours
+    flags = dict(shortlist_top=0, shortlist_words=1, shortlist_file=table, decoder_backend=backend)
+    generator = ours(flags | {"softmax": "lexical", "shortlist_share": "sentence"}).ours
     sample = batch(LENGTHS, words=WORDS)
     found = run(generator, sample)
     first = dictionary(WORDS).nspecial
@@ -126,14 +116,13 @@ def test_lists_of_each_sentence_do_not_depend_on_the_batch(
     model = build("transformer", 1, torch.float32 if int8 else torch.float64, WORDS)
     generator = generators([model], flags, words=WORDS, beam=4, max_len_b=10).ours
     sample, pad = batch([6, 4, 3, 1, 0], words=WORDS), dictionary().pad()
-    prefixes = torch.tensor(
-        [[10, 11, 12], [13, pad, pad], [14, 15, pad], [pad, pad, pad], [16, 17, 18]]
-    )
-    for prefix in (None, prefixes):
-        for i, nbest in enumerate(run(generator, sample, prefix_tokens=prefix)):
-            own = prefixes[i][prefixes[i] != pad] if prefix is not None else prefixes[:0, 0]
-            more = {"prefix_tokens": own[None]} if own.numel() else {}
-            same(run(generator, alone(sample, i), **more), [nbest], 1e-5 if int8 else 1e-9)
+    prefixes = [[10, 11, 12], [13], [14, 15], [], [16, 17, 18]]
+    for each in ([[]] * 5, prefixes):
+        padded = torch.tensor([own + [pad] * (3 - len(own)) for own in each])
+        more = {"prefix_tokens": padded} if any(each) else {}
+        for i, nbest in enumerate(run(generator, sample, **more)):
+            own = {"prefix_tokens": torch.tensor([each[i]])} if each[i] else {}
+            same(run(generator, alone(sample, i), **own), [nbest], 1e-5 if int8 else 1e-9)
 
 
 @pytest.mark.parametrize("flags", [{}, {"shortlist_top": 0}, {"shortlist_top": 10**6}], ids=str)
@@ -178,15 +167,15 @@ def test_the_table_script_learns_translations(tmp_path):
     pairs = [("a b", "x y"), ("a", "x"), ("b c", "y z"), ("c", "z"), ("a c", "x z")] * 20
     for side, name in ((0, "src"), (1, "tgt")):
         (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in pairs))
-    script = [
-        sys.executable,
-        ROOT / "scripts" / "lexical_table.py",
+    files = (
         "--source",
         tmp_path / "src",
         "--target",
         tmp_path / "tgt",
-    ]
-    subprocess.run([*script, "--out", tmp_path / "table", "--words", "1"], check=True)
+        "--out",
+        tmp_path / "table",
+    )
+    ran(sys.executable, ROOT / "scripts" / "lexical_table.py", *files, "--words", 1)
     best = dict(line.split()[:2] for line in (tmp_path / "table").read_text().splitlines())
     assert best == {"a": "x", "b": "y", "c": "z"}
 
@@ -204,31 +193,15 @@ def on_model(max_len: int = 12, **flags):
     return generators([model], flags, words=MANY, beam=4, max_len_b=max_len).ours
 
 
-def plug(
-    t: int,
-    T: int = 0,
-    share: str = "batch",
-    W: int = 30,
-    bias: bool = False,
-) -> LSH:
+def plug(t: int, T: int = 0, share: str = "batch", bias: bool = False) -> LSH:
     """The softmax over random weights (400, 16), words in order of frequency."""
-    V, generator = 400, torch.Generator().manual_seed(1)
-    layer = (
-        torch.randn(V, 16, generator=generator),
-        torch.randn(V, generator=generator) if bias else None,
-    )
-    base = torch.cat([torch.arange(min(T, V)), torch.tensor([2, 3])])
-    return LSH(
-        4,
-        2,
-        W,
-        t,
-        layers=[layer],
-        base=base,
-        temperature=1.0,
-        share=share,
-        meter=ShortlistMeter(Stats(), 5, 0),
-    )
+    generator = torch.Generator().manual_seed(1)
+    layer = torch.randn(400, 16, generator=generator), None
+    if bias:
+        layer = layer[0], torch.randn(400, generator=generator)
+    base = torch.cat([torch.arange(T), torch.tensor([2, 3])])
+    how = dict(base=base, temperature=1.0, share=share, meter=ShortlistMeter(Stats(), 5, 0))
+    return LSH(4, 2, 30, t, layers=[layer], **how)
 
 
 @pytest.fixture(params=["compiled", "torch"])
@@ -241,14 +214,9 @@ def way(request, monkeypatch) -> str:
     return request.param
 
 
-def decoder(softmax: LSH) -> SimpleNamespace:
-    """The full softmax over the same weights."""
-    weight, bias = softmax.layers[0]
-    return SimpleNamespace(
-        log_probs=lambda features, temperature: torch.nn.functional.linear(
-            features[0], weight, bias
-        ).log_softmax(-1)
-    )
+def full(softmax: LSH, x: torch.Tensor) -> torch.Tensor:
+    """The log-probabilities of states over the same weights."""
+    return torch.nn.functional.linear(x, *softmax.layers[0]).log_softmax(-1)
 
 
 def states(n: int, seed: int = 3) -> torch.Tensor:
@@ -259,7 +227,8 @@ def scored(softmax: LSH, x: torch.Tensor) -> LogProbs:
     """Log-probabilities of states x (n, 16), each of a sentence of its own."""
     n = x.size(0)
     pool = Pool({}, torch.ones(n), [9] * n, torch.arange(n), 2)
-    return softmax(decoder(softmax), [x], Beam.start(list(range(n)), 2, x.device, x.dtype), pool)
+    decoder = SimpleNamespace(log_probs=lambda features, _: full(softmax, features[0]))
+    return softmax(decoder, [x], Beam.start(list(range(n)), 2, x.device, x.dtype), pool)
 
 
 def listed(softmax: LSH, x: torch.Tensor) -> list[set[int]]:
@@ -277,13 +246,9 @@ def listed(softmax: LSH, x: torch.Tensor) -> list[set[int]]:
 def test_lists_are_those_of_equations_3_9_and_10(way, share, t, bias):
     softmax, x = plug(t, 20, share, bias=bias), states(5)
     assert (softmax.compiled is not None) == (way == "compiled")
-    weight, shift = softmax.layers[0]
-    words, rows = (
-        (weight, x)
-        if shift is None
-        else (torch.cat([weight, shift[:, None]], 1), torch.cat([x, torch.ones(5, 1)], 1))
-    )
-    codes = [lsh_torch.wta_hash(each, softmax.index.dimensions, 2) for each in (words, rows)]
+    words, shift = softmax.layers[0]
+    both = [(words, shift[:, None]), (x, torch.ones(5, 1))] if bias else [(words,), (x,)]
+    codes = [lsh_torch.wta_hash(torch.cat(each, 1), softmax.index.dimensions, 2) for each in both]
     hits = (codes[1][:, None] == codes[0]).sum(-1)  # brute force
     each = [{j for j in range(400) if hits[i, j] >= t} | set(range(20)) for i in range(5)]
     assert listed(softmax, x) == (each if share == "sentence" else [set().union(*each)] * 5)
@@ -292,19 +257,17 @@ def test_lists_are_those_of_equations_3_9_and_10(way, share, t, bias):
 def test_an_empty_candidate_list_leaves_eos_and_unk(way):
     log_probs = scored(plug(31), states(2))
     dense = log_probs.dense()
-    assert (dense > -torch.inf).nonzero().tolist() == [
-        [row, word] for row in (0, 1) for word in (2, 3)
-    ]
+    assert (dense > -torch.inf).nonzero().tolist() == [[0, 2], [0, 3], [1, 2], [1, 3]]
     assert dense.exp().sum(1).tolist() == pytest.approx([1.0, 1.0])
 
 
 @pytest.mark.parametrize("share", ["batch", "sentence"])
 def test_probabilities_are_the_full_ones_over_the_lists_sum(way, share):
     softmax, x = plug(3, 10, share), states(4)
-    full, log_probs = decoder(softmax).log_probs([x], 1.0), scored(softmax, x)
+    log_probs = scored(softmax, x)
     for i, words in enumerate(listed(softmax, x)):
         ids = torch.tensor(sorted(words))
-        expected = full[i, ids].log_softmax(-1)
+        expected = full(softmax, x)[i, ids].log_softmax(-1)
         torch.testing.assert_close(log_probs.scores_at(ids.expand(4, -1))[i], expected)
         # what fills a row up counts for nothing
         assert log_probs.dense()[i].exp().sum().item() == pytest.approx(1.0)
@@ -331,9 +294,8 @@ def test_recall_counts_what_the_lists_hold():
     softmax = plug(4, 10)
     softmax.meter.every = 1
     x = states(7)
-    full = decoder(softmax).log_probs([x], 1.0).topk(5).indices.tolist()
-    lists = listed(softmax, x)
-    expected = [len(set(best) & words) / 5 for best, words in zip(full, lists, strict=True)]
+    best = full(softmax, x).topk(5).indices.tolist()
+    expected = [len({*b} & words) / 5 for b, words in zip(best, listed(softmax, x), strict=True)]
     assert softmax.meter.counts.recall_at_k.value() == pytest.approx(sum(expected) / 7)
 
 
@@ -346,3 +308,69 @@ def test_a_warning_where_the_full_softmax_is_faster(caplog):
 def test_a_model_without_an_output_layer_that_it_reads_is_refused():
     with pytest.raises(UsageError, match="no plain Transformer or LSTM decoder"):
         generators([build("fconv")], {"softmax": "lsh"}, beam=2)
+
+
+# ---- top-k in blocks
+
+
+@hypothesis.settings(max_examples=examples(150), deadline=None)
+@hypothesis.given(
+    rows=st.integers(1, 4),
+    columns=st.integers(1, 1200),
+    k=st.integers(1, 12),
+    levels=st.sampled_from([2, 10, 10**6]),
+    seed=st.integers(0, 9999),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+def test_blockwise_topk_equals_topk(rows, columns, k, levels, seed, dtype):
+    """The same values, from columns that hold them, each used once; few levels make many ties, the
+    lowest is -inf. In float64 it is torch's operations that find them."""
+    k = min(k, columns)
+    value = torch.randint(
+        levels, (rows, columns), generator=torch.Generator().manual_seed(seed)
+    ).to(dtype)
+    value[value == 0] = -torch.inf
+    score, column = blockwise_topk(value, k)
+    assert torch.equal(score, value.topk(k, dim=1).values)
+    assert torch.equal(value.gather(1, column), score)
+    assert all(len(set(row)) == k for row in column.tolist())
+
+
+# ---- logits processors; those of a whole vocabulary are in test_neutral.py
+
+PAD, EOS, UNK, V = 1, 2, 3, 25  # fairseq's numbers
+LISTED = [0, 1, 2, 3, 5, 6, 9, 14]
+# two sentences with two rows each, three tokens chosen so far
+TOKENS = [[2, 5, 6, 5], [2, 6, 6, 6], [2, 9, 5, 9], [2, 5, 9, 14]]
+PREFIX = torch.tensor([[5, 6, 5, 9], [9, 5, 9, PAD]])  # reaches this step in sentence 0 only
+
+
+def there(x: torch.Tensor | None) -> torch.Tensor | None:
+    return x if x is None else x.to(made.DEVICE)
+
+
+@pytest.mark.parametrize("prefix", [None, PREFIX], ids=["free", "prefix"])
+@pytest.mark.parametrize("at_limit", [None, torch.tensor([False, True])], ids=["", "at limit"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({}, {"unk_penalty": 1.5}, {"min_len": 3}, {"min_len": 4}, {"no_repeat_ngram": 1}),
+        *({"no_repeat_ngram": 2}, {"suppress": torch.tensor([5, 14])}, {"lm_weight": 0.3}),
+    ],
+    ids=str,
+)
+def test_processors_make_of_a_shortlist_what_they_make_of_the_vocabulary(
+    settings, at_limit, prefix
+):
+    lm = {"lm": language_model()} if "lm_weight" in settings else {}
+    processors = LogitsProcessors(PAD, UNK, EOS, **settings, **lm)
+    value = torch.rand(4, V, generator=torch.Generator().manual_seed(2)).double().log()
+    beam = Beam([0, 1], 2, None, there(torch.tensor(TOKENS)), there(-torch.ones(4, 3)))
+    pool = Pool({}, there(torch.tensor([4, 4])), [10, 10], torch.arange(2), EOS, there(prefix))
+    found = []
+    for ids in (None, torch.tensor(LISTED)):
+        words = value if ids is None else value[:, ids]
+        log_probs = LogProbs(there(words).clone(), there(ids), V)
+        with torch.no_grad():
+            found.append(processors(log_probs, beam, pool, there(at_limit)).dense()[:, LISTED])
+    assert torch.equal(*found) and not torch.equal(found[0].cpu(), value[:, LISTED])

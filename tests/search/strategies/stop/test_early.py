@@ -10,7 +10,7 @@ from models import build, task
 from required_phrases import required_phrases
 from search.strategies.select.test_dba import all_met, decode, outputs, wanted
 from sizes import covering
-from table_model import EOS, called_through, lattice, random_table, stop_plug
+from table_model import EOS, Found, called_through, lattice, random_table, stop_plug
 
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.search.constraints.report import met
@@ -20,6 +20,9 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.strategies.stop.early import LengthRetry
 
 GIVEN = [wanted("ab", "c"), wanted("dd"), wanted("a"), wanted(), wanted("ba", "cd", "a")]
+
+
+MEANS = Scoring(True, 1.0)
 
 
 def worth(total: float, length: int) -> float:
@@ -32,7 +35,7 @@ class ByHand:
 
     def __init__(self, k: int, nbest: int):
         self.stats, self.k, self.nbest = Stats(), k, nbest
-        self.plug = stop_plug("early", k, Scoring(True, 1.0), self.stats)
+        self.plug = stop_plug("early", k, MEANS, self.stats)
         self.dropped = self.late = 0  # hypotheses; sentences that only their length ended
         # score and length, in the order in which they finished
         self.done: dict[int, list[tuple[float, int]]] = {}
@@ -42,68 +45,58 @@ class ByHand:
         found = self.plug(candidates, beam, pool, finished, at_limit)
         for i, s in enumerate(beam.live):
             t, C, done = beam.steps()[i] + 1, int(candidates.goal[i]), self.done.setdefault(s, [])
-            lines = list(
-                zip(
-                    candidates.token[i].tolist(),
-                    candidates.score[i].tolist(),
-                    candidates.group[i].tolist(),
-                    strict=True,
-                )
-            )
-            listed = sorted((score for score, _ in done), reverse=True)
-            last = listed[self.nbest - 1] if len(listed) >= self.nbest else -float("inf")
-            enough = self.k * (2 if C else 1) - len(done)
-            beats = last if C else -float("inf")
-            ends = [
-                c
-                for c in range(min(self.k, len(lines)))
-                if lines[c][0] == EOS and worth(lines[c][1], t) > beats
-            ]
-            done += [(worth(lines[c][1], t), t) for c in ends[:enough]]
-            assert [
-                c for c in range(len(lines)) if found.done is not None and bool(found.done[i, c])
-            ] == ends[:enough]
-            goes_on = [
-                c for c in range(len(lines)) if lines[c][0] != EOS and lines[c][1] > -float("inf")
-            ][: self.k]
-            listed = sorted((score for score, _ in done), reverse=True)
-            full, final = bool(C) and len(listed) >= self.nbest, len(ends) >= enough or not goes_on
-            if full:
-                last = listed[self.nbest - 1]
-                better = [c for c in goes_on if self.reach(lines[c], t, C) > last]
-                stays = sorted(self.in_turn(better, lines)[: self.rows.get(s, 1)])
+            of = candidates.token[i], candidates.score[i], candidates.group[i]
+            token, score, bank = (each.tolist() for each in of)
+            places, enough = range(len(token)), self.k * (2 if C else 1) - len(done)
+            beats = self.last(done) if C else -math.inf
+            ends = [c for c in places[: self.k] if token[c] == EOS and worth(score[c], t) > beats]
+            ends = ends[:enough]
+            done += [(worth(score[c], t), t) for c in ends]
+            assert [c for c in places if found.done is not None and found.done[i, c]] == ends
+            goes_on = goes_on_of(token, score)[: self.k]
+            final, stays = len(ends) >= enough or not goes_on, goes_on
+            if C and len(done) >= self.nbest:
+
+                def reach(c: int, C=C, t=t, bank=bank, score=score) -> float:
+                    lacks = C - bank[c]
+                    more = ((score[c] - 0.3 * lacks - 0.1 * n, t + lacks + n) for n in range(1, 6))
+                    return max(worth(*each) for each in more)
+
+                better = [c for c in goes_on if reach(c) > self.last(done)]
+                stays = sorted(in_turn(better, score, bank)[: self.rows.get(s, 1)])
                 self.dropped += len(goes_on) - len(stays)
+                is_late = t > 2 * done[0][1] + 16
                 final = final or not stays
-                self.late += not final and t > 2 * done[0][1] + 16
-                goes_on, final = stays, final or t > 2 * done[0][1] + 16
-            self.rows[s] = len(goes_on)
+                self.late += not final and is_late
+                final = final or is_late
+            self.rows[s] = len(stays)
             assert bool(found.final[i]) == (final or (at_limit is not None and bool(at_limit[i])))
-            if not bool(found.final[i]):
-                kept = (
-                    found.stays[i]
-                    if found.stays is not None
-                    else torch.ones(len(lines), dtype=torch.bool)
-                )
-                assert [
-                    c
-                    for c in range(len(lines))
-                    if bool(kept[c]) and lines[c][0] != EOS and lines[c][1] > -float("inf")
-                ][: self.k] == goes_on
+            if not found.final[i]:
+                kept = [found.stays is None or bool(found.stays[i, c]) for c in places]
+                assert [c for c in goes_on_of(token, score) if kept[c]][: self.k] == stays
         return found
 
-    def reach(self, line, t: int, C: int) -> float:
-        _, score, bank = line
-        return max(
-            worth(score - 0.3 * (C - bank) - 0.1 * (n + 1), t + C - bank + n + 1) for n in range(5)
-        )
+    def decode(self, tables, constraints: list[SentenceConstraints], max_len: int) -> Found:
+        how = dict(nbest=self.nbest, stop=called_through(self.plug, self), scoring=MEANS)
+        return decode(tables, constraints, self.k, max_len, **how)
 
-    def in_turn(self, places: list[int], lines) -> list[int]:
-        """One of each bank in turn, from the highest down."""
-        banks = [
-            sorted((c for c in places if lines[c][2] == b), key=lambda c: -lines[c][1])
-            for b in reversed(range(20))
-        ]
-        return [bank[n] for n in range(len(places)) for bank in banks if n < len(bank)]
+    def last(self, done: list[tuple[float, int]]) -> float:
+        """The n-th best score."""
+        listed = sorted((score for score, _ in done), reverse=True)
+        return listed[self.nbest - 1] if len(listed) >= self.nbest else -math.inf
+
+
+def goes_on_of(token: list[int], score: list[float]) -> list[int]:
+    return [c for c in range(len(token)) if token[c] != EOS and score[c] > -math.inf]
+
+
+def in_turn(places: list[int], score: list[float], bank: list[int]) -> list[int]:
+    """One of each bank in turn, from the highest down."""
+    banks = [
+        sorted((c for c in places if bank[c] == b), key=lambda c: -score[c])
+        for b in reversed(range(20))
+    ]
+    return [of[n] for n in range(len(places)) for of in banks if n < len(of)]
 
 
 @covering(1)
@@ -114,12 +107,8 @@ def test_every_step_is_as_the_rule_says(k, nbest):
     for seed in range(10):
         tables = [random_table(seed + 50 * i, ending=0.1) for i in range(len(GIVEN))]
         by_hand = ByHand(k, nbest)
-        stop = called_through(by_hand.plug, by_hand)
-        found = decode(tables, GIVEN, k, 16, nbest=nbest, stop=stop, scoring=Scoring(True, 1.0))
-        assert all(
-            nbest and all(all_met(h, c) for h in nbest)
-            for nbest, c in zip(found.lists, GIVEN, strict=True)
-        )
+        for found, c in zip(by_hand.decode(tables, GIVEN, 16).lists, GIVEN, strict=True):
+            assert found and all(all_met(h, c) for h in found)
         dropped += by_hand.dropped
         assert by_hand.stats.as_dict()["dropped_rows"] == by_hand.dropped
     assert dropped > 0
@@ -130,15 +119,7 @@ def test_a_sentence_far_behind_its_first_hypothesis_is_final():
     hypothesis, the better its mean."""
     by_hand = ByHand(20, 1)
     table = random_table(0, possible=1, spread=0.0, ending=0.0)
-    found = decode(
-        [table],
-        [wanted("a")],
-        20,
-        60,
-        nbest=1,
-        stop=called_through(by_hand.plug, by_hand),
-        scoring=Scoring(True, 1.0),
-    )
+    found = by_hand.decode([table], [wanted("a")], 60)
     first = min(length for _, length in by_hand.done[0])
     assert by_hand.late == 1 and found.step[0] == 2 * first + 17
 
@@ -146,19 +127,10 @@ def test_a_sentence_far_behind_its_first_hypothesis_is_final():
 def test_a_costly_word_does_not_pay_for_words_behind_it():
     """ "b" costs 9 nats. Each "c" behind it costs 1.6 and so raises the mean of the hypothesis, as
     it does of a longer and longer one."""
-    arcs = {"": {"a": 1 - math.exp(-9), "b": math.exp(-9)}} | {
-        "b" + "c" * n: {"$": 0.8, "c": 0.2} for n in range(12)
-    }
-    scoring = Scoring(True, 1.0)
-    found = decode(
-        [lattice(arcs)],
-        [wanted("b")],
-        4,
-        12,
-        nbest=1,
-        stop=stop_plug("early", 4, scoring),
-        scoring=scoring,
-    )
+    arcs = {"b" + "c" * n: {"$": 0.8, "c": 0.2} for n in range(12)}
+    arcs[""] = {"a": 1 - math.exp(-9), "b": math.exp(-9)}
+    how = dict(nbest=1, stop=stop_plug("early", 4, MEANS), scoring=MEANS)
+    found = decode([lattice(arcs)], [wanted("b")], 4, 12, **how)
     assert outputs(found)[0][0] == ("b", round((-9 + math.log(0.8)) / 2, 9))
 
 
@@ -220,14 +192,8 @@ def searched(
         for number in pool.sentences_to_decode():
             answer(number, [hypothesis(7, 5) if number else first if len(pools) == 1 else second])
 
-    pool = Pool(
-        {},
-        torch.tensor([length, 4]),
-        [LIMIT, LIMIT],
-        torch.arange(2),
-        EOS,
-        constraints=[constraints, WORD],
-    )
+    lengths, limits = torch.tensor([length, 4]), [LIMIT, LIMIT]
+    pool = Pool({}, lengths, limits, torch.arange(2), EOS, constraints=[constraints, WORD])
     answers = {}
     LengthRetry(search, lambda pool: met, min_len)(pool, answers.__setitem__)
     return {number: found[0].tokens.tolist() for number, found in answers.items()}, pools
