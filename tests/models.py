@@ -461,11 +461,14 @@ def plain_beam_search(
     k: int,
     max_len: int,
     ban: Callable[[list[int]], set[int]] = lambda row: set(),
+    drop: Callable[[list[int]], bool] = lambda row: False,
 ) -> list[tuple[list[int], float]]:
     """fairseq's beam search over a sample of one sentence, as lists. Returns (tokens, sum of
     log-probabilities), best mean first.
 
-    ban: the tokens that may not follow a row (without its first EOS).
+    ban: the tokens that may not follow a row (without its first EOS). drop: whether pruning takes a
+    continued row (the same) out of the step's 2k candidates; the next beam is the first k that are
+    left, and EOS still counts among the first k of all.
     """
     d = dictionary()
     rows: list[tuple[float, list[int]]] = [(0.0, [d.eos()])]
@@ -478,9 +481,15 @@ def plain_beam_search(
             allowed = range(len(d)) if step < max_len else [d.eos()]
             candidates += [(score + values[t], [*row, t]) for t in allowed if t not in banned]
         candidates = sorted(candidates, key=lambda c: -c[0])[: 2 * k]
-        ended = [(row[1:], score) for score, row in candidates[:k] if row[-1] == d.eos()]
+        ended = [
+            (row[1:], score)
+            for score, row in candidates[:k]
+            if row[-1] == d.eos() and not drop(row[1:])
+        ]
         done += ended[: k - len(done)]
-        rows = [(score, row) for score, row in candidates if row[-1] != d.eos()][:k]
+        rows = [
+            (score, row) for score, row in candidates if row[-1] != d.eos() and not drop(row[1:])
+        ][:k]
         if len(done) == k or not rows:
             break
     return sorted(done, key=lambda h: -h[1] / len(h[0]))
