@@ -21,7 +21,7 @@ STOCK += ("--bpe", "sentencepiece", "--sentencepiece-model", MODEL / "spm.model"
 OURS = (*STOCK, "--task", "translation_ext")
 
 
-def raw_demo(folder: Path, lines: int, first: int = 0) -> Path:
+def raw_demo(folder, lines, first=0):
     """Write both sides of `lines` lines, from line `first` (0: the first), into the folder, with
     the dictionaries; return the folder."""
     import sentencepiece

@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,19 +43,19 @@ class Done(NamedTuple):
     stdout: str
     stderr: str
 
-    def error(self, status: int = 1) -> str:
+    def error(self, status=1):
         """The one sentence of a command that failed: no traceback, and no translation."""
         said = [line for line in self.stderr.splitlines() if line.startswith("error: ")]
         assert self.status == status and len(said) == 1, self.stderr
         assert "Traceback" not in self.stderr and "H-" not in self.stdout, self.stderr
         return said[0]
 
-    def texts(self) -> dict[int, str]:
+    def texts(self):
         """number -> text of each H- line, in their order."""
         found = (line.split("\t") for line in self.stdout.splitlines() if line.startswith("H-"))
         return {int(name[2:]): text for name, _, text in found}
 
-    def reported(self) -> dict[int, str]:
+    def reported(self):
         """number -> reason of each E- line."""
         lines = [line.split("\t", 1) for line in self.stderr.splitlines() if line.startswith("E-")]
         assert len({name for name, _ in lines}) == len(lines) and "Traceback" not in self.stderr
@@ -71,13 +70,7 @@ class Child:
     of which `wait` says.
     """
 
-    def __init__(
-        self,
-        run: Callable[[], object],
-        argv: list[str],
-        stdin: bytes | int = b"",
-        stdout: int | None = None,
-    ):
+    def __init__(self, run, argv, stdin=b"", stdout=None):
         if torch.cuda.is_initialized():
             pytest.skip("a command cannot be forked from a process that has begun to use a GPU")
         self.folder = tempfile.TemporaryDirectory()
@@ -86,7 +79,7 @@ class Child:
         if isinstance(stdin, bytes):
             given.write_bytes(stdin)
 
-        def live() -> None:
+        def live():
             gc.freeze()  # the collector of a child would copy every page of the parent's objects
             os.dup2(os.open(given, os.O_RDONLY) if isinstance(stdin, bytes) else stdin, 0)
             os.dup2(os.open(self.stdout, os.O_WRONLY | os.O_CREAT) if stdout is None else stdout, 1)
@@ -95,7 +88,7 @@ class Child:
 
         self.pid = in_fork(live)
 
-    def live(self, run: Callable[[], object], argv: list[str]) -> None:
+    def live(self, run, argv):
         """The life of the child."""
         signal.signal(signal.SIGINT, signal.default_int_handler)
         # a command that ran in the parent may have left another
@@ -128,11 +121,11 @@ class Child:
         atexit._run_exitfuncs()
         exit.exit_process(status)
 
-    def is_alive(self) -> bool:
+    def is_alive(self):
         """Say whether it is still under way."""
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
-    def said(self, text: str) -> bool:
+    def said(self, text):
         """Wait until standard error has this text, or the child is over; whether it has it."""
         while (
             text not in self.stderr.read_text(encoding="utf-8", errors="replace")
@@ -144,7 +137,7 @@ class Child:
             time.sleep(0.01)
         return True
 
-    def wait(self) -> Done:
+    def wait(self):
         """Its end."""
         status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         texts = (
@@ -156,7 +149,7 @@ class Child:
         return done
 
 
-def in_fork(work: Callable[[], object]) -> int:
+def in_fork(work):
     """Do this, and nothing else, in a forked process, for at most LONGEST seconds; its number.
 
     Its status is 0 where nothing was raised: without this a fork would go on with the tests.
@@ -178,7 +171,7 @@ def in_fork(work: Callable[[], object]) -> int:
 
 
 @contextlib.contextmanager
-def inside(folder: Path) -> Iterator[None]:
+def inside(folder):
     """Make `folder` the working directory for as long as the context lasts."""
     before = Path.cwd()
     os.chdir(folder)
@@ -188,42 +181,40 @@ def inside(folder: Path) -> Iterator[None]:
         os.chdir(before)
 
 
-def forked(run: Callable[[], object], *argv: object, stdin: bytes | str | None = None) -> Done:
+def forked(run, *argv, stdin=None):
     """Run a command's main function with these arguments."""
     return Child(
         run, list(map(str, argv)), stdin.encode() if isinstance(stdin, str) else stdin or b""
     ).wait()
 
 
-def interactive(*arguments: object, stdin: bytes = b"") -> Done:
+def interactive(*arguments, stdin=b""):
     """fairseq-interactive with our tasks known."""
     return forked(interactive_main, "fairseq-interactive", *arguments, stdin=stdin)
 
 
-def generate(*arguments: object) -> Done:
+def generate(*arguments):
     """fairseq-generate with our tasks known, as with --user-dir fairseq_ext."""
     return forked(cli_main, "fairseq-generate", *NO_READER, *arguments)
 
 
-def generate_forked(*arguments: object) -> Done:
+def generate_forked(*arguments):
     """The same, of a command that must succeed."""
     return succeeded(generate(*arguments))
 
 
-def interactive_forked(text: str, *arguments: object) -> Done:
+def interactive_forked(text, *arguments):
     """fairseq-interactive on these lines, which must succeed."""
     return succeeded(forked(interactive_main, "fairseq-interactive", *arguments, stdin=text))
 
 
-def succeeded(done: Done) -> Done:
+def succeeded(done):
     """The same; AssertionError for a command that failed."""
     assert done.status == 0, done.stdout + done.stderr
     return done
 
 
-def command(
-    name: str, *arguments: object, stdin: bytes | str = b"", check: bool = True
-) -> subprocess.CompletedProcess:
+def command(name, *arguments, stdin=b"", check=True):
     """What conftest.command gives, without a start of Python: for commands of our tasks, since here
     their package is imported first."""
     more = NO_READER if name == "fairseq-generate" else ()

@@ -16,6 +16,8 @@ fairseq's softmax double as well).
 from __future__ import annotations
 
 import functools
+import itertools
+import json
 import math
 import random
 from argparse import Namespace
@@ -64,105 +66,13 @@ def both(**args: Any) -> dict[str, Any]:
     return {f"{side}_{name}": args[name] for side in ("encoder", "decoder") for name in args}
 
 
-POSITIONS = dict(max_source_positions=64, max_target_positions=64)
-TRANSFORMER = both(embed_dim=16, ffn_embed_dim=24, layers=2, attention_heads=2) | POSITIONS
-RECURRENT = both(embed_dim=12, hidden_size=14, layers=2) | POSITIONS
-CONVOLUTIONAL = both(embed_dim=12, layers="[(12, 3)] * 2") | POSITIONS
-PRE_NORM, LEARNED = both(normalize_before=True), both(learned_pos=True)
-
-
-def transformer(
-    arch: str = "transformer", joined: bool = False, spread: float = 1.0, **args: Any
-) -> Recipe:
-    return Recipe(arch, TRANSFORMER | args, joined, spread)
-
-
-def convolved(kind: str, **args: Any) -> Recipe:
-    kernels = both(conv_type=kind, kernel_size_list=[3, 5])
-    return transformer("lightconv", weight_softmax=True, **kernels, **args)
-
-
-def lstm(criterion: str = "cross_entropy", **args: Any) -> Recipe:
-    layers = RECURRENT | dict(decoder_out_embed_dim=18, criterion=criterion)
-    return Recipe("lstm", layers | args, spread=8.0)
-
-
-def fconv(arch: str = "fconv", **args: Any) -> Recipe:
-    layers = dict(decoder_layers="[(12, 3)] * 3", decoder_out_embed_dim=12)
-    return Recipe(arch, CONVOLUTIONAL | layers | args, spread=1.4)
-
-
-PARTS = ("multihead_attention", "multihead_self_attention", "encoder_attention")
-HEADS = {f"{part}_nheads": 2 for part in PARTS}
-RECIPES: dict[str, Recipe] = {
-    "transformer": transformer(),
-    "transformer, pre-norm": transformer(**PRE_NORM),
-    "transformer, pre-norm, no final norm": transformer(**PRE_NORM, no_decoder_final_norm=True),
-    "transformer, pre-norm encoder": transformer(encoder_normalize_before=True),
-    "transformer, layernorm_embedding": transformer(layernorm_embedding=True),
-    "transformer, pre-norm, layernorm_embedding": transformer(layernorm_embedding=True, **PRE_NORM),
-    "transformer, no_scale_embedding": transformer(no_scale_embedding=True, spread=4.0),
-    "transformer, learned positions": transformer(**LEARNED),
-    "transformer, learned positions in the decoder": transformer(decoder_learned_pos=True),
-    "transformer, no positions": transformer(no_token_positional_embeddings=True),
-    "transformer, tied output": transformer(share_decoder_input_output_embed=True),
-    "transformer, all tied": transformer(share_all_embeddings=True, joined=True),
-    "transformer, 12 + 1 layers": transformer(encoder_layers=12, decoder_layers=1),
-    "transformer, wider decoder": transformer(decoder_embed_dim=24, decoder_output_dim=16),
-    "transformer, gelu": transformer(activation_fn="gelu"),
-    "transformer, tanh": transformer(activation_fn="tanh"),
-    "transformer, layer drop": transformer(**both(layerdrop=0.2)),
-    "transformer, quantisation noise": transformer(quant_noise_pq=0.1, quant_noise_pq_block_size=4),
-    "transformer, checkpointed activations": transformer(checkpoint_activations=True),
-    "transformer, adaptive softmax": transformer(
-        adaptive_softmax_cutoff=[8, 16], criterion="adaptive_loss"
-    ),
-    "transformer, cross-self-attention": transformer(
-        cross_self_attention=True, no_cross_attention=True
-    ),
-    "transformer, cross-self-attention and cross-attention": transformer(cross_self_attention=True),
-    "transformer, NormFormer": transformer(
-        **PRE_NORM, **{f"scale_{part}": True for part in ("attn", "fc", "heads", "resids")}
-    ),
-    "marian_transformer": transformer(
-        "marian_transformer", True, activation_fn="swish", share_all_embeddings=True, **LEARNED
-    ),
-    "transformer_align": transformer(
-        "transformer_align", alignment_layer=1, alignment_heads=1, full_context_alignment=True
-    ),
-    "bart": transformer("bart_base", True, 8.0, max_target_positions=62),
-    "mbart": transformer("mbart_base", True, 8.0),
-    "roberta_enc_dec": transformer(
-        "roberta_enc_dec",
-        True,
-        8.0,
-        tokens_per_sample=64,
-        hack_layernorm_embedding=False,
-        pretrained_mlm_checkpoint=None,
-    ),
-    "lightconv": convolved("lightweight"),
-    "lightconv, pre-norm, no gates": convolved("lightweight", **both(glu=False), **PRE_NORM),
-    "dynamicconv": convolved("dynamic", **both(glu=True)),
-    "lstm": lstm(),
-    "lstm, bidirectional": lstm(encoder_bidirectional=True),
-    "lstm, no attention": lstm(decoder_attention="0", decoder_hidden_size=18),
-    "lstm, tied output": lstm(decoder_embed_dim=18, share_decoder_input_output_embed=True),
-    "lstm, adaptive softmax": lstm("adaptive_loss", adaptive_softmax_cutoff="10"),
-    "fconv": fconv(),
-    "fconv, attention in one layer": fconv(
-        decoder_attention="[False, True, False]", share_input_output_embed=True
-    ),
-    "fconv_self_att": fconv("fconv_self_att", **HEADS, downsample="False"),
-    "fconv_self_att, gated": fconv(
-        "fconv_self_att",
-        **HEADS,
-        self_attention="True",
-        encoder_attention="True",
-        project_input="True",
-        gated_attention="True",
-        downsample="True",
-    ),
-}
+RECIPES: dict[str, Recipe] = {}
+# like: another recipe, of which this one has all that it does not give itself
+for name, row in json.loads(Path(__file__).with_name("recipes.json").read_text()).items():
+    base = RECIPES.get(row.pop("like", ""), Recipe("", {}))
+    RECIPES[name] = replace(base, **row | {"args": base.args | row["args"]})
+TRANSFORMER = RECIPES["transformer"].args
+POSITIONS = {name: size for name, size in TRANSFORMER.items() if "positions" in name}
 ENSEMBLES = [
     ("transformer", "lstm"),
     ("fconv", "transformer, tied output"),
@@ -176,7 +86,9 @@ ENSEMBLES = [
 ARCHITECTURES = {
     **{name: RECIPES[name] for name in ("transformer", "bart", "fconv", "lightconv")},
     "transformer-pre-norm": RECIPES["transformer, pre-norm"],
-    "transformer-tied": transformer(share_all_embeddings=True, decoder_learned_pos=True),
+    "transformer-tied": Recipe(
+        "transformer", TRANSFORMER | dict(share_all_embeddings=True, decoder_learned_pos=True)
+    ),
     "transformer-align": RECIPES["transformer_align"],
     "lstm": RECIPES["lstm, bidirectional"],
 }
@@ -453,6 +365,18 @@ def forced(model, sample: dict, tokens: list[list[int]]) -> Tensor:
     with torch.no_grad():
         out = model(**source, prev_output_tokens=torch.tensor(tokens, device=DEVICE))
         return model.get_normalized_probs(out, log_probs=True, sample=None)
+
+
+def totals(model, sample: dict, sequences: Sequence[Sequence[int]]) -> list[float]:
+    """The sum of each sequence's log-probabilities, that of EOS behind it included, by teacher
+    forcing a sample of one sentence."""
+    eos, out = dictionary().eos(), {}
+    for _, group in itertools.groupby(sorted(map(tuple, sequences), key=len), len):
+        rows = torch.tensor([(eos, *each, eos) for each in group], device=DEVICE)
+        values = forced(model, sample, rows[:, :-1].tolist())
+        sums = values.gather(2, rows[:, 1:, None]).sum((1, 2)).tolist()
+        out |= {tuple(row[1:-1]): each for row, each in zip(rows.tolist(), sums, strict=True)}
+    return [out[tuple(each)] for each in sequences]
 
 
 def plain_beam_search(

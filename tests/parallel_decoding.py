@@ -7,7 +7,7 @@ LENGTHS = [7, 5, 3, 1, 0, 12]
 EOS, PAD = dictionary().eos(), dictionary().pad()
 
 
-def blocks(method: str, **flags) -> dict:
+def blocks(method, **flags):
     """Flags of a method that tries its drafts whether they have been any good or not."""
     return (
         {"decoding": method, "draft": "repeat"}
@@ -16,12 +16,12 @@ def blocks(method: str, **flags) -> dict:
     )
 
 
-def drafts(tmp_path, lines: list[list[int]]) -> str:
+def drafts(tmp_path, lines):
     """A --draft-file of token ids, EOS left out."""
     file = tmp_path / "drafts.txt"
     file.write_text("".join(" ".join(dictionary()[t] for t in line) + "\n" for line in lines))
     return str(file)
 
 
-def counts(generator) -> dict:
+def counts(generator):
     return generator.stats.as_dict()["parallel"]

@@ -16,11 +16,9 @@ import ctypes
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,12 +52,12 @@ class Counts:
     launches: Counter = field(default_factory=Counter)  # by operation
 
 
-COUNTS: list[Counts] = []  # those that count now
-RECORDING: list[Graph] = []  # the graph that is being recorded, if any
+COUNTS = []  # those that count now
+RECORDING = []  # the graph that is being recorded, if any
 
 
 @contextlib.contextmanager
-def counting() -> Iterator[Counts]:
+def counting():
     counts = Counts()
     COUNTS.append(counts)
     try:
@@ -68,12 +66,12 @@ def counting() -> Iterator[Counts]:
         COUNTS.remove(counts)
 
 
-def wait(what: str) -> None:
+def wait(what):
     """The host waits for the device."""
     if RECORDING:
         raise RuntimeError(f"operation not permitted when stream is capturing: {what}")
     if COUNTS:
-        frame: Any = sys._getframe()
+        frame = sys._getframe()
         while frame is not None and not frame.f_code.co_filename.startswith(PACKAGE):
             frame = frame.f_back
         place = (
@@ -92,7 +90,7 @@ class Pretended(Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
-    def __new__(cls, inner: Tensor) -> Pretended:
+    def __new__(cls, inner):
         layout = dict(
             strides=inner.stride(),
             storage_offset=inner.storage_offset(),
@@ -122,7 +120,7 @@ class Pretended(Tensor):
             else made
         )
 
-    def data_ptr(self) -> int:
+    def data_ptr(self):
         return self.inner.data_ptr() + ADDRESSES
 
     def tolist(self):
@@ -159,7 +157,7 @@ class Everywhere(TorchDispatchMode):
         return operate(func, args, kwargs or {})
 
 
-def tensors_of(values) -> Iterator[Tensor]:
+def tensors_of(values):
     for value in values:
         if isinstance(value, Tensor):
             yield value
@@ -211,7 +209,7 @@ def operate(func, args, kwargs):
     return wrapped(out, known)
 
 
-def wrapped(out, known: dict[int, Pretended]):
+def wrapped(out, known):
     if isinstance(out, Tensor):
         before = known.get(id(out))
         assert before is None or before.shape == out.shape, (
@@ -221,7 +219,7 @@ def wrapped(out, known: dict[int, Pretended]):
     return type(out)(wrapped(x, known) for x in out) if type(out) in (list, tuple) else out
 
 
-def check(func, name: str, args, given: list[Tensor], there: list[Tensor]) -> None:
+def check(func, name, args, given, there):
     """Raise what CUDA raises."""
     # may be the host's
     numbers = torch.Tag.pointwise in func.tags or "fill" in name or name in INDEXING
@@ -246,9 +244,7 @@ def check(func, name: str, args, given: list[Tensor], there: list[Tensor]) -> No
         raise RuntimeError(f'"addmm_cuda" not implemented for {there[0].dtype}')
 
 
-def awaited(
-    name: str, args, kwargs, given: list[Tensor], there: list[Tensor], device: torch.device
-) -> str | None:
+def awaited(name, args, kwargs, given, there, device):
     """For what the host waits, if it does."""
     blocks = not kwargs.get("non_blocking") and not (name == "copy_" and len(args) > 2 and args[2])
     if name == "_to_copy" and (device.type == "cpu" or not there):
@@ -278,7 +274,7 @@ def awaited(
     return None
 
 
-def compute(func, name: str, args, kwargs):
+def compute(func, name, args, kwargs):
     """The operation on the CPU, which lacks two that GPUs have."""
     if name == "mm" and len(args) == 3:  # of half precision, summed and returned in float32
         return args[0].to(args[2]) @ args[1].to(args[2])
@@ -294,26 +290,26 @@ class Graph:
     """Stands for torch.cuda.CUDAGraph: the same operations again, at the addresses and with the
     host's numbers of the first time."""
 
-    def __init__(self) -> None:
-        self.calls: list[tuple] = []
-        self.pool: list[Graph] = [self]
+    def __init__(self):
+        self.calls = []
+        self.pool = [self]
 
-    def add(self, func, args, kwargs, out) -> None:
+    def add(self, func, args, kwargs, out):
         self.calls.append((func, args, kwargs, out))
 
     @staticmethod
-    def is_new(func) -> bool:
+    def is_new(func):
         """Whether the results of an operation lie in the pool."""
         is_view = func.is_view or "_unsafe_view" in str(func)
         return not is_view and not func._schema.is_mutable
 
-    def spoil(self) -> None:
+    def spoil(self):
         """Recording computes nothing, and whatever else uses the pool writes over the results."""
         for func, _, _, out in self.calls:
             for tensor in tensors_of([out]) if self.is_new(func) else ():
                 tensor.fill_(7)
 
-    def replay(self) -> None:
+    def replay(self):
         for graph in self.pool:
             graph.spoil()
         for func, args, kwargs, out in self.calls:
@@ -326,7 +322,7 @@ class Graph:
 
 
 @contextlib.contextmanager
-def recorded(graph: Graph, pool: list[Graph], capture_error_mode: str) -> Iterator[None]:
+def recorded(graph, pool, capture_error_mode):
     RECORDING.append(graph)
     try:
         yield
@@ -340,7 +336,7 @@ def recorded(graph: Graph, pool: list[Graph], capture_error_mode: str) -> Iterat
 class Stream:
     """There is one stream."""
 
-    def wait_stream(self, other: Stream) -> None:
+    def wait_stream(self, other):
         pass
 
 
@@ -348,7 +344,7 @@ class Stream:
 
 
 @contextlib.contextmanager
-def pretended_device(folder: Path, patch) -> Iterator[torch.device]:
+def pretended_device(folder, patch):
     """As long as the context lasts, torch has a GPU.
 
     folder: for a small library, once in a process; patch: a pytest.MonkeyPatch.
@@ -376,7 +372,7 @@ def pretended_device(folder: Path, patch) -> Iterator[torch.device]:
         ctypes.CDLL(str(library))
     on_host, moved = {name: getattr(torch, name) for name in ("tensor", "as_tensor")}, Tensor.to
 
-    def placed(name: str):
+    def placed(name):
         def make(data, dtype=None, device=None, **named):
             there = device is not None and torch.device(device).type == "cuda"
             made = on_host[name](data, dtype=dtype, device=None if there else device, **named)

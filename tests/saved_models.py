@@ -15,7 +15,6 @@ import random
 import zlib
 from argparse import Namespace
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +24,7 @@ from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf, omegaconf_no_object_check
 from fairseq.trainer import Trainer
 from fairseq_cli.interactive import make_batches
-from models import Recipe, on_device, recipe, sharpen
+from models import on_device, recipe, sharpen
 
 import fairseq_ext  # noqa: F401  registers translation_ext
 
@@ -34,7 +33,7 @@ LIMITS = dict(max_source_positions=40, max_target_positions=38)
 LONGEST = 7  # length limit of the searches
 
 
-def lines(count: int, equal: bool, seed: int = 0) -> list[str]:
+def lines(count, equal, seed=0):
     """Made-up source lines, of one length or of lengths from 1 to 12."""
     chance = random.Random(f"{count} {equal} {seed}")
     same = chance.randint(2, 7)
@@ -43,7 +42,7 @@ def lines(count: int, equal: bool, seed: int = 0) -> list[str]:
 
 
 @functools.cache
-def parsed(kind: str, *arguments: str) -> Any:
+def parsed(kind, *arguments):
     """fairseq's configuration from a command line; composing one takes half a second."""
     parser = {
         "train": options.get_training_parser,
@@ -63,9 +62,9 @@ class Loaded:
     generator: Any
     max_positions: Any
 
-    def translate(self, text: list[str]) -> list[list[dict]]:
+    def translate(self, text):
         """n-best lists, in the order of the lines, which are one batch."""
-        out: list[list[dict]] = [[] for _ in text]
+        out = [[] for _ in text]
         device = next(self.models[0].parameters()).device
         for batch in make_batches(list(text), self.cfg, self.task, self.max_positions, lambda x: x):
             inputs = {"src_tokens": batch.src_tokens, "src_lengths": batch.src_lengths}
@@ -82,10 +81,10 @@ class Saved:
     What takes long (reading a configuration) is done once.
     """
 
-    def __init__(self, root: Path):
+    def __init__(self, root):
         self.root = root
-        self.states: dict[Path, dict] = {}
-        self.tasks: dict[tuple, Any] = {}
+        self.states = {}
+        self.tasks = {}
         for name, words in (("data", WORDS), ("joined", dict.fromkeys(WORDS, WORDS["de"]))):
             (root / name).mkdir()
             for language, count in words.items():
@@ -94,18 +93,18 @@ class Saved:
                     dictionary.add_symbol(f"{'de' if name == 'joined' else language}{i}", n=100 - i)
                 dictionary.save(str(root / name / f"dict.{language}.txt"))
 
-    def data(self, name: str) -> str:
+    def data(self, name):
         """The dictionaries of a recipe."""
         return str(self.root / ("joined" if recipe(name).joined else "data"))
 
-    def checkpoint(self, name: str) -> Path:
+    def checkpoint(self, name):
         """The checkpoint of a recipe, saved when it is requested first."""
         path = self.root / (name.replace(",", "").replace(" ", "-") + ".pt")
         if not path.exists():
             self.save(recipe(name), self.data(name), path, seed=zlib.crc32(name.encode()))
         return path
 
-    def save(self, recipe: Recipe, data: str, path: Path, seed: int) -> None:
+    def save(self, recipe, data, path, seed):
         """Build the model and have fairseq's trainer save it."""
         flags = "-s de -t en --cpu --optimizer adam --max-tokens 100 --no-save-optimizer-state"
         cfg = parsed("train", data, *flags.split(), *"--arch transformer --lr 0.001".split())
@@ -121,7 +120,7 @@ class Saved:
             str(path), {}
         )
 
-    def renamed(self, name: str, architecture: str) -> Path:
+    def renamed(self, name, architecture):
         """A recipe's checkpoint that says that it is of another architecture; only
         its name is ever read."""
         path = self.root / f"called-{architecture}.pt"
@@ -130,7 +129,7 @@ class Saved:
         checkpoint_utils.torch_persistent_save(state, str(path))
         return path
 
-    def old_style(self, name: str) -> Path:
+    def old_style(self, name):
         """A recipe's checkpoint as fairseq saved it before it had configurations: one
         namespace of arguments."""
         path = self.root / "old.pt"
@@ -146,7 +145,7 @@ class Saved:
         checkpoint_utils.torch_persistent_save({**state, "args": args}, str(path))
         return path
 
-    def file(self, value: Any) -> Any:
+    def file(self, value):
         """A flag's value, its placeholder for a lexical table replaced by one."""
         if value != "{lexical table}":
             return value
@@ -158,7 +157,7 @@ class Saved:
 
     # ---- the steps of fairseq_cli.interactive.main, up to the generator
 
-    def task(self, name: str, data: str, **flags: Any) -> Any:
+    def task(self, name, data, **flags):
         """The task, with flags of ours."""
         key = (name, data, *flags.items())
         if key not in self.tasks:
@@ -168,18 +167,12 @@ class Saved:
             self.tasks[key] = tasks.setup_task(cfg)
         return self.tasks[key]
 
-    def configuration(self, task: str, data: str) -> Any:
+    def configuration(self, task, data):
         """The command's configuration."""
         flags = f"-s de -t en --path later --cpu --task {task} --batch-size 64"
         return parsed("interactive", data, *flags.split())
 
-    def models(
-        self,
-        names: list[str],
-        dtype: torch.dtype = torch.float64,
-        device: torch.device | str = "cpu",
-        **generation: Any,
-    ) -> list:
+    def models(self, names, dtype=torch.float64, device="cpu", **generation):
         """Models as a command makes them ready; generation: its flags, with underscores."""
         cfg = self.settings("translation", self.data(names[0]), generation)
         out = []
@@ -196,13 +189,13 @@ class Saved:
             model.prepare_for_inference_(cfg)
         return out
 
-    def ensemble(self, task: str, name: str, *paths: Path) -> list:
+    def ensemble(self, task, name, *paths):
         """Models of checkpoint files, before they are made ready."""
         return checkpoint_utils.load_model_ensemble(
             [str(path) for path in paths], task=self.task(task, self.data(name))
         )[0]
 
-    def settings(self, task: str, data: str, generation: dict[str, Any]) -> SimpleNamespace:
+    def settings(self, task, data, generation):
         """The parts of the command's configuration that are read from here on."""
         cfg = self.configuration(task, data)
         flags = copy.deepcopy(cfg.generation)
@@ -210,14 +203,7 @@ class Saved:
             flags[name] = value
         return SimpleNamespace(generation=flags, dataset=cfg.dataset)
 
-    def ready(
-        self,
-        models: list,
-        data: str,
-        name: str,
-        strategy: dict[str, Any] | None = None,
-        **generation: Any,
-    ) -> Loaded:
+    def ready(self, models, data, name, strategy=None, **generation):
         """The generator of a task over models that a command has made ready, with flags of ours
         (strategy) and stock's (generation)."""
         cfg = self.settings(name, data, generation)

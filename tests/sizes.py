@@ -18,17 +18,17 @@ ALL = "FAIRSEQ_EXT_TEST_ALL"
 covering, drawn = pytest.mark.covering, pytest.mark.drawn
 
 
-def part_of(count: int, part: int) -> range:
+def part_of(count, part):
     """The numbers of a loop's cases: count of them, or the first few."""
     return range(count if os.environ.get(ALL) else part)
 
 
-def examples(count: int) -> int:
+def examples(count):
     """How many examples Hypothesis draws: all of them, or a fifth."""
     return len(part_of(count, (count + 4) // 5))
 
 
-def part(items: list[pytest.Item], least: int) -> set[pytest.Item]:
+def part(items, least):
     """The items of one test that cover each value of each parameter so often, where there are
     enough: always the next one that covers the most of what is left."""
     cells = {
@@ -39,7 +39,7 @@ def part(items: list[pytest.Item], least: int) -> set[pytest.Item]:
         for item in random.Random(items[0].originalname).sample(items, len(items))
     }
     missing = Counter({cell: least for of_item in cells.values() for cell in of_item})
-    kept: set[pytest.Item] = set()
+    kept = set()
     while cells:
         item = max(cells, key=lambda each: sum(missing[cell] > 0 for cell in cells[each]))
         if all(missing[cell] <= 0 for cell in cells[item]):
@@ -49,6 +49,6 @@ def part(items: list[pytest.Item], least: int) -> set[pytest.Item]:
     return kept
 
 
-def draw(items: list[pytest.Item], count: int) -> set[pytest.Item]:
+def draw(items, count):
     """`count` items of one test, or all where it has fewer."""
     return set(random.Random(items[0].originalname).sample(items, min(count, len(items))))

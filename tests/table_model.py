@@ -18,13 +18,12 @@ import copy
 import functools
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.search.finished import Hypothesis, Scoring
@@ -44,19 +43,19 @@ RAW = Scoring(normalize=False)
 Table = Callable[[tuple[int, ...]], list[float]]
 
 
-def number(letter: str) -> int:
+def number(letter):
     """$ is EOS; a, b, c, ... are the words."""
     return EOS if letter == "$" else FIRST_WORD + ord(letter) - ord("a")
 
 
-def words(tokens: Sequence[int] | Tensor) -> str:
+def words(tokens):
     """'a c d' for a hypothesis' tokens, EOS left out."""
     return " ".join(
         chr(ord("a") + t - FIRST_WORD) for t in torch.as_tensor(tokens).tolist() if t != EOS
     )
 
 
-def lattice(arcs: dict[str, dict[str, float]], vocabulary: int = 8) -> Table:
+def lattice(arcs, vocabulary=8):
     """The table of these arcs, {prefix: {next word: probability}}; after any other prefix
     a sentence can only end."""
     known = {
@@ -64,7 +63,7 @@ def lattice(arcs: dict[str, dict[str, float]], vocabulary: int = 8) -> Table:
         for prefix, out in arcs.items()
     }
 
-    def table(prefix: tuple[int, ...]) -> list[float]:
+    def table(prefix):
         after = known.get(prefix, {EOS: 1.0})
         return [
             math.log(after[w]) if after.get(w) else -math.inf
@@ -74,15 +73,13 @@ def lattice(arcs: dict[str, dict[str, float]], vocabulary: int = 8) -> Table:
     return table
 
 
-def random_table(
-    seed: int, possible: int = 4, spread: float = 1.5, ending: float = 0.3, vocabulary: int = 8
-) -> Table:
+def random_table(seed, possible=4, spread=1.5, ending=0.3, vocabulary=8):
     """Independent random probabilities of EOS and the first `possible` words after every
     prefix; EOS grows likelier by `ending` nats a token. Tables that are decoded together
     have the same vocabulary."""
 
     @functools.cache
-    def table(prefix: tuple[int, ...]) -> list[float]:
+    def table(prefix):
         draw = random.Random(f"{seed} {prefix}")
         logits = {w: draw.gauss(0, spread) for w in range(FIRST_WORD, FIRST_WORD + possible)}
         logits[EOS] = draw.gauss(0, spread) - 1.5 + ending * len(prefix)
@@ -103,31 +100,29 @@ class TableDecoder:
     joins = joins_any_step = True
     dtype = torch.float64
 
-    def __init__(self, tables: Sequence[Table]):
+    def __init__(self, tables):
         self.tables = tables
         self.live = torch.zeros(0, dtype=torch.long)  # (S,) pool number of each live sentence
         self.sentence = torch.zeros(0, dtype=torch.long)  # (n,) pool number of each row
 
     @property
-    def rows(self) -> int:
+    def rows(self):
         return self.sentence.numel()
 
-    def admit(self, inputs: dict[str, Tensor]) -> None:
+    def admit(self, inputs):
         self.live = self.sentence = inputs["src_tokens"][:, 0] - FIRST_WORD
 
-    def step(self, tokens: Tensor) -> list[Tensor]:
+    def step(self, tokens):
         assert tokens.size(0) == self.rows
         rows = zip(self.sentence.tolist(), tokens[:, 1:].tolist(), strict=True)
         return [
             torch.tensor([self.tables[s](tuple(prefix)) for s, prefix in rows], dtype=self.dtype)
         ]
 
-    def log_probs(self, features: list[Tensor], temperature: float) -> Tensor:
+    def log_probs(self, features, temperature):
         return features[0] if temperature == 1.0 else (features[0] / temperature).log_softmax(-1)
 
-    def select(
-        self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor
-    ) -> None:
+    def select(self, row, sentence, width, sentence_of_row):
         """As the Protocol says, and what the loop says of the new rows must be true."""
         self.live = self.live if sentence is None else self.live[sentence]
         self.sentence = self.sentence[row]
@@ -139,25 +134,23 @@ class TableDecoder:
         elif width < 0:
             assert int(sentence_of_row.bincount().max()) == -width
 
-    def set_aside(self) -> tuple[Tensor, Tensor]:
+    def set_aside(self):
         group = self.live, self.sentence
         self.live = self.sentence = torch.zeros(0, dtype=torch.long)
         return group
 
-    def resume(self, group: tuple[Tensor, Tensor]) -> None:
+    def resume(self, group):
         self.live, self.sentence = group
 
-    def join(self, group: tuple[Tensor, Tensor]) -> None:
+    def join(self, group):
         self.live, self.sentence = (
             torch.cat(both) for both in zip((self.live, self.sentence), group, strict=True)
         )
 
-    def part(
-        self, row: Tensor, sentence: Tensor, width: int, sentence_of_row: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def part(self, row, sentence, width, sentence_of_row):
         return self.live[sentence], self.sentence[row]
 
-    def attention(self) -> Tensor | None:
+    def attention(self):
         return None
 
 
@@ -180,7 +173,7 @@ class Watched(Stop):
     rows: list[int] = field(default_factory=list)
 
     @property
-    def variable(self) -> bool:  # a plug may know it only once sentences start
+    def variable(self):  # a plug may know it only once sentences start
         return self.plug.variable
 
     def __post_init__(self):
@@ -196,14 +189,14 @@ class Watched(Stop):
         return decision
 
 
-def called_through(plug: Any, call: Callable) -> Any:
+def called_through(plug, call):
     """The same plug, whose calls go to `call`."""
     other = copy.copy(plug)
     other.__class__ = type(type(plug).__name__, (type(plug),), {"__call__": staticmethod(call)})
     return other
 
 
-def spec(k: int, nbest: int = 1, scoring: Scoring = RAW) -> SearchSpec:
+def spec(k, nbest=1, scoring=RAW):
     """The settings of a search over tables; the pool has the limits."""
     limits = dict(max_len_a=0, max_len_b=200, max_len=200, min_len=1)
     return SearchSpec(
@@ -211,14 +204,7 @@ def spec(k: int, nbest: int = 1, scoring: Scoring = RAW) -> SearchSpec:
     )
 
 
-def stop_plug(
-    name: str,
-    k: int,
-    scoring: Scoring = RAW,
-    stats: Stats | None = None,
-    nbest: int = 1,
-    **flags: Any,
-) -> Any:
+def stop_plug(name, k, scoring=RAW, stats=None, nbest=1, **flags):
     """What `--stop NAME` and these flags build."""
     strategy, settings = STRATEGIES["stop"][name], Settings(flags)
     stats = stats or Stats()
@@ -227,25 +213,25 @@ def stop_plug(
 
 
 def search(
-    tables: Sequence[Table],
-    k: int,
-    stop: Any,
-    max_len: int | Sequence[int] = 10,
-    source: int | Sequence[int] = 5,
-    nbest: int = 1,
-    scoring: Scoring = RAW,
-    select: Any = None,
-    prune: Sequence[Any] = (),
-    stats: Stats | None = None,
-    min_len: int = 1,
-    constraints: list | None = None,
-    boundaries: Any = None,
-    banned_in_any_case: bool = False,
-    ends: Any = None,
-    ordered: bool = False,
-    prefix: Tensor | None = None,
-    softmax: Any = None,
-) -> Found:
+    tables,
+    k,
+    stop,
+    max_len=10,
+    source=5,
+    nbest=1,
+    scoring=RAW,
+    select=None,
+    prune=(),
+    stats=None,
+    min_len=1,
+    constraints=None,
+    boundaries=None,
+    banned_in_any_case=False,
+    ends=None,
+    ordered=False,
+    prefix=None,
+    softmax=None,
+):
     """Decode one sentence a table.
 
     max_len: target tokens before EOS; source: source tokens without EOS (one value, or one each);
@@ -266,7 +252,7 @@ def search(
         select or TopK(k), watched, WholeBatch(), softmax or FullSoftmax(), list(prune)
     )
     stats = stats if stats is not None else Stats()
-    lists: list[list[Hypothesis]] = [[] for _ in tables]
+    lists = [[] for _ in tables]
     setup = Setup(
         **vars(spec(k, nbest, scoring)),
         settings=Settings(),
@@ -279,7 +265,7 @@ def search(
         strategies=strategies,
     )
 
-    def keep(sentence: int, found: list[Hypothesis]) -> None:
+    def keep(sentence, found):
         lists[sentence] = found
         if found and found[0].ending is not None:
             stop.count_ending(found[0].ending)

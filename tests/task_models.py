@@ -122,7 +122,7 @@ class Made:
     # flags that stock, or ours, needs next to the case's
     given: dict[str, list[Any]] = field(default_factory=dict)
 
-    def arguments(self, which: str) -> list[Any]:
+    def arguments(self, which):
         """Of a command with the stock task, or with ours."""
         case, task = self.case, self.case.task + ("_ext" if which == "ours" else "")
         pair = PAIR if case.pair else []
@@ -130,10 +130,10 @@ class Made:
         out = [self.data, "--path", self.checkpoint, "--task", task, *SEARCH, *pair, *flags]
         return [*out, *case.search, *self.given.get(which, [])]
 
-    def keywords(self) -> dict[str, Any]:
+    def keywords(self):
         """Of a Translator, and of a corpus job's flags: ours as keywords, without
         checkpoint and data."""
-        out: dict[str, Any] = {}
+        out = {}
         name = ""
         for argument in map(str, self.ours[1:]):
             if argument.startswith("-"):
@@ -143,7 +143,7 @@ class Made:
             out[name] = True if argument.startswith("-") else argument
         return {key: value for key, value in out.items() if key != "path"}
 
-    def folder(self, place: Path) -> Path:
+    def folder(self, place):
         """A folder as archives are: checkpoint, dictionaries and the list of languages, no data."""
         place.mkdir()
         shutil.copy(self.checkpoint, place / "model.pt")
@@ -154,15 +154,15 @@ class Made:
         return place
 
     @property
-    def stock(self) -> list[Any]:
+    def stock(self):
         return self.arguments("stock")
 
     @property
-    def ours(self) -> list[Any]:
+    def ours(self):
         return self.arguments("ours")
 
 
-def write_lines(root: Path, names: dict[str, str], words: int, test: int, longest: int) -> None:
+def write_lines(root, names, words, test, longest):
     """Made-up lines: of each language (names: the word in front of its words' numbers), every one
     of its first words in the training set."""
     chance = random.Random(1)
@@ -176,13 +176,13 @@ def write_lines(root: Path, names: dict[str, str], words: int, test: int, longes
             (root / f"{split}.{language}").write_text("\n".join(text) + "\n")
 
 
-def binarised(root: Path, to: Path, *sides: object, end: str = "") -> None:
+def binarised(root, to, *sides, end=""):
     splits = [f"--{split}pref={root / split}{end}" for split in ("train", "valid", "test")]
     words = [*sides, *splits, "--destdir", to, "--workers", 1]
     succeeded(forked(preprocess, "fairseq-preprocess", *words))
 
 
-def trained(root: Path, *arguments: object) -> Path:
+def trained(root, *arguments):
     """The checkpoint after one update, sharpened."""
     save = ["--save-dir", root / "saved"]
     succeeded(forked(train, "fairseq-train", *arguments, *ONCE, *save))
@@ -190,7 +190,7 @@ def trained(root: Path, *arguments: object) -> Path:
     return root / "saved" / "checkpoint_last.pt"
 
 
-def tiny(root: Path) -> None:
+def tiny(root):
     """data/ and model.pt: a translation task of two languages with words of their own."""
     write_lines(root, {"de": "de", "en": "en"}, WORDS, 11, 12)
     binarised(root, root / "data", *PAIR)
@@ -200,7 +200,7 @@ def tiny(root: Path) -> None:
         trained(root, root / "data", *TRANSFORMER).rename(root / "model.pt")
 
 
-def sharpen(checkpoint: Path) -> None:
+def sharpen(checkpoint):
     """Give the words far-apart probabilities, and EOS a good one, where the output layer
     is one of its own."""
     state = torch.load(checkpoint, weights_only=False)
@@ -213,7 +213,7 @@ def sharpen(checkpoint: Path) -> None:
     torch.save(state, checkpoint)
 
 
-def let_end(checkpoint: Path, end: int, more: float) -> None:
+def let_end(checkpoint, end, more):
     """Raise the score of the token that ends sentences, at every step, by some nats, and let the
     source matter: some hypotheses end, others reach their limit."""
     state = torch.load(checkpoint, weights_only=False)
@@ -228,7 +228,7 @@ def let_end(checkpoint: Path, end: int, more: float) -> None:
     torch.save(state, checkpoint)
 
 
-def make(name: str, root: Path, words: int = WORDS) -> Made:
+def make(name, root, words=WORDS):
     """Preprocess, train and sharpen; words: of the dictionary, w0, w1, ..."""
     case = {**CASES, **EXAMPLES}[name]
     write_lines(root, dict.fromkeys(["de", "en"] if case.pair else ["xx"], "w"), words, 7, 9)
@@ -264,7 +264,7 @@ def make(name: str, root: Path, words: int = WORDS) -> Made:
     return made
 
 
-def nllb_dictionaries(root: Path, words: Path) -> dict[str, list[Any]]:
+def nllb_dictionaries(root, words):
     """What NLLB's branch reads is its words; languages and tags follow from the flags.
 
     The stock task is given all of them in a file.

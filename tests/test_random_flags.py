@@ -10,10 +10,7 @@ import itertools
 import os
 import random
 import re
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +22,6 @@ from models import (
     batch,
     build,
     dictionary,
-    forced,
     generators,
     is_search_of_fairseqs,
     near_ties,
@@ -36,6 +32,7 @@ from models import (
     same,
     separated,
     settings,
+    totals,
     with_files,
 )
 from required_phrases import prefix_of, required_phrases
@@ -46,7 +43,6 @@ from fairseq_ext.search.phrases.phrase_table import Compiler, build_table
 from fairseq_ext.search.phrases.pieces import join_pieces
 from fairseq_ext.search.phrases.sentence import (
     Cased,
-    Phrase,
     SentenceConstraints,
     banned_in_tokens,
     met,
@@ -71,9 +67,9 @@ EXAMPLES = [
 GREEDY = [setting for setting in settings("example").values() if "decoding" in setting]
 
 
-def drawn_search(draw: random.Random) -> dict[str, Any]:
+def drawn_search(draw):
     """Flags of ours and of stock, but those that give constraints."""
-    some: dict[str, Any] = {"beam": draw.choice([1, 2, 3, 5, 8]), "max_len_b": draw.randint(3, 14)}
+    some = {"beam": draw.choice([1, 2, 3, 5, 8]), "max_len_b": draw.randint(3, 14)}
     some["nbest"] = draw.randint(1, some["beam"])
     some |= draw.choice([{}, {"lenpen": draw.choice([0.0, 0.6, 2.0])}, {"unnormalized": True}])
     some |= draw.choice(
@@ -106,7 +102,7 @@ def drawn_search(draw: random.Random) -> dict[str, Any]:
     return some
 
 
-def drawn_reward(draw: random.Random) -> dict[str, Any]:
+def drawn_reward(draw):
     """A length reward; some sentences want a length below 0."""
     return {
         "length_reward": 0.7,
@@ -115,15 +111,12 @@ def drawn_reward(draw: random.Random) -> dict[str, Any]:
     }
 
 
-def drawn_select(draw: random.Random, *selects: str) -> dict[str, Any]:
+def drawn_select(draw, *selects):
     """How continuations are chosen, and what counts as a phrase."""
     select = draw.choice(selects)
     if select == "topk":
         return {}
-    some: dict[str, Any] = {
-        "select": select,
-        "constraints": draw.choice(["unordered", "unordered", "ordered"]),
-    }
+    some = {"select": select, "constraints": draw.choice(["unordered", "unordered", "ordered"])}
     some |= draw.choice([{}, {"constraint_boundary": "prefix"}, {"constraint_boundary": "none"}])
     some |= draw.choice([{}, {"avoid_case": "exact"}])
     if select == "dba":
@@ -134,13 +127,11 @@ def drawn_select(draw: random.Random, *selects: str) -> dict[str, Any]:
     )
 
 
-def drawn_constraints(
-    draw: random.Random, words: int, longest: int, cases: Sequence[str] = ("exact",)
-) -> SentenceConstraints:
+def drawn_constraints(draw, words, longest, cases=("exact",)):
     """Phrases of mixed lengths: alternatives, one that is requested twice,
     banned ones, a prefix."""
 
-    def phrase(most: int) -> Phrase:
+    def phrase(most):
         return tuple(FIRST + draw.randrange(words) for _ in range(draw.randint(1, most)))
 
     any_of, cased = [], []
@@ -165,16 +156,16 @@ def drawn_constraints(
     return without_conflicts(found, banned_in_tokens)
 
 
-def constrained(sample: dict, constraints: list[SentenceConstraints] | None) -> dict:
+def constrained(sample, constraints):
     return sample if constraints is None else {**sample, "requests": requests_of(constraints)}
 
 
 @functools.cache
-def model(architecture: str, seed: int, dtype: torch.dtype):
+def model(architecture, seed, dtype):
     return build(architecture, seed, dtype)
 
 
-def made(draw: random.Random, flags: dict[str, Any], folder: Path, models: list, **more):
+def made(draw, flags, folder, models, **more):
     """Our generator with these flags; None where they rule each other out."""
     strategy, generation = separated(with_files(flags, folder))
     try:
@@ -326,7 +317,7 @@ LIMIT = 4  # tokens before EOS
 ALL = 800
 
 
-def spans(text: Any, phrase: Any, mode: str, any_case: bool = False) -> list[tuple[int, int]]:
+def spans(text, phrase, mode, any_case=False):
     """Where a phrase stands in a text: rows of tokens, or text in which it starts a word and,
     for mode word, ends one."""
     if mode == "none":
@@ -343,9 +334,7 @@ def spans(text: Any, phrase: Any, mode: str, any_case: bool = False) -> list[tup
     return [(found.start(), found.start() + len(phrase)) for found in expression.finditer(text)]
 
 
-def keeps_to(
-    tokens: Phrase, given: SentenceConstraints, mode: str, ordered: bool, any_case: bool
-) -> bool:
+def keeps_to(tokens, given, mode, ordered, any_case):
     """Whether a sequence has all that is required, equal phrases in disjoint places, and
     nothing that is banned."""
     read = tuple if mode == "none" else reader
@@ -368,12 +357,12 @@ def keeps_to(
     return True
 
 
-def reader(tokens: Phrase) -> str:
+def reader(tokens):
     """A sequence of pieces as a reader sees it."""
     return join_pieces(" ".join(dictionary(ALL, True)[t] for t in tokens), "sentencepiece")
 
 
-def in_time(tokens: Phrase, given: SentenceConstraints, ordered: bool, boundaries: Any) -> bool:
+def in_time(tokens, given, ordered, boundaries):
     """Whether the sequence leaves room for what it lacks, at every place, as dba.py counts it:
     phrases one after another, in the pieces in which they are given."""
     table = build_table([given.required], ordered, torch.device("cpu"), Compiler(boundaries))
@@ -389,30 +378,23 @@ def in_time(tokens: Phrase, given: SentenceConstraints, ordered: bool, boundarie
     return True
 
 
-def unrepeated(tokens: Phrase, n: int | None) -> bool:
+def unrepeated(tokens, n):
     """Whether no n-gram comes twice."""
     grams = [tokens[i : i + n] for i in range(len(tokens) - n + 1)] if n else []
     return len(grams) == len(set(grams))
 
 
-def scored(model, sample: dict, sequences: list[Phrase], flags: dict[str, Any]) -> list[float]:
-    """The scores of sequences that EOS follows, by teacher forcing."""
-    out: dict[Phrase, float] = {}
-    wanted = (int(sample["net_input"]["src_lengths"]) - 1) * flags.get(
-        "length_ratio", 1.0
-    ) + flags.get("length_offset", 0.0)
-    for n in {*map(len, sequences)}:
-        of_length = [s for s in sequences if len(s) == n]
-        values = forced(model, sample, [[EOS, *s] for s in of_length])
-        for tokens, value in zip(of_length, values, strict=True):
-            total = sum(float(value[i, token]) for i, token in enumerate((*tokens, EOS)))
-            reward = flags.get("length_reward", 0.0) * min(n + 1, max(0.0, wanted))
-            out[tokens] = (
-                total + reward
-                if flags.get("unnormalized")
-                else total / (n + 1) ** flags.get("lenpen", 1.0)
-            )
-    return [out[s] for s in sequences]
+def scored(model, sample, sequences, flags):
+    """The scores of sequences that EOS follows."""
+    words = int(sample["net_input"]["src_lengths"]) - 1
+    wanted = words * flags.get("length_ratio", 1.0) + flags.get("length_offset", 0.0)
+    out = []
+    for tokens, total in zip(sequences, totals(model, sample, sequences), strict=True):
+        length = len(tokens) + 1
+        reward = flags.get("length_reward", 0.0) * min(length, max(0.0, wanted))
+        norm = 1 if flags.get("unnormalized") else length ** flags.get("lenpen", 1.0)
+        out.append(total / norm + reward)
+    return out
 
 
 @drawn(8)

@@ -1,16 +1,13 @@
 """`python -m fairseq_ext.translate`: the lines of the stock command, at the first start and from
 what it has kept at the second."""
 
-from __future__ import annotations
-
 import os
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import forked
 import pytest
+from conftest import ran
 from demo_model import MODEL, STOCK
 from serving import FLAGS
 from sizes import part_of
@@ -34,7 +31,7 @@ FLAGS_GIVEN = ["--data", str(MODEL), "--cpu", "--beam", "4", "-s", "de", "-t", "
 
 
 @pytest.fixture
-def cache(tmp_path, monkeypatch) -> Path:
+def cache(tmp_path, monkeypatch):
     """A cache folder of its own, which has the compiled library."""
     folder = tmp_path / "cache" / "fairseq_ext"
     kept = cache_folder()
@@ -46,21 +43,13 @@ def cache(tmp_path, monkeypatch) -> Path:
     return folder
 
 
-def translate(
-    given: bytes, *flags: str, python: tuple[str, ...] = ()
-) -> subprocess.CompletedProcess:
+def translate(given, *flags, python=()):
     """The command on these lines."""
     words = [sys.executable, *python, "-m", "fairseq_ext.translate", *FLAGS_GIVEN, *flags]
-    return subprocess.run(
-        words,
-        input=given,
-        capture_output=True,
-        timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    return ran(*words, stdin=given, check=False)
 
 
-def stock(lines: list[str]) -> list[str]:
+def stock(lines):
     """fairseq-interactive's translations."""
     how = (MODEL, *STOCK, "--beam", 4, "--max-tokens", 4000, "--buffer-size", 10)
     said = forked.interactive_forked("\n".join(lines) + "\n", *how).stdout
@@ -74,88 +63,54 @@ def test_both_starts_write_stocks_translations_and_the_second_one_without_torch(
     # of empty lines, for which the stock command makes something up
     expected[1:1], expected[3:3] = [""], [""]
     good, bad = "\n".join(LINES).encode() + b"\n", b"ein \xff Wort\n" + b"Hund " * 2000
-    first = translate(good + bad + b"\nDie Frau.\n", "--max-tokens", "600")
+    flags = ("--max-tokens", "600")
+    first = translate(good + bad + b"\nDie Frau.\n", *flags)
     assert first.returncode == 3, first.stderr
-    assert first.stdout.decode().split("\n") == [*expected, "", "", last, ""]
-    assert b"error: line 7 is not valid Unicode" in first.stderr
-    assert b"error: line 8 has" in first.stderr and b"Traceback" not in first.stderr
-    second = translate(
-        good + b"Der Hund. Die Frau.", "--max-tokens", "600", python=("-X", "importtime")
-    )
+    assert first.stdout.split("\n") == [*expected, "", "", last, ""]
+    for said in ("error: line 7 is not valid Unicode", "error: line 8 has"):
+        assert said in first.stderr and "Traceback" not in first.stderr
+    second = translate(good + b"Der Hund. Die Frau.", *flags, python=("-X", "importtime"))
     assert second.returncode == 0, second.stderr
-    assert second.stdout.decode().split("\n")[:-2] == expected
-    assert b"line 7 holds 2 sentences" in second.stderr
-    assert (
-        b" numpy" in second.stderr
-        and b" torch" not in second.stderr
-        and b" fairseq\n" not in second.stderr
-    )
+    assert second.stdout.split("\n")[:-2] == expected
+    assert "line 7 holds 2 sentences" in second.stderr and " numpy" in second.stderr
+    assert " torch" not in second.stderr and " fairseq\n" not in second.stderr
     alone = translate(b"Die Frau.\nDas Kind. Die Frau.", "--buffer-size", "1")
-    assert alone.stdout.decode().startswith(last + "\n")
-    assert b"line 2 holds 2 sentences" in alone.stderr
+    assert alone.stdout.startswith(last + "\n") and "line 2 holds 2 sentences" in alone.stderr
 
 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--buffer-size", "0"], b"--buffer-size is 0"),
-        (["--beem", "3"], b"--beem"),
-        (["--path", "none.pt"], b"none.pt"),
-        (["--input", "a.de"], b"this command reads standard input: write < a.de"),
+        ("--buffer-size 0", "--buffer-size is 0"),
+        ("--beem 3", "--beem"),
+        ("--path none.pt", "none.pt"),
+        ("--input a.de", "this command reads standard input: write < a.de"),
     ][: len(part_of(4, 1))],
 )
 def test_wrong_flags_end_in_one_sentence(cache, flags, said):
-    done = translate(b"Der Hund.\n", *flags)
-    assert (
-        done.returncode == 1
-        and not done.stdout
-        and said in done.stderr
-        and b"Traceback" not in done.stderr
-    )
+    done = translate(b"Der Hund.\n", *flags.split())
+    assert done.returncode == 1 and not done.stdout
+    assert said in done.stderr and "Traceback" not in done.stderr
 
 
-SETTINGS: list[dict] = [
-    {"beam": 1},
-    {"beam": 5, "int8": True},
-    {"beam": 3, "unnormalized": True, "stop": "optimal"},
-    {"beam": 4, "lenpen": 0.5, "min_len": 7},
-    {"beam": 6, "no_repeat_ngram_size": 2, "max_len_a": 0.5, "max_len_b": 5},
-    {"beam": 5, "prune_threshold": 0.7, "temperature": 1.3},
-]
-
-
-@pytest.mark.parametrize("flags", SETTINGS[: len(part_of(6, 2))], ids=str)
-def test_what_is_kept_translates_as_the_translator(cache, flags):
-    whole = {**FLAGS, **flags, "stop": flags.get("stop")}
-    del whole["stream_width"]
-    arguments = as_arguments(whole)
-    assert state.find(arguments) is None
-    translator = Translator(**whole)
-    state.keep(arguments, whole, translator)
-    kept = state.find(arguments)
-    assert kept is not None
-    lines = LINES + ["Das Haus " * n for n in range(1, 70, 9)]
-    assert kept(lines) == [best.text for (best, *_) in translator.translate(lines)]
-    # the command then translates them as at its first start
-    assert kept(["Der Hund.", "ein \udcff Wort"]) is None and kept(["Hund " * 2000]) is None
+# what is kept translates as a Translator: rows of tests/contract with `twice`
 
 
 def test_other_flags_and_changed_files_are_not_taken_for_what_was_kept(
     cache, tmp_path, monkeypatch
 ):
     shutil.copytree(MODEL, tmp_path / "model", copy_function=shutil.copyfile)
-    flags = {
-        **FLAGS,
-        "data": str(tmp_path / "model"),
-        "path": str(tmp_path / "model" / "checkpoint.pt"),
-        "stop": None,
-    }
+    model = tmp_path / "model"
+    flags = {**FLAGS, "data": str(model), "path": str(model / "checkpoint.pt"), "stop": None}
     del flags["stream_width"]
     arguments, translator = as_arguments(flags), Translator(**flags)
     state.keep(arguments, {**flags, "mbr": "chrf"}, translator)  # which nothing that is kept knows
     assert state.find(arguments) is None
     state.keep(arguments, flags, translator)
-    assert state.find(arguments) is not None and state.find([*arguments, "--beam", "7"]) is None
+    kept = state.find(arguments)
+    assert kept is not None and state.find([*arguments, "--beam", "7"]) is None
+    # the command then translates them as at its first start
+    assert kept(["Der Hund.", "ein \udcff Wort"]) is None and kept(["Hund " * 2000]) is None
     shorter = [word.removeprefix(f"{tmp_path}/") for word in arguments]
     for folder, kept in ((tmp_path, True), (cache, False)):  # paths count from the working folder
         monkeypatch.chdir(folder)
@@ -165,11 +120,10 @@ def test_other_flags_and_changed_files_are_not_taken_for_what_was_kept(
         (cache / f"model-{i}").touch()
         os.utime(cache / f"model-{i}", (i, i))
     state.keep(arguments, flags, translator)
-    assert sorted(each.name for each in cache.glob("model-*")) == sorted(
-        [file.name, *(f"model-{i}" for i in range(2, 9))]
-    )
-    for i in range(2, 9):
-        (cache / f"model-{i}").unlink()
+    left = {f"model-{i}" for i in range(2, 9)}
+    assert {each.name for each in cache.glob("model-*")} == {file.name, *left}
+    for name in left:
+        (cache / name).unlink()
     content = file.read_bytes()
     for damaged in (content[:-1], content[:-1000] + b"x" + content[-999:], b""):
         file.write_bytes(damaged)

@@ -4,13 +4,10 @@ Not read: strings, code and addresses in pages, and names that a file only uses.
 may have whole names such as `found`.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,7 +31,7 @@ PLACES = sorted(
 KEYS = {"report.py": {"given"}, "optimal.py": {"open"}}
 
 
-def python_texts(text: str) -> tuple[list[str], list[str], list[str]]:
+def python_texts(text):
     """Return the names that a file defines or assigns, those of them that are functions, classes,
     fields or constants, and its docstrings and comments."""
     names, bare, prose = [], [], []
@@ -62,14 +59,14 @@ def python_texts(text: str) -> tuple[list[str], list[str], list[str]]:
     return names, bare, prose + [t.string for t in tokens if t.type == tokenize.COMMENT]
 
 
-def cpp_texts(text: str) -> tuple[list[str], list[str], list[str]]:
+def cpp_texts(text):
     """Return the same of a C++ file: all names, those declared outside functions, its comments."""
     prose = re.findall(r"//[^\n]*|/\*.*?\*/", text, re.S)
     code = re.sub(
         r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|^\s*#(?:\\\n|[^\n])*', " ", text, flags=re.S | re.M
     )
     names, bare = re.findall(r"[A-Za-z_]\w*", code), []
-    open_braces: list[str] = []
+    open_braces = []
     start = 0
     for mark in re.finditer("[{};]", code):
         declared, start = code[start : mark.start()], mark.end()
@@ -94,22 +91,22 @@ def cpp_texts(text: str) -> tuple[list[str], list[str], list[str]]:
     return names, bare, prose
 
 
-def page_text(text: str) -> str:
+def page_text(text):
     """Return a page without its code and the addresses of its links."""
     return re.sub(r"```.*?```|`[^`]*`|(?<=\])\([^)]*\)", " ", text, flags=re.S)
 
 
-def words_of(text: str) -> set[str]:
+def words_of(text):
     """Return the words of a text or a name, in lower case."""
     return set(re.findall("[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", text).lower()))
 
 
-def plain(text: str) -> str:
+def plain(text):
     """Return a text in lower case and on one line, without the marks of comments."""
     return re.sub(r"\s+(?:(?://|#) )?", " ", text.lower())
 
 
-def problems(path: Path) -> Iterator[str]:
+def problems(path):
     """Yield the forbidden words, names and phrases of a file, each with its place."""
     text = path.read_text(encoding="utf-8")
     is_ours = path.is_relative_to(ROOT / "fairseq_ext")
@@ -128,7 +125,7 @@ def problems(path: Path) -> Iterator[str]:
         yield f"{path.relative_to(ROOT)}: {word} ({' '.join(where.split())[:80]})"
 
 
-def in_place(place: str) -> list[str]:
+def in_place(place):
     """Return the problems of a file, or of all files of a folder."""
     paths = [ROOT / place] if (ROOT / place).is_file() else sorted((ROOT / place).rglob("*"))
     kinds = (".md",) if place.startswith("docs") else CODE

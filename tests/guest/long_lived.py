@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -33,11 +32,11 @@ LONGEST = 60  # seconds of a child
 gc.freeze()  # to look through what is imported takes a second of each child's end
 
 
-def texts(translator: Translator) -> list[str]:
+def texts(translator):
     return [nbest[0].text for nbest in translator.translate(LINES)]
 
 
-def in_a_child(run: Callable[[], object]) -> list:
+def in_a_child(run):
     """What a function returns in a forked process, or its error, with the seconds that it took;
     the signal that ended the process, where it did not return."""
     path = f"{RESULT}.child"
@@ -56,14 +55,14 @@ def in_a_child(run: Callable[[], object]) -> list:
     return json.loads(Path(path).read_text()) if status == 0 else ["status", status]
 
 
-def forks() -> object:
+def forks():
     torch.set_num_threads(2)
     torch.mm(torch.ones(500, 500), torch.ones(500, 500))  # starts torch's threads
     translator = Translator(**FLAGS)
-    found: dict[str, object] = {"expected": texts(translator)}
+    found = {"expected": texts(translator)}
     found["after a load"] = in_a_child(lambda: texts(translator))
     found["made in a child"] = in_a_child(lambda: texts(Translator(**FLAGS)))
-    many: list = []
+    many = []
     thread = threading.Thread(target=lambda: many.extend(translator.translate(LINES * 100)))
     thread.start()
     while translator.lock.acquire(blocking=False):  # it has not begun
@@ -77,8 +76,8 @@ def forks() -> object:
     return found
 
 
-def two_threads(translator: Translator) -> list[list[str]]:
-    out: list[list[str]] = []
+def two_threads(translator):
+    out = []
     threads = [threading.Thread(target=lambda: out.append(texts(translator))) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -87,10 +86,10 @@ def two_threads(translator: Translator) -> list[list[str]]:
     return out
 
 
-def engines() -> object:
+def engines():
     engine = Engine(**FLAGS)
     engine.wait(60)
-    found: dict[str, object] = {}
+    found = {}
     server = engine.fork_server.process.pid
     children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
     future = engine.submit(LINES[1])
@@ -106,28 +105,28 @@ def engines() -> object:
     return found
 
 
-def alive(pid: int | str) -> bool:
+def alive(pid):
     stat = Path(f"/proc/{pid}/stat")
     return stat.exists() and ") Z " not in stat.read_text()
 
 
-def daemon() -> object:
+def daemon():
     """As a daemon, which closes what it was started with."""
     for fd in range(3):
         os.close(fd)
     return streams()
 
 
-def no_streams() -> object:
+def no_streams():
     sys.stdin = sys.stdout = sys.stderr = None  # type: ignore[assignment]
     return streams()
 
 
-def streams() -> object:
+def streams():
     """All that works without standard streams."""
     import fairseq_cli.interactive  # noqa: F401  as a program that uses more of fairseq
 
-    found: dict[str, object] = {"streams": [each is None for each in (sys.stdout, sys.stderr)]}
+    found = {"streams": [each is None for each in (sys.stdout, sys.stderr)]}
     translator = Translator(**FLAGS)
     found["translator"] = texts(translator)
     if sys.stderr is None:

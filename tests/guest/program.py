@@ -24,7 +24,7 @@ import torch
 import torch.distributed.fsdp
 
 
-def state() -> dict:
+def state():
     """Each thing by name."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGCHLD)
     root, load = logging.root, torch.load
@@ -50,17 +50,17 @@ def state() -> dict:
     }
 
 
-def changed(before: dict) -> list[str]:
+def changed(before):
     """What is not as it was."""
     return [name for name, value in state().items() if value != before[name]]
 
 
-def theirs(kind, error, trace) -> None:
+def theirs(kind, error, trace):
     print(f"their hook: {error}", file=sys.stderr)
 
 
-def thread_that_works() -> None:
-    def work() -> None:
+def thread_that_works():
+    def work():
         time.sleep(0.3)
         (FOLDER / "work of a thread").write_text("done")
 
@@ -68,7 +68,7 @@ def thread_that_works() -> None:
     raise ValueError("size mismatch in my own matrix code")
 
 
-def their_hook_set_later() -> None:
+def their_hook_set_later():
     sys.excepthook = theirs
     raise RuntimeError("mine")
 
@@ -81,7 +81,7 @@ ENDS = {
 }
 
 
-def reported(name: str) -> dict:
+def reported(name):
     """How a child ends: its status, and standard error. In the child: its name."""
     path = FOLDER / "stderr"
     child = os.fork()
@@ -95,7 +95,7 @@ def reported(name: str) -> dict:
 
 if __name__ == "__main__":
     FOLDER, MODEL = Path(sys.argv[1]), sys.argv[2]
-    found: dict = {}
+    found = {}
     before = state()
     import fairseq  # noqa: F401  the plug-in is installed next to it
 

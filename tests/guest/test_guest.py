@@ -197,32 +197,13 @@ assert "fairseq_ext.plugin.tasks" in sys.modules
 
 
 def test_nothing_changes_under_pytest_and_in_a_thread(tmp_path):
-    body = IN_A_THREAD + "assert changed(before) == []\nimport gc\n"
-    body += "gc.freeze()  # to look through what is imported takes a second\n"
+    body = (
+        f"{IN_A_THREAD}assert changed(before) == []\nimport gc\ngc.freeze()"  # a second of its end
+    )
     (tmp_path / "test_theirs.py").write_text(f"def test_theirs():\n    exec({body!r}, {{}})\n")
     words = "-m pytest -q -p no:cacheprovider test_theirs.py".split()
     done = ran(sys.executable, *words, cwd=tmp_path, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
     assert "1 passed" in done.stdout, done.stdout
-
-
-@drawn(0)  # long
-def test_nothing_changes_in_a_notebook(tmp_path, monkeypatch):
-    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
-    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
-    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
-    (tmp_path / "kernels" / "here").mkdir(parents=True)
-    start = [sys.executable, *"-m ipykernel_launcher -f {connection_file}".split()]
-    (tmp_path / "kernels" / "here" / "kernel.json").write_text(
-        json.dumps({"argv": start, "display_name": "here", "language": "python"})
-    )
-    cells = [IN_A_THREAD, "print(changed(before))"]
-    cells.append('raise ValueError("size mismatch in my own matrix code")')
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    how = dict(kernel_name="here", timeout=120, resources={"metadata": {"path": str(tmp_path)}})
-    with pytest.raises(nbclient.exceptions.CellExecutionError) as failed:
-        nbclient.NotebookClient(notebook, **how).execute()
-    assert notebook.cells[1].outputs[0]["text"] == "[]\n" and failed.value.ename == "ValueError"
-    assert "Traceback" in notebook.cells[2].outputs[0]["traceback"][1]
 
 
 WITHOUT = """import sys

@@ -213,7 +213,7 @@ def test_a_cell_is_lost_where_its_whole_interval_is_below_the_bound(lost, tmp_pa
 
 
 @pytest.mark.parametrize("script", sorted(BENCH.parent.rglob("*.py")), ids=lambda path: path.stem)
-def test_what_a_script_imports_is_there(script: Path) -> None:
+def test_what_a_script_imports_is_there(script):
     """Also of those that only a GPU can run."""
     for node in ast.walk(ast.parse(script.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fairseq_ext"):
