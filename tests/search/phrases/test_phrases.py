@@ -39,8 +39,6 @@ from fairseq_ext.search.phrases.token_automaton import (
     opened,
 )
 
-Alternatives = tuple[tuple[int, ...], ...]  # one constraint, met by any one of its phrases
-
 
 def plain(constraints, tokens, ordered: bool) -> tuple[list[int], int, int, set[int]]:
     """The counts, bank, total and proposals of a `Row` without automata: a constraint looks at the

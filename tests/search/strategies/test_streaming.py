@@ -41,7 +41,7 @@ def test_where_not_all_rows_fit_fifo_takes_the_longest_and_shortest_the_shortest
     order, monkeypatch
 ):
     """Appendix A.2: starting with the beam of the most tokens, up to the capacity."""
-    calls: list[tuple[list[int], list[int]]] = []  # lengths of live sentences, and of those taken
+    calls = []  # lengths of live sentences, and of those taken
     step_all = CompiledSearch.step_all
 
     def watched(search, most):
@@ -67,7 +67,7 @@ def test_where_not_all_rows_fit_fifo_takes_the_longest_and_shortest_the_shortest
 @pytest.mark.parametrize("backend", ["transformer", "fairseq"])
 def test_a_flush_finishes_all_live_sentences_before_others_start(backend, monkeypatch):
     """Footnote 3: at most N start between two moments without a live sentence."""
-    started: list[tuple[int, int]] = []
+    started = []
     start = scheduler.Scheduler.start
 
     def watched(self, live, rows):
@@ -111,8 +111,7 @@ class Watch(Schedule):
         generator = ours(**flags)
         self.steps: dict[int, int] = {}  # tokens of each live sentence
         # at each step: fewest tokens of any live sentence, and those of the sentences stepped
-        self.lines: list[tuple[int, list[int]]] = []
-        self.rows: list[int] = []
+        self.lines, self.rows = [], []
         self.started = self.noted = 0
         plugs = generator.strategies
         self.select, self.stop, self.schedule = plugs.select, plugs.stop, plugs.schedule
@@ -157,11 +156,10 @@ class Watch(Schedule):
 def test_every_sentence_is_encoded_once(backend, flags, monkeypatch):
     """What the decoder must admit, and the sources that reach the encoder."""
     generator, sample = ours(decoder_backend=backend, **flags), batch(LENGTHS, 9)
-    admitted: list[list[int]] = []
-    encoded: list[list[int]] = []
+    admitted, encoded = [], []
     encoder = generator.model.models[0].encoder
 
-    def note(owner, name: str, noted: list[list[int]]) -> None:
+    def note(owner, name: str, noted: list) -> None:
         known = getattr(owner, name)
 
         def noting(*args):
@@ -230,9 +228,8 @@ def brute_force(
     of each answer. rule: ranked, count, or finished: what is worse than the best finished
     hypothesis by more than delta goes."""
     ranked = rule == "ranked"
-    beam: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]  # live and, when ranked, finished
-    answers: list[tuple[tuple[int, ...], float]] = []
-    ended: list[float] = []
+    beam = [(0.0, ())]  # scores and rows, live and, when ranked, finished
+    answers, ended = [], []
 
     def ends(candidate) -> bool:
         return candidate[1][-1:] == (EOS,)

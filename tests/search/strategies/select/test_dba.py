@@ -320,8 +320,7 @@ def oracle(
         read = (*tokens, EOS) if ended else tokens  # what is begun is broken off
         return bonus * plain(constraints.any_of, read, ordered)[1]
 
-    rows: list[tuple[float, float, tuple[int, ...]]] = [(0.0, 0.0, ())]
-    done: list[tuple[str, float]] = []
+    rows, done = [(0.0, 0.0, ())], []  # rows: with the bonus, without, tokens
     for step in range(max_len + 1):
         candidates = []
         for _, score, tokens in rows:

@@ -219,8 +219,8 @@ def full(softmax: LSH, x: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.linear(x, *softmax.layers[0]).log_softmax(-1)
 
 
-def states(n: int, seed: int = 3) -> torch.Tensor:
-    return torch.randn(n, 16, generator=torch.Generator().manual_seed(seed))
+def states(n: int) -> torch.Tensor:
+    return torch.randn(n, 16, generator=torch.Generator().manual_seed(3))
 
 
 def scored(softmax: LSH, x: torch.Tensor) -> LogProbs:
