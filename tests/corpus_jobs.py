@@ -5,7 +5,6 @@ import contextlib
 import gzip
 import json
 import os
-import resource
 import threading
 import time
 from pathlib import Path
@@ -30,20 +29,20 @@ FLAGS = {
 }
 
 
-def source_lines(start: int, end: int) -> list[str]:
+def source_lines(start, end):
     """Lines of the demo's test set, the short ones first; behind the last line, the first again."""
     lines = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()
     return (sorted(lines, key=len) * (end // len(lines) + 1))[start:end]
 
 
-def write_text(path: Path, lines: list[str]) -> Path:
+def write_text(path, lines):
     """A text shard, compressed if its name says so."""
     raw = "".join(line + "\n" for line in lines).encode()
     path.write_bytes(gzip.compress(raw) if path.suffix == ".gz" else raw)
     return path
 
 
-def job(inputs: list[Path], output: Path, flags: dict | None = None, **others) -> CorpusJob:
+def job(inputs, output, flags=None, **others):
     """A job on the demo model."""
     settings = {"unit": 10, "workers": 2, "progress": 0.0, **others}
     return CorpusJob(
@@ -56,12 +55,17 @@ def job(inputs: list[Path], output: Path, flags: dict | None = None, **others) -
     )
 
 
-def records(path: Path) -> list[dict]:
+def ran(inputs, output, flags=None, **others):
+    """What a run of such a job says."""
+    return run.translate(job(inputs, output, flags, **others))
+
+
+def records(path):
     """The lines of a JSONL file."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def finals(folder: Path) -> dict[str, bytes]:
+def finals(folder):
     """The output files, by name."""
     files = (
         path
@@ -71,7 +75,7 @@ def finals(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
-def parts(folder: Path) -> list[Path]:
+def parts(folder):
     """Finished units of unfinished shards."""
     return [
         path for path in folder.glob(".parts/**/*-*") if path.is_file() and path.suffix != ".part"
@@ -109,15 +113,15 @@ def one_process(monkeypatch, worker):
         yield
 
 
-def descendants(pid: int) -> dict[int, str]:
+def descendants(pid):
     """The processes below one, with their command lines."""
-    parents: dict[int, int] = {}
+    parents = {}
     for entry in os.listdir("/proc"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             parents[int(entry)] = int(
                 Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1]
             )
-    found: dict[int, str] = {}
+    found = {}
     level = [pid]
     while level:
         level = [child for child, parent in parents.items() if parent in level]
@@ -183,18 +187,7 @@ def meanwhile(step):
         thread.join()
 
 
-@contextlib.contextmanager
-def largest_file(size):
-    """No file grows beyond this number of bytes, as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def start_ray() -> None:
+def start_ray():
     """Start Ray with two processors, unless it runs."""
     import ray
 

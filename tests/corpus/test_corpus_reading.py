@@ -23,8 +23,10 @@ from fairseq_ext.corpus.shards import (
     shards_of,
 )
 from fairseq_ext.corpus.worker import CorpusWorker, UnitTranslation
+from fairseq_ext.plugin.loading.settings import as_arguments
 from fairseq_ext.search.request import TextConstraints
 
+MODEL = {**FLAGS, "path": str(DEMO / "checkpoint.pt"), "data": str(DEMO)}
 LINES = ["eins", "", "zwei \u2028 und \x85 drei", "vier\u00a0", "  "]
 
 
@@ -68,11 +70,8 @@ def test_text_is_cut_at_line_feeds_alone(tmp_path, suffix, end):
 
 def test_several_gzip_members_are_one_file(tmp_path):
     write_text(tmp_path / "a.gz", ["eins"])
-    write_text(tmp_path / "b.gz", ["zwei"])
-    (tmp_path / "c.gz").write_bytes(
-        (tmp_path / "a.gz").read_bytes() + (tmp_path / "b.gz").read_bytes()
-    )
-    assert [s.request.source for s in read(tmp_path / "c.gz")] == ["eins", "zwei"]
+    (tmp_path / "c.gz").write_bytes((tmp_path / "a.gz").read_bytes() * 2)
+    assert [s.request.source for s in read(tmp_path / "c.gz")] == ["eins", "eins"]
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 100])
@@ -81,14 +80,12 @@ def test_several_gzip_members_are_one_file(tmp_path):
 )
 def test_units_leave_out_what_is_done(tmp_path, size, done):
     path = write_text(tmp_path / "a", [str(i) for i in range(10)])
-    units = [
-        [s.number for s in unit] for unit in ShardReader(Shard(str(path), "a")).units(size, done)
-    ]
+    found = ShardReader(Shard(str(path), "a")).units(size, done)
+    units = [[s.number for s in unit] for unit in found]
     kept = [i for i in range(10) if not any(start <= i < end for start, end in done)]
-    assert [i for unit in units for i in unit] == kept
-    assert all(
-        unit == list(range(unit[0], unit[0] + len(unit))) and len(unit) <= size for unit in units
-    )
+    assert sum(units, []) == kept
+    assert all(unit == [*range(unit[0], unit[0] + len(unit))] for unit in units)
+    assert all(len(unit) <= size for unit in units)
 
 
 def test_a_bad_line_is_reported_by_its_number_and_costs_no_other(tmp_path, monkeypatch):
@@ -102,22 +99,17 @@ def test_a_bad_line_is_reported_by_its_number_and_costs_no_other(tmp_path, monke
     assert found[1].error[1] == f"line 2 of {tmp_path / 'a'} is not valid UTF-8 (byte 3)"
 
 
+def write_objects(path, *objects):
+    """A shard of JSONL."""
+    return write_text(path, [json.dumps(each) for each in objects])
+
+
 def test_jsonl_carries_ids_and_constraints(tmp_path):
-    lines = [
-        {
-            "source": "eins",
-            "id": "a7",
-            "constraints": [["two", "words"], "one"],
-            "any_of": [["x", "y"]],
-            "avoid": ["w"],
-            "prefix": "p",
-            "allowed": ["p q", ["p", "r"]],
-        },
-        {"text": "zwei", "domain": "x"},
-        {"source": "x", "allowed": []},
-    ]
-    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
-    found = read(tmp_path / "a.jsonl")
+    first = {"source": "eins", "id": "a7", "constraints": [["two", "words"], "one"], "prefix": "p"}
+    first |= {"any_of": [["x", "y"]], "avoid": ["w"], "allowed": ["p q", ["p", "r"]]}
+    others = {"text": "zwei", "domain": "x"}, {"source": "x", "allowed": []}
+    path = write_objects(tmp_path / "a.jsonl", first, *others)
+    found = read(path)
     request = found[0].request
     assert (request.number, request.source, found[0].id) == (0, "eins", "a7")
     assert request.own_constraints == TextConstraints(
@@ -127,16 +119,11 @@ def test_jsonl_carries_ids_and_constraints(tmp_path):
     assert not found[1].request.own_constraints
     assert found[2].error[0] == "invalid line"
     assert 'no string in "allowed", so no output would be allowed' in found[2].error[1]
-    assert read(tmp_path / "a.jsonl", source_field="domain")[1].request.source == "x"
+    assert read(path, source_field="domain")[1].request.source == "x"
 
 
 def test_parquet_has_the_same_as_columns(tmp_path):
-    rows = {
-        "source": ["a", "b", None],
-        "id": [7, 8, 9],
-        "constraints": [["x"], None, []],
-        "other": [1, 2, 3],
-    }
+    rows = {"source": ["a", "b", None], "id": [7, 8, 9], "constraints": [["x"], None, []]}
     pyarrow.parquet.write_table(pyarrow.table(rows), tmp_path / "a.parquet", row_group_size=2)
     found = read(tmp_path / "a.parquet")
     assert [(s.request.source, s.id) for s in found] == [("a", 7), ("b", 8), ("", 9)]
@@ -188,57 +175,47 @@ def test_shards_keep_their_place_below_the_common_folder(tmp_path):
 @pytest.fixture(scope="module")
 def demo():
     """A real worker on the demo model."""
-    worker = CorpusWorker(
-        {**FLAGS, "path": str(DEMO / "checkpoint.pt"), "data": str(DEMO)}, 1, False
-    )
+    worker = CorpusWorker(MODEL, 1, False)
     assert "signature" in worker.load()
     return worker
+
+
+def translated(worker, path):
+    """The records of a unit, and what else there is of it."""
+    result = worker.translate(Shard(str(path), "a"), read(path))
+    return [json.loads(line) for line in result.payload.splitlines()], result
 
 
 def test_a_unit_is_translated_as_the_translator_does_and_refuses_sentence_by_sentence(
     tmp_path, demo
 ):
-    lines = [{"source": s} for s in source_lines(10, 15)]
+    outputs = ["The house was red.", "A green boat was red."]
+    lines = [{"source": s} for s in source_lines(10, 17)]
     lines[1]["constraints"] = ["hospital"]
     lines[2]["constraints"] = ["</s>"]  # which no translation holds
     lines[3]["source"] = "und " * 2000
     lines[4] |= {"constraints": ["hospital"], "avoid": ["hospital"], "prefix": "Today"}
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    shard = Shard(str(tmp_path / "a.jsonl"), "a")
-    result = demo.translate(shard, read(tmp_path / "a.jsonl"))
-    found = [json.loads(line) for line in result.payload.splitlines()]
-    expected = demo.translator.translate(
-        [lines[0]["source"], lines[1]["source"]], constraints=[[], ["hospital"]]
-    )
-    assert [r["hypotheses"] for r in found[:2]] == [[h.text for h in nbest] for nbest in expected]
-    assert [r["scores"][0] for r in found[:2]] == pytest.approx(
-        [nbest[0].score for nbest in expected], abs=1e-4
-    )
+    lines[5] |= {"allowed": outputs, "constraints": ["green"]}
+    lines[6] |= {"allowed": outputs, "avoid": ["red"]}
+    path = write_objects(tmp_path / "a.jsonl", *lines)
+    found, result = translated(demo, path)
+    texts = [r["hypotheses"] for r in found]
+    (free,) = demo.translator.translate([lines[0]["source"]])
+    assert texts[0] == [h.text for h in free] and "hospital" in texts[1][0]
+    assert texts[4][0].startswith("Today") and texts[2:] == [[], [], texts[4], outputs[1:], []]
     # the report of each, as an engine answers it
-    assert [
-        r.get("constraints") and [(c["phrase"], c.get("reason")) for c in r["constraints"]]
-        for r in found
-    ] == [
-        [],
-        [("hospital", None)],
-        None,
-        None,
-        [("Today", None), ("hospital", "conflicts with the banned phrase 'hospital'")],
-    ]
-    for record in found:
-        for each in record.get("constraints", ()):
-            where = [record["hypotheses"][0][slice(*span)] for span in each["spans"]]
-            assert where == [each["phrase"]] * each["met"]
-    assert found[4]["hypotheses"][0].startswith("Today")
-    assert [bool(r["hypotheses"]) for r in found] == [True, True, False, False, True]
-    entries = [(e["line"], e["kind"]) for e in result.errors]
-    assert entries == [(3, "constraint"), (4, "too long"), (5, "constraint not met")]
-    assert "line 3 of" in result.errors[0]["reason"]
-    assert "conflicts with the banned phrase" in result.errors[2]["reason"]
-    assert result.stats.sentences == 3
-    assert result.stats.as_dict()["constraints"] == {"given": 3, "met": 2}
+    reports = [[(c["phrase"], c["met"]) for c in r.get("constraints", ())] for r in found]
+    assert reports[1] == [("hospital", True)]
+    assert reports[4] == [("Today", True), ("hospital", False)]
+    kinds = {e["line"]: (e["kind"], e["reason"]) for e in result.errors}
+    assert [*kinds] == [3, 4, 5, 7] and kinds[4][0] == "too long"
+    assert kinds[3][0] == "constraint" and "line 3 of" in kinds[3][1]
+    assert kinds[5][0] == "constraint not met" and "conflicts with the banned phrase" in kinds[5][1]
+    assert "every allowed output has a banned phrase" in kinds[7][1]
+    assert result.stats.sentences == 4
+    assert result.stats.as_dict()["constraints"] == {"given": 4, "met": 3}
     # the statistics are each unit's own
-    again = demo.translate(shard, read(tmp_path / "a.jsonl")[1:2]).stats
+    again = demo.translate(Shard(str(path), "a"), read(path)[1:2]).stats
     assert again.sentences == 1 and again.as_dict()["constraints"] == {"given": 1, "met": 1}
 
 
@@ -246,28 +223,12 @@ def test_a_unit_is_translated_as_the_translator_does_and_refuses_sentence_by_sen
 def test_an_unmet_constraint_is_an_entry_and_no_error(tmp_path, demo, monkeypatch, more, status):
     """The status of the command is that of the others: 3 only if a line is not translated."""
     unmet = {"source": source_lines(10, 11)[0], "constraints": ["hospital"], "avoid": ["hospital"]}
-    lines = "".join(json.dumps(line) + "\n" for line in (unmet, *more))
-    (tmp_path / "a.jsonl").write_text(lines)
-    words = ["translate", "--path", "m", "--data", "d", "--input", str(tmp_path / "a.jsonl")]
+    path = write_objects(tmp_path / "a.jsonl", unmet, *more)
+    words = ["translate", "--path", "m", "--data", "d", "--input", str(path)]
     with one_process(monkeypatch, demo):
         assert main([*words, "--output", str(tmp_path / "out"), "--cpu"]) == status
     kinds = [each["kind"] for each in records(tmp_path / "out" / "errors.jsonl")]
     assert kinds == ["constraint not met", *["too long"] * len(more)]
-
-
-def test_a_record_has_its_own_allowed_outputs(tmp_path, demo):
-    lines: list[dict] = [{"source": s} for s in source_lines(10, 13)]
-    outputs = ["The house was red.", "A green boat was red."]
-    lines[0] |= {"allowed": outputs, "constraints": ["green"]}
-    lines[1] |= {"allowed": outputs, "avoid": ["red"]}
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    result = demo.translate(Shard(str(tmp_path / "a.jsonl"), "a"), read(tmp_path / "a.jsonl"))
-    found = [json.loads(line) for line in result.payload.splitlines()]
-    assert [r["hypotheses"] for r in found[:2]] == [outputs[1:], []]
-    (free,) = demo.translator.translate([lines[2]["source"]])
-    assert found[2]["hypotheses"] == [h.text for h in free]
-    (error,) = result.errors
-    assert error["line"] == 2 and "every allowed output has a banned phrase" in error["reason"]
 
 
 class Faulty:
@@ -276,27 +237,24 @@ class Faulty:
 
     def __init__(self, demo, error, lines=None, at="search"):
         self.demo, self.error, self.lines, self.at = demo, error, lines, at
-        self.bad = [self.words(demo.encode(line)) for line in lines or ()]
+        self.bad = [demo.encode(line).tolist() for line in lines or ()]
 
     def __getattr__(self, name):
         return getattr(self.demo, name)
 
-    def words(self, tokens):
-        return self.demo.task.source_dictionary.string(tokens)
+    def fail(self, at, fails):
+        if fails and self.at == at:
+            raise self.error
 
     def prepared(self, request, where):
-        if self.at == "encode" and request.source in self.lines:
-            raise self.error
+        self.fail("encode", request.source in (self.lines or ()))
         return self.demo.prepared(request, where)
 
     def search(self, requests):
-        fails = self.lines is None or any(self.words(r.tokens) in self.bad for r in requests)
-        fails = fails and self.at != "encode"
-        if fails and self.at == "search":
-            raise self.error
+        fails = self.lines is None or any(r.tokens.tolist() in self.bad for r in requests)
+        self.fail("search", fails)
         found = self.demo.search(requests)
-        if fails:
-            raise self.error
+        self.fail("after", fails)
         return found
 
 
@@ -319,8 +277,8 @@ def test_what_is_wrong_with_a_sentence_is_its_own_and_is_counted_once(
     tmp_path, demo, at, error, reason
 ):
     lines = source_lines(0, 9)
-    given = [json.dumps({"source": s, "constraints": ["hospital"]}) for s in lines]
-    path = write_text(tmp_path / "a.jsonl", given)
+    given = [{"source": s, "constraints": ["hospital"]} for s in lines]
+    path = write_objects(tmp_path / "a.jsonl", *given)
     stats = demo.translator.stats
     before = stats.copy()
     unit = decoded(Faulty(demo.translator, error, [lines[2], lines[7]], at), path)
@@ -363,19 +321,17 @@ def test_a_schedule_that_does_not_fit_is_reported_and_the_model_is_loaded_once(m
         "load_model_ensemble",
         lambda *given, **named: loads.append(given) or load(*given, **named),
     )
-    flags = {**FLAGS, "path": str(DEMO / "checkpoint.pt"), "data": str(DEMO)}
-    found = CorpusWorker(flags, 1, False).load()
+
+    def loaded(**more):
+        return CorpusWorker({**MODEL, **more}, 1, False).load()
+
+    found = loaded()
     assert "schedule:stream" in found["signature"] and not found["warnings"]
-    found = CorpusWorker({**flags, "match_source_len": True}, 1, False).load()
-    assert (
-        "schedule:batch" in found["signature"]
-        and "does not fit: --match-source-len" in found["warnings"][0]
-    )
+    found = loaded(match_source_len=True)
+    assert "schedule:batch" in found["signature"]
+    assert "does not fit: --match-source-len" in found["warnings"][0]
     # what is no fault of the schedule's
-    assert (
-        "--unkpen"
-        in CorpusWorker({**flags, "stop": "optimal", "unkpen": "-1"}, 1, False).load()["error"]
-    )
+    assert "--unkpen" in loaded(stop="optimal", unkpen="-1")["error"]
     assert len(loads) == 3
 
 
@@ -384,10 +340,8 @@ def test_warnings_of_a_worker_reach_the_run_once(tmp_path, monkeypatch, caplog):
     terms = ["hospital\tKrankenhaus", "house\tHaus", "doctor\tArzt", "day\tTag", "man\tMann"]
     glossary, path = write_text(tmp_path / "terms.tsv", terms), tmp_path / "a.txt"
     write_text(path, ["Das Haus, der Arzt, ein Tag, der Mann, das Krankenhaus."] * 201)
-    given = ["translate", "--data", str(DEMO), "--path", str(DEMO / "checkpoint.pt"), "--cpu"]
-    given += ["--input", str(path)]
-    more = [f"--{name.replace('_', '-')}={value}" for name, value in FLAGS.items() if name != "cpu"]
+    given = ["translate", *as_arguments(MODEL), "--input", str(path), "--glossary", str(glossary)]
     with one_process(monkeypatch, None):
-        main([*given, *more, "--output", str(tmp_path / "out"), "--glossary", str(glossary)])
+        main([*given, "--output", str(tmp_path / "out")])
     said = [each.getMessage() for each in caplog.records if each.name == "fairseq_ext.corpus"]
     assert ["name its columns in a header, or swap them" in each for each in said] == [True]
