@@ -11,7 +11,6 @@ from demo_model import ROOT
 from sizes import drawn, part_of
 
 from fairseq_ext import Translator, UsageError
-from fairseq_ext.engine.decoding import Decoding
 from fairseq_ext.engine.tickets import Partial
 from fairseq_ext.engine.worker import STEPS, load
 from fairseq_ext.kernels.beam import SearchResult
@@ -20,31 +19,31 @@ from fairseq_ext.search.compiled import CompiledSearch
 from fairseq_ext.search.constraints.lines import text_constraints
 from fairseq_ext.search.report import Report, Translation
 from fairseq_ext.search.request import GlossaryFile, Request
-from fairseq_ext.search.scheduler import Entry
 from fairseq_ext.search.strategies.stop.early import LengthRetry
 
 FLAGS = demo_model.FLAGS | dict(beam=5)
 LINES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()[:24]
+compiled = pytest.mark.skipif(library() is None, reason="there is no compiled library")
 PORT = "Der Patient hat einen Port."
 WORDS = "the a house patient employee port very not".split()
 
 
 @pytest.fixture(scope="module")
-def decoding() -> Decoding:
+def decoding():
     return load({**FLAGS, "stream_width": 4})
 
 
 @pytest.fixture(scope="module")
-def translator() -> Translator:
+def translator():
     return Translator(**FLAGS)
 
 
-def job(source: str, streams: bool = False, nbest: int | None = None, **fields) -> Request:
+def job(source, streams=False, nbest=None, **fields):
     given = text_constraints(fields, "the request")
     return Request(0, source, given, nbest=nbest, streams=streams, submitted=time.monotonic())
 
 
-def answers(decoding: Decoding, jobs: list[Request]) -> list:
+def answers(decoding, jobs):
     """The result of jobs that arrive together."""
     for number, each in enumerate(jobs):
         decoding.add(number, each)
@@ -52,7 +51,7 @@ def answers(decoding: Decoding, jobs: list[Request]) -> list:
     return [last[number] for number in range(len(jobs))]
 
 
-def worked(decoding: Decoding) -> list[tuple]:
+def worked(decoding):
     """Its events, once there is nothing to do."""
     while decoding.busy:
         decoding.work()
@@ -60,7 +59,7 @@ def worked(decoding: Decoding) -> list[tuple]:
     return events
 
 
-def same_as_alone(translator: Translator, each: Request, answer: Report) -> None:
+def same_as_alone(translator, each, answer):
     """The answer has the hypotheses that the offline API finds for the sentence alone."""
     given, more = each.own_constraints, {}
     if given:
@@ -72,7 +71,7 @@ def same_as_alone(translator: Translator, each: Request, answer: Report) -> None
     assert [h.score for h in found] == pytest.approx([h.score for h in expected], abs=1e-4)
 
 
-def random_job(draw: random.Random) -> Request:
+def random_job(draw):
     words = draw.sample(WORDS, 5)
     fields = {
         "constraints": (0.4, words[: draw.randint(1, 2)]),
@@ -148,7 +147,7 @@ def test_phrases_of_live_requests_outlast_others_that_leave_and_start(translator
     same_as_alone(translator, long, dict(worked(decoding))[1])
 
 
-@pytest.mark.skipif(library() is None, reason="there is no compiled library")
+@compiled
 def test_a_request_that_the_compiled_search_cannot_decode_goes_to_the_loop(monkeypatch):
     decoding, translator = load(FLAGS), Translator(**FLAGS)
     taken = []
@@ -165,11 +164,11 @@ def test_a_request_that_the_compiled_search_cannot_decode_goes_to_the_loop(monke
         same_as_alone(translator, each, answer)
 
 
-@pytest.mark.skipif(library() is None, reason="there is no compiled library")
+@compiled
 def test_what_a_model_cannot_score_is_reported_to_the_caller(monkeypatch):
     decoding, take = load(FLAGS), CompiledSearch.take
 
-    def broken(self: CompiledSearch, request: Entry) -> list | None:
+    def broken(self, request):
         if request.number == 1:
             self.sentences[request].struct.result = SearchResult.NOT_A_NUMBER
         return take(self, request)
@@ -190,7 +189,7 @@ def test_a_translation_that_cannot_be_made_text_is_reported_to_the_caller(
     (wrong,) = answers(decoding, [job(LINES[0], **fields)])
     translation = Translator.translation
 
-    def broken(self: Translator, hypothesis: dict) -> Translation:
+    def broken(self, hypothesis):
         made = translation(self, hypothesis)
         if made.text == wrong.text:
             # as the decoder of GPT-2's segmentation says
@@ -205,16 +204,16 @@ def test_a_translation_that_cannot_be_made_text_is_reported_to_the_caller(
     assert all(answer.text for answer in others)
 
 
-@pytest.mark.skipif(library() is None, reason="there is no compiled library")
+@compiled
 def test_a_request_that_is_given_up_in_a_step_that_then_fails_is_answered_once():
     decoding = load(FLAGS)
-    compiled, loop = decoding.search.searchers
+    first, loop = decoding.search.searchers
 
-    def broken(most: int) -> list[Entry]:
+    def broken(most):
         raise RuntimeError("out of order")
 
     # the first one ends with no result: it is for the loop
-    compiled.step, loop.step = lambda most: list(compiled.sentences), broken
+    first.step, loop.step = lambda most: list(first.sentences), broken
     decoding.add(0, job(LINES[0]))
     decoding.add(1, job(LINES[1], avoid=["very"]))
     events = worked(decoding)  # each has run again, alone
@@ -317,7 +316,7 @@ def test_a_place_serves_one_of_equal_terms(decoding, terms, held):
 def test_a_glossary_is_read_once_and_again_when_it_has_changed(decoding, tmp_path):
     path = tmp_path / "terms.tsv"
 
-    def with_terms(content: str) -> Request:
+    def with_terms(content):
         path.write_text(content, encoding="utf-8")
         digest = hashlib.sha256(content.encode()).hexdigest()
         return Request(0, PORT, glossaries=(GlossaryFile(str(path), digest),))

@@ -46,7 +46,7 @@ class Process:
 class Engine(RuleBasedStateMachine):
     """Dispatch, and what its loop and its workers would do."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.now, self.number = 100.0, 0
         self.tickets: dict[int, Ticket] = {}
@@ -56,7 +56,7 @@ class Engine(RuleBasedStateMachine):
         self.dispatch = Dispatch(3, TIMEOUT, self.now)
         self.carry_out()
 
-    def carry_out(self) -> None:
+    def carry_out(self):
         while actions := self.dispatch.take_actions():
             for kind, *rest in actions:
                 if kind == "answer":
@@ -79,11 +79,11 @@ class Engine(RuleBasedStateMachine):
                     if process is not None:
                         process.inbox.append((kind, rest[1].number))
 
-    def end(self, worker: Worker) -> None:
+    def end(self, worker):
         if self.processes.pop(worker, None) is not None:
             self.dispatch.on_exit(worker, self.now, UsageError("it ended"))
 
-    def chosen(self, index: int, is_loaded: bool | None = None) -> tuple[Worker, Process] | None:
+    def chosen(self, index, is_loaded=None):
         found = [
             (worker, process)
             for worker, process in self.processes.items()
@@ -91,7 +91,7 @@ class Engine(RuleBasedStateMachine):
         ]
         return found[index % len(found)] if found else None
 
-    def read(self, worker: Worker, process: Process) -> None:
+    def read(self, worker, process):
         """A worker reads its messages, and says what is gone."""
         for kind, number in process.inbox:
             if kind == "send":
@@ -105,7 +105,7 @@ class Engine(RuleBasedStateMachine):
     # ---- events
 
     @rule(size=st.integers(1, 50))
-    def submit(self, size: int) -> None:
+    def submit(self, size):
         self.number += 1
         number = self.number
         reply = Reply(Threads(), lambda: self.dispatch.on_cancel(number))
@@ -116,19 +116,19 @@ class Engine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.tickets)
     @rule(index=INDEX)
-    def cancel(self, index: int) -> None:
+    def cancel(self, index):
         self.tickets[1 + index % len(self.tickets)].reply.cancel()
         self.carry_out()
 
     @rule(index=INDEX)
-    def load(self, index: int) -> None:
+    def load(self, index):
         if found := self.chosen(index, is_loaded=False):
             found[1].is_loaded = True
             self.dispatch.on_ready(found[0], WIDTH, self.now)
             self.carry_out()
 
     @rule(index=INDEX, is_final=st.booleans())
-    def refuse_to_start(self, index: int, is_final: bool) -> None:
+    def refuse_to_start(self, index, is_final):
         """Of a worker that is loaded, its fork server may not have said that it has forked it."""
         if found := self.chosen(index):
             worker, _ = found
@@ -137,7 +137,7 @@ class Engine(RuleBasedStateMachine):
             self.carry_out()
 
     @rule(index=INDEX, which=INDEX, failed=st.booleans())
-    def answer(self, index: int, which: int, failed: bool) -> None:
+    def answer(self, index, which, failed):
         if found := self.chosen(index, is_loaded=True):
             worker, process = found
             self.read(worker, process)
@@ -149,7 +149,7 @@ class Engine(RuleBasedStateMachine):
             self.carry_out()
 
     @rule(index=INDEX, which=INDEX)
-    def partial(self, index: int, which: int) -> None:
+    def partial(self, index, which):
         if (found := self.chosen(index, is_loaded=True)) and found[1].has:
             number = found[1].has[which % len(found[1].has)]
             found[0].on_message()
@@ -157,26 +157,26 @@ class Engine(RuleBasedStateMachine):
             self.carry_out()
 
     @rule(index=INDEX, how=st.sampled_from(["is_stopped", "is_silent"]), does=st.booleans())
-    def stop(self, index: int, how: str, does: bool) -> None:
+    def stop(self, index, how, does):
         """A process is stopped, or computes and sends nothing, or goes on."""
         if found := self.chosen(index):
             setattr(found[1], how, does)
 
     @rule(index=INDEX)
-    def kill(self, index: int) -> None:
+    def kill(self, index):
         if found := self.chosen(index):
             self.end(found[0])
             self.carry_out()
 
     @rule(index=INDEX)
-    def load_elsewhere(self, index: int) -> None:
+    def load_elsewhere(self, index):
         """A worker's weights are no longer those that new ones share."""
         if found := self.chosen(index, is_loaded=True):
             self.dispatch.on_outdated(found[0])
             self.carry_out()
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 3.0, 30.0]))
-    def pass_time(self, seconds: float) -> None:
+    def pass_time(self, seconds):
         """Time in which the loop runs."""
         end = self.now + seconds
         while self.now < end and not self.dispatch.is_over:
@@ -193,7 +193,7 @@ class Engine(RuleBasedStateMachine):
             self.carry_out()
 
     @rule(seconds=st.sampled_from([30.0, 1e5]))
-    def suspend(self, seconds: float) -> None:
+    def suspend(self, seconds):
         """Time in which nothing runs, for which no worker is to blame."""
         before = {w: each for w, each in self.processes.items() if not w.is_outdated}
         self.now += seconds
@@ -204,14 +204,14 @@ class Engine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.number > 12)
     @rule(grace=st.sampled_from([0.0, 20.0]))
-    def close(self, grace: float) -> None:
+    def close(self, grace):
         self.dispatch.on_close(self.now, grace)
         self.carry_out()
 
     # ---- what always holds
 
     @invariant()
-    def each_request_is_in_one_place(self) -> None:
+    def each_request_is_in_one_place(self):
         with_workers = [pair for worker in self.dispatch.workers for pair in worker.tickets.items()]
         places = [number for number, ticket in with_workers if not ticket.is_cancelled]
         places += [*self.dispatch.waiting, *self.dispatch.suspects]
@@ -219,7 +219,7 @@ class Engine(RuleBasedStateMachine):
         assert sorted(places) == open_ones
 
     @invariant()
-    def answers_are_given_once_and_are_the_requests_own(self) -> None:
+    def answers_are_given_once_and_are_the_requests_own(self):
         for number, found in self.answers.items():
             ticket = self.tickets[number]
             assert len(found) == (ticket.reply.done() and not ticket.reply.cancelled())
@@ -234,7 +234,7 @@ class Engine(RuleBasedStateMachine):
                     assert what == number
 
     @invariant()
-    def load_is_what_workers_have(self) -> None:
+    def load_is_what_workers_have(self):
         for worker in self.dispatch.workers:
             if self.dispatch.is_over:
                 continue
@@ -246,7 +246,7 @@ class Engine(RuleBasedStateMachine):
             is_running = worker.state in (State.STARTING, State.READY)
             assert (worker in self.processes) is is_running
 
-    def teardown(self) -> None:
+    def teardown(self):
         """Whatever has happened: when workers load and answer again, all requests get an answer,
         those of stopped workers too."""
         for _ in range(2000):
@@ -274,7 +274,7 @@ TestRandomEvents.settings = settings(
 # ---- rules that random events seldom reach
 
 
-def machine(workers: int = 1, loaded: int = 0, requests: int = 0) -> tuple[Engine, Dispatch]:
+def machine(workers=1, loaded=0, requests=0):
     """Of which so many workers are loaded and have requests."""
     made = Engine()
     made.processes.clear()

@@ -19,11 +19,10 @@ from conftest import limited
 from forked import in_fork
 from sizes import drawn
 from test_decoding import FLAGS, LINES
-from test_engine import PATIENCE, answers, until, workers_of
+from test_engine import PATIENCE, answers, submitted, texts_of, until, workers_of
 
 from fairseq_ext import Engine, Translator, UsageError
 from fairseq_ext.core.channel import Channel
-from fairseq_ext.core.dispatch import Worker
 from fairseq_ext.core.process_pool import Event, ForkServer, Pool, Process, cpu_seconds
 from fairseq_ext.engine.loop import Loop
 from fairseq_ext.engine.tickets import Closed, Description
@@ -38,8 +37,12 @@ def engine():
         yield made
 
 
+def both_there(engine):
+    until(lambda: len(workers_of(engine)) == 2)
+
+
 @pytest.fixture(scope="module")
-def expected() -> list[str]:
+def expected():
     return [found[0].text for found in Translator(**FLAGS).translate(LINES[:8])]
 
 
@@ -54,7 +57,7 @@ def test_requests_and_answers_larger_than_a_pipe_pass_each_other(engine):
     end, failed = time.monotonic() + 3, []
     streamed = {"source": " ".join(LINES[:6]), "prefix": "The", "on_partial": lambda part: None}
 
-    def repeat(count: int, request: dict) -> None:
+    def repeat(count, request):
         try:
             while time.monotonic() < end:
                 for future in [engine.submit(**request) for _ in range(count)]:
@@ -80,12 +83,12 @@ def test_a_worker_that_is_stopped_is_replaced_and_its_requests_are_answered(engi
     restarts, stopped = engine.restarts, workers_of(engine)[0]
     os.kill(stopped, signal.SIGSTOP)
     begin = time.monotonic()
-    futures = [engine.submit(line) for line in LINES[:8] * 5]
+    futures = submitted(engine, LINES[:8] * 5)
     futures[7].cancel()
     assert engine.ready and engine.pending and time.monotonic() - begin < 0.5
     del futures[7]
     texts = expected[:7] + expected * 4
-    assert [future.result(PATIENCE).text for future in futures] == texts
+    assert texts_of(futures) == texts
     assert engine.restarts == restarts + 1 and engine.pending == 0
     until(lambda: len(workers_of(engine)) == 2 and stopped not in workers_of(engine))
 
@@ -112,11 +115,11 @@ def test_the_signals_of_a_process_group_are_not_for_workers(engine, expected):
     """systemd and shells send SIGTERM and SIGINT to all processes at once; the server then answers
     what it has."""
     restarts = engine.restarts
-    futures = [engine.submit(line) for line in LINES[:8]]
+    futures = submitted(engine, LINES[:8])
     for pid in (*workers_of(engine), engine.fork_server.process.pid):
         os.kill(pid, signal.SIGTERM)
         os.kill(pid, signal.SIGINT)
-    assert [future.result(PATIENCE).text for future in futures] == expected
+    assert texts_of(futures) == expected
     assert engine.restarts == restarts
 
 
@@ -126,7 +129,7 @@ def test_a_forked_child_is_refused_and_takes_nothing_from_the_parent(engine, exp
     read, write = os.pipe()
     running = engine.submit(" ".join(LINES[:4]))
 
-    def use() -> None:
+    def use():
         said = []
         for call in (
             lambda: engine.submit(LINES[0]),
@@ -146,7 +149,7 @@ def test_a_forked_child_is_refused_and_takes_nothing_from_the_parent(engine, exp
 
     taken, go = threading.Event(), threading.Event()
 
-    def hold() -> None:
+    def hold():
         with engine.loop.lock:
             taken.set()
             go.wait(PATIENCE)
@@ -168,22 +171,22 @@ def test_a_forked_child_is_refused_and_takes_nothing_from_the_parent(engine, exp
 
 
 def test_some_seconds_without_file_descriptors_end_nothing(engine, expected):
-    until(lambda: len(workers_of(engine)) == 2)
+    both_there(engine)
     victims = workers_of(engine)
     with limited(resource.RLIMIT_NOFILE, 3):  # those that are open stay
         for pid in victims:
             os.kill(pid, signal.SIGKILL)
         time.sleep(1.5)
         errors = [str(worker.error) for worker in engine.loop.dispatch.workers]
-        waiting = [engine.submit(line) for line in LINES[:8]]
+        waiting = submitted(engine, LINES[:8])
     assert all("Too many open files" in error for error in errors)
-    assert [future.result(PATIENCE).text for future in waiting] == expected
-    until(lambda: len(workers_of(engine)) == 2)
+    assert texts_of(waiting) == expected
+    both_there(engine)
 
 
 def test_a_fork_server_that_is_killed_while_it_loads_is_replaced(expected):
     with Engine(**FLAGS, cpu_workers=3) as engine:
-        waiting = [engine.submit(line) for line in LINES[:8]]
+        waiting = submitted(engine, LINES[:8])
         killed = set()
         for seconds in (0.0, 0.5, 1.0):
             until(
@@ -192,7 +195,7 @@ def test_a_fork_server_that_is_killed_while_it_loads_is_replaced(expected):
             time.sleep(seconds)
             killed.add(engine.fork_server.process.pid)
             engine.fork_server.process.kill()
-        assert [future.result(PATIENCE).text for future in waiting] == expected
+        assert texts_of(waiting) == expected
 
 
 def test_workers_with_weights_of_a_killed_fork_server_are_replaced(
@@ -202,13 +205,13 @@ def test_workers_with_weights_of_a_killed_fork_server_are_replaced(
     for worker in engine.loop.dispatch.workers:  # one that loads may wait for a processor
         monkeypatch.setattr(worker, "timeout", 20.0)
     old = workers_of(engine)
-    busy = [engine.submit(line) for line in LINES[:8]]
+    busy = submitted(engine, LINES[:8])
     engine.fork_server.process.kill()
     os.kill(old[0], signal.SIGKILL)
     assert [each.result(PATIENCE).text for each in busy] == expected
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in old))
-    until(lambda: len(workers_of(engine)) == 2)
-    assert [engine.submit(line).result(PATIENCE).text for line in LINES[:8]] == expected
+    both_there(engine)
+    assert answers(engine, LINES[:8]) == expected
 
 
 @pytest.fixture
@@ -238,13 +241,13 @@ def pretended(pair):
     loop.pool.end()
 
 
-def forked(loop: Loop, number: int) -> None:
+def forked(loop, number):
     """The fork server says that it has forked a worker."""
     message = pickle.dumps(("forked", number, os.getpid(), True))
     loop.on_event(Event(loop.fork_server.process, [message], False), 0.0)
 
 
-def is_loaded(loop: Loop, worker: Worker) -> None:
+def is_loaded(loop, worker):
     message = pickle.dumps(Description("", "", "", 1, 1, 4, None, ""))
     loop.on_event(Event(loop.processes[worker], [message], False), 0.0)
 
@@ -296,7 +299,7 @@ def test_a_fault_in_the_thread_of_an_engine_answers_what_it_had_in_hand(monkeypa
     loop = Loop(None, 1, 60.0)
     monkeypatch.setattr(loop, "start_process", lambda worker, now: None)
 
-    def fail(*given) -> None:
+    def fail(*given):
         raise MemoryError("a fault of ours")
 
     monkeypatch.setattr(loop if step == "publish" else loop.dispatch, step, fail)
@@ -312,7 +315,7 @@ def test_a_fault_in_the_thread_of_an_engine_answers_what_it_had_in_hand(monkeypa
 def test_ctrl_c_while_the_thread_is_woken_leaves_the_bell_rung(monkeypatch, pool):
     write = os.eventfd_write
 
-    def interrupted(fd: int, value: int) -> None:
+    def interrupted(fd, value):
         monkeypatch.setattr(os, "eventfd_write", write)
         raise KeyboardInterrupt
 

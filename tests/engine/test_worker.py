@@ -9,7 +9,6 @@ import pickle
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import demo_model
@@ -19,7 +18,6 @@ from demo_model import ROOT
 from fairseq_ext.core.channel import Channel
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.engine import requirements, worker
-from fairseq_ext.engine.decoding import Decoding
 from fairseq_ext.engine.tickets import Work
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.search.checks import refused_by_engine
@@ -31,7 +29,7 @@ LINES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitli
 
 
 @pytest.fixture(scope="module")
-def decoding() -> Decoding:
+def decoding():
     return worker.load({**FLAGS, "stream_width": 4})
 
 
@@ -42,11 +40,11 @@ def test_a_flag_of_whole_runs_is_refused(flag):
         worker.load({**FLAGS, "path": "no such file", flag: True})
 
 
-def job(source: str) -> Request:
+def job(source):
     return Request(0, source, TextConstraints(("the",)), submitted=time.monotonic())
 
 
-def answer_all(decoding: Decoding) -> None:
+def answer_all(decoding):
     for number, line in enumerate(LINES):
         decoding.add(number, job(line))
     while decoding.busy:
@@ -70,7 +68,7 @@ def test_requests_leave_nothing_for_the_garbage_collector(decoding):
 
 
 @contextlib.contextmanager
-def served(decoding: Decoding) -> Iterator[Channel]:
+def served(decoding):
     """The engine's end of the pipe to a worker, which lives in a thread."""
     ours, theirs = map(Channel, socket.socketpair())
 
@@ -87,9 +85,9 @@ def served(decoding: Decoding) -> Iterator[Channel]:
     assert not thread.is_alive()
 
 
-def until_answered(ours: Channel) -> list[object]:
+def until_answered(ours):
     """What a worker sends, up to an answer or error."""
-    found: list[object] = []
+    found = []
     while not any(isinstance(what, (Report, Exception)) for what in found):
         found += [what for message in ours.receive() for _, what in pickle.loads(message)]
     return found
@@ -107,7 +105,7 @@ def test_a_worker_that_works_sends_counts_between_steps(decoding, monkeypatch):
     assert len(before) > 10 and max(before) < 5
 
 
-def serve(monkeypatch, receive, **how) -> None:
+def serve(monkeypatch, receive, **how):
     """A worker, to the end of its pipe. how: its decoding."""
     pipe = SimpleNamespace(receive=receive, send=lambda _: None, is_readable=lambda _: True)
     monkeypatch.setattr(worker, "description", lambda _: None)
@@ -119,14 +117,14 @@ def test_requests_are_read_for_half_of_the_time(monkeypatch):
     """However many arrive; one that was cancelled before is not read."""
     now, read, numbers = [0.0], list[int](), itertools.count()
 
-    def take(seconds: float) -> None:
+    def take(seconds):
         now[0] += seconds
 
-    def add(number: int, job: Request) -> None:
+    def add(number, job):
         read.append(number)
         take(1.0)
 
-    def receive(_: int = -1) -> list[bytes]:
+    def receive(_=-1):
         if now[0] > 50:
             raise EOFError
         one, two = next(numbers), next(numbers)
@@ -144,11 +142,11 @@ LARGE = Request(source="a", terms=tuple((f"Wort {i}", "word") for i in range(900
 def test_requests_with_many_terms_are_read_behind_those_that_wait_for_them(monkeypatch):
     """Not behind those that come much later."""
     monkeypatch.setattr(worker, "SMALLER_BEFORE", 4)
-    read: list[int] = []
+    read = []
     jobs = enumerate([LARGE, job("a"), LARGE, *[job("a")] * 5])
     arrived = [[pickle.dumps(("add", *each)) for each in jobs]]
 
-    def receive(_: int = -1) -> list[bytes]:
+    def receive(_=-1):
         if not arrived:
             raise EOFError
         return arrived.pop()
@@ -158,7 +156,7 @@ def test_requests_with_many_terms_are_read_behind_those_that_wait_for_them(monke
 
 
 def test_a_worker_without_requests_gives_memory_back_once(decoding, monkeypatch):
-    given_back: list[float] = []
+    given_back = []
     monkeypatch.setattr(worker, "give_back_memory", lambda: given_back.append(time.monotonic()))
     monkeypatch.setattr(worker, "IDLE_MS", 200)
     with served(decoding) as ours:
