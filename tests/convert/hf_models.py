@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import random
 import shlex
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ PIECES = 480
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 
 
-def lines(count: int, seed: int = 0, scripts: tuple[str, ...] = tuple(WORDS)) -> list[str]:
+def lines(count, seed=0, scripts=tuple(WORDS)):
     """Made-up lines, each of one script: words, capitals, numbers and punctuation, some
     with stretches of spaces."""
     chance = random.Random(seed)
@@ -68,16 +67,16 @@ class Made:
     target: str
     generation: dict[str, Any]  # how generate() gets the target language
 
-    def translator(self, **flags: Any) -> Translator:
+    def translator(self, **flags):
         """Of the converted folder."""
         return Translator.from_folder(
             self.out, source_lang=self.source, target_lang=self.target, cpu=True, **flags
         )
 
-    def batch(self, text: list[str]) -> dict[str, torch.Tensor]:
+    def batch(self, text):
         return self.tokenizer(text, return_tensors="pt", padding=True)
 
-    def number_of(self, dictionary: Any, side: int = 1) -> torch.Tensor:
+    def number_of(self, dictionary, side=1):
         """fairseq's number of each of Hugging Face's words.
 
         Only Marian has them in another order than fairseq's models.
@@ -94,7 +93,7 @@ class Made:
             [dictionary.index(word) for word in sorted(table, key=table.__getitem__)]
         )
 
-    def typed(self) -> list[str]:
+    def typed(self):
         """The words of the README's command, without the echo before it."""
         text = (self.out / "README.md").read_text(encoding="utf-8")
         block = text.split("```")[1].removeprefix("bash\n").replace("\\\n", " ")
@@ -102,13 +101,11 @@ class Made:
         return words[words.index("|") + 1 :]
 
     @property
-    def is_marian(self) -> bool:
+    def is_marian(self):
         return self.model.config.model_type == "marian"
 
 
-def train(
-    folder: Path, name: str, text: list[str], kind: str = "unigram", norm: str = "nmt_nfkc"
-) -> sentencepiece.SentencePieceProcessor:
+def train(folder, name, text, kind="unigram", norm="nmt_nfkc"):
     """A SentencePiece model name.model."""
     how = dict(model_type=kind, normalization_rule_name=norm, vocab_size=PIECES)
     how |= dict(character_coverage=0.999, hard_vocab_limit=False, minloglevel=2)
@@ -118,18 +115,18 @@ def train(
     return sentencepiece.SentencePieceProcessor(str(folder / f"{name}.model"))
 
 
-def listed(pieces: sentencepiece.SentencePieceProcessor) -> list[str]:
+def listed(pieces):
     """Its words."""
     return [pieces.id_to_piece(piece) for piece in range(3, pieces.get_piece_size())]
 
 
-def numbered(path: Path, words: Iterable[str]) -> None:
+def numbered(path, words):
     """Write the numbers of these words, in their order."""
     table = {word: i for i, word in enumerate(words)}
     path.write_text(json.dumps(table, ensure_ascii=False), encoding="utf-8")
 
 
-def marian(folder: Path, joined: bool = True) -> tuple:
+def marian(folder, joined=True):
     from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
     vocabularies = []
@@ -161,7 +158,7 @@ def marian(folder: Path, joined: bool = True) -> tuple:
     return MarianMTModel(config), tokenizer, "de", "en", {"decoder_start_token_id": pad}
 
 
-def m2m100(folder: Path) -> tuple:
+def m2m100(folder):
     from transformers import M2M100Config, M2M100ForConditionalGeneration, M2M100Tokenizer
 
     table = [*SPECIAL, *listed(train(folder, "sentencepiece.bpe", lines(800)))]
@@ -175,7 +172,7 @@ def m2m100(folder: Path) -> tuple:
     return model, tokenizer, "de", "en", {"forced_bos_token_id": tokenizer.get_lang_id("en")}
 
 
-def with_codes(folder: Path, kind: str, source: str, model_type: str = "unigram") -> Any:
+def with_codes(folder, kind, source, model_type="unigram"):
     """A tokenizer whose words are a SentencePiece model's and languages."""
     import transformers
     from transformers.models import mbart, mbart50, nllb
@@ -198,7 +195,7 @@ def with_codes(folder: Path, kind: str, source: str, model_type: str = "unigram"
     return made
 
 
-def nllb(folder: Path) -> tuple:
+def nllb(folder):
     from transformers import M2M100Config, M2M100ForConditionalGeneration
 
     tokenizer = with_codes(folder, "nllb", "deu_Latn", "bpe")
@@ -207,7 +204,7 @@ def nllb(folder: Path) -> tuple:
     return model, tokenizer, "deu_Latn", "eng_Latn", {"forced_bos_token_id": english}
 
 
-def mbart(folder: Path, kind: str = "mbart", begins: str = "decoder_start_token_id") -> tuple:
+def mbart(folder, kind="mbart", begins="decoder_start_token_id"):
     from transformers import MBartConfig, MBartForConditionalGeneration
 
     tokenizer = with_codes(folder, kind, "de_DE")
@@ -218,7 +215,7 @@ def mbart(folder: Path, kind: str = "mbart", begins: str = "decoder_start_token_
     return model, tokenizer, "de_DE", "en_XX", {begins: english}
 
 
-def bart(folder: Path) -> tuple:
+def bart(folder):
     from tokenizers import ByteLevelBPETokenizer
     from transformers import BartConfig, BartForConditionalGeneration, BartTokenizer
 
@@ -236,7 +233,7 @@ def bart(folder: Path) -> tuple:
     return model, tokenizer, "source", "target", {"forced_bos_token_id": 0}
 
 
-def fsmt(folder: Path) -> tuple:
+def fsmt(folder):
     from transformers import FSMTConfig, FSMTForConditionalGeneration, FSMTTokenizer
 
     text = lines(800)
@@ -256,7 +253,7 @@ def fsmt(folder: Path) -> tuple:
     return FSMTForConditionalGeneration(config), tokenizer, "de", "en", {}
 
 
-def linked(folder: Path, to: Path, *without: str) -> Path:
+def linked(folder, to, *without):
     """A folder whose files are links to those of another, but for some."""
     to.mkdir(exist_ok=True)
     for path in folder.iterdir():
@@ -265,7 +262,7 @@ def linked(folder: Path, to: Path, *without: str) -> Path:
     return to
 
 
-def numbers(found: Translator, line: str) -> list[int]:
+def numbers(found, line):
     """The tokens of a line as the model gets them."""
     batch = next(iter(found.batches([found.encode(line)])))
     return batch["net_input"]["src_tokens"][0].tolist()
@@ -283,7 +280,7 @@ KINDS = {
 }
 
 
-def make(kind: str, folder: Path, seed: int = 1) -> Made:
+def make(kind, folder, seed=1):
     """A random model of a kind whose distributions are far from uniform and whose sentences end,
     saved in float64 and converted."""
     there = folder / "hf"

@@ -125,6 +125,10 @@ ODD = ["  der Verband  wird geprüft", "der\tVerband\u00a0wird\u2003geprüft", "
 PIECES = "sentencepiece.bpe.model"
 
 
+def languages(of):
+    return (of.out / "languages.txt").read_text().split()
+
+
 def saved(of, folder, *added):
     """The model as transformers saves it, with these tokens added by a user, and converted.
 
@@ -160,8 +164,7 @@ def test_what_transformers_5_saves_has_its_tokens(made, tmp_path, kind):
         assert ours == of.tokenizer([line])["input_ids"][0], line
         seen.update(ours)
     assert len(seen) > 60
-    listed = (of.out / "languages.txt").read_text().split()
-    assert listed == (made(kind).out / "languages.txt").read_text().split()
+    assert languages(of) == languages(made(kind))
 
 
 @covering(1)
@@ -173,8 +176,7 @@ def test_a_token_that_a_user_added_is_a_word_and_no_language(made, tmp_path, kin
         shutil.rmtree(of.out)
         shutil.copy(made(kind).folder / PIECES, of.folder)
         convert(str(of.folder), str(of.out))
-    listed = (of.out / "languages.txt").read_text().split()
-    assert listed == (made(kind).out / "languages.txt").read_text().split()
+    assert languages(of) == languages(made(kind))
     found, line = of.translator(), "der <term> Verband </term> wird"
     ours = numbers(found, line)
     wanted = [found.task.source_dictionary.index(word) for word in ("<term>", "</term>")]

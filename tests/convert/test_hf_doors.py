@@ -11,16 +11,15 @@ import re
 import unicodedata
 from pathlib import Path
 
-import httpx
 import pytest
 import torch
 from conftest import command
-from serving import started  # noqa: F401  (a fixture)
+from serving import TSV, libre, upload
 from sizes import ALL
 
 pytest.importorskip("transformers", reason="the oracle is not installed")
 
-from hf_models import KINDS, Made, lines, make  # noqa: E402
+from hf_models import KINDS, NO_SPACES, lines, make, numbers  # noqa: E402
 
 from fairseq_ext import Translator  # noqa: E402
 from fairseq_ext.search.request import Request  # noqa: E402
@@ -44,48 +43,38 @@ TERMS = {
 LANGUAGE = re.compile(r"__\w+?__|\[\w+\]|<s>")  # the words of output that are languages
 
 
-def kinds(*short: str):
+def kinds(*short):
     return pytest.mark.parametrize("kind", KINDS if os.environ.get(ALL) else short)
 
 
-def flags_of(made: Made) -> list[str]:
+def flags_of(made):
     """The flags of the README's command, for the model's languages."""
     words = made.typed()[2:]
-    pair = (
-        ("--source-lang", made.source),
-        ("--target-lang", made.target),
-        ("--lang-pairs", f"{made.source}-{made.target}"),
-    )
-    for flag, value in pair:
+    pair = {"--source-lang": made.source, "--target-lang": made.target}
+    for flag, value in (pair | {"--lang-pairs": "-".join(pair.values())}).items():
         if flag in words:
             words[words.index(flag) + 1] = value
     return words
 
 
-def theirs(made: Made, lines: list[str], most: int) -> list[list[str]]:
+def theirs(made, lines, most):
     """The first words of transformers' greedy translations, as fairseq's dictionary has
     them, without languages."""
     dictionary = made.translator().task.target_dictionary
     number_of = made.number_of(dictionary).tolist()
-    out, pad, end = [], made.model.config.pad_token_id, made.model.config.eos_token_id
+    out, end = [], made.model.config.eos_token_id
+    how = dict(do_sample=False, num_beams=1, max_length=most)
+    how |= dict(bad_words_ids=[[made.model.config.pad_token_id]], **made.generation)
     for line in lines:
         with torch.no_grad():
-            row = made.model.generate(
-                **made.batch([line]),
-                **made.generation,
-                do_sample=False,
-                num_beams=1,
-                max_length=most,
-                bad_words_ids=[[pad]],
-            )[0, 1:]
+            row = made.model.generate(**made.batch([line]), **how)[0, 1:]
         tokens = itertools.takewhile(lambda number: number != end, row.tolist())
-        out.append(
-            without_languages(" ".join(dictionary[number_of[token]] for token in tokens), most)
-        )
+        words = " ".join(dictionary[number_of[token]] for token in tokens)
+        out.append(without_languages(words, most))
     return out
 
 
-def without_languages(text: str, most: int) -> list[str]:
+def without_languages(text, most):
     return [word for word in text.split() if not LANGUAGE.fullmatch(word)][: most - 4]
 
 
@@ -93,255 +82,181 @@ def without_languages(text: str, most: int) -> list[str]:
 def test_generate_translates_a_data_set_made_with_the_converted_dictionaries(made, kind, tmp_path):
     """Binarised by fairseq's own command from text in the model's pieces."""
     of = made(kind, 2)
-    found = of.translator()
-    raw = tmp_path / f"test.{of.source}"
-    raw.write_text(
-        "".join(
-            f"{found.bpe.encode(found.tokenizer.encode(line) if found.tokenizer else line)}\n"
-            for line in TEXT
-        )
-    )
+    found, pair = of.translator(), (of.source, of.target)
+    tokenize = found.tokenizer.encode if found.tokenizer else str
+    pieces = [f"{found.bpe.encode(tokenize(line))}\n" for line in TEXT]
+    (tmp_path / f"test.{of.source}").write_text("".join(pieces))
     (tmp_path / f"test.{of.target}").write_text("\n" * len(TEXT))
-    names = (
-        ["dict.txt"] * 2
-        if (of.out / "dict.txt").exists()
-        else [f"dict.{each}.txt" for each in (of.source, of.target)]
-    )
-    pair = ["-s", of.source, "-t", of.target]
-    dictionaries = [
-        f"--{side}dict={of.out / name}" for side, name in zip(("src", "tgt"), names, strict=True)
-    ]
-    command(
-        "fairseq-preprocess",
-        *pair,
-        "--testpref",
-        tmp_path / "test",
-        *dictionaries,
-        "--destdir",
-        tmp_path / "data",
-    )
-    greedy = ["--beam", 1, "--min-len", 0, "--max-len-b", 24, "--cpu"]
-    done = command(
-        "fairseq-generate",
-        tmp_path / "data",
-        *flags_of(of),
-        *greedy,
-        "--gen-subset",
-        "test",
-        cwd=of.out,
-    )
-    rows = {
-        int(number): text for number, text in re.findall(r"^H-(\d+)\t\S+\t(.*)$", done.stdout, re.M)
-    }
-    assert [without_languages(rows[i], 22) for i in range(len(TEXT))] == theirs(of, TEXT, 22)
+    one = (of.out / "dict.txt").exists()
+    names = [of.out / ("dict.txt" if one else f"dict.{each}.txt") for each in pair]
+    given = ["--srcdict", names[0], "--tgtdict", names[1], "-s", of.source, "-t", of.target]
+    given += ["--testpref", tmp_path / "test", "--destdir", tmp_path / "data"]
+    command("fairseq-preprocess", *given)
+    given = [tmp_path / "data", *flags_of(of), "--beam", 1, "--min-len", 0, "--max-len-b", 24]
+    done = command("fairseq-generate", *given, "--cpu", "--gen-subset", "test", cwd=of.out)
+    rows = dict(re.findall(r"^H-(\d+)\t\S+\t(.*)$", done.stdout, re.M))
+    found = [without_languages(rows[str(i)], 22) for i in range(len(TEXT))]
+    assert found == theirs(of, TEXT, 22)
 
 
 @kinds("mBART-25")
 def test_the_readme_names_a_pair_of_the_model(made, kind):
     """From English, in which its sentence is, or to the language that config.json names."""
-    pairs = {
-        "M2M-100": ("en", "af"),
-        "NLLB-200": ("eng_Latn", "ace_Arab"),
-        "mBART-50": ("en_XX", "ar_AR"),
-        "mBART-25": ("ar_AR", "en_XX"),
-    }
+    pairs = {"M2M-100": "en af", "NLLB-200": "eng_Latn ace_Arab", "mBART-50": "en_XX ar_AR"}
+    pairs["mBART-25"] = "ar_AR en_XX"
     of = made(kind, 2)
-    source, target = pairs.get(kind, (of.source, of.target))
+    source, target = pairs.get(kind, f"{of.source} {of.target}").split()
     text = (of.out / "README.md").read_text(encoding="utf-8")
     assert f"--source-lang {source} --target-lang {target} " in text
-    assert (
-        ("languages.txt lists the codes" in text)
-        == (kind in pairs)
-        == (of.out / "languages.txt").exists()
-    )
+    listed = "languages.txt lists the codes" in text
+    assert listed == (kind in pairs) == (of.out / "languages.txt").exists()
 
 
 @kinds("NLLB-200")
 def test_required_words_stand_whole_in_each_script(made, kind, tmp_path):
     if kind == "WMT19":
         pytest.skip("its few pieces do not write every word")
-    of = made(kind, 2)
-    (tmp_path / "terms.tsv").write_text(
-        "".join(f"{term}\n" for term in TERMS.values()), encoding="utf-8"
-    )
-    flags = [
-        *flags_of(of),
-        "--constraints-file",
-        tmp_path / "terms.tsv",
-        "--cpu",
-        "--max-len-b",
-        20,
-    ]
-    done = command(
-        "fairseq-interactive", ".", *flags, stdin=f"{TEXT[0]}\n" * len(TERMS), cwd=of.out
-    )
+    of, terms = made(kind, 2), tmp_path / "terms.tsv"
+    terms.write_text("".join(f"{term}\n" for term in TERMS.values()), encoding="utf-8")
+    given = [".", *flags_of(of), "--constraints-file", terms, "--cpu", "--max-len-b", 20]
+    text = f"{TEXT[0]}\n" * len(TERMS)
+    done = command("fairseq-interactive", *given, stdin=text, cwd=of.out)
     rows = [line.split("\t")[2] for line in done.stdout.splitlines() if line.startswith("D-")]
-    for (script, term), text in zip(TERMS.items(), rows, strict=True):
-        places = [
-            (text[: found.start()][-1:], text[found.end() :][:1])
-            for found in re.finditer(re.escape(term), text)
-        ]
-        assert places, (script, text)
-        if script not in ("Han", "Japanese", "Thai"):
-            assert any(
-                not is_letter(before) and not is_letter(behind) for before, behind in places
-            ), (script, text)
+    for (script, term), row in zip(TERMS.items(), rows, strict=True):
+        places = re.finditer(re.escape(term), row)
+        around = [row[: at.start()][-1:] + row[at.end() :][:1] for at in places]
+        assert around, (script, row)
+        if script not in NO_SPACES:
+            assert not all(any(map(is_letter, each)) for each in around), (script, row)
 
 
-def is_letter(character: str) -> bool:
+def is_letter(character):
     """Of a word of a script with spaces."""
     scripts = ("LATIN", "CYRILLIC", "GREEK", "ARABIC", "DEVANAGARI", "DIGIT")
-    return (
-        bool(character)
-        and unicodedata.category(character)[0] in "LMN"
-        and unicodedata.name(character, "").startswith(scripts)
-    )
+    is_of_word = unicodedata.category(character)[0] in "LMN"
+    return is_of_word and unicodedata.name(character, "").startswith(scripts)
 
 
 # ---- the server
 
 FLAGS = ["--beam", "3", "--max-len-b", "12"]
+MBART = [("de_DE", "en_XX"), ("ru_RU", "zh_CN")]
 PAIRS = {
     "NLLB-200": [("deu_Latn", "eng_Latn"), ("rus_Cyrl", "zho_Hans")],
     "M2M-100": [("de", "en"), ("ru", "zh")],
-    "mBART-50": [("de_DE", "en_XX"), ("ru_RU", "zh_CN")],
-    "mBART-25": [("de_DE", "en_XX"), ("ru_RU", "zh_CN")],
+    "mBART-50": MBART,
+    "mBART-25": MBART,
 }
+HOW = {"cpu": True, "beam": 3, "max_len_b": 12}  # as FLAGS
 
 
-def translator(folder: Path, pair: tuple[str, str]) -> Translator:
+def translator(folder, pair):
     """Of one pair.
 
     A random model writes languages; the server leaves all of them out, and so it does.
     """
-    found = Translator.from_folder(
-        folder, source_lang=pair[0], target_lang=pair[1], cpu=True, beam=3, max_len_b=12
-    )
+    found = Translator.from_folder(folder, source_lang=pair[0], target_lang=pair[1], **HOW)
     found.use_constraints()
     words = found.task.target_dictionary.symbols
-    found.generator.symbols_to_strip_from_output.update(
-        i for i, word in enumerate(words) if re.fullmatch(r"__\w+__|\[\w+\]", word)
-    )
+    languages = {i for i, word in enumerate(words) if re.fullmatch(r"__\w+__|\[\w+\]", word)}
+    found.generator.symbols_to_strip_from_output.update(languages)
     return found
 
 
 @pytest.mark.parametrize("kind", PAIRS if os.environ.get(ALL) else ["NLLB-200"])
 def test_requests_of_several_pairs_get_what_a_translator_of_each_gives(
-    started,  # noqa: F811
+    started,
     made,
     kind,
     tmp_path,
 ):
-    of, (first, second) = made(kind, 2), PAIRS[kind]
-    _, url, said = started(
-        "--data", str(of.out), *FLAGS, "--glossary-folder", str(tmp_path / "kept")
-    )
+    of, pairs = made(kind, 2), PAIRS[kind]
+    kept = tmp_path / "kept"
+    _, client, said = started("--data", str(of.out), *FLAGS, "--glossary-folder", str(kept))
     count = int(re.search(r"^ready: (\d+) languages, ", said, re.M)[1])
-    text = lines(8)
-    with httpx.Client(base_url=url, timeout=120) as client:
-        languages = client.get("/languages").json()
-        assert len(languages) == count and {*first, *second} <= {each["code"] for each in languages}
-        assert all(
-            len(each["targets"]) == count - 1 and each["code"] not in each["targets"]
-            for each in languages
-        )
-        for source, target in (first, second):
-            ours = translator(of.out, (source, target))
-            records = [{"source": line, "constraints": ["мост"]} for line in text] + [
-                {"source": line} for line in text
-            ]
-            found = client.post(
-                f"/v1/translate?source={source}&target={target}", json=records
-            ).json()
-            expected = ours.translate(
-                text * 2, constraints=[["мост"]] * len(text) + [[]] * len(text)
-            )
-            assert [each["score"] for each in found] == pytest.approx(
-                [each[0].score for each in expected], abs=1e-4
-            )
-            requested = client.post(
-                "/translate", json={"q": text, "source": source[:2], "target": target[:2]}
-            )
-            assert requested.json()["translatedText"] == [
-                each[0].text for each in expected[len(text) :]
-            ]
-        for path, given, sentence in (
-            ("/translate", {"q": "a", "source": first[0], "target": "xx"}, "xx is not supported"),
-            ("/v1/translate", {"source": "a"}, "this server translates"),
-        ):
-            refused = client.post(path, json=given)
-            assert refused.status_code == 400 and refused.json()["error"].startswith(sentence)
-        kept = f"/v1/glossaries/x?source={first[0]}&target={first[1]}"
-        assert client.put(kept, content="a\tмост\n", headers={"X-Requested-With": "x"}).is_success
-        assert (tmp_path / "kept" / "-".join(first) / "x.tsv").is_file()
+    text, first = lines(8), pairs[0]
+    phrases = [["мост"]] * len(text) + [[]] * len(text)
+    languages = {e["code"]: e["targets"] for e in client.get("/languages").json()}
+    assert len(languages) == count and {code for pair in pairs for code in pair} <= {*languages}
+    for code, targets in languages.items():
+        assert len(targets) == count - 1 and code not in targets
+    for source, target in pairs:
+        both = zip(text * 2, phrases, strict=True)
+        records = [{"source": line, "constraints": words} for line, words in both]
+        at = f"/v1/translate?source={source}&target={target}"
+        scores = [each["score"] for each in client.post(at, json=records).json()]
+        expected = translator(of.out, (source, target)).translate(text * 2, constraints=phrases)
+        assert scores == pytest.approx([each[0].score for each in expected], abs=1e-4)
+        body = {"q": text, "source": source[:2], "target": target[:2]}
+        found = client.post("/translate", json=body).json()["translatedText"]
+        assert found == [each[0].text for each in expected[len(text) :]]
+    for path, given, sentence in (
+        ("/translate", {"q": "a", "source": first[0], "target": "xx"}, "xx is not supported"),
+        ("/v1/translate", {"source": "a"}, "this server translates"),
+    ):
+        refused = client.post(path, json=given)
+        assert refused.status_code == 400 and refused.json()["error"].startswith(sentence)
+    at = f"/v1/glossaries/x?source={first[0]}&target={first[1]}"
+    assert client.put(at, content="a\tмост\n", headers=TSV).is_success
+    assert (kept / "-".join(first) / "x.tsv").is_file()
 
 
 def test_a_target_of_opus_mt_is_named_by_the_request_or_in_front_of_its_text(
-    started,  # noqa: F811
+    started,
     made,
 ):
     """Each sentence is translated as with its own >>fra<<."""
     out = made("OPUS-MT", 2).out
-    _, url, said = started("--data", str(out), *FLAGS)
+    _, client, said = started("--data", str(out), *FLAGS)
     assert "ready: 2 languages, " in said
-    ours = Translator.from_folder(out, cpu=True, beam=3, max_len_b=12)
+    ours = Translator.from_folder(out, **HOW)
     sentences = ["Der Verband wird geprüft.", "Niemand weiß warum."]
 
-    def expected(*languages: str, between: str = " ") -> str:
-        typed = [
-            f">>{language}<< {each}" for language, each in zip(languages, sentences, strict=True)
-        ]
+    def expected(*languages, between=" "):
+        pairs = zip(languages, sentences, strict=True)
+        typed = [f">>{language}<< {each}" for language, each in pairs]
         return between.join(found[0].text for found in ours.translate(typed))
 
-    assert len({expected("fra", "fra"), expected("fra", "deu"), expected("deu", "deu")}) == 3
-    text, both = " ".join(sentences), {"source": "de", "target": "fra"}
-    with httpx.Client(base_url=url, timeout=120) as client:
+    french, german = expected("fra", "fra"), expected("deu", "deu")
+    assert len({french, expected("fra", "deu"), german}) == 3
+    text = " ".join(sentences)
 
-        def requested(source: str, query: str = "", **more) -> dict:
-            return (
-                client.post(f"/v1/translate{query}", json={"source": source, **more})
-                .raise_for_status()
-                .json()
-            )
+    def requested(source, query="", **more):
+        found = client.post(f"/v1/translate{query}", json={"source": source, **more})
+        return found.raise_for_status().json()
 
-        assert {each["code"]: each["targets"] for each in client.get("/languages").json()} == {
-            "de": ["deu", "fra"],
-            "fra": [],
-            "deu": [],
-        }
-        assert requested(f">>fra<< {text}")["text"] == expected("fra", "fra")
-        assert requested(text, "?source=de&target=fra")["text"] == expected("fra", "fra")
-        assert requested(f">>deu<< {text}", "?target=fra")["text"] == expected("deu", "deu")
-        assert requested(f">>deu<<{sentences[0]}\n>>fra<< {sentences[1]}")["text"] == expected(
-            "deu", "fra", between="\n"
-        )
-        short = client.post("/translate", json={"q": text, "source": "de", "target": "fr"}).json()
-        assert short["translatedText"] == expected("fra", "fra")
-        paragraph = f"<p>&gt;&gt;deu&lt;&lt; {text}</p>\n"
-        for name, content, wanted in (
-            ("a.txt", f"{text}\n", f"{expected('fra', 'fra')}\n"),
-            ("a.html", paragraph, f"<p>{expected('deu', 'deu')}</p>\n"),
-        ):
-            found = client.post(
-                "/translate_file", data=both, files={"file": (name, content.encode())}
-            ).raise_for_status()
-            assert client.get(found.json()["translatedFileUrl"]).text == wanted
-        for source, query in ((sentences[0], "?target=fra"), (f">>fra<< {sentences[0]}", "")):
-            met = requested(
-                source, query, constraints=["мост"], glossary={"Verband": "Brücke"}, detail=True
-            )
-            assert "мост" in met["text"] and "Brücke" in met["text"]
-            (term,) = [each for each in met["constraints"] if each.get("term")]
-            assert [source[a:b] for a, b in term["source_spans"]] == ["Verband"]
-        refused = client.post("/translate", json={"q": "a", "source": "de", "target": "spa"})
-        assert refused.status_code == 400 and refused.json()["error"] == "spa is not supported"
+    targets = {each["code"]: each["targets"] for each in client.get("/languages").json()}
+    assert targets == {"de": ["deu", "fra"], "fra": [], "deu": []}
+    both = f">>deu<<{sentences[0]}\n>>fra<< {sentences[1]}"
+    for source, query, wanted in (
+        (f">>fra<< {text}", "", french),
+        (text, "?source=de&target=fra", french),
+        (f">>deu<< {text}", "?target=fra", german),
+        (both, "", expected("deu", "fra", between="\n")),
+    ):
+        assert requested(source, query)["text"] == wanted
+    assert libre(client, text, target="fr")["translatedText"] == french
+    assert libre(client, "a", target="spa") == {"error": "spa is not supported"}
+    paragraph = f"<p>&gt;&gt;deu&lt;&lt; {text}</p>\n"
+    for name, content, wanted in (
+        ("a.txt", f"{text}\n", f"{french}\n"),
+        ("a.html", paragraph, f"<p>{german}</p>\n"),
+    ):
+        found = upload(client, name, content.encode(), ("de", "fra")).json()
+        assert client.get(found["translatedFileUrl"]).text == wanted
+    given = {"constraints": ["мост"], "glossary": {"Verband": "Brücke"}, "detail": True}
+    for source, query in ((sentences[0], "?target=fra"), (f">>fra<< {sentences[0]}", "")):
+        met = requested(source, query, **given)
+        assert "мост" in met["text"] and "Brücke" in met["text"]
+        (term,) = [each for each in met["constraints"] if each.get("term")]
+        assert [source[a:b] for a, b in term["source_spans"]] == ["Verband"]
 
 
 @pytest.mark.skipif(not os.environ.get(ALL), reason="one more model and server: --all")
-def test_a_pair_that_the_command_names_is_the_only_one(started, made):  # noqa: F811
-    _, url, said = started("--data", str(made("M2M-100", 2).out), "-s", "de", "-t", "en", *FLAGS)
+def test_a_pair_that_the_command_names_is_the_only_one(started, made):
+    _, client, said = started("--data", str(made("M2M-100", 2).out), "-s", "de", "-t", "en", *FLAGS)
     assert "ready: de to en, " in said
-    assert [each["code"] for each in httpx.get(f"{url}/languages").json()] == ["de", "en"]
+    assert [each["code"] for each in client.get("/languages").json()] == ["de", "en"]
 
 
 # ---- CTranslate2
@@ -360,31 +275,21 @@ READ = [kind for kind in KINDS if not kind.startswith("OPUS")]
 MOST = 24
 
 
-def converted(made: Made, kind: str) -> str:
+def converted(made, kind):
     """CTranslate2's folder, by its own command."""
-    out = made.folder.parent / "ct2"
-    flags = [
-        "--model_path",
-        made.out / "checkpoint.pt",
-        "--data_dir",
-        made.out,
-        "--output_dir",
-        out,
-        "--unsafe_deserialization",
-    ]
-    flags += ["--source_lang", made.source, "--target_lang", made.target]
-    flags += (
-        ["--fixed_dictionary", made.out / "dict.txt"] if (made.out / "dict.txt").exists() else []
-    )
-    # whose decoder begins with the language
-    flags += ["--no_default_special_tokens"] if kind == "mBART-25" else []
-    # a task, an architecture of ours
-    flags += (
-        ["--user_dir", ROOT / "fairseq_ext"] if kind == "BART" or kind.startswith("OPUS") else []
-    )
+    out = str(made.folder.parent / "ct2")
+    flags = ["--model_path", made.out / "checkpoint.pt", "--data_dir", made.out, "--output_dir"]
+    flags += [out, "--unsafe_deserialization", "--source_lang", made.source]
+    flags += ["--target_lang", made.target]
+    if (made.out / "dict.txt").exists():
+        flags += ["--fixed_dictionary", made.out / "dict.txt"]
+    if kind == "mBART-25":  # whose decoder begins with the language
+        flags += ["--no_default_special_tokens"]
+    if kind.startswith(("BART", "OPUS")):  # a task, an architecture of ours
+        flags += ["--user_dir", ROOT / "fairseq_ext"]
     done = command("ct2-fairseq-converter", *flags, check=False)
     assert done.returncode == 0, done.stderr
-    return str(out)
+    return out
 
 
 @pytest.mark.parametrize("kind", READ if os.environ.get(ALL) else ["NLLB-200"])
@@ -394,17 +299,14 @@ def test_ctranslate2_reads_what_is_converted_and_finds_our_words(kind, tmp_path)
     rival = ctranslate2.Translator(converted(made, kind), intra_threads=1)
     ours = made.translator(beam=1, max_len_b=MOST, min_len=0)
     source, text, seen = ours.task.source_dictionary, lines(16, 4), set()
+    prefix = [FIRST[kind]] if kind in FIRST else []
+    greedy = dict(beam_size=1, min_decoding_length=0, max_decoding_length=MOST)
+    whole = kind == "mBART-25"  # others have </s> from CTranslate2, and the prefix in the answer
     for line in text:
-        tokens = next(iter(ours.batches([ours.encode(line)])))["net_input"]["src_tokens"][
-            0
-        ].tolist()
-        # it adds </s> itself
-        words = [source[token] for token in (tokens if kind == "mBART-25" else tokens[:-1])]
-        prefix = [FIRST[kind]] if kind in FIRST else []
-        greedy = dict(beam_size=1, min_decoding_length=0, max_decoding_length=MOST)
+        tokens = numbers(ours, line)
+        words = [source[token] for token in (tokens if whole else tokens[:-1])]
         theirs = rival.translate_batch([words], [prefix], **greedy)[0].hypotheses[0]
-        # of which it is the word before the first
-        theirs = theirs if kind == "mBART-25" else theirs[len(prefix) :]
+        theirs = theirs if whole else theirs[len(prefix) :]
         found = ours.search([Request(tokens=ours.encode(line), nbest=1)])[0][0].tokens
         assert found[: MOST - 2] == theirs[: MOST - 2], line
         seen.update(theirs)
@@ -414,9 +316,7 @@ def test_ctranslate2_reads_what_is_converted_and_finds_our_words(kind, tmp_path)
 @pytest.mark.skipif(not os.environ.get(ALL), reason="a sentence of its own: with --all")
 def test_ctranslate2_refuses_marians_architecture_by_its_name(tmp_path):
     pytest.importorskip("ctranslate2", reason="the oracle is not installed")
-    with pytest.raises(
-        AssertionError,
-        match="Model 'marian_transformer' used by architecture 'marian_transformer' "
-        "is not supported",
-    ):
+    name = "'marian_transformer'"
+    said = f"Model {name} used by architecture {name} is not supported"
+    with pytest.raises(AssertionError, match=said):
         converted(make("OPUS-MT", tmp_path, 3), "OPUS-MT")
