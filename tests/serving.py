@@ -10,10 +10,8 @@ import os
 import re
 import socket
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import demo_model
@@ -33,7 +31,7 @@ JSON, TSV = ({"Content-Type": kind} for kind in ("application/json", "text/tab-s
 FLAGS = demo_model.FLAGS | dict(beam=5, stop="deadly", stream_width=8)
 
 
-def head(path: str, body: bytes, host: str = "localhost", kind: str = "application/json") -> bytes:
+def head(path, body, host="localhost", kind="application/json"):
     """The header of a request for a raw socket."""
     return (
         f"POST {path} HTTP/1.1\r\n"
@@ -44,35 +42,40 @@ def head(path: str, body: bytes, host: str = "localhost", kind: str = "applicati
     ).encode()
 
 
-def raw_socket(client: httpx.Client) -> socket.socket:
+def raw_socket(client):
     """A connection to the server of a client."""
     return socket.create_connection((client.base_url.host, client.base_url.port), timeout=60)
 
 
-def v1(client: httpx.Client, body: object) -> httpx.Response:
+def v1(client, body):
     """The answer of /v1/translate."""
     return client.post("/v1/translate", json=body)
 
 
-def metric(client: httpx.Client, name: str) -> float:
+def answered(client, body):
+    """What it says."""
+    return v1(client, body).json()
+
+
+def metric(client, name):
     """The value of a metric, by its name without `fairseq_ext_`, with its labels."""
     lines = client.get("/metrics").text.splitlines()
     return float(next(line for line in lines if line.startswith(f"fairseq_ext_{name} ")).split()[1])
 
 
-def libre(client: httpx.Client, q: str | list[str], **more: object) -> dict:
+def libre(client, q, **more):
     """The answer of LibreTranslate's /translate, from German to English."""
     return client.post("/translate", json={"q": q, "source": "de", "target": "en", **more}).json()
 
 
 def upload(
-    client: httpx.Client,
-    name: str,
-    content: bytes,
-    languages: tuple[str, str] = ("de", "en"),
-    route: str = "/translate_file",
-    key: str = "",
-) -> httpx.Response:
+    client,
+    name,
+    content,
+    languages=("de", "en"),
+    route="/translate_file",
+    key="",
+):
     """The answer to a file, in LibreTranslate's API or at DeepL's /v2/document."""
     end = "_lang" if route.startswith("/v2") else ""
     named = zip(("source" + end, "target" + end), languages, strict=True)
@@ -82,9 +85,7 @@ def upload(
 
 
 @contextlib.contextmanager
-def listening(
-    engine: Engine, settings: Settings, server: Server | None = None
-) -> Iterator[httpx.Client]:
+def listening(engine, settings, server=None):
     """A client of a server over this engine, which stays when the server goes."""
     server = server or Server(Models(engine), settings)
     sock = socket.create_server(("127.0.0.1", 0))
@@ -108,7 +109,7 @@ def listening(
     thread.join(30)
 
 
-def deepl_routes(client: httpx.Client) -> list[tuple[str, str, list[str]]]:
+def deepl_routes(client):
     """The methods, paths and fields of DeepL's API, as the documentation of the server has them."""
     return [
         (method.upper(), path, fields_of(route.get("requestBody", {}).get("content", {})))
@@ -118,12 +119,12 @@ def deepl_routes(client: httpx.Client) -> list[tuple[str, str, list[str]]]:
     ]
 
 
-def fields_of(content: dict) -> list[str]:
+def fields_of(content):
     """The names of the fields of a body, by its content types."""
     return sorted({name for kind in content.values() for name in kind["schema"]["properties"]})
 
 
-def until(condition, seconds: float = 60.0) -> bool:
+def until(condition, seconds=60.0):
     """Wait for a condition; whether it came."""
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
@@ -131,7 +132,7 @@ def until(condition, seconds: float = 60.0) -> bool:
     return bool(condition())
 
 
-def ended(client: httpx.Client, made: dict, key: str = "") -> dict:
+def ended(client, made, key=""):
     """The status of a document that is done or has failed."""
     found = {"status": "queued"}
     end = time.monotonic() + 60
@@ -146,37 +147,41 @@ def ended(client: httpx.Client, made: dict, key: str = "") -> dict:
 
 @pytest.fixture
 def started():
-    """Starts the command on a folder and a free port; returns the process, its address
-    and what it says.
+    """Starts the command on a folder and a free port; returns the process, a client of it
+    and what it says."""
+    with contextlib.ExitStack() as stack:
 
-    cold: in a Python that starts for it, for tests that look at its children (warm.py).
-    """
-    processes = []
+        def start(*more):
+            data = [] if {"--models", "--data"} & {*more} else ["--data", FLAGS["data"]]
+            command = [
+                warm.python(),
+                "-m",
+                "fairseq_ext.serve",
+                *data,
+                "--cpu",
+                "--port",
+                "0",
+                *more,
+            ]
+            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+            process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            said = ""
+            for line in process.stderr:
+                said += line
+                if line.startswith(("ready:", "error:")):
+                    break
+            threading.Thread(target=process.stderr.read, daemon=True).start()
+            url = re.search(r"listening on (http://\S+?)(;|$)", said, re.M)[1]
+            client = stack.enter_context(httpx.Client(base_url=url, timeout=120))
+            return process, client, said
 
-    def start(*more: str, cold: bool = False):
-        data = [] if {"--models", "--data"} & {*more} else ["--data", FLAGS["data"]]
-        python = sys.executable if cold else warm.python()
-        command = [python, "-m", "fairseq_ext.serve", *data, "--cpu", "--port", "0", *more]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
-        processes.append(process)
-        said = []
-        for line in process.stderr:
-            said.append(line)
-            if line.startswith(("ready:", "error:")):
-                break
-        url = re.search(r"listening on (http://\S+?)(;|$)", "".join(said), re.M)
-        threading.Thread(target=process.stderr.read, daemon=True).start()
-        return process, url[1], "".join(said)
-
-    yield start
-    for process in processes:
-        process.kill()
-        process.wait()
+        yield start
 
 
 @pytest.fixture(scope="session")
-def engine() -> Iterator[Engine]:
+def engine():
     """Its workers die over a source of 4 tokens, and fail at one of 5 (tests/engine/deadly.py)."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FAIRSEQ_EXT_STRATEGIES", str(ROOT / "tests" / "engine" / "deadly.py"))
@@ -188,32 +193,32 @@ def engine() -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="session")
-def translator() -> Translator:
+def translator():
     """Of the engine's model."""
     return Translator(**{**FLAGS, "stop": "count", "stream_width": None})
 
 
 @pytest.fixture(scope="session")
-def lines() -> list[str]:
+def lines():
     found = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()
     return [line for line in found if len(line.split()) > 5][:20]
 
 
 @pytest.fixture(scope="session")
-def settings(tmp_path_factory) -> Settings:
+def settings(tmp_path_factory):
     return Settings(
         glossary_folder=tmp_path_factory.mktemp("glossaries"), max_body=1 << 16, max_lines=300
     )
 
 
 @pytest.fixture(scope="session")
-def client(engine, settings) -> Iterator[httpx.Client]:
+def client(engine, settings):
     with listening(engine, settings) as made:
         yield made
 
 
 @pytest.fixture(scope="session")
-def two_ways(engine, settings) -> Iterator[httpx.Client]:
+def two_ways(engine, settings):
     """A client of a server of two pairs of languages, one engine behind both: what it says of the
     second is no translation, but a client cannot know."""
 
@@ -226,16 +231,16 @@ def two_ways(engine, settings) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
-def serving(engine, settings) -> Callable:
+def serving(engine, settings):
     """Starts a server with other settings."""
     return lambda **changes: listening(engine, replace(settings, **changes))
 
 
 @pytest.fixture
-def guarded(serving, tmp_path) -> Callable:
+def guarded(serving, tmp_path):
     """Starts a server that knows these keys."""
 
-    def start(*keys: str, **changes: object):
+    def start(*keys, **changes):
         hashes = (hashlib.sha256(key.encode()).hexdigest() for key in keys)
         (tmp_path / "keys").write_text("\n".join(hashes), encoding="utf-8")
         return serving(api_keys=str(tmp_path / "keys"), **changes)

@@ -23,14 +23,13 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import sizes
 
 NAMES = ("python", "python3", "fairseq-generate", "fairseq-interactive")
 SOCKET = "warm.socket"
 # the server, which ends when its standard input is closed, as by the end of this process
-keep: list[subprocess.Popen] = []
+keep = []
 CLIENT = """#!{python} -IS
 import json, os, signal, socket, sys
 def is_open(fd):
@@ -57,7 +56,7 @@ os._exit(status)
 
 
 @functools.cache
-def commands() -> Path:
+def commands():
     """A folder of the commands for the front of PATH; with --all that of the real ones."""
     if os.environ.get(sizes.ALL):
         return Path(sys.executable).parent
@@ -70,12 +69,12 @@ def commands() -> Path:
     return Path(folder)
 
 
-def python() -> str:
+def python():
     """Python, started warm."""
     return str(commands() / "python")
 
 
-def serve(folder: Path) -> None:
+def serve(folder):
     import threading
 
     import fairseq_cli.generate  # noqa: F401
@@ -118,7 +117,7 @@ def serve(folder: Path) -> None:
         connection.close()
 
 
-def attend(connection: socket.socket, own: str) -> None:
+def attend(connection, own):
     """In a child of the server: start the command in a child of its own, and say
     its number and its end. Where the caller is killed, so is the command."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -144,14 +143,14 @@ def attend(connection: socket.socket, own: str) -> None:
 
 
 def live(
-    own: str,
-    name: str,
-    arguments: list[str],
-    folder: str,
-    environment: dict[str, str],
-    places: list[int],
-    fds: list[int],
-) -> None:
+    own,
+    name,
+    arguments,
+    folder,
+    environment,
+    places,
+    fds,
+):
     """The life of a command. own: the path of the warm Python; fds: what it has open at the
     numbers `places`."""
     above = [fcntl.fcntl(fd, fcntl.F_DUPFD, max(places) + 1) for fd in fds]
@@ -192,14 +191,14 @@ def live(
     os._exit(status)
 
 
-def is_light(module: str) -> bool:
+def is_light(module):
     """Whether a module starts quickly by itself; each looks at what is imported."""
     from fairseq_ext.core import command_line
 
     return module.startswith(command_line.TORCH_FREE_COMMANDS)
 
 
-def run(name: str, kind: str, arguments: list[str], own: str) -> Any:
+def run(name, kind, arguments, own):
     """As Python would run it."""
     import builtins
     import runpy
@@ -211,7 +210,7 @@ def run(name: str, kind: str, arguments: list[str], own: str) -> Any:
     from fairseq_ext.core.exit import restore_keyboard_interrupt
     from fairseq_ext.plugin.compat import startup
 
-    def own_this_process() -> None:
+    def own_this_process():
         if command_line.command():
             startup.own_this_process()
             restore_keyboard_interrupt()

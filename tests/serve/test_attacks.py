@@ -4,9 +4,9 @@ addresses: each is answered, and none with status 500 or a traceback."""
 import json
 import logging
 import random
+from pathlib import Path
 from urllib.parse import quote_from_bytes, unquote, urlsplit
 
-import httpx
 import pytest
 from conftest import warm_starts
 from serving import FLAGS, JSON, TSV, deepl_routes, listening, raw_socket, upload
@@ -19,29 +19,10 @@ UMLAUTS = "Die Ärztin öffnet den Ordner."
 PAIR = {"source": "de", "target": "en"}
 NONE = "96ab91fd-e715-41a1-adeb-5d701f84a483"  # of no glossary
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
-NUMBERS = (0, -1, 1.5, 10**30, -(2**63), 1e308)
-TEXTS = ("", " ", "\0", "text", "fr", "\U0001f600" * 40, "x" * 300, "..", "a.tbx", "%", "\u2028")
-VALUES = (
-    *(None, True, False, *NUMBERS, *TEXTS, [], {}, [None], ["x"], [5], ["a", 5], [[]], [{}]),
-    *([["x"]], [["x", 5]], {"x": "y"}, {"x": 5}, {"": ""}, {"x": None}, {"x": {"y": []}}),
-)
-# the same for DeepL's API, where fields have other forms, and its right values
-MORE = (
-    *(*VALUES, "x" * 2000, "*", "a(b", "<", "EN-XX", "xml", "html", "tsv", "csv", "more", NONE),
-    *("a\tb\tc", '"a', "a,b,c,d", "<a>", "</a>", "<a/>", "&x;", "<!DOCTYPE a [<!ENTITY x"),
-    *(["a"] * 400, [{"source_lang": "de"}], [{**PAIR, "entries": ["a"]}]),
-)
-RIGHT = {"text": SOURCE, "source_lang": "DE", "target_lang": "EN", "entries": "a\tb", "name": "n"}
-RIGHT |= {"document_key": "x", "type": "target", "dictionaries": [{**RIGHT}]}
-RECORD = "source id constraints any_of avoid prefix glossary nbest detail format alignment seed"
-ROUTES = {
-    "/v1/translate": ({"source": SOURCE}, RECORD.split()),
-    "/v1/translate/stream": ({"source": SOURCE}, RECORD.split()),
-    "/v1/terms": ({"name": "a.tsv", "content": "a\tb\n"}, ["name", "content", "base64"]),
-    "/translate": ({"q": SOURCE, **PAIR}, ["q", *PAIR, "format", "alternatives", "api_key"]),
-    "/detect": ({"q": SOURCE}, ["q", "api_key"]),
-    "/translate_file": (PAIR, ["file", *PAIR, "api_key"]),
-}
+# values of JSON, and more for DeepL's API, where fields have other forms; its right fields; and
+# those of the other routes
+KINDS = json.loads(Path(__file__).with_name("values.json").read_text(encoding="utf-8"))
+VALUES, RIGHT = KINDS["any"], KINDS["right"]
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +38,10 @@ def engine():
 @pytest.fixture(scope="module")
 def quiet(engine, settings):
     """A client of a server that has logged no traceback when the module's tests are done."""
-    said: list[str] = []
+    said = []
 
     class Kept(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
+        def emit(self, record):
             said.append(self.format(record))
 
     loggers = [logging.getLogger(name) for name in ("uvicorn.error", "asyncio")]
@@ -74,7 +55,7 @@ def quiet(engine, settings):
     assert not said
 
 
-def refused(response: httpx.Response, *statuses: int) -> str:
+def refused(response, *statuses):
     """The one sentence of a refusal."""
     assert response.status_code in (statuses or (400,)), response.text
     ((field, said),) = response.json().items()
@@ -83,7 +64,7 @@ def refused(response: httpx.Response, *statuses: int) -> str:
     return said
 
 
-def answered(response: httpx.Response, what: object) -> None:
+def answered(response, what):
     """Hold that a request was translated or refused in one sentence."""
     assert response.status_code < 500, (what, response.text)
     if not response.is_success:
@@ -91,30 +72,25 @@ def answered(response: httpx.Response, what: object) -> None:
 
 
 @drawn(1)
-@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("route", KINDS["routes"])
 def test_every_field_takes_every_kind_of_value(quiet, route):
-    base, fields = ROUTES[route]
-    for field in fields:
-        for value in VALUES:
-            body = {**base, field: value}
-            answered(quiet.post(route, content=json.dumps(body).encode(), headers=JSON), body)
-        body = {name: each for name, each in base.items() if name != field}
-        answered(quiet.post(route, json=body), body)
-    for name in TEXTS:
-        body = {**base, name: ["x"]}
-        answered(quiet.post(route, json=body), body)
-    for value in VALUES:
-        answered(quiet.post(route, content=json.dumps(value).encode(), headers=JSON), value)
+    base, fields = KINDS["routes"][route].values()
+    bodies = [{**base, field: value} for field in fields for value in VALUES]
+    bodies += [{name: base[name] for name in base if name != field} for field in fields]
+    bodies += [{**base, name: ["x"]} for name in VALUES if type(name) is str] + VALUES
+    for body in bodies:
+        answered(quiet.post(route, content=json.dumps(body), headers=JSON), body)
 
 
 @pytest.mark.parametrize("is_form", [False, True])
 def test_every_field_of_deepl_s_api_takes_every_kind_of_value(quiet, is_form):
     kept = quiet.post("/v3/glossaries", json=RIGHT).json()["glossary_id"]
+    values = VALUES + KINDS["of DeepL"]
     for method, path, names in deepl_routes(quiet):
         path = path.replace("{glossary_id}", NONE if method == "DELETE" else kept)
         headers = {"Authorization": "DeepL-Auth-Key x"}
         for name in names or ["source_lang"]:
-            for value in random.Random(name).sample(MORE, len(part_of(len(MORE), 6))):
+            for value in random.Random(name).sample(values, len(part_of(len(values), 6))):
                 given = {**RIGHT, name: value}
                 if is_form:
                     form = {each: str(of_it) for each, of_it in given.items()}
@@ -165,7 +141,7 @@ FORMS = ("/translate", "/detect", "/translate_file", "/v2/translate", "/v2/docum
 FORMS += ("/v3/glossaries", f"/v2/document/{NONE}")
 
 
-def multipart(more: str) -> dict[str, bytes]:
+def multipart(more):
     return {"Content-Type": f"multipart/form-data{more}".encode("latin-1")}
 
 

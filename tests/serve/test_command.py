@@ -12,22 +12,24 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
 import warm
+from conftest import limited
 from forked import forked
-from serving import (  # noqa: F401  (a fixture)
+from serving import (
     FLAGS,
     JSON,
     ROOT,
     TSV,
+    answered,
     head,
+    metric,
     raw_socket,
-    started,
     until,
     v1,
 )
@@ -40,90 +42,54 @@ SOURCE = "Der Patient hat einen Port."
 
 
 def test_it_says_where_it_listens_and_ends_at_sigterm_when_what_runs_is_answered(
-    started,  # noqa: F811
+    started,
     tmp_path,
 ):
     flags = "--beam 4 --stop optimal --unnormalized --grace 60 --max-line-tokens 60"
     glossaries = f"--glossary-folder {tmp_path} --glossary-match casefold --glossary-repeat each"
-    process, url, said = started(*flags.split(), *glossaries.split())
+    process, client, said = started(*flags.split(), *glossaries.split())
     assert "; no --api-keys, so this machine alone can reach it" in said
     assert re.search(r"ready: de to en, fairseq_ext:\S+stop:optimal", said)
-    with httpx.Client(base_url=url, timeout=120) as client:
-        one = v1(client, {"source": SOURCE}).json()
-        assert one["certificate"] == {"proved": True, "gap": 0.0}
-        long = {"source": "Ja , " * 60, "prefix": "Yes"}  # one sentence, as it must begin so
-        assert "tokens and the limit is 60: " in v1(client, long).json()["error"]
-        terms = b"patient\temployee\n"
-        assert client.put("/v1/glossaries/clinic", content=terms, headers=TSV).status_code == 201
-        for glossary in ("clinic", {"patient": "employee"}):
-            record = {"source": "Der Patient sieht den Patient.", "glossary": glossary}
-            twice = v1(client, record).json()
-            assert twice["text"].count("employee") == 2 and "employee" not in one["text"], twice
-    with httpx.Client(base_url=url, timeout=120) as client, ThreadPoolExecutor() as threads:
+    one = answered(client, {"source": SOURCE})
+    assert one["certificate"] == {"proved": True, "gap": 0.0}
+    long = {"source": "Ja , " * 60, "prefix": "Yes"}  # one sentence, as it must begin so
+    assert "tokens and the limit is 60: " in answered(client, long)["error"]
+    terms = b"patient\temployee\n"
+    assert client.put("/v1/glossaries/clinic", content=terms, headers=TSV).status_code == 201
+    for glossary in ("clinic", {"patient": "employee"}):
+        record = {"source": "Der Patient sieht den Patient.", "glossary": glossary}
+        twice = answered(client, record)
+        assert twice["text"].count("employee") == 2 and "employee" not in one["text"], twice
+    with ThreadPoolExecutor() as threads:
         answer = threads.submit(v1, client, [{"source": SOURCE}] * 60)
-        assert until(lambda: answer.done() or not pending(url, 0))
+        assert until(lambda: answer.done() or metric(client, "pending"))
         process.send_signal(signal.SIGTERM)
         assert answer.result().status_code == 200
     assert [each["text"] for each in answer.result().json()] == [one["text"]] * 60
     assert process.wait(60) == 0
     with pytest.raises(httpx.TransportError):
-        httpx.get(f"{url}/health")
-
-
-def pending(url: str, count: int) -> bool:
-    """Whether this number of requests is not answered, as the server says."""
-    return f"\nfairseq_ext_pending {count}.0\n" in httpx.get(f"{url}/metrics", timeout=10).text
-
-
-ORIGIN = "--allowed-origins must be * or scheme://host[:port], such as"
-NO_KEY = "--api-keys {0}/empty has no key: make one with python -m fairseq_ext.serve.guard NAME"
-ONE = "--models {0}/models"  # with the folder de-en alone, which has no model
-REFUSED = {
-    "--host 0.0.0.0": "--host 0.0.0.0 opens the server to others and no keys are given: add",
-    "--api-keys {0}/keys": "line 1 of {0}/keys does not begin with the SHA-256 of a key",
-    "--api-keys {0}/empty": NO_KEY,
-    "--api-keys {0}/none": "--api-keys: cannot read",
-    "--host 1.2.3.4 --api-keys x": "--api-keys: cannot read x",
-    "--deadline 0": "--deadline 0 allows nothing: use a number above 0",
-    "--read-timeout nan": "--read-timeout nan allows nothing: use a number above 0",
-    "--max-connections 0": "--max-connections 0 allows nothing: use a number above 0",
-    "--keep-alive -1": "--keep-alive -1 allows nothing: use a number above 0",
-    "--grace -1": "--grace (seconds) must be 0 or more, not -1",
-    "5": "'5' belongs to no flag: write a flag before its value",
-    "--pivot en": "--pivot belongs to --models, which is not given: add it, or leave --pivot out",
-    "--allowed-origins nonsense": ORIGIN,
-    "--allowed-origins *,https://a.org/b": ORIGIN,
-    "--models x": "--data and --models both name what is served",
-}
-# without a model's flags
-REFUSED_ALONE = {
-    "": "no model is named: add --data",
-    ONE: "{0}/models/de-en has no checkpoint (*.pt): name one by --path",
-    f"{ONE} -s de": "--models finds each model's --source-lang in its folder: leave it out",
-    f"{ONE}/no": "--models: cannot read {0}/models/no (No such file or directory)",
-    f"{ONE}/de-en": "--models {0}/models/de-en has no folder that is named as a pair of languages",
-    f"{ONE} --max-models 0": "--max-models 0 allows nothing",
-    f"{ONE} --max-models 1 --pivot en": "--pivot takes two models at once: allow --max-models 2",
-    "--data {0}/models": "{0}/models has no checkpoint (*.pt): name one by --path",
-}
+        client.get("/health")
 
 
 def test_what_cannot_be_is_refused_in_one_sentence_before_a_worker_is_started(
     tmp_path, monkeypatch
 ):
+    """commands.tsv has the flags, {0} being a folder, and the sentence's beginning: with the flags
+    of a model, or alone."""
     monkeypatch.setattr("fairseq_ext.serve.__main__.Engine", None)
-    (tmp_path / "models" / "de-en").mkdir(parents=True)
+    (tmp_path / "models" / "de-en").mkdir(parents=True)  # a folder of no model
     for name, content in (("keys", "secret\n"), ("empty", "# none\n")):
         (tmp_path / name).write_text(content, encoding="utf-8")
+    table = Path(__file__).with_name("commands.tsv").read_text(encoding="utf-8").splitlines()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         used = f"cannot listen on 127.0.0.1:{port} (Address already in use): choose another --host"
-        for table, more in (({**REFUSED, f"--port {port}": used}, NEEDED), (REFUSED_ALONE, [])):
-            for arguments, sentence in table.items():
-                done = forked(main, "serve", *arguments.format(tmp_path).split(), *more)
-                said = done.stderr.splitlines()[-1]
-                expected = f"error: {sentence.format(tmp_path)}"
-                assert done.status == 1 and said.startswith(expected), (arguments, done)
+        for row in [*table, f"of a model\t--port {port}\t{used}"]:
+            kind, flags, sentence = row.format(tmp_path).split("\t")
+            more = NEEDED if kind == "of a model" else []
+            done = forked(main, "serve", *flags.split(), *more)
+            said = done.stderr.splitlines()[-1]
+            assert done.status == 1 and said.startswith(f"error: {sentence}"), (row, done)
 
 
 @drawn(0)  # long
@@ -144,7 +110,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_server_with_its_sentence():
 
 
 def test_a_key_is_made_with_the_line_for_its_file():
-    def said(word: str) -> str:
+    def said(word):
         command = [warm.python(), "-m", "fairseq_ext.serve.guard", word]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         return subprocess.check_output(command, text=True, env=environment)
@@ -162,12 +128,12 @@ PATHS = ("/v1/translate", "/v1/translate/stream", "/translate")
 UNFINISHED = head("/v1/translate", b"x" * 1000) + b"{"
 
 
-def rest(sock: socket.socket) -> bytes:
+def rest(sock):
     """What comes until the server closes the connection."""
     return b"".join(iter(lambda: sock.recv(1 << 20), b""))
 
 
-def answer(client: httpx.Client, sent: bytes, whole: bool = False) -> bytes:
+def answer(client, sent, whole=False):
     """What comes for these bytes: its beginning, or all until the connection is closed."""
     with raw_socket(client) as sock:
         sock.sendall(sent)
@@ -185,7 +151,7 @@ def test_keys_guard_any_name_and_others_are_named_by_a_flag(serving, guarded):
 
 
 def test_a_client_that_hangs_up_inside_its_body_is_cancelled_and_no_fault(client, caplog):
-    def counted(status: int) -> float:
+    def counted(status):
         pattern = rf'requests_total{{.*status="{status}"}} (\S+)'
         return sum(map(float, re.findall(pattern, client.get("/metrics").text)))
 
@@ -226,7 +192,7 @@ def test_connections_that_send_nothing_make_room(serving):
         held = [raw_socket(client) for _ in range(12)]
         for sock in held:
             sock.sendall(GET[:-5])
-        assert v1(client, BODY).json()["text"]
+        assert answered(client, BODY)["text"]
         # all places are taken by requests whose body is still to come
         working = [raw_socket(client) for _ in range(4)]
         for sock in working:
@@ -280,7 +246,7 @@ def test_clients_that_do_not_read_make_room(serving):
             sock.close()
 
 
-def answers_health(client: httpx.Client) -> bool:
+def answers_health(client):
     try:
         return client.get("/health", timeout=5).status_code == 200
     except httpx.TransportError:
@@ -294,13 +260,10 @@ def test_a_client_that_sends_too_much_at_once_is_closed(client):
         assert len(answer(client, get * 5000, whole=True)) < 5000 * size
 
 
-def test_the_limits_as_they_are_typed(started):  # noqa: F811
+def test_the_limits_as_they_are_typed(started):
     flags = "--read-timeout 3 --keep-alive 1 --max-connections 2 --allowed-hosts".split()
-    _, url, _ = started(*flags, "mt.example, b.example")
-    host, port = url.removeprefix("http://").split(":")
-    unfinished, idle, third = (
-        socket.create_connection((host, int(port)), timeout=60) for _ in range(3)
-    )
+    _, client, _ = started(*flags, "mt.example, b.example")
+    unfinished, idle, third = (raw_socket(client) for _ in range(3))
     assert unfinished.recv(1000) == b"", (
         "the third connection takes the place of the one that has waited longest"
     )
@@ -313,54 +276,42 @@ def test_the_limits_as_they_are_typed(started):  # noqa: F811
         pass
     assert 0.9 < time.monotonic() - begun < 30
     statuses = [
-        httpx.get(f"{url}/health", headers={"Host": name}).status_code
+        client.get("/health", headers={"Host": name}).status_code
         for name in ("mt.example", "b.example", "evil.example")
     ]
     assert statuses == [200, 200, 403]
 
 
 def test_few_open_files_are_enough_and_no_request_is_lost_at_the_end(
-    started,  # noqa: F811
+    started,
     monkeypatch,
 ):
     """300 unfinished headers lock no one out; at SIGTERM every request on a connection that
     is kept gets an answer."""
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, files[1]))
-    try:
-        process, url, _ = started()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, files)
-    host, port = url.removeprefix("http://").split(":")
-    held = [socket.create_connection((host, int(port))) for _ in range(300)]
+    with limited(resource.RLIMIT_NOFILE, 256):
+        process, client, _ = started()
+    held = [raw_socket(client) for _ in range(300)]
     for sock in held:
         sock.sendall(b"POST /v1/translate HTTP/1.1\r\nHost: local")
-    assert httpx.post(f"{url}/v1/translate", json=BODY, timeout=60).json()["text"]
+    assert answered(client, BODY)["text"]
     for sock in held:
         sock.close()
-    statuses: list[int] = []
-    failures: list[Exception] = []
+    statuses = []
 
-    def query() -> None:
-        connection = http.client.HTTPConnection(host, int(port), timeout=60)
-        try:
-            closes = False
-            while not closes:
-                connection.request("POST", "/v1/translate", b'{"source": "Ja."}', JSON)
-                response = connection.getresponse()
-                closes = response.getheader("Connection") == "close"
-                response.read()
-                statuses.append(response.status)
-                time.sleep(0.05)
-        except Exception as error:
-            failures.append(error)
+    def query(_):
+        at, closes = client.base_url, False
+        connection = http.client.HTTPConnection(at.host, at.port, timeout=60)
+        while not closes:
+            connection.request("POST", "/v1/translate", b'{"source": "Ja."}', JSON)
+            response = connection.getresponse()
+            closes = response.getheader("Connection") == "close"
+            response.read()
+            statuses.append(response.status)
+            time.sleep(0.05)
 
-    threads = [threading.Thread(target=query) for _ in range(20)]
-    for thread in threads:
-        thread.start()
-    assert until(lambda: len(statuses) > 100 or failures)
-    process.send_signal(signal.SIGTERM)
-    for thread in threads:
-        thread.join(60)
-    assert not failures and set(statuses) <= {200, 503}, (failures, set(statuses))
-    assert process.wait(60) == 0
+    with ThreadPoolExecutor(20) as threads:
+        queries = threads.map(query, range(20))
+        assert until(lambda: len(statuses) > 100)
+        process.send_signal(signal.SIGTERM)
+        assert [*queries] == [None] * 20  # none has failed
+    assert set(statuses) <= {200, 503} and process.wait(60) == 0

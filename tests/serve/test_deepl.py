@@ -12,7 +12,7 @@ import zipfile
 
 import pytest
 from office_files import docx
-from serving import JSON, ROOT, TSV, deepl_routes, until, v1
+from serving import JSON, ROOT, TSV, answered, deepl_routes, until, v1
 from sizes import ALL
 
 from fairseq_ext.serve import deepl as routes
@@ -53,7 +53,7 @@ def wide(two_ways):
 @pytest.fixture(scope="module")
 def plain(client):
     """The translation of SOURCE, by the server's own API."""
-    return v1(client, {"source": SOURCE}).json()["text"]
+    return answered(client, {"source": SOURCE})["text"]
 
 
 @pytest.fixture
@@ -70,6 +70,15 @@ def refused(function, *given, error=deepl.DeepLException, **named):
     return str(raised.value)
 
 
+def posted(client, how="json", **fields):
+    """What the server says of texts that no client sends."""
+    return client.post("/v2/translate", **{how: fields}).json()["translations"]
+
+
+def text_of(api, text, **more):
+    return api.translate_text(text, **more, **PAIR).text
+
+
 # ---- Texts
 
 
@@ -81,12 +90,11 @@ def test_texts_and_lists_of_them(api, client, plain):
     found = api.translate_text(given, target_lang="en-gb")
     assert [each.text for each in found] == [plain, english, "", f"{plain}\n\n{plain}"]
     assert [each.detected_source_lang for each in found[:2]] == ["DE", "EN"]
-    form = {"text": [SOURCE, SOURCE], "target_lang": "EN", "source_lang": "de", "unknown": "1"}
-    answer = client.post("/v2/translate", data=form).json()["translations"]
-    assert answer == [{"detected_source_language": "DE", "text": plain}] * 2
-    loose = {"text": SOURCE, "target_lang": "EN", "formality": "prefer_more", "context": "a text"}
-    loose["model_type"] = "prefer_quality_optimized"
-    (found,) = client.post("/v2/translate", json=loose).json()["translations"]
+    fields = {"text": [SOURCE] * 2, "target_lang": "EN", "source_lang": "de", "unknown": "1"}
+    form = posted(client, "data", **fields)
+    assert form == [{"detected_source_language": "DE", "text": plain}] * 2
+    loose = {"formality": "prefer_more", "context": "a", "model_type": "prefer_quality_optimized"}
+    (found,) = posted(client, text=SOURCE, target_lang="EN", **loose)
     assert (found["text"], found["model_type_used"]) == (plain, "quality_optimized")
 
 
@@ -96,8 +104,7 @@ def test_words_of_several_languages_are_translated(two_ways):
         ("proton beam, " * 3, "EN"),
         ("Das Haus ist am Morgen geschlossen.", "DE"),
     ):
-        fields = {"text": text, "target_lang": "DE"}
-        (found,) = two_ways.post("/v2/translate", json=fields).json()["translations"]
+        (found,) = posted(two_ways, text=text, target_lang="DE")
         assert found["detected_source_language"] == source
         assert (found["text"] == text) == (source == "DE")
 
@@ -113,15 +120,11 @@ def test_languages_and_usage(api):
 
 
 def test_sentences_are_split_as_the_request_says(api, client, plain):
-    def translated(split):
-        return api.translate_text(f"{SOURCE}\n{SOURCE}", split_sentences=split, **PAIR).text
-
-    assert translated("1") == f"{plain}\n{plain}"
-    assert translated("nonewlines") == f"{plain} {plain}"
-    assert "\n" not in translated("0")
-    numbers = {"text": f"{SOURCE}\n{SOURCE}", "split_sentences": 1, **PAIR}
-    (found,) = client.post("/v2/translate", json=numbers).json()["translations"]
-    assert found["text"] == f"{plain}\n{plain}", "a number in JSON"
+    two, lines = f"{SOURCE}\n{SOURCE}", f"{plain}\n{plain}"
+    found = {how: text_of(api, two, split_sentences=how) for how in ("0", "1", "nonewlines")}
+    assert "\n" not in found.pop("0") and found == {"1": lines, "nonewlines": f"{plain} {plain}"}
+    (number,) = posted(client, text=two, split_sentences=1, **PAIR)
+    assert number["text"] == lines
 
 
 @pytest.mark.parametrize("kind", ["xml", "html"])
@@ -129,22 +132,21 @@ def test_tags_and_what_stays_as_it_is(api, kind):
     kept = "<keep>einen Termin in der Klinik am Morgen</keep>"
     first = f"<p>Der <b>Patient</b> wurde gestern in der Klinik untersucht und bekam {kept}.</p>"
     text = f"{first}<p>Der Patient hat <br/> heute wieder einen Termin, mit {kept}.</p>"
-    found = api.translate_text(text, tag_handling=kind, ignore_tags="no,keep", **PAIR).text
+    found = text_of(api, text, tag_handling=kind, ignore_tags="no,keep")
     assert found.count(kept) == 2 and found.count("<p>") == 2 and found.count("<br/>") == 1
     assert "translate" not in found and "<b>" in found and "untersucht" not in found
-    whole = api.translate_text(text, tag_handling=kind, **PAIR).text
+    whole = text_of(api, text, tag_handling=kind)
     assert kept not in whole and whole.count("<keep>") == 2
-    said = f'<keep translate="no">Port</keep> {SOURCE}'
-    found = api.translate_text(said, tag_handling=kind, ignore_tags=["keep"], **PAIR).text
-    assert '<keep translate="no">Port</keep>' in found
+    said = '<keep translate="no">Port</keep>'
+    assert said in text_of(api, f"{said} {SOURCE}", tag_handling=kind, ignore_tags=["keep"])
 
 
 def test_tags_that_split_and_those_that_do_not(api, plain):
     def translated(text, **options):
-        return api.translate_text(text, tag_handling="xml", **options, **PAIR).text
+        return text_of(api, text, tag_handling="xml", **options)
 
-    apart = f"<a><b>{SOURCE}</b><b>{SOURCE}</b></a>"
-    assert translated(apart) == f"<a><b>{plain}</b><b>{plain}</b></a>"
+    apart = "<a><b>{0}</b><b>{0}</b></a>"
+    assert translated(apart.format(SOURCE)) == apart.format(plain)
     inside = f"Dieser Satz steht vor <b>{SOURCE}</b>"
     alone = translated(inside, splitting_tags="b")
     assert alone.endswith(f"<b>{plain}</b>")
@@ -154,8 +156,8 @@ def test_tags_that_split_and_those_that_do_not(api, plain):
     assert joined == translated(cells, non_splitting_tags="c") != translated(cells)
     for whole in ("<r/>", "<?xml version='1.0'?><r/>"):
         assert translated(whole) == whole
-    assert "not well-formed" in refused(translated, "<a>Port")
-    assert "not well-formed" in refused(translated, "<a>Port", splitting_tags="a")
+    for more in ({}, {"splitting_tags": "a"}):
+        assert "not well-formed" in refused(translated, "<a>Port", **more)
 
 
 @pytest.mark.parametrize(("kind", "kept"), [("xml", 3), ("html", 4)])
@@ -222,7 +224,7 @@ def test_a_glossary_that_is_not_there(wide, version, what):
 
 def test_a_glossary_of_one_dictionary(api, client, glossary, plain):
     assert glossary.ready
-    placed = v1(client, {"source": SOURCE, "glossary": TERMS}).json()["text"]
+    placed = answered(client, {"source": SOURCE, "glossary": TERMS})["text"]
     assert "moonlight" in placed and placed != plain
     other = api.create_multilingual_glossary("v3", [Dictionary("DE", "EN", TERMS)])
     for each in (glossary, glossary.glossary_id, other, other.glossary_id):
@@ -230,9 +232,9 @@ def test_a_glossary_of_one_dictionary(api, client, glossary, plain):
         assert [text.text for text in found] == [placed] * 2
     api.delete_multilingual_glossary(other)
     assert api.translate_text_with_glossary(SOURCE, glossary).text == placed
-    tagged = {"tag_handling": "html", "glossary": glossary, **PAIR}
-    found = api.translate_text("Der <b>Patient</b> hat einen Port.", **tagged)
-    assert "<b>moonlight</b>" in found.text
+    tagged = "Der <b>Patient</b> hat einen Port."
+    found = text_of(api, tagged, tag_handling="html", glossary=glossary)
+    assert "<b>moonlight</b>" in found
     assert client.get("/v1/glossaries").json()["glossaries"] == [], "named ones are others"
     path = f"/v2/glossaries/{glossary.glossary_id}/entries"
     as_csv = client.get(path, headers={"Accept": "text/csv"})
@@ -243,7 +245,7 @@ def test_a_glossary_of_one_dictionary(api, client, glossary, plain):
 def test_terms_that_cannot_be_written_cost_no_translation(api, client, terms):
     """A bar is a character of the target; a term base of ours has alternatives there."""
     made = api.create_glossary("odd", "DE", "EN", terms)
-    text = api.translate_text(SOURCE, glossary=made, **PAIR).text
+    text = text_of(api, SOURCE, glossary=made)
     ours = v1(client, {"source": SOURCE, "glossary": {"Patient": "moon|light"}})
     assert text and text != ours.json()["text"], "neither alternative is placed alone"
     api.delete_glossary(made)
@@ -251,7 +253,7 @@ def test_terms_that_cannot_be_written_cost_no_translation(api, client, terms):
 
 def test_several_glossaries_at_once(api, glossary):
     other = api.create_glossary("more", "DE", "EN", {"Port": "sunlight"})
-    text = api.translate_text(SOURCE, glossary_ids=[glossary, other.glossary_id], **PAIR).text
+    text = text_of(api, SOURCE, glossary_ids=[glossary, other.glossary_id])
     assert "moonlight" in text and "sunlight" in text
     api.delete_glossary(other)
 
@@ -287,7 +289,7 @@ def test_a_glossary_of_two_dictionaries_changes(wide, of_csv):
     assert wide.list_glossaries() == []
     assert "/v3/glossaries" in refused(wide.get_glossary, several.glossary_id)
 
-    def change(how: str, terms: dict, csv: str):
+    def change(how, terms, csv):
         call = getattr(wide, f"{how}_multilingual_glossary_dictionary{of_csv}")
         given = ("EN", "DE", csv) if of_csv else (Dictionary("EN", "DE", terms),)
         return call(several, *given)
@@ -320,12 +322,17 @@ def test_a_glossary_of_two_dictionaries_changes(wide, of_csv):
 # ---- Documents
 
 
+def finished(api, handle):
+    """The status of a document that is done or has failed."""
+    while (status := api.translate_document_get_status(handle)).ok and not status.done:
+        time.sleep(0.05)
+    return status
+
+
 def fetched(api, content, name, **options):
     handle = api.translate_document_upload(content, filename=name, **{**PAIR, **options})
-    while not (status := api.translate_document_get_status(handle)).done:
-        assert status.ok, status.error_message
-        time.sleep(0.05)
-    out = io.BytesIO()
+    status, out = finished(api, handle), io.BytesIO()
+    assert status.done, status.error_message
     api.translate_document_download(handle, out)
     return out.getvalue(), status, handle
 
@@ -356,8 +363,7 @@ def test_a_limit_of_documents(client, monkeypatch):
 
 def test_a_wrong_document_and_a_wrong_key(api):
     handle = api.translate_document_upload(b"\xff\xfe\x00", filename="b.docx", **PAIR)
-    while (status := api.translate_document_get_status(handle)).ok:
-        time.sleep(0.05)
+    status = finished(api, handle)
     assert "archive" in status.error_message and "/" not in status.error_message
     for identifier, key in ((handle.document_id, "x"), (uuid.uuid4().hex, handle.document_key)):
         wrong = deepl.DocumentHandle(identifier, key)
@@ -374,9 +380,7 @@ def test_a_document_that_no_one_fetches_is_deleted(api, monkeypatch, name):
         documents.Documents, "keep", lambda self, each: made.append(each) or keep(self, each)
     )
     handle = api.translate_document_upload(b"Guten Tag, Frau Nowak.", filename=name, **PAIR)
-    ended = ("done", "error")
-    while api.translate_document_get_status(handle).status.value not in ended:
-        time.sleep(0.05)
+    finished(api, handle)
     assert made[0].input.exists()
     assert until(lambda: not made[0].folder.exists(), 30)
     assert "Not found" in refused(api.translate_document_get_status, handle)

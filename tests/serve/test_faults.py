@@ -22,7 +22,7 @@ from pathlib import Path
 import httpx
 import pytest
 import sentencepiece
-from serving import FLAGS, JSON, head, listening, raw_socket, until, v1
+from serving import FLAGS, JSON, head, listening, raw_socket, until, upload, v1
 
 from fairseq_ext.serve import bodies
 from fairseq_ext.serve.app import Server
@@ -31,6 +31,7 @@ from fairseq_ext.serve.models import Models
 from fairseq_ext.serve.service import Stream
 
 SOURCE = "Der Patient hat einen Port."
+PAIR = {"source": "de", "target": "en"}
 GUARDED = ["POST /v1/translate", "POST /v1/translate/stream"]
 GUARDED += [f"GET /{path}" for path in ("metrics", "v1/glossaries", "v1/model")]
 GUARDED += [f"{way} /v1/glossaries/x" for way in ("GET", "PUT", "DELETE")]
@@ -60,10 +61,10 @@ def test_keys(serving, tmp_path):
     file.write_text(f"# ours\n{first} me\n{second.upper()}\n", encoding="utf-8")
     with serving(api_keys=str(file)) as client:
 
-        def answer(what: str, headers: dict) -> httpx.Response:
+        def answer(what, headers):
             method, path = what.split()
-            more = {"json": {"source": SOURCE}} if method == "POST" else {}
-            return client.request(method, path, headers=headers, **more)
+            body = {"source": SOURCE} if method == "POST" else None
+            return client.request(method, path, headers=headers, json=body)
 
         for each in GUARDED:
             found = answer(each, {"X-Requested-With": "x"})
@@ -76,20 +77,15 @@ def test_keys(serving, tmp_path):
         assert wrong.json()["error"].startswith("this server does not know the key")
         for path in "/health /ready / /docs /languages".split():
             assert client.get(path).status_code == 200
-        for key, status, said in (
-            (None, 400, {"error": "Please contact the server operator to get an API key"}),
-            ("x", 403, {"error": "Invalid API key"}),
-            ("right", 200, None),
-        ):
-            pair, more = {"source": "de", "target": "en"}, {"q": SOURCE, "api_key": key}
-            for sent in (
-                {"json": {**pair, **more}},
-                {"data": {**pair, **more}},
-                {"data": pair, "params": more},
-            ):
+        no_key = "Please contact the server operator to get an API key"
+        wrong = (None, 400, no_key), ("x", 403, "Invalid API key")
+        for key, *expected in (*wrong, ("right", 200, None)):
+            more = {"q": SOURCE, "api_key": key}
+            whole = PAIR | more
+            for sent in ({"json": whole}, {"data": whole}, {"data": PAIR, "params": more}):
                 found = client.post("/translate", **sent)
-                assert found.status_code == status and said in (None, found.json()), sent
-        nested = {"q": SOURCE, "source": "de", "target": "en", "x": {"api_key": "right"}}
+                assert [found.status_code, found.json().get("error")] == expected, sent
+        nested = {"q": SOURCE, **PAIR, "x": {"api_key": "right"}}
         assert client.post("/translate", json=nested).status_code == 400
         body = client.get("/spec").json()["paths"]["/translate"]["post"]["requestBody"]["content"]
         assert "api_key" in body["application/json"]["schema"]["properties"]
@@ -100,18 +96,17 @@ def test_json_is_parsed_for_a_known_key_alone(guarded, monkeypatch):
     parsed, read = [], bodies.read_json
     monkeypatch.setattr(bodies, "read_json", lambda body: parsed.append(body) or read(body))
     begin = b'{"q": "a", "source": "de", "target": "de", "api_key": %s, "x": []}'
+    keys = (b'"wrong"', b"5", b'"', b'"\\ud800"', b'"", "y": {"api_key": 5}')
+    wrong = [("/translate", JSON, begin % key) for key in keys]
+    for route in ("/translate", "/detect", "/v2/translate"):
+        wrong += [(route, JSON | more, b"[" * 9999) for more in ({}, {"X-API-Key": "wrong"})]
     with guarded("right") as client:
-        for key in (b'"wrong"', b"5", b'"', b'"\\ud800"', b'"", "y": {"api_key": 5}'):
-            assert client.post("/translate", content=begin % key, headers=JSON).is_client_error
-        for route in ("/translate", "/detect", "/v2/translate"):
-            for headers in (JSON, JSON | {"X-API-Key": "wrong"}):
-                assert client.post(route, content=b"[" * 9999, headers=headers).is_client_error
+        for route, headers, content in wrong:
+            assert client.post(route, content=content, headers=headers).is_client_error
         assert not parsed
         whole = begin % b'"r\\u0069ght"'
-        assert client.post("/translate", content=whole, headers=JSON).json() == {
-            "translatedText": "a"
-        }
-        assert parsed == [whole]
+        found = client.post("/translate", content=whole, headers=JSON).json()
+        assert found == {"translatedText": "a"} and parsed == [whole]
 
 
 def test_every_known_hash_is_compared(monkeypatch, tmp_path):
@@ -134,40 +129,42 @@ def test_the_deadline_frees_the_rows(serving, engine, lines):
     assert nothing_pending(engine)
 
 
+def form(client, content):
+    """The body of an uploaded file, and its type."""
+    given = {"files": {"file": ("a.txt", content)}, "data": PAIR}
+    request = client.build_request("POST", "/translate_file", **given)
+    return request.read(), request.headers["content-type"]
+
+
 def test_a_file_ends_with_its_client_and_where_nothing_is_done_for_a_deadline(
     serving, engine, lines, monkeypatch
 ):
-    file = {
-        "files": {"file": ("a.txt", " ".join(lines * 20).encode())},
-        "data": {"source": "de", "target": "en"},
-    }
+    text = " ".join(lines * 20).encode()
     with serving(max_body=4 << 20) as client:
-        request = client.build_request("POST", "/translate_file", **file)
         host = f"{client.base_url.host}:{client.base_url.port}"
-        body, kind = request.read(), request.headers["content-type"]
+        body, kind = form(client, text)
         with raw_socket(client) as raw:
             raw.sendall(head("/translate_file", body, host, kind) + body)
             assert until(lambda: engine.pending > 0)
         assert nothing_pending(engine)
     with serving(deadline=0.5) as client:
         monkeypatch.setattr(engine, "send", lambda request, on_partial: Future())
-        response = client.post("/translate_file", **file)
+        response = upload(client, "a.txt", text)
         assert response.status_code == 504
         assert "took more than 0.5 seconds" in response.json()["error"]
         monkeypatch.undo()
         answers = iter([engine.submit(each).result() for each in lines[:6]])
+        timers = []
 
-        def steady(request, on_partial) -> Future:
+        def steady(request, on_partial):
             """A sentence every 0.2 seconds."""
             future, answer = Future(), next(answers)
             timers.append(threading.Timer(0.2 * (1 + len(timers)), future.set_result, [answer]))
             timers[-1].start()
             return future
 
-        timers: list[threading.Timer] = []
         monkeypatch.setattr(engine, "send", steady)
-        file["files"] = {"file": ("a.txt", "\n".join(lines[:6]).encode())}
-        response = client.post("/translate_file", **file)
+        response = upload(client, "a.txt", "\n".join(lines[:6]).encode())
         assert response.status_code == 200 and len(timers) == 6, "something was done all the time"
 
 
@@ -192,7 +189,7 @@ def test_a_client_that_hangs_up_is_cancelled_and_leaves_nothing_in_the_log(
     ("path", "given"),
     [
         *(("/v1/translate", {"source": SOURCE}), ("/v1/translate/stream", {"source": SOURCE})),
-        ("/translate", {"q": SOURCE, "source": "de", "target": "en"}),
+        ("/translate", {"q": SOURCE, **PAIR}),
         ("/v2/translate", {"text": [SOURCE], "source_lang": "DE", "target_lang": "EN"}),
         ("/translate_file", None),
     ],
@@ -217,9 +214,7 @@ def test_a_client_that_has_gone_while_the_model_was_loaded_costs_no_work(
     monkeypatch.setattr(server.models, "using", slow)
     body, kind = json.dumps(given).encode(), "application/json"
     if given is None:
-        form = {"files": {"file": ("a.txt", b"Akte")}, "data": {"source": "de", "target": "en"}}
-        request = client.build_request("POST", path, **form)
-        body, kind = request.read(), request.headers["content-type"]
+        body, kind = form(client, b"Akte")
     with listening(engine, settings, server) as found:
         with socket.create_connection((found.base_url.host, found.base_url.port)) as raw:
             raw.sendall(head(path, body, kind=kind) + body)
@@ -235,7 +230,7 @@ def test_a_stream_whose_client_has_gone_before_its_first_event_is_cancelled(engi
     """The events begin when they are read, which they never are."""
     future = Future()
 
-    async def story() -> None:
+    async def story():
         stream = Stream(60.0, dict)
         stream.future = future
 
@@ -253,10 +248,10 @@ def test_a_stream_whose_client_has_gone_before_its_first_event_is_cancelled(engi
 
 def test_a_full_queue_is_reported_and_what_was_accepted_is_answered(client, engine, lines):
     """10,000 requests at once: each is answered, some of them with 429."""
-    done: list[int] = []
+    done = []
     lock = threading.Lock()
 
-    def query(number: int) -> None:
+    def query(number):
         response = v1(client, [{"source": lines[(number + i) % len(lines)]} for i in range(100)])
         with lock:
             done.append(response.status_code)
@@ -287,7 +282,7 @@ def test_a_request_that_kills_its_worker_is_answered_with_the_error(client, line
     assert (found.status_code, found.json()) == (500, {"error": said})
 
 
-def nothing_pending(engine) -> bool:
+def nothing_pending(engine):
     return until(lambda: engine.pending == 0)
 
 

@@ -8,11 +8,10 @@ import threading
 import time
 from concurrent.futures import Future
 
-import httpx
 import pytest
 from demo_model import MODEL as DEMO
 from forked import forked
-from serving import libre, metric, started, until, v1  # noqa: F401  (a fixture)
+from serving import answered, libre, metric, until
 
 from fairseq_ext import Translator
 from fairseq_ext.search.report import Translation
@@ -36,7 +35,7 @@ def folder(tmp_path_factory):
     return root
 
 
-def through(folder, text: str) -> list[str]:
+def through(folder, text):
     """A text in English, and that in French."""
     out = [text]
     for source, target in (("de", "en"), ("en", "fr")):
@@ -46,65 +45,63 @@ def through(folder, text: str) -> list[str]:
     return out[1:]
 
 
-def test_one_folder_a_pair(started, folder, tmp_path):  # noqa: F811
+def test_one_folder_a_pair(started, folder, tmp_path):
     """With one place each pair drops the other, and counts are kept; nothing is loaded
     before it is requested."""
     flags = f"--models {folder} --max-models 1 --glossary-folder {tmp_path}"
-    _, url, said = started(*flags.split())
+    _, client, said = started(*flags.split())
     assert "ready: de-en, en-fr\n" in said
-    with httpx.Client(base_url=url, timeout=120) as client:
-        assert client.get("/languages").json() == [
-            {"code": "de", "name": "German", "targets": ["en"]},
-            {"code": "en", "name": "English", "targets": ["fr"]},
-            {"code": "fr", "name": "French", "targets": []},
-        ]
-        assert metric(client, "models") == 0
-        middle, end = through(folder, FIRST)
-        for source, target, text, expected in (
-            ("auto", "en", FIRST, middle),
-            ("en", "fr", middle, end),
-            ("auto", "en", FIRST, middle),
-        ):
-            found = libre(client, text, source=source, target=target)
-            assert found["translatedText"] == expected and metric(client, "models") == 1
-        assert metric(client, "sentences_total") == 3, "of engines that are gone, too"
-        said = "French (fr) is not available as a target language from German (de)"
-        assert libre(client, FIRST, target="fr") == {"error": said}
-        for query, sentence in (
-            ("", "this server translates de-en, en-fr: name one"),
-            ("?source=de&target=fr", "this server translates"),
-        ):
-            refused = client.post(f"/v1/translate{query}", json={"source": FIRST})
-            assert refused.status_code == 400 and refused.json()["error"].startswith(sentence)
-        record = {"source": FIRST, "glossary": {"Angebot": "quotation"}}
-        found = client.post("/v1/translate?source=de", json=record).json()
-        assert "quotation" in found["text"]
-        path, curl = "/v1/glossaries/x?source=de&target=en", {"X-Requested-With": "x"}
-        assert client.put(path, content=b"Ordner\tfile\n", headers=curl).is_success
-        assert client.get("/v1/glossaries?source=de&target=en").json() == {"glossaries": ["x"]}
-        assert client.get("/v1/glossaries?source=en&target=fr").json() == {"glossaries": []}
-        assert (tmp_path / "de-en" / "x.tsv").is_file()
+    assert client.get("/languages").json() == [
+        {"code": "de", "name": "German", "targets": ["en"]},
+        {"code": "en", "name": "English", "targets": ["fr"]},
+        {"code": "fr", "name": "French", "targets": []},
+    ]
+    assert metric(client, "models") == 0
+    middle, end = through(folder, FIRST)
+    for source, target, text, expected in (
+        ("auto", "en", FIRST, middle),
+        ("en", "fr", middle, end),
+        ("auto", "en", FIRST, middle),
+    ):
+        found = libre(client, text, source=source, target=target)
+        assert found["translatedText"] == expected and metric(client, "models") == 1
+    assert metric(client, "sentences_total") == 3, "of engines that are gone, too"
+    said = "French (fr) is not available as a target language from German (de)"
+    assert libre(client, FIRST, target="fr") == {"error": said}
+    for query, sentence in (
+        ("", "this server translates de-en, en-fr: name one"),
+        ("?source=de&target=fr", "this server translates"),
+    ):
+        refused = client.post(f"/v1/translate{query}", json={"source": FIRST})
+        assert refused.status_code == 400 and refused.json()["error"].startswith(sentence)
+    record = {"source": FIRST, "glossary": {"Angebot": "quotation"}}
+    found = client.post("/v1/translate?source=de", json=record).json()
+    assert "quotation" in found["text"]
+    path, curl = "/v1/glossaries/x?source=de&target=en", {"X-Requested-With": "x"}
+    assert client.put(path, content=b"Ordner\tfile\n", headers=curl).is_success
+    assert client.get("/v1/glossaries?source=de&target=en").json() == {"glossaries": ["x"]}
+    assert client.get("/v1/glossaries?source=en&target=fr").json() == {"glossaries": []}
+    assert (tmp_path / "de-en" / "x.tsv").is_file()
 
 
-def test_pairs_without_a_model_go_through_a_third_language(started, folder):  # noqa: F811
-    _, url, said = started("--models", str(folder), "--pivot", "en")
+def test_pairs_without_a_model_go_through_a_third_language(started, folder):
+    _, client, said = started("--models", str(folder), "--pivot", "en")
     assert "ready: de-en, en-fr, de-fr\n" in said
     expected = [through(folder, text)[1] for text in (FIRST, SECOND)]
-    with httpx.Client(base_url=url, timeout=120) as client:
-        page = libre(client, f"<p>{FIRST} {SECOND}</p>", target="fr", format="html")
-        assert page["translatedText"] == f"<p>{' '.join(expected)}</p>"
-        at = "/v1/translate?source=de&target=fr"
-        answer = client.post(at, json={"source": SECOND, "alignment": True, "nbest": 2}).json()
-        assert answer["text"] == expected[1] and len(answer["nbest"]) == 2
-        for (a, b), (c, d) in answer["alignment"]:
-            assert SECOND[a:b].isalpha() and answer["text"][c:d].isalpha()
-        required = client.post(at, json={"source": SECOND, "constraints": ["book"]}).json()
-        assert required["constraints"][0]["met"] and "book" in required["text"]
-        refused = client.post(at, json={"source": SECOND, "glossary": {"Ordner": "book"}})
-        assert refused.status_code == 400 and "has no glossaries" in refused.json()["error"]
+    page = libre(client, f"<p>{FIRST} {SECOND}</p>", target="fr", format="html")
+    assert page["translatedText"] == f"<p>{' '.join(expected)}</p>"
+    at = "/v1/translate?source=de&target=fr"
+    answer = client.post(at, json={"source": SECOND, "alignment": True, "nbest": 2}).json()
+    assert answer["text"] == expected[1] and len(answer["nbest"]) == 2
+    for (a, b), (c, d) in answer["alignment"]:
+        assert SECOND[a:b].isalpha() and answer["text"][c:d].isalpha()
+    required = client.post(at, json={"source": SECOND, "constraints": ["book"]}).json()
+    assert required["constraints"][0]["met"] and "book" in required["text"]
+    refused = client.post(at, json={"source": SECOND, "glossary": {"Ordner": "book"}})
+    assert refused.status_code == 400 and "has no glossaries" in refused.json()["error"]
 
 
-def copy(pair: str, root) -> None:
+def copy(pair, root):
     """A folder of the demo's model under the name of this pair."""
     (root / pair).mkdir(parents=True)
     for file in ("checkpoint.pt", "spm.model"):
@@ -113,7 +110,7 @@ def copy(pair: str, root) -> None:
         shutil.copy(DEMO / f"dict.{theirs}.txt", root / pair / f"dict.{ours}.txt")
 
 
-def offered(client: httpx.Client) -> list[str]:
+def offered(client):
     """The pairs that are served, as every route names them; none where they differ, as the folder
     was looked at between two requests."""
     pairs = client.get("/v1/model?source=de&target=en").json()["pairs"]
@@ -125,7 +122,7 @@ def offered(client: httpx.Client) -> list[str]:
 
 
 def test_a_broken_folder_stops_no_other_and_those_that_come_are_found(
-    started,  # noqa: F811
+    started,
     tmp_path,
 ):
     """What is wrong is seen when the folder is read, or, of weights, at the first request."""
@@ -138,26 +135,25 @@ def test_a_broken_folder_stops_no_other_and_those_that_come_are_found(
     (root / "bb-en" / "checkpoint.pt").write_bytes(b"no checkpoint")
     (root / "cc-en" / "dict.cc.txt").unlink()
     (root / "dd-en" / "dict.dd.txt").write_text("a 1\n", encoding="utf-8")
-    _, url, said = started("--models", str(root))
+    _, client, said = started("--models", str(root))
     for pair in ("aa-en", "bb-en", "cc-en"):
         (line,) = (line for line in said.splitlines() if line.startswith(f"{pair} is not served: "))
     assert "ready: dd-en, de-en\n" in said and "Traceback" not in said
-    with httpx.Client(base_url=url, timeout=120) as client:
-        assert offered(client) == ["dd-en", "de-en"]
-        requested = {"q": FIRST, "source": "dd", "target": "en"}
-        refused = client.post("/translate", json=requested)
-        assert refused.status_code == 503
-        assert refused.json()["error"].startswith("the model dd-en cannot be loaded: ")
-        assert libre(client, FIRST, source="dd") == {"error": "dd is not supported"}
-        assert offered(client) == ["de-en"]
-        assert v1(client, {"source": FIRST}).json()["text"]
-        copy("ee-en", root)
-        shutil.copy(DEMO / "dict.de.txt", root / "cc-en" / "dict.cc.txt")  # it is mended
-        assert until(lambda: time.sleep(0.2) or offered(client) == ["cc-en", "de-en", "ee-en"])
-        answers = [libre(client, FIRST, source=source) for source in ("cc", "de", "ee")]
-        assert answers[0] == answers[1] == answers[2] and answers[0]["translatedText"]
-        shutil.rmtree(root / "ee-en")
-        assert until(lambda: time.sleep(0.2) or offered(client) == ["cc-en", "de-en"])
+    assert offered(client) == ["dd-en", "de-en"]
+    requested = {"q": FIRST, "source": "dd", "target": "en"}
+    refused = client.post("/translate", json=requested)
+    assert refused.status_code == 503
+    assert refused.json()["error"].startswith("the model dd-en cannot be loaded: ")
+    assert libre(client, FIRST, source="dd") == {"error": "dd is not supported"}
+    assert offered(client) == ["de-en"]
+    assert answered(client, {"source": FIRST})["text"]
+    copy("ee-en", root)
+    shutil.copy(DEMO / "dict.de.txt", root / "cc-en" / "dict.cc.txt")  # it is mended
+    assert until(lambda: time.sleep(0.2) or offered(client) == ["cc-en", "de-en", "ee-en"])
+    answers = [libre(client, FIRST, source=source) for source in ("cc", "de", "ee")]
+    assert answers[0] == answers[1] == answers[2] and answers[0]["translatedText"]
+    shutil.rmtree(root / "ee-en")
+    assert until(lambda: time.sleep(0.2) or offered(client) == ["cc-en", "de-en"])
 
 
 def test_a_model_that_could_not_be_loaded_is_tried_again(folder, monkeypatch):
@@ -215,7 +211,7 @@ def test_a_pivot_is_the_language_of_a_model(folder):
     assert done.status == 1 and done.stderr.splitlines()[-1] == f"error: {said}"
 
 
-async def stays() -> None:
+async def stays():
     """The client is there."""
 
 
@@ -223,7 +219,7 @@ def in_a_loop(test):
     """Run a test that is a coroutine, for 30 seconds at most."""
 
     @functools.wraps(test)
-    def run(*given, **named) -> None:
+    def run(*given, **named):
         asyncio.run(asyncio.wait_for(test(*given, **named), 30))
 
     return run
@@ -245,10 +241,10 @@ class Pretended:
         return self.submitted[-1]
 
     @property
-    def pending(self) -> bool:
+    def pending(self):
         return not all(each.done() for each in self.submitted)
 
-    def answer(self, number: int, text: str) -> None:
+    def answer(self, number, text):
         self.submitted[number].set_result(models.Report([Translation(text, [], 0.0, [])]))
 
     def work(self):
@@ -258,7 +254,7 @@ class Pretended:
         self.is_closed = True
 
 
-made: list[Pretended] = []
+made = []
 DESCRIPTION = models.Description("", "y", "z", 1, 1, 1, 100, "")
 
 
@@ -276,7 +272,7 @@ def pretended(folder, monkeypatch):
     found.close()
 
 
-async def use(found, pair: str, text: str = "", waits=stays):
+async def use(found, pair, text="", waits=stays):
     """Use the model of a pair; the future of a text, if there is one, else the description."""
     async with found.using(tuple(pair), waits) as model:
         return model.submit(Request(source=text)) if text else model.description
@@ -301,7 +297,7 @@ async def test_a_model_is_dropped_where_memory_is_short(pretended, monkeypatch):
     monkeypatch.setattr(models, "available", lambda: memory[0] * models.BASE * 2)
     pretended.most = None
 
-    async def loaded(*pairs: str) -> list[str]:
+    async def loaded(*pairs):
         """The models that are there when the first was used, and inside of that the second."""
         async with pretended.using(tuple(pairs[0]), stays):
             if pairs[1:]:
@@ -323,7 +319,7 @@ async def test_no_model_is_loaded_for_a_client_that_has_gone(pretended):
     class Left(Exception):
         pass
 
-    async def has_gone() -> None:
+    async def has_gone():
         assert [each.path for each in made] == ["xy"], "the first model is there"
         raise Left
 
@@ -375,7 +371,7 @@ async def test_a_model_that_cannot_be_loaded_is_dropped_once_and_tried_again(pre
 async def test_the_second_model_of_a_pivot_stays_while_the_first_is_at_work(pretended):
     """The request's context may be over: a stream goes on behind it."""
 
-    async def load() -> None:
+    async def load():
         while True:
             for each in made:
                 if not each.loaded.done():
@@ -398,14 +394,14 @@ async def test_the_second_model_of_a_pivot_stays_while_the_first_is_at_work(pret
 @in_a_loop
 async def test_a_text_keeps_its_model_between_two_of_its_sentences(pretended):
     """Behind the request's context, as a stream does; the queue has no room for both at once."""
-    counts: list[int] = []
+    counts = []
 
-    async def submitted() -> Future:
+    async def submitted():
         async with pretended.using(("x", "y"), stays) as model:
             text = Text(Request(source="Eins.\nZwei."))
             return Service(pretended, Settings()).submit(model, text)
 
-    def narrow(request, on_partial) -> Future:
+    def narrow(request, on_partial):
         counts.append(len(pretended.users))
         if made[0].pending:
             raise models.Busy(1, 1.0)

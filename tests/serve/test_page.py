@@ -37,7 +37,7 @@ def page(browser, client):
         bypass_csp=True, viewport={"width": 1100, "height": 760}, color_scheme="light"
     )
     made = context.new_page()
-    wrong: list[str] = []
+    wrong = []
     made.on("pageerror", lambda error: wrong.append(str(error)))
     made.on(
         "request",
@@ -54,29 +54,29 @@ def page(browser, client):
     assert not wrong
 
 
-def goto(page, client) -> None:
+def goto(page, client):
     page.goto(str(client.base_url))
     page.wait_for_function(READY)
 
 
-def give(page, name: str, content: bytes, at: str = "#file") -> None:
+def give(page, name, content, at="#file"):
     """Put a file there."""
     file = {"name": name, "mimeType": "text/plain", "buffer": content}
     page.set_input_files(at, file)
 
 
-def has_bases(page, count: int) -> None:
+def has_bases(page, count):
     """Wait until there is this number of term bases."""
     page.wait_for_function(f"document.querySelectorAll('#bases li').length === {count}")
 
 
-def translated(page) -> str:
+def translated(page):
     """The translation, once it is there."""
     page.wait_for_function("document.getElementById('facts').textContent.includes(' s')")
     return page.inner_text("#text")
 
 
-def add(page, kind: str, term: str, target: str) -> None:
+def add(page, kind, term, target):
     page.select_option("#kind", kind)
     if term:
         page.fill("#term", term)

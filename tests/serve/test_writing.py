@@ -2,7 +2,6 @@
 take long to read: within the deadline, for their owner alone, and no longer than the server runs.
 """
 
-import contextlib
 import errno
 import itertools
 import os
@@ -11,9 +10,11 @@ import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
+from conftest import limited
 from office_files import docx
 from serving import JSON, TSV, ended, upload, v1
 
@@ -27,30 +28,32 @@ TERMS_2000 = "".join(f"Wort{i}\tword\n" for i in range(2000))
 ROOM = 4096  # bytes a file may have on the full disk
 
 
-@contextlib.contextmanager
 def full_disk():
     """A disk without room for a file of more than ROOM bytes."""
-    old = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, old[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+    return limited(resource.RLIMIT_FSIZE, ROOM)
 
 
-def refused(response, field: str = "error") -> None:
+def refused(response, field="error"):
     """Hold that it says in one sentence that the disk is full."""
     assert response.status_code == 507, response.text
     (found,) = response.json().items()
     assert found[0] == field and "disk" in found[1] and "/" not in found[1]
 
 
-def files(folder) -> dict:
+def files(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.fixture
+def made(client):
+    """The identifier of a glossary of DeepL's API."""
+    found = client.post("/v2/glossaries", json={"name": "a", **TERMS}).json()["glossary_id"]
+    yield found
+    client.delete(f"/v2/glossaries/{found}", headers=TSV)
+
+
 def test_one_glossary_is_replaced_by_several_at_once(client, settings):
-    def put(number: int):
+    def put(number):
         return client.put("/v1/glossaries/shared", content=f"a\t{number % 7}\n", headers=TSV)
 
     with ThreadPoolExecutor(8) as threads:
@@ -62,85 +65,70 @@ def test_one_glossary_is_replaced_by_several_at_once(client, settings):
 
 
 def test_a_glossary_that_is_deleted_while_it_is_read(client, monkeypatch):
-    assert client.put("/v1/glossaries/a", content="a\tb\n", headers=TSV).is_success
-    body = {"source": "a", "glossary": "a"}
-    assert v1(client, body).is_success  # its digest is known
+    path = "/v1/glossaries/a"
+    assert client.put(path, content="a\tb\n", headers=TSV).is_success
+    assert v1(client, {"source": "a", "glossary": "a"}).is_success  # its digest is known
 
     def gone(path):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_bytes", gone)
-        answer = client.get("/v1/glossaries/a")
+        answer = client.get(path)
     assert answer.status_code == 404 and "there is no glossary 'a'" in answer.json()["error"]
-    client.delete("/v1/glossaries/a", headers=TSV)
+    client.delete(path, headers=TSV)
 
 
-def test_a_glossary_without_room(client, settings):
-    assert client.put("/v1/glossaries/a", content="a\tb\n", headers=TSV).is_success
-    before = files(settings.glossary_folder)
+def test_glossaries_without_room(client, settings, made):
+    """Of both APIs: those that are there stay as they are."""
+    kept, folder = "/v1/glossaries/a", settings.glossary_folder
+    assert client.put(kept, content="a\tb\n", headers=TSV).is_success
+    before, folders = files(folder), [*folder.rglob("*")]
+    many, dictionary = {**DICTIONARY, "entries": TERMS_2000}, f"/v3/glossaries/{made}/dictionaries"
     with full_disk():
-        refused(client.put("/v1/glossaries/a", content=TERMS_2000, headers=TSV))
-        refused(client.put("/v1/glossaries/a?file=a.tsv", content=TERMS_2000, headers=TSV))
+        for path in (kept, f"{kept}?file=a.tsv"):
+            refused(client.put(path, content=TERMS_2000, headers=TSV))
         body = {"name": "a.tsv", "content": TERMS_2000}
         refused(client.post("/v1/terms", json=body, headers=JSON))
-    assert files(settings.glossary_folder) == before
-    assert client.put("/v1/glossaries/a", content=TERMS_2000, headers=TSV).is_success
-    client.delete("/v1/glossaries/a", headers=TSV)
-
-
-def test_a_glossary_of_deepl_s_api_without_room(client, settings):
-    made = client.post("/v2/glossaries", json={"name": "a", **TERMS}).json()["glossary_id"]
-    before = files(settings.glossary_folder)
-    folders = list(settings.glossary_folder.rglob("*"))
-    many = {**DICTIONARY, "entries": TERMS_2000}
-    with full_disk():
         refused(client.post("/v2/glossaries", json={"name": "b", **many}), "message")
-        changed = client.put(f"/v3/glossaries/{made}/dictionaries", json=many)
-        refused(changed, "message")
-    assert files(settings.glossary_folder) == before
-    assert list(settings.glossary_folder.rglob("*")) == folders
-    assert client.put(f"/v3/glossaries/{made}/dictionaries", json=many).is_success
-    client.delete(f"/v2/glossaries/{made}", headers=TSV)
+        refused(client.put(dictionary, json=many), "message")
+    assert files(folder) == before and [*folder.rglob("*")] == folders
+    assert client.put(kept, content=TERMS_2000, headers=TSV).is_success
+    assert client.put(dictionary, json=many).is_success
+    client.delete(kept, headers=TSV)
 
 
 def test_a_server_killed_while_it_replaces_a_dictionary_leaves_the_old_or_the_new_one(
-    client, serving, settings, tmp_path, monkeypatch
+    client, serving, settings, made, tmp_path, monkeypatch
 ):
     """Each step is followed by a copy of the folder: what SIGKILL leaves there."""
     copies = []
 
-    def copied(step):
-        def act(*arguments, **more):
-            done = step(*arguments, **more)
-            copies.append(tmp_path / str(len(copies)))
-            shutil.copytree(settings.glossary_folder, copies[-1])
-            return done
+    def copied(step, *arguments, **more):
+        step(*arguments, **more)
+        copies.append(tmp_path / str(len(copies)))
+        shutil.copytree(settings.glossary_folder, copies[-1])
 
-        return act
-
-    made = client.post("/v2/glossaries", json={"name": "a", **TERMS}).json()["glossary_id"]
     new = {**DICTIONARY, "entries": "Patient\tquokka\nHafen\tharbour"}
     with monkeypatch.context() as patch:
         for name in ("replace", "unlink"):
-            patch.setattr(os, name, copied(getattr(os, name)))
+            patch.setattr(os, name, partial(copied, getattr(os, name)))
         assert client.put(f"/v3/glossaries/{made}/dictionaries", json=new).is_success
-    states = []
+    states = set()
+    given = {"text": ["Der Patient ist hier."], "source_lang": "DE", "target_lang": "EN"}
     for folder in copies:
         with serving(glossary_folder=folder) as later:
             counts = later.get(f"/v2/glossaries/{made}").json()["entry_count"]
             entries = later.get(f"/v2/glossaries/{made}/entries").text
-            given = {"text": ["Der Patient ist hier."], "source_lang": "DE", "target_lang": "EN"}
-            answer = later.post("/v2/translate", json={**given, "glossary_id": made})
-            text = answer.json()["translations"][0]["text"]
-            states.append((counts, entries, "quokka" in text))
+            answer = later.post("/v2/translate", json={**given, "glossary_id": made}).text
+            states.add((counts, entries, "quokka" in answer))
     old = 1, TERMS["entries"], False
-    assert {*states} == {old, (2, new["entries"], True)}
-    client.delete(f"/v2/glossaries/{made}", headers=TSV)
+    assert states == {old, (2, new["entries"], True)}
 
 
-def test_an_earlier_version_of_a_dictionary_stays_for_the_requests_that_read_it(client, settings):
-    made = client.post("/v2/glossaries", json={"name": "a", **TERMS}).json()["glossary_id"]
+def test_an_earlier_version_of_a_dictionary_stays_for_the_requests_that_read_it(
+    client, settings, made
+):
     folder = next(settings.glossary_folder.rglob(made))
     versions = []
     for number in range(4):
@@ -152,7 +140,6 @@ def test_an_earlier_version_of_a_dictionary_stays_for_the_requests_that_read_it(
     targets = ["port", *map(str, range(4))]
     before = [f'{{"source": "Port", "target": ["{target}"]}}\n' for target in targets]
     assert versions == [sorted(before[number : number + 2]) for number in range(4)]
-    client.delete(f"/v2/glossaries/{made}", headers=TSV)
 
 
 @pytest.fixture
@@ -163,29 +150,21 @@ def alone(serving, tmp_path, monkeypatch):
         yield made
 
 
-@pytest.mark.parametrize("route", ["/translate_file", "/v2/document"])
-def test_an_upload_without_room(alone, tmp_path, route):
-    with full_disk():
-        response = upload(alone, "a.txt", b"Port.\n" * 2000, route=route)
-    refused(response, "message" if route.startswith("/v2") else "error")
-    assert not files(tmp_path)
-    assert upload(alone, "a.txt", b"Port.\n", route=route).is_success
-
-
-def no_room(handle):
+def no_room(*given):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_translated_file_without_room(alone, tmp_path, monkeypatch):
+def test_files_without_room(alone, tmp_path, monkeypatch):
+    """For the upload, and for its translation."""
+    with full_disk():
+        answer, made = both(alone, "a.txt", b"Port.\n" * 2000)
+    refused(answer)
+    refused(made, "message")
+    assert not files(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", no_room)
         refused(upload(alone, "a.txt", b"Port.\n"))
-    assert not files(tmp_path)
-
-
-def test_a_document_without_room_for_its_translation(alone, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", no_room)
+        assert not files(tmp_path)
         found = ended(alone, upload(alone, "a.txt", b"Port.\n", route="/v2/document").json())
     assert found["status"] == "error" and found["message"] == os.strerror(errno.ENOSPC)
     assert {path.parent.name for path in files(tmp_path)} == {"given"}  # for the hour it is kept
@@ -193,10 +172,9 @@ def test_a_document_without_room_for_its_translation(alone, tmp_path, monkeypatc
 
 def test_files_are_translated_after_the_temporary_folder_was_cleared(alone, tmp_path):
     for _ in range(2):
-        answer = upload(alone, "a.txt", b"Port.\n")
+        answer, made = both(alone, "a.txt", b"Port.\n")
         assert alone.get(answer.json()["translatedFileUrl"]).text
-        answer = upload(alone, "a.txt", b"Port.\n", route="/v2/document")
-        assert answer.status_code == 200, answer.text
+        assert made.status_code == 200, made.text
         for folder in tmp_path.iterdir():
             shutil.rmtree(folder)
 
@@ -206,17 +184,17 @@ def test_files_are_translated_after_the_temporary_folder_was_cleared(alone, tmp_
 TEXT = b"Guten Tag, Frau Nowak.\n"
 
 
-def both(client, *given) -> tuple:
+def both(client, *given):
     """The answers of both APIs to one file."""
     return upload(client, *given), upload(client, *given, route="/v2/document")
 
 
 @pytest.fixture
-def endless(monkeypatch) -> set:
+def endless(monkeypatch):
     """Markdown has no end; the threads that read it."""
     reading, known = set(), text_files.passes
 
-    def forever(text: str):
+    def forever(text):
         reading.add(threading.current_thread().ident)
         try:
             for _ in checked(itertools.count()):
