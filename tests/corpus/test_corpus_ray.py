@@ -44,15 +44,15 @@ from fairseq_ext.search.request import Request
 SHARD = Shard("in", "in")
 
 
-class Call:
-    """What a simulated actor will answer: a value, or an exception."""
+class Named(SimpleNamespace):
+    """One that may be a key of a dictionary."""
 
-    def __init__(self, answer):
-        self.answer = answer
+    __hash__ = object.__hash__
 
 
 def method(answer):
-    return SimpleNamespace(remote=lambda *arguments: Call(answer(*arguments)))
+    """A remote method, whose call will have this answer: a value, or an exception."""
+    return Named(remote=lambda *arguments: Named(answer=answer(*arguments)))
 
 
 def actor(dies=lambda method, numbers: False):
@@ -62,7 +62,7 @@ def actor(dies=lambda method, numbers: False):
         numbers = [s.number for s in sentences]
         return dies("translate", {*numbers}) or numbers
 
-    return SimpleNamespace(
+    return Named(
         load=method(lambda: dies("load", set()) or {"signature": "s"}), translate=method(translate)
     )
 
