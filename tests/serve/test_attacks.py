@@ -60,7 +60,7 @@ def refused(response, *statuses):
     assert response.status_code in (statuses or (400,)), response.text
     ((field, said),) = response.json().items()
     assert field == ("message" if response.url.path.startswith(("/v2", "/v3")) else "error")
-    assert said.strip() and not {"\n", "pydantic", "Traceback"} & {*said, *said.split()}, said
+    assert said.strip() and not any(bad in said for bad in ("\n", "pydantic", "Traceback")), said
     return said
 
 
