@@ -36,7 +36,7 @@ from fairseq.data import Dictionary
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
 from fairseq.search import PrefixConstrainedBeamSearch
 from harness import BenchError, Contender, Outputs, Result, compare, fix_threads, least
-from report import Page, as_dict, comparison_table
+from report import Page
 from text import command_line, prepare, run_script, text_arguments
 
 from fairseq_ext.search.constraints.allowed_strings import automaton_of_strings, segmented
@@ -174,7 +174,7 @@ def cost(sets: Sets, page: Page) -> None:
             found = compare(made, args.repeats, title=title, clock=time.process_time)
             outputs = text.lines(found["with the set"].outputs)
             assert set(outputs) <= set(strings), "an output is not in its set"
-            page.add(comparison_table(found), as_dict(found))
+            page.add_comparison(found)
 
 
 def beams(sets: Sets, page: Page) -> None:
@@ -226,7 +226,7 @@ def quality(sets: Sets, page: Page) -> None:
     made = [sets.search(name, flags) for name, flags in ways.items()]
     title, bleu = "A set without a good output", sets.text.bleu
     found = compare(made, 1, 0, title=title, bleu=bleu, clock=time.process_time)
-    page.add(comparison_table(found, more=mean), as_dict(found))
+    page.add_comparison(found, more=mean)
     known = set(others) & set(sets.text.references)
     page.add(f"{len(others):,} strings, of which {len(known)} are references.\n")
 

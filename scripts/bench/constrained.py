@@ -14,10 +14,8 @@ whole words stand next to it. fairseq's beam has the rows of ours: one more than
 unconstrained output competes in a row. --constraint-compete: off, our searches without that row, or
 search, with a search of its own.
 
-With --out a finished cell is kept in OUT.cells and not measured again: an interrupted run goes on,
-and --stock-sets and --beams make short pieces of a long one. fairseq's search stops at an assertion
-when a batch reaches the length limit with words unmet. Such a cell is named above the table; a
-larger --max-len-b holds for all searches.
+fairseq's search stops at an assertion when a batch reaches the length limit with words unmet. Such
+a cell is named above the table; a larger --max-len-b holds for all searches.
 
     --max-tokens N                of a batch (4000)
     --seed N                      of the extraction (1)
@@ -31,7 +29,7 @@ larger --max-len-b holds for all searches.
 
 from __future__ import annotations
 
-import re
+import itertools
 import sys
 import tempfile
 from argparse import Namespace
@@ -44,7 +42,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))
 from contenders import StockFailed, ours, stock_constrained
 from harness import SCORE_TOLERANCE, BenchError, Contender, Outputs, Spread, compare, fix_threads
 from intervals import bleu, counts_of, half, interval, resampled
-from report import Page, changes, machine, named
+from report import Page, named
 from text import (
     MORE_SETS,
     Text,
@@ -55,15 +53,12 @@ from text import (
     text_arguments,
     timing_arguments,
 )
-from write_up import kept
 
 from fairseq_ext.search.strategies.select.dba import COMPETING_ROWS
 
 # of the sentences: by how much those that score worse may outnumber those that score better
 SHARE = 0.02
 SPEED = 5.0  # times as fast as fairseq's own
-# in a signature: which words, not how they are searched
-FILE = re.compile(r",constraints_file=[^|,]*")
 INSIDE = ["--constraint-boundary", "none"]  # phrases count inside words too, as fairseq counts them
 WHOLE = "whole words: "
 QUALITY = "rows | mean score | fairseq's mean | better | worse | accepted".split(" | ")
@@ -86,7 +81,6 @@ def quality(searches: Searches, text: Text) -> dict[str, Any]:
     for name in ("inside", "whole"):
         facts[name] |= scores(outputs[name], outputs["theirs"])
         facts[name]["rows"] = searches[name].stats["decoder_rows"] / rows
-        facts[name]["signature"] = FILE.sub("", searches[name].signature)
     return facts
 
 
@@ -120,15 +114,15 @@ def against(
     return facts
 
 
-def speed(searches: Searches, rounds: int, threads: int) -> dict[str, Any]:
+def speed(searches: Searches, args: Namespace) -> dict[str, Any]:
     """Times of a cell: ratios of each round."""
-    race = compare(list(searches.values()), rounds, threads=threads)
+    race = compare(list(searches.values()), args.repeats, threads=args.threads)
     stock, free = race.results[:2]
-    facts: dict[str, Any] = {"load": race.load, "sentences": race.sentences}
+    facts = dict[str, Any]()
     for name in ("inside", "whole"):
         taken = race[name].seconds
         fast, more = Spread.ratio(stock.seconds, taken), Spread.ratio(taken, free.seconds)
-        facts[name] = {"fast": [fast.median, fast.low, fast.high], "more": more.median}
+        facts[name] = {"fast": fast, "more": more.median}
     return facts
 
 
@@ -141,9 +135,9 @@ def row(part: str, name: str, beam: int, facts: dict[str, Any]) -> list[str]:
         return f"{value:+.2f} ({low:+.2f} to {high:+.2f})"
 
     if part == "speed":
-        fast = Spread(*inside["fast"])
+        fast = inside["fast"]
         cells = [fast.shown(), "yes" if fast.median >= SPEED else "no", f"{inside['more']:.2f}"]
-        cells += [f"{whole['fast'][0]:.2f}", f"{whole['more']:.2f}"]
+        cells += [f"{whole['fast'].median:.2f}", f"{whole['more']:.2f}"]
     elif part == "bleu":
         theirs = facts["theirs"]
         of = [f"{each['BLEU']:.2f} {half(*each['interval'])}" for each in (inside, theirs, whole)]
@@ -157,65 +151,34 @@ def row(part: str, name: str, beam: int, facts: dict[str, Any]) -> list[str]:
     return [name, str(beam), *cells]
 
 
-def about_cells(part: str, found: dict[tuple[str, int], Any], failed: dict[str, str]) -> str:
-    """What made the cells, and which there are none of. BenchError where there is no cell."""
-    if not found:
-        raise BenchError("; ".join(f"{place}: {why}" for place, why in failed.items()))
-    made = [cell["machine"] for cell in found.values()]
-    commits = dict.fromkeys(f"commit {each['git_commit']}{changes(each)}" for each in made)
-    dates, facts = sorted(each["date"] for each in made), made[0]
-    about = f"torch {facts['torch']}, {facts['cores']} cores of {facts['cpu']}, "
-    about += f"{', '.join(commits)}, {dates[0]} to {dates[-1]}."
-    about += "".join(f" Without {place}: {why}." for place, why in failed.items())
-    if part == "speed":
-        load = max(cell["facts"]["load"] for cell in found.values())
-        about += f" Highest load average: {load:.1f}."
-    return about
-
-
 def cells(args: Namespace, page: Page, part: str, text: Text) -> None:
-    """The tables of a part; a cell that an earlier run has measured is not measured again."""
-    size = (args.model / "checkpoint.pt").stat().st_size
-    key = [named(args.model), size, named(args.text), args.src, args.tgt, len(text.references)]
-    key += [args.seed, args.max_tokens]
-    key += [] if args.max_len_b is None else [f"max_len_b {args.max_len_b}"]
-    way = args.constraint_compete
+    """The tables of a part. Errors: BenchError where fairseq's search stops in each cell."""
+    way, found, failed = args.constraint_compete, dict[tuple[str, int], Any](), ""
     more = COMPETING_ROWS if way in (None, "rows") else 0
     compete = ["--constraint-compete", way] if way else []
-    key += [*compete, f"beam of fairseq +{more}"]
-    key += [args.repeats, args.threads] if part == "speed" else ["intervals", "scores"]
-    folder = args.out and args.out.with_name(f"{args.out.name}.cells")
-    found, failed = dict[tuple[str, int], Any](), dict[str, str]()
     limit = [] if args.max_len_b is None else ["--max-len-b", str(args.max_len_b)]
     flags = ["--cpu", "--max-tokens", str(args.max_tokens), *limit, "--beam"]
-    for beam in args.beams:
-        for name in args.stock_sets:
-            phrases = extract(text.references, name, args.seed, text.usable)
-            required = [*text.constraints(name, phrases), *compete]
-
-            def run(beam: int = beam, phrases: list = phrases, required: list = required) -> dict:
-                stock = [*flags, str(beam + more)]
-                made = {"theirs": stock_constrained(text, stock, phrases, text.pieces)}
-                ways = {"free": [], "inside": [*required, *INSIDE], "whole": required}
-                for each, own in ways.items():
-                    made[each] = ours(text, [*flags, str(beam), *own], each, exact=False)
-                if part == "speed":
-                    facts = speed(made, args.repeats, args.threads)
-                    return {"machine": machine(), "facts": facts}
-                return {"machine": machine(), "facts": quality(made, text)}
-
-            file = folder and folder / f"{name}.{beam}.{part}.json"
-            try:
-                found[name, beam] = kept(file, key, run) if file else run()
-            except StockFailed as error:
-                failed[f"{name} at beam {beam}"] = str(error)
+    for beam, name in itertools.product(args.beams, args.stock_sets):
+        phrases = extract(text.references, name, args.seed, text.usable)
+        required = [*text.constraints(name, phrases), *compete]
+        stock = [*flags, str(beam + more)]
+        made = {"theirs": stock_constrained(text, stock, phrases, text.pieces)}
+        ways = {"free": [], "inside": [*required, *INSIDE], "whole": required}
+        for each, own in ways.items():
+            made[each] = ours(text, [*flags, str(beam), *own], each, exact=False)
+        try:
+            measured = quality(made, text) if part == "quality" else speed(made, args)
+            found[name, beam] = measured
+        except StockFailed as error:
+            failed += f" Without {name} at beam {beam}: {error}."
+    if not found:
+        raise BenchError(failed.strip())
     about = f"{named(args.model)}, {named(args.text)}, {len(text.references)} sentences, "
-    about += f"{' '.join([*compete, *limit, 'beam of fairseq'])} +{more}\n\n"
-    about += about_cells(part, found, failed)
+    about += f"{' '.join([*compete, *limit, 'beam of fairseq'])} +{more}.{failed}"
     for columns in ("quality", "bleu") if part == "quality" else ("speed",):
         title = {"bleu": "BLEU"}.get(columns, columns)
         title = f"fairseq's own constrained search against DBA: {title}, {about}"
-        rows = [row(columns, *place, cell["facts"]) for place, cell in found.items()]
+        rows = [row(columns, *place, facts) for place, facts in found.items()]
         page.add_table(["set", "beam", *HEADS[columns]], rows, title)
 
 

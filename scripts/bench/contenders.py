@@ -39,7 +39,7 @@ OURS = ("--user-dir", str(PLUG_IN), "--task", "translation_ext")
 # flags that change translations: contenders with one are not compared with the first contender's
 CHANGING = {"--int8", "--no-repeat-ngram-size", "--constraints-file", "--glossary"}
 STOCK = ("stock", "set_beam_size")
-RIVALS = {"ctranslate2": "ct2", "marian": "marian", "bergamot": "marian"}  # name -> module
+RIVALS = {"ctranslate2": "engines", "marian": "marian", "bergamot": "marian"}  # name -> module
 
 
 @dataclass

@@ -12,8 +12,7 @@ generator decode the same batches. The slope between two sizes is the exponent o
 log(time ratio) / log(size ratio). A glossary's rows are its own cost: to load it, and to match
 a sentence of 20 words.
 
-Writes OUT/tables.md, OUT/WHAT.json, and OUT/WHAT.svg; what OUT has already
-is not measured again.
+Writes OUT.md, OUT.json and OUT-WHAT.svg.
 
     --what WHAT ...         what grows (all)
     --sizes N ...           sizes of it; those of the page by default
@@ -21,13 +20,12 @@ is not measured again.
     --many N                lines for workers (2048)
     --repeats N             timed rounds (3)
     --folder DIR            where models are kept for the next run (none)
-    --out DIR               for tables.md, and WHAT.json and WHAT.svg (required)
+    --out OUT               (required)
     --stock LIMIT [...]     WHAT=SIZE: the largest size at which stock runs; all by default
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import random
@@ -38,14 +36,16 @@ from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))
+
+import figure_style
 import random_models
 from contenders import OURS, build
 from fairseq.data import Dictionary
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
 from harness import BenchError, Spread, compare, fix_threads, least, run_command, time_ways
-from report import ROOT, as_json, machine, table, where_and_when
+from report import Page
 from text import DEMO, Text, command_line, prepare, run_script
 
 from fairseq_ext.core.glossary import Languages
@@ -56,9 +56,6 @@ from fairseq_ext.search.phrases.segmenter import Segmenter
 
 CONTENDERS = ("ours", "ours --int8", "stock", "ctranslate2 float32", "ctranslate2 int8")
 USUAL = {"rows": 16, "beam": 5, "length": 25, "vocabulary": 8_000}
-
-
-Found = dict[str, Any]  # of WHAT.json: "what", "machine", and "cells" by size and contender
 
 
 def lines_of(size: dict[str, int], args: Namespace, folder: Path, count: int) -> Text:
@@ -182,66 +179,35 @@ CASES = {
 def main(argv: list[str] | None = None) -> int:
     args = command_line(__doc__, {"what": CASES}, stock=[]).parse_args(argv)
     fix_threads(1)
-    args.out.mkdir(parents=True, exist_ok=True)
+    page = Page(args.out)
     for what in args.what:
-        file, case = args.out / f"{what}.json", CASES[what]
-        found: Found = {"what": what, "cells": {}}
-        if file.exists():
-            found = json.loads(file.read_text(encoding="utf-8"))
+        case, cells = CASES[what], dict[int, dict[str, float]]()
         for size in args.sizes or case.sizes:
-            if str(size) not in found["cells"]:
-                with tempfile.TemporaryDirectory() as folder:
-                    cells = case.measure(USUAL | {what: size}, args, Path(folder))
-                found["cells"][str(size)] = {name: round(ms, 5) for name, ms in cells.items()}
-                found["machine"] = where_and_when(machine())
-                file.write_text(as_json(found), encoding="utf-8")
-                print(f"{case.label} {size:,}: {found['cells'][str(size)]}", flush=True)
-        draw(found, args.out / what)
-    files = [args.out / f"{what}.json" for what in CASES]
-    made = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()]
-    (args.out / "tables.md").write_text("\n".join(map(as_table, made)), encoding="utf-8")
+            with tempfile.TemporaryDirectory() as folder:
+                cells[size] = case.measure(USUAL | {what: size}, args, Path(folder))
+            print(f"{case.label} {size:,}: {cells[size]}", flush=True)
+        names = dict.fromkeys(name for row in cells.values() for name in row)
+        lines = {n: [(x, row[n]) for x, row in cells.items() if row.get(n)] for n in names}
+        rows = [
+            [f"{size:,}", *(f"{row[name]:.3g}" if name in row else "" for name in names)]
+            for size, row in cells.items()
+        ]
+        rows.append(["last slope", *map(slope, lines.values())])
+        page.add_table([case.label, *names], rows, what)
+        page.add(f"In {case.unit}.\n")
+        label = "ms" if what == "glossary" else "ms a target token"
+        logarithmic = dict(xscale="log", yscale="log", xlabel=case.label, ylabel=label)
+        figure = args.out.with_name(f"{args.out.name}-{what}")
+        figure_style.draw(figure, dict(lines=lines, **logarithmic))
     return 0
 
 
-def slope(cells: dict[str, dict[str, float]], name: str) -> str:
+def slope(points: list[tuple[int, float]]) -> str:
     """The exponent between the last two sizes that a contender has; "" for one with fewer."""
-    points = [(float(size), row[name]) for size, row in cells.items() if row.get(name)]
     if len(points) < 2:
         return ""
     (size, ms), (larger, more) = points[-2:]
     return f"{round(math.log(more / ms) / math.log(larger / size), 2) + 0.0:.2f}"  # no -0.00
-
-
-def names_of(found: Found) -> list[str]:
-    """The contenders of any size."""
-    return list(dict.fromkeys(name for row in found["cells"].values() for name in row))
-
-
-def as_table(found: Found) -> str:
-    """A table with a row for each size and a column for each contender, and the
-    last slope of each."""
-    cells, names, case = found["cells"], names_of(found), CASES[found["what"]]
-    rows = [
-        [f"{int(size):,}", *(f"{row[name]:.3g}" if name in row else "" for name in names)]
-        for size, row in cells.items()
-    ]
-    rows.append(["last slope", *(slope(cells, name) for name in names)])
-    shown = table([case.label, *names], rows, found["what"])
-    return f"{shown}\nIn {case.unit}. {found['machine']}\n"
-
-
-def draw(found: Found, file: Path) -> None:
-    """The figure of time against size, both on logarithmic scales."""
-    sys.path.insert(0, str(ROOT / "scripts" / "experiments"))
-    import figure_style
-
-    lines = {
-        name: [(int(n), row[name]) for n, row in found["cells"].items() if row.get(name)]
-        for name in names_of(found)
-    }
-    label = "ms" if found["what"] == "glossary" else "ms a target token"
-    logarithmic = dict(xscale="log", yscale="log", xlabel=CASES[found["what"]].label, ylabel=label)
-    figure_style.draw(file, dict(lines=lines, **logarithmic))
 
 
 if __name__ == "__main__":

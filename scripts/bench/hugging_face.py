@@ -41,7 +41,7 @@ import torch
 from engines import Engine, groups, with_transformers
 from harness import Contender, Result, compare
 from random_models import distinguishing
-from report import Page, as_dict, comparison_table
+from report import Page
 from text import command_line, run_script
 
 from fairseq_ext import Translator
@@ -54,7 +54,6 @@ SHAPES: dict[str, dict[str, Any]] = {
     "nllb-600m": dict(vocab_size=256_206, d_model=1024, layers=12, heads=16, ffn=4096),
     "m2m-418m": dict(vocab_size=128_112, d_model=1024, layers=12, heads=16, ffn=4096),
     "tiny": dict(vocab_size=700, d_model=32, layers=2, heads=4, ffn=64),
-    "tiny-nllb": dict(vocab_size=700, d_model=32, layers=2, heads=4, ffn=64),
 }
 MARIAN = ("opus-mt", "tiny")
 ENGINES = {"openvino": ("f32", "bf16", "int8"), "onnxruntime": ("float32", "int8")}
@@ -250,7 +249,7 @@ def main(argv: list[str] | None = None) -> int:
                 made.append(Contender(name, called, read, exact=False, taken=taken))
             title = f"beam {beam}, {len(some)} {'in bulk' if bulk else 'one at a time'}"
             found = compare(made, args.repeats, title=title, clock=time.process_time)
-            page.add(comparison_table(found, RIVALS, mean_words), as_dict(found))
+            page.add_comparison(found, RIVALS, mean_words)
     return 0
 
 

@@ -30,14 +30,14 @@ import statistics
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ct2 import SUPPORTED, convert
-from harness import BenchError, Contender, Result, compare, compile_modules
+from engines import SUPPORTED, convert
+from harness import BenchError, Result, compare, compile_modules
 from programs import interactive, typed, whole
-from report import ROOT, Columns, Page, as_dict, comparison_table, no_columns
+from report import ROOT, Page, no_columns
 from text import SETS, Text, command_line, extract, prepare, run_script, text_arguments
 
 CT2 = """
@@ -137,11 +137,18 @@ def typed_columns(result: Result) -> dict[str, str]:
     return {"first answer s": f"{stats['first']:.2f}", **cells}
 
 
-def race(
-    page: Page, args: Namespace, title: str, made: Sequence[Contender], more: Columns = no_columns
-) -> None:
-    found = compare(made, args.repeats, title=title)
-    page.add(comparison_table(found, ["stock"], more), as_dict(found))
+def texts(args: Namespace, text: Text) -> dict[str, list[str]]:
+    """The lines that the commands of a case get, by what titles say of them."""
+    lines = text.sources
+    if args.case == "constrained":
+        sets = {name: extract(text.references, name, 1) for name in args.sets}
+        return {
+            f", {name}": ["\t".join([x, *each]) for x, each in zip(lines, phrases, strict=True)]
+            for name, phrases in sets.items()
+        }
+    if args.case == "whole":
+        return {f", {count} lines": lines[:count] for count in (1, len(lines))}
+    return {"": lines}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -153,26 +160,16 @@ def main(argv: list[str] | None = None) -> int:
     args.repeats, args.model = args.repeats or case.repeats, args.model.absolute()
     compile_modules(ROOT)
     page = Page(args.out)
+    program, more = (typed, typed_columns) if args.case == "line" else (whole, no_columns)
     with tempfile.TemporaryDirectory() as folder:
         pair, place = (args.src, args.tgt), Path(folder)
         text = prepare(place, args.model, args.text, *pair, args.limit or case.limit)
         for beam in args.beams:
-            words, title = dict(commands(case, text, beam)), f"beam {beam}"
-            lines = text.sources
-            if args.case == "line":
-                made = [typed(name, words[name], lines, place) for name in words]
-                race(page, args, title, made, typed_columns)
-            elif args.case == "whole":
-                for some in (lines[:1], lines):
-                    made = [whole(name, words[name], some, place) for name in words]
-                    race(page, args, f"{title}, {len(some)} lines", made)
-            else:
-                for name in args.sets:
-                    phrases = extract(text.references, name, 1)
-                    pairs = zip(lines, phrases, strict=True)
-                    some = ["\t".join([line, *each]) for line, each in pairs]
-                    made = [whole(name, words[name], some, place) for name in words]
-                    race(page, args, f"{title}, {name}", made)
+            for about, lines in texts(args, text).items():
+                named = commands(case, text, beam)
+                made = [program(name, words, lines, place) for name, words in named]
+                found = compare(made, args.repeats, title=f"beam {beam}{about}")
+                page.add_comparison(found, ["stock"], more)
     return 0
 
 

@@ -9,7 +9,7 @@ there names files of the package, which move between versions.
 | refill | `python -m fairseq_ext.serve`: waiting sentences join the running search |
 | batch | the same with `--schedule batch`: a micro-batch starts when the one before it has ended |
 | one | the same with `--stream-width 1`: one request at a time in each worker |
-| ct2 | CTranslate2 behind FastAPI with micro-batches (ct2.py), `pip install ctranslate2` |
+| ct2 | CTranslate2 behind FastAPI with micro-batches (engines.py), `pip install ctranslate2` |
 """
 
 import contextlib
@@ -191,7 +191,7 @@ def server_command(args: Namespace, name: str, port: int, folder: Path, of: Chec
     if own is None:
         how = dict(model=str(model), folder=str(folder), src=args.src, tgt=args.tgt)
         how |= dict(port=port, beam=args.beam, workers=args.workers, batch=args.batch)
-        return [sys.executable, str(Path(__file__).with_name("ct2.py")), json.dumps(how)]
+        return [sys.executable, str(Path(__file__).with_name("engines.py")), json.dumps(how)]
     flags = ["--path", checkpoint, "--data", str(model), "-s", args.src, "-t", args.tgt]
     flags += ["--bpe", "sentencepiece", "--sentencepiece-model", spm, "--beam", str(args.beam)]
     flags += ["--cpu-workers", str(args.workers), "--glossary-folder", str(folder / "glossaries")]

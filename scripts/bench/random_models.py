@@ -63,13 +63,11 @@ def make(shape: tuple[int, dict[str, Any]], folder: Path, spread: float = 0, see
         return folder
     folder.mkdir(parents=True, exist_ok=True)
     words, settings = shape
-    dictionary = Dictionary()
-    for i in range(words - len(dictionary)):
-        dictionary.add_symbol(f"w{i:06d}")
+    symbols = dictionary(words)
     for language in ("de", "en"):
-        dictionary.save(str(folder / f"dict.{language}.txt"))
+        symbols.save(str(folder / f"dict.{language}.txt"))
     with quiet():
-        torch.save(checkpoint(settings, folder), folder / "checkpoint.pt")
+        torch.save(checkpoint(settings, symbols), folder / "checkpoint.pt")
     chance = random.Random(seed)
     for language in ("de", "en"):
         lengths = (max(1, round(chance.gauss(MEAN, spread))) for _ in range(SENTENCES))
@@ -78,17 +76,29 @@ def make(shape: tuple[int, dict[str, Any]], folder: Path, spread: float = 0, see
     return folder
 
 
-def checkpoint(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A random model as the published ones are saved: without what training needs, nor the second
-    copies of fairseq 0.12's encoder."""
-    shared = dict(data=str(folder), source_lang="de", target_lang="en")
+def dictionary(words: int) -> Dictionary:
+    """Made-up words, fairseq's special ones included."""
+    made = Dictionary()
+    for i in range(words - len(made)):
+        made.add_symbol(f"w{i:06d}")
+    return made
+
+
+def build(settings: dict[str, Any], words: Dictionary) -> tuple[Any, Namespace]:
+    """A random model and its arguments."""
+    shared = dict(source_lang="de", target_lang="en")
     shared |= dict(max_source_positions=LONGEST, max_target_positions=LONGEST)
     args = Namespace(arch="transformer", task="translation", dropout=0.1, **shared, **settings)
     ARCH_CONFIG_REGISTRY["transformer"](args)
-    words = Dictionary.load(str(folder / "dict.de.txt"))
-    task = TranslationTask(TranslationConfig(**shared), words, words)
     torch.manual_seed(1)
-    model = task.build_model(args)
+    task = TranslationTask(TranslationConfig(**shared), words, words)
+    return task.build_model(args), args
+
+
+def checkpoint(settings: dict[str, Any], words: Dictionary) -> dict[str, Any]:
+    """A random model as the published ones are saved: without what training needs, nor the second
+    copies of fairseq 0.12's encoder."""
+    model, args = build(settings, words)
     with torch.no_grad():
         model.decoder.output_projection.weight[words.eos()] = 0.0  # never among the best
     weights = model.state_dict().items()

@@ -51,6 +51,11 @@ class Page:
         cells = [dict(zip(head, row, strict=True)) for row in rows]
         self.add(table(head, rows, title), {"title": title, "rows": cells})
 
+    def add_comparison(
+        self, found: Comparison, over: Sequence[str] = (), more: "Columns | None" = None
+    ) -> None:
+        self.add(comparison_table(found, over, more or no_columns), as_dict(found))
+
     def write(self) -> None:
         if self.out is None:
             return

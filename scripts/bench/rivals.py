@@ -60,7 +60,7 @@ import marian
 import random_models
 from contenders import build
 from harness import CLOCKS, Comparison, Contender, Result, compare, fix_threads
-from report import ROOT, Page, as_dict, comparison_table, named, table
+from report import ROOT, Page, named, table
 from text import (
     MORE_SETS,
     SETS,
@@ -227,7 +227,7 @@ class Bench:
                 return {"rows": f"{share:.3f}", "met": met}
 
             more = [rows] if variant in MORE_SETS else []
-            page.add(comparison_table(found, args.over, *more), as_dict(found))
+            page.add_comparison(found, args.over, *more)
             yield found
 
     def settings(self) -> str:

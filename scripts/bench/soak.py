@@ -39,7 +39,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 from harness import BenchError
@@ -76,73 +76,59 @@ class Traffic:
         self.done: Counter[str] = Counter()
         self.bad: list[str] = []
 
+    def words(self, kind: str, line: str, number: int) -> dict[str, Any]:
+        """A request; a kind that is not named here is one of a record."""
+        args = self.args
+        record: dict[str, Any] = {
+            "plain": {"id": number},
+            "nbest": {"nbest": args.beam, "detail": True},
+            "phrase": {"constraints": ["very"]},
+            # the first word's translation may be `very`; a term of this request alone is next to it
+            "terms": {"glossary": {line.split()[0]: "very", f"Wort{number}": "house"}},
+            "kept": {"glossary": "day"},
+        }
+        body = b'{"source": ' if number % 40 < 20 else json.dumps({"source": number}).encode()
+        terms = f"Patient\tpatient\nWort{number}\thouse\n"
+        form = {"q": line, "source": args.src, "target": args.tgt}
+        others = {
+            "libre": {"url": "/translate", "data": form},
+            "refused": {"content": body, "headers": JSON},
+            "put": {"method": "PUT", "url": "/v1/glossaries/day", "content": terms, "headers": TSV},
+            "stream": {"url": "/v1/translate/stream", "json": {"source": line}},
+        }
+        found = {"json": {"source": line} | record.get(kind, {})}
+        return {"method": "POST", "url": "/v1/translate"} | others.get(kind, found)
+
     async def query(self, client: httpx.AsyncClient, number: int) -> None:
         """Send one request and look at its answer."""
         kind, step = KINDS[number % len(KINDS)], len(KINDS)
         place = (number // step * 7 + number) % len(self.lines)
+        line, expected = self.lines[place], self.expected[place]
         try:
-            found = await getattr(self, kind)(client, self.lines[place], number)
+            if kind in ("stream", "gone"):
+                fault = await self.stream(client, line, expected, kind == "gone")
+            else:
+                answer = await client.request(**self.words(kind, line, number))
+                fault = fault_of(kind, answer, expected)
         except (httpx.HTTPError, KeyError, IndexError) as error:  # or an answer without a text
-            found = f"{type(error).__name__}: {error}"
+            fault = f"{type(error).__name__}: {error}"
         self.done[kind] += 1
-        if found is not None and found != self.expected[place]:
-            self.bad.append(f"request {number} ({kind}): {found!r}, not {self.expected[place]!r}")
+        if fault:
+            self.bad.append(f"request {number} ({kind}): {fault}, not {expected!r}")
 
-    async def record(self, client: httpx.AsyncClient, **body: object) -> dict:
-        return (await client.post("/v1/translate", json=body)).json()
-
-    async def plain(self, client: httpx.AsyncClient, line: str, number: int) -> str:
-        return (await self.record(client, source=line, id=number))["text"]
-
-    async def nbest(self, client: httpx.AsyncClient, line: str, number: int) -> str:
-        more = {"nbest": self.args.beam, "detail": True}
-        return (await self.record(client, source=line, **more))["text"]
-
-    async def libre(self, client: httpx.AsyncClient, line: str, number: int) -> str:
-        body = {"q": line, "source": self.args.src, "target": self.args.tgt}
-        return (await client.post("/translate", data=body)).json()["translatedText"]
-
-    async def phrase(self, client: httpx.AsyncClient, line: str, number: int) -> str | None:
-        (met,) = (await self.record(client, source=line, constraints=["very"]))["constraints"]
-        return None if met["met"] else "without its phrase"
-
-    async def terms(self, client: httpx.AsyncClient, line: str, number: int) -> str | None:
-        """The first word's translation may be `very`, and the answer must say whether it is there;
-        a term of this request alone is next to it."""
-        glossary = {line.split()[0]: "very", f"Wort{number}": "house"}
-        answer = await self.record(client, source=line, glossary=glossary)
-        found = re.search(r"\bvery\b", answer["text"], re.IGNORECASE) is not None
-        met = [each["met"] for each in answer["constraints"]]  # of each place in the source
-        return None if met and any(met) == found else f"{met} of {answer['text']}"
-
-    async def kept(self, client: httpx.AsyncClient, line: str, number: int) -> str | None:
-        answer = await client.post("/v1/translate", json={"source": line, "glossary": "day"})
-        # before the first one is put
-        return None if answer.status_code in (200, 404) else answer.text
-
-    async def put(self, client: httpx.AsyncClient, line: str, number: int) -> str | None:
-        terms = f"Patient\tpatient\nWort{number}\thouse\n"
-        answer = await client.put("/v1/glossaries/day", content=terms, headers=TSV)
-        return None if answer.status_code in (200, 201) else answer.text
-
-    async def refused(self, client: httpx.AsyncClient, line: str, number: int) -> str | None:
-        body = b'{"source": ' if number % 40 < 20 else json.dumps({"source": number}).encode()
-        answer = await client.post("/v1/translate", content=body, headers=JSON)
-        return None if answer.status_code == 400 else answer.text
-
-    async def stream(self, client: httpx.AsyncClient, line: str, number: int) -> str | None:
-        answers = []
-        async with client.stream("POST", "/v1/translate/stream", json={"source": line}) as response:
+    async def stream(
+        self, client: httpx.AsyncClient, line: str, expected: str, is_gone: bool
+    ) -> str:
+        """What is wrong with a stream of events, or nothing; is_gone: it is given up after its
+        first event."""
+        last = {"text": ""}
+        async with client.stream(**self.words("stream", line, 0)) as response:
             async for event in response.aiter_lines():
+                if is_gone:
+                    return ""
                 if event.startswith("data: "):
-                    answers.append(json.loads(event.removeprefix("data: ")))
-        return answers[-1].get("text", str(answers[-1]))
-
-    async def gone(self, client: httpx.AsyncClient, line: str, number: int) -> None:
-        """A stream that is given up after its first event."""
-        async with client.stream("POST", "/v1/translate/stream", json={"source": line}) as response:
-            async for _ in response.aiter_lines():
-                return
+                    last = json.loads(event.removeprefix("data: "))
+        return "" if last.get("text") == expected else str(last)
 
     async def run(self, server: Running) -> list[Reading]:
         """All requests, in rounds, with a reading after each."""
@@ -186,6 +172,21 @@ class Traffic:
                 self.bad.append(f"{left:.0f} requests are still there after {self.done.total()}")
                 return
             await asyncio.sleep(0.1)
+
+
+def fault_of(kind: str, answer: httpx.Response, expected: str) -> str:
+    """What is wrong with an answer, or nothing."""
+    codes = {"put": (200, 201), "refused": (400,), "kept": (200, 404)}  # before the first is put
+    if kind in codes:
+        return "" if answer.status_code in codes[kind] else answer.text
+    said = answer.json()
+    if kind in ("phrase", "terms"):  # of each place of a term in the source
+        met = [each["met"] for each in said["constraints"]]
+        there = re.search(r"\bvery\b", said["text"], re.IGNORECASE) is not None
+        right = met == [True] if kind == "phrase" else met and any(met) == there
+        return "" if right else f"{met} of {said['text']}"
+    text = said["translatedText" if kind == "libre" else "text"]
+    return "" if text == expected else repr(text)
 
 
 def pending(metrics: str) -> float:

@@ -172,6 +172,17 @@ def test_other_encoders_run_as_fairseqs_own_modules():
 # ---- what the search sees
 
 
+def test_an_ensemble_averages_probabilities(device):
+    rows = Rows([model_of(seed, device=device) for seed in (1, 2)], [3, 5])
+    rows.start([0, 1])
+    features = rows.decoder.step(rows.tensor([[EOS], [EOS]]))
+    pairs = zip(rows.models, features, strict=True)
+    with torch.no_grad():
+        both = [model.decoder.output_layer(x).view(2, -1).softmax(-1) for model, x in pairs]
+    found = rows.decoder.log_probs(features, 1.0).view(2, -1)
+    torch.testing.assert_close(found, (sum(both) / 2).log())
+
+
 def test_half_precision_models_get_a_float32_softmax(device):
     model = model_of(dtype=torch.float16, device=device)
     assert backend_difference(model, read_weights(model.decoder)) is None

@@ -47,6 +47,12 @@ class Two:
         return [process.pid for process in self.workers.processes]
 
 
+@pytest.fixture(autouse=True)
+def a_lost_answer_fails_soon(monkeypatch):
+    """A process whose answer does not come is replaced, and given up, in seconds."""
+    monkeypatch.setattr("fairseq_ext.plugin.workers.SILENCE", 10.0)
+
+
 @pytest.fixture
 def two():
     made = Two()

@@ -1,5 +1,5 @@
 """Where forced terms land, and what that costs: the searches that place terms, side by side, and
-their scores; then OUT/tables.md (tables.py).
+their scores; then OUT/tables.md.
 
     python scripts/experiments/terminology/run.py --out DIR [--model DIR] [--text PREFIX]
         [--limit N] [--beam 5] [--glossary F] [--proper F] [--sets rand1 rand2 rand3 rand4 phr4]
@@ -42,7 +42,6 @@ HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parents[1] / "bench"))
 sys.path.append(str(HERE.parent / "optimal_ending"))
 
-import tables  # noqa: E402
 from contenders import stock_translations  # noqa: E402
 from sacrebleu.significance import PairedTest  # noqa: E402
 from searches import (  # noqa: E402
@@ -57,7 +56,7 @@ from searches import (  # noqa: E402
     text_arguments,
 )
 from text import MORE_SETS, extract  # noqa: E402
-from write_up import kept, write_json, write_tables  # noqa: E402
+from write_up import kept, made_by, table, write_json, write_tables  # noqa: E402
 
 from fairseq_ext.core.lemmas import lemmatizer  # noqa: E402
 from fairseq_ext.terms.cases import Sentence, Term, cases_of  # noqa: E402
@@ -70,6 +69,14 @@ from fairseq_ext.terms.score import (  # noqa: E402
 )
 from fairseq_ext.translator import Translator  # noqa: E402
 
+HEAD = (
+    """method|BLEU|chrF2++|terms met|behind the end|overlap 2|overlap 3|rows|time|p BLEU|p chrF"""
+)
+NOTE = (
+    "terms met: share that stands as words; behind the end: share of those that stand behind "
+    "final punctuation; rows and time are over unconstrained search; p: paired bootstrap against "
+    "dba, {draws} draws."
+)
 METHODS: dict[str, dict[str, Any]] = {
     "none": {},
     # Post and Vilar 2018, wholly
@@ -192,6 +199,30 @@ class Runs:
         return out
 
 
+def row(run: dict[str, Any]) -> list[str]:
+    """A method on a set; a cell is empty where there is nothing to count."""
+    cells = [(run[key], ".2f") for key in ("bleu", "chrf2pp")]
+    cells += [(run[key], ".1%") for key in ("term_success_words", "after_final_punctuation")]
+    cells += [(run["window_overlap"][n], ".3f") for n in ("2", "3")]
+    cells += [(run["rows"], ".3f"), (run["time"], ".2f")]
+    cells += [(run["p"].get(key), ".3f") for key in ("bleu", "chrf2pp")]
+    return [run["method"], *("" if x is None else format(x, form) for x, form in cells)]
+
+
+def markdown(runs: dict[str, Any]) -> str:
+    """The page."""
+    parts, rows = [], runs["rows"]
+    for name in dict.fromkeys(run["set"] for run in rows):
+        found = [run for run in rows if run["set"] == name]
+        title = f"{name}: {found[0]['terms']} terms in {found[0]['sentences']} sentences, "
+        parts.append(table(HEAD.split("|"), [*map(row, found)], f"{title}beam {runs['beam']}"))
+    signatures = {run["method"]: run["signature"] for run in rows}
+    parts.append("".join(f"- {name}: `{signature}`\n" for name, signature in signatures.items()))
+    about = f"{runs['text']}, model {runs['model']}, {'-'.join(runs['languages'])}, extraction "
+    about += f"seed {runs['seed']}. {NOTE.format(draws=runs['draws'])}"
+    return "\n".join([*parts, about, made_by(runs["machine"]), ""])
+
+
 def main() -> int:
     known = {"sets": MORE_SETS, "methods": METHODS}
     parse = command_line(__doc__, known, out=ROOT / "runs" / "terminology", methods=DEFAULT)
@@ -202,7 +233,7 @@ def main() -> int:
     about |= {"model": named(args.model), "text": named(args.text), "machine": machine()}
     about |= {"languages": [args.src, args.tgt], "sentences": len(runs.sources)}
     write_json(args.out / "runs.json", about | {"rows": runs.rows()})
-    write_tables(None, "run.py", tables.markdown, out=args.out)
+    write_tables(None, "run.py", markdown, out=args.out)
     if args.published is None:
         return 0
     command = [sys.executable, HERE / "published_scores.py", args.published, "--out", args.out]
