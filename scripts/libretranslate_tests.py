@@ -50,15 +50,8 @@ def client():
 def wheel(folder: Path) -> Path:
     """The package, fetched by pip."""
     name = f"libretranslate=={VERSION}"
-    subprocess.run(
-        [
-            sys.executable,
-            *"-m pip download --quiet --no-deps --dest".split(),
-            str(folder),
-            name,
-        ],
-        check=True,
-    )
+    flags = "-m pip download --quiet --no-deps --dest".split()
+    subprocess.run([sys.executable, *flags, str(folder), name], check=True)
     return next(folder.glob("libretranslate-*.whl"))
 
 
@@ -88,18 +81,8 @@ def main() -> int:
             for each in package.namelist():
                 if each.startswith(TESTS + "test_"):
                     (work / Path(each).name).write_bytes(package.read(each))
-        command = [
-            sys.executable,
-            "-m",
-            "fairseq_ext.serve",
-            "--models",
-            str(work / "models"),
-            "--cpu",
-            "--beam",
-            "1",
-            "--port",
-            "0",
-        ]
+        flags = "-m fairseq_ext.serve --cpu --beam 1 --port 0 --models".split()
+        command = [sys.executable, *flags, str(work / "models")]
         server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         try:
             assert server.stderr is not None

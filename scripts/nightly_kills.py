@@ -38,9 +38,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "scripts" / "bench"))
 
-from text import command_line  # noqa: E402
+from programs import Checkout, processes  # noqa: E402
+from text import command_line, read_lines  # noqa: E402
 
-DEMO, TEXT = ROOT / "checkpoints" / "demo", ROOT / "data" / "demo" / "test.de"
+DEMO, TEXT = ROOT / "checkpoints" / "demo", ROOT / "data" / "demo" / "test"
 SEARCH = "-s de -t en --bpe sentencepiece --cpu --beam 3 --sentencepiece-model".split()
 SEARCH += [str(DEMO / "spm.model"), "--path", str(DEMO / "checkpoint.pt")]
 SECONDS_TO_GO = 60.0  # that processes of a killed command may live on
@@ -64,31 +65,16 @@ def corpus(source: Path, out: Path) -> list[str]:
 
 def start(command: list[str], out: Path) -> subprocess.Popen:
     """The command in a session of its own, its output in a file."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     with open(out, "wb") as file, open(out.with_suffix(".log"), "wb") as log:
         return subprocess.Popen(
             command,
             stdout=file,
             stderr=log,
             stdin=subprocess.DEVNULL,
-            env=environment,
+            env=Checkout().environment(),
             cwd=out.parent,
             start_new_session=True,
         )
-
-
-def family(pid: int) -> set[int]:
-    """A process and those below it."""
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(entry.parent.name)] = int(entry.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-    found = {pid}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found
 
 
 def alive(processes: set[int]) -> list[int]:
@@ -110,15 +96,15 @@ def killed(command: list[str], out: Path, seconds: float, every: bool) -> bool:
     try:
         status = process.wait(seconds)
     except subprocess.TimeoutExpired:
-        processes = family(process.pid)
-        for pid in processes if every else [process.pid]:
+        family = set(processes(process.pid))
+        for pid in family if every else [process.pid]:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
         process.wait()
         until = time.monotonic() + SECONDS_TO_GO
-        while (left := alive(processes)) and time.monotonic() < until:
+        while (left := alive(family)) and time.monotonic() < until:
             time.sleep(0.05)
         if left:
             raise Different(f"processes live on: {left}") from None
@@ -239,19 +225,13 @@ def main() -> int:
     for kind in args.kinds:
         with tempfile.TemporaryDirectory() as name:
             source = Path(name) / "in.txt"
-            source.write_text(
-                "".join(
-                    TEXT.read_text(encoding="utf-8").splitlines(keepends=True)[: args.sentences]
-                ),
-                encoding="utf-8",
-            )
+            lines = read_lines(TEXT, "de", args.sentences)
+            source.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
             begun = time.monotonic()
             try:
                 KINDS[kind](Path(name), source, random.Random(f"{args.seed} {kind}"), args.kills)
-                print(
-                    f"{kind}: {args.kills} kills, nothing lost ({time.monotonic() - begun:.0f} s)",
-                    flush=True,
-                )
+                seconds = time.monotonic() - begun
+                print(f"{kind}: {args.kills} kills, nothing lost ({seconds:.0f} s)", flush=True)
             except Different as error:
                 failed += 1
                 print(f"{kind}: {error} (--seed {args.seed})", flush=True)

@@ -21,7 +21,6 @@ of dicts.
 from __future__ import annotations
 
 import random
-import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -35,9 +34,9 @@ from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
 from fairseq.search import PrefixConstrainedBeamSearch
-from harness import BenchError, Contender, Outputs, Result, compare, fix_threads, least
+from harness import BenchError, Contender, Outputs, Result, compare, least
 from report import Page
-from text import command_line, prepare, run_script, text_arguments
+from text import prepare, run_bench
 
 from fairseq_ext.search.constraints.allowed_strings import automaton_of_strings, segmented
 from fairseq_ext.search.phrases.segmenter import Segmenter
@@ -236,17 +235,11 @@ TABLES: dict[str, Callable[[Sets, Page], None]] = dict(
 )
 
 
-def main(argv: list[str] | None = None) -> int:
-    parse = command_line(__doc__, {"tables": TABLES})
-    text_arguments(parse)
-    args = parse.parse_args(argv)
-    fix_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        sets, page = Sets(args, Path(folder)), Page(args.out)
-        for name in args.tables:
-            TABLES[name](sets, page)
-    return 0
+def main(args: Namespace, page: Page, folder: Path) -> None:
+    sets = Sets(args, folder)
+    for name in args.tables:
+        TABLES[name](sets, page)
 
 
 if __name__ == "__main__":
-    run_script(main)
+    run_bench(main, __doc__, {"tables": TABLES})

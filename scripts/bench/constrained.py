@@ -25,13 +25,15 @@ a cell is named above the table; a larger --max-len-b holds for all searches.
     --max-len-b N                 200 by default
     --speed-limit N               sentences of the part speed; those of --limit by default
     --parts PART ...              (all)
+    --repeats N                   timed rounds (5)
+    --threads N                   of torch; all cores by default
+    --out OUT                     write OUT.md and OUT.json
 """
 
 from __future__ import annotations
 
 import itertools
 import sys
-import tempfile
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -40,19 +42,10 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))
 
 from contenders import StockFailed, ours, stock_constrained
-from harness import SCORE_TOLERANCE, BenchError, Contender, Outputs, Spread, compare, fix_threads
+from harness import SCORE_TOLERANCE, BenchError, Contender, Outputs, Spread, compare
 from intervals import bleu, counts_of, half, interval, resampled
-from report import Page, named
-from text import (
-    MORE_SETS,
-    Text,
-    command_line,
-    extract,
-    prepare,
-    run_script,
-    text_arguments,
-    timing_arguments,
-)
+from report import Page, cores, named
+from text import MORE_SETS, Text, extract, prepare, run_bench
 
 from fairseq_ext.search.strategies.select.dba import COMPETING_ROWS
 
@@ -182,25 +175,15 @@ def cells(args: Namespace, page: Page, part: str, text: Text) -> None:
         page.add_table(["set", "beam", *HEADS[columns]], rows, title)
 
 
-PARTS = ("quality", "speed")
-
-
-def main(argv: list[str] | None = None) -> int:
-    known = {"stock_sets": MORE_SETS, "parts": PARTS}
-    parse = command_line(__doc__, {**known, "constraint_compete": ["rows", "search", "off"]})
-    text_arguments(parse)
-    timing_arguments(parse)
-    args = parse.parse_args(argv)
-    fix_threads(args.threads)
-    page = Page(args.out)
-    with tempfile.TemporaryDirectory() as folder:
-        for part in args.parts:
-            limit = args.speed_limit if part == "speed" and args.speed_limit else args.limit
-            place = Path(folder, part)
-            text = prepare(place, args.model, args.text, args.src, args.tgt, limit)
-            cells(args, page, part, text)
-    return 0
+def main(args: Namespace, page: Page, folder: Path) -> None:
+    for part in args.parts:
+        limit = args.speed_limit if part == "speed" and args.speed_limit else args.limit
+        place = folder / part
+        text = prepare(place, args.model, args.text, args.src, args.tgt, limit)
+        cells(args, page, part, text)
 
 
 if __name__ == "__main__":
-    run_script(main)
+    KNOWN = {"stock_sets": MORE_SETS, "parts": ("quality", "speed")}
+    KNOWN |= {"constraint_compete": ("rows", "search", "off")}
+    run_bench(main, __doc__, KNOWN, threads=cores())

@@ -44,9 +44,9 @@ import random_models
 from contenders import OURS, build
 from fairseq.data import Dictionary
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
-from harness import BenchError, Spread, compare, fix_threads, least, run_command, time_ways
+from harness import BenchError, Spread, compare, least, run_command, time_ways
 from report import Page
-from text import DEMO, Text, command_line, prepare, run_script
+from text import DEMO, Text, prepare, run_bench
 
 from fairseq_ext.core.glossary import Languages
 from fairseq_ext.core.lemmas import lemmatizer
@@ -109,7 +109,7 @@ def of_workers(size: dict[str, int], args: Namespace, folder: Path) -> dict[str,
         for kind, more in (("ours", []), ("ours --int8", ["--int8"]))
         for text in texts
     }
-    spent, _ = time_ways(ways, args.repeats, time.perf_counter)
+    spent = time_ways(ways, args.repeats, time.perf_counter)
     scale, small, large = 1000 / ((args.many - 64) * size["length"]), *(t.folder for t in texts)
     return {
         kind: Spread.of(
@@ -176,15 +176,12 @@ CASES = {
 }
 
 
-def main(argv: list[str] | None = None) -> int:
-    args = command_line(__doc__, {"what": CASES}, stock=[]).parse_args(argv)
-    fix_threads(1)
-    page = Page(args.out)
+def main(args: Namespace, page: Page, place: Path) -> None:
     for what in args.what:
         case, cells = CASES[what], dict[int, dict[str, float]]()
         for size in args.sizes or case.sizes:
-            with tempfile.TemporaryDirectory() as folder:
-                cells[size] = case.measure(USUAL | {what: size}, args, Path(folder))
+            folder = Path(tempfile.mkdtemp(dir=place))
+            cells[size] = case.measure(USUAL | {what: size}, args, folder)
             print(f"{case.label} {size:,}: {cells[size]}", flush=True)
         names = dict.fromkeys(name for row in cells.values() for name in row)
         lines = {n: [(x, row[n]) for x, row in cells.items() if row.get(n)] for n in names}
@@ -199,7 +196,6 @@ def main(argv: list[str] | None = None) -> int:
         logarithmic = dict(xscale="log", yscale="log", xlabel=case.label, ylabel=label)
         figure = args.out.with_name(f"{args.out.name}-{what}")
         figure_style.draw(figure, dict(lines=lines, **logarithmic))
-    return 0
 
 
 def slope(points: list[tuple[int, float]]) -> str:
@@ -211,4 +207,4 @@ def slope(points: list[tuple[int, float]]) -> str:
 
 
 if __name__ == "__main__":
-    run_script(main)
+    run_bench(main, __doc__, {"what": CASES}, has_text=False, stock=[])

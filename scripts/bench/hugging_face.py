@@ -28,8 +28,8 @@ import json
 import os
 import random
 import re
-import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -42,7 +42,7 @@ from engines import Engine, groups, with_transformers
 from harness import Contender, Result, compare
 from random_models import distinguishing
 from report import Page
-from text import command_line, run_script
+from text import run_bench
 
 from fairseq_ext import Translator
 from fairseq_ext.convert.__main__ import convert
@@ -213,45 +213,40 @@ def mean_words(result: Result) -> dict[str, str]:
     return {"words": f"{sum(lengths) / len(lengths):.1f}"}
 
 
-def main(argv: list[str] | None = None) -> int:
-    args = command_line(__doc__, {"shape": SHAPES}).parse_args(argv)
-    torch.set_num_threads(1)
+def main(args: Namespace, page: Page, place: Path) -> None:
     shape = ", ".join(f"{name} {value}" for name, value in SHAPES[args.shape].items())
     own = f"ours {kernels.level()}, torch {torch.backends.cpu.get_cpu_capability()}"
     own += "".join(f", ctranslate2 {isa}" for isa in [os.environ.get("CT2_FORCE_CPU_ISA")] if isa)
-    page = Page(
-        args.out,
+    page.add(
         f"## {args.shape}: {shape}\n\nRandom weights, {args.tokens} words a translation, one "
-        f"thread, CPU time. Instructions: {own}; the other engines choose their own.\n",
+        f"thread, CPU time. Instructions: {own}; the other engines choose their own.\n"
     )
-    with tempfile.TemporaryDirectory() as place:
-        hf, converted, other = (Path(place, name) for name in ("hf", "converted", "ct2"))
-        hf.mkdir()
-        torch.manual_seed(1)
-        kind = (write_marian if args.shape in MARIAN else write_m2m100)(hf, SHAPES[args.shape])
-        convert(str(hf), str(converted))
-        of = kind, args.tokens
-        runs = {"transformers": transformers(hf, *of), "ours": ours(converted, *of)}
-        runs["ours --int8"] = ours(converted, *of, True)
-        runs |= {name: ctranslate2(other, hf, *of, name.split()[1]) for name in RIVALS}
-        how = dict(folder=str(hf), target=kind.target, tokens=args.tokens)
-        for engine, numbers in ENGINES.items():
-            for each in numbers if (python := getattr(args, engine)) else ():
-                requested = {"engine": engine, "numbers": each, **how}
-                runs[f"{engine} {each}"] = Engine(f"{engine} {each}", python, requested)
-        read = lambda found: [[(words_of(x, *of), 0.0)] for x in found]  # noqa: E731
-        lines = made_up_lines(args.lines, 12, seed=2)
-        for beam, bulk in ((1, True), (1, False), (5, True), (5, False)):
-            some, made = lines if bulk else lines[: max(1, len(lines) // 4)], []
-            for name, run in runs.items():
-                called = partial(run, lines=some, beam=beam, bulk=bulk)
-                taken = (lambda _, run=run: run.seconds) if isinstance(run, Engine) else None
-                made.append(Contender(name, called, read, exact=False, taken=taken))
-            title = f"beam {beam}, {len(some)} {'in bulk' if bulk else 'one at a time'}"
-            found = compare(made, args.repeats, title=title, clock=time.process_time)
-            page.add_comparison(found, RIVALS, mean_words)
-    return 0
+    hf, converted, other = (place / name for name in ("hf", "converted", "ct2"))
+    hf.mkdir()
+    torch.manual_seed(1)
+    kind = (write_marian if args.shape in MARIAN else write_m2m100)(hf, SHAPES[args.shape])
+    convert(str(hf), str(converted))
+    of = kind, args.tokens
+    runs = {"transformers": transformers(hf, *of), "ours": ours(converted, *of)}
+    runs["ours --int8"] = ours(converted, *of, True)
+    runs |= {name: ctranslate2(other, hf, *of, name.split()[1]) for name in RIVALS}
+    how = dict(folder=str(hf), target=kind.target, tokens=args.tokens)
+    for engine, numbers in ENGINES.items():
+        for each in numbers if (python := getattr(args, engine)) else ():
+            requested = {"engine": engine, "numbers": each, **how}
+            runs[f"{engine} {each}"] = Engine(f"{engine} {each}", python, requested)
+    read = lambda found: [[(words_of(x, *of), 0.0)] for x in found]  # noqa: E731
+    lines = made_up_lines(args.lines, 12, seed=2)
+    for beam, bulk in ((1, True), (1, False), (5, True), (5, False)):
+        some, made = lines if bulk else lines[: max(1, len(lines) // 4)], []
+        for name, run in runs.items():
+            called = partial(run, lines=some, beam=beam, bulk=bulk)
+            taken = (lambda _, run=run: run.seconds) if isinstance(run, Engine) else None
+            made.append(Contender(name, called, read, exact=False, taken=taken))
+        title = f"beam {beam}, {len(some)} {'in bulk' if bulk else 'one at a time'}"
+        found = compare(made, args.repeats, title=title, clock=time.process_time)
+        page.add_comparison(found, RIVALS, mean_words)
 
 
 if __name__ == "__main__":
-    run_script(main)
+    run_bench(main, __doc__, {"shape": SHAPES}, has_text=False)

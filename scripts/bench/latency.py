@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import statistics
 import sys
-import tempfile
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -38,7 +37,7 @@ from engines import SUPPORTED, convert
 from harness import BenchError, Result, compare, compile_modules
 from programs import interactive, typed, whole
 from report import ROOT, Page, no_columns
-from text import SETS, Text, command_line, extract, prepare, run_script, text_arguments
+from text import SETS, Text, extract, prepare, run_bench
 
 CT2 = """
 import sys, ctranslate2, sentencepiece
@@ -151,27 +150,20 @@ def texts(args: Namespace, text: Text) -> dict[str, list[str]]:
     return {"": lines}
 
 
-def main(argv: list[str] | None = None) -> int:
-    parse = command_line(__doc__, {"sets": SETS})
-    parse.add_argument("case", choices=CASES)
-    text_arguments(parse)
-    args = parse.parse_args(argv)
+def main(args: Namespace, page: Page, place: Path) -> None:
     case = CASES[args.case]
     args.repeats, args.model = args.repeats or case.repeats, args.model.absolute()
     compile_modules(ROOT)
-    page = Page(args.out)
     program, more = (typed, typed_columns) if args.case == "line" else (whole, no_columns)
-    with tempfile.TemporaryDirectory() as folder:
-        pair, place = (args.src, args.tgt), Path(folder)
-        text = prepare(place, args.model, args.text, *pair, args.limit or case.limit)
-        for beam in args.beams:
-            for about, lines in texts(args, text).items():
-                named = commands(case, text, beam)
-                made = [program(name, words, lines, place) for name, words in named]
-                found = compare(made, args.repeats, title=f"beam {beam}{about}")
-                page.add_comparison(found, ["stock"], more)
-    return 0
+    pair = (args.src, args.tgt)
+    text = prepare(place, args.model, args.text, *pair, args.limit or case.limit)
+    for beam in args.beams:
+        for about, lines in texts(args, text).items():
+            named = commands(case, text, beam)
+            made = [program(name, words, lines, place) for name, words in named]
+            found = compare(made, args.repeats, title=f"beam {beam}{about}")
+            page.add_comparison(found, ["stock"], more)
 
 
 if __name__ == "__main__":
-    run_script(main)
+    run_bench(main, __doc__, {"sets": SETS}, CASES)

@@ -26,12 +26,13 @@ import random
 import re
 from argparse import Namespace
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import sacrebleu
 import torch
 from report import ROOT, Page
-from text import DEMO, command_line, read_lines
+from text import DEMO, read_lines, run_bench
 
 from fairseq_ext import Translator
 from fairseq_ext.text import alignment
@@ -183,12 +184,9 @@ def tags(args: Namespace, page: Page) -> None:
 CASES: dict[str, Callable[[Namespace, Page], None]] = dict(placeholders=placeholders, tags=tags)
 
 
-def main(argv: list[str] | None = None) -> None:
-    parse = command_line(__doc__)
-    parse.add_argument("case", choices=CASES)
-    args = parse.parse_args(argv)
-    CASES[args.case](args, Page(args.out))
+def main(args: Namespace, page: Page, _: Path) -> None:
+    CASES[args.case](args, page)
 
 
 if __name__ == "__main__":
-    main()
+    run_bench(main, __doc__, cases=CASES, has_text=False)

@@ -19,10 +19,10 @@ PACKAGE = ("fairseq_ext",)  # what is measured
 CODE = (*PACKAGE, "scripts", ":!scripts/**/results/**")  # what a measurement depends on
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", mark="###") -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> str:
     """A Markdown table; the first column is on the left, the others on the right."""
     assert all(len(row) == len(head) for row in rows), "a row has other columns than the head"
-    lines = [f"{mark} {title}\n"] * bool(title)
+    lines = [f"### {title}\n"] * bool(title)
     lines += [f"| {' | '.join(head)} |", "| --- |" + " ---: |" * (len(head) - 1)]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
 

@@ -37,6 +37,9 @@ contender's. Where no default is shown, the case has it:
     --tokens N              target tokens of every made-up sentence (30)
     --spread X              standard deviation of a line's tokens; Marian needs 0
     --words N               of Firefox's vocabulary (32000)
+    --repeats N             timed rounds (5)
+    --threads N             of torch; all cores by default
+    --out OUT               write OUT.md and OUT.json
     --folder DIR            where random models are kept; a temporary folder by default
 """
 
@@ -60,7 +63,7 @@ import marian
 import random_models
 from contenders import build
 from harness import CLOCKS, Comparison, Contender, Result, compare, fix_threads
-from report import ROOT, Page, named, table
+from report import ROOT, Page, cores, named, table
 from text import (
     MORE_SETS,
     SETS,
@@ -69,7 +72,6 @@ from text import (
     prepare,
     run_script,
     text_arguments,
-    timing_arguments,
 )
 
 MODES = {"bulk": "--max-tokens 4000", "one": "--batch-size 1", "batches": "--batch-size 64"}
@@ -333,10 +335,9 @@ def flags_shown(words: list[str]) -> str:
 def parser(case: str) -> ArgumentParser:
     questions = "".join(f"\n{name}: {each.question} ({each.page})" for name, each in CASES.items())
     known = {"modes": MODES, "clock": CLOCKS, "shapes": [*random_models.SHAPES, "firefox"]}
-    parse = command_line(f"{__doc__}{questions}", known)
+    parse = command_line(f"{__doc__}{questions}", known, threads=cores())
     parse.add_argument("case", nargs="?", choices=CASES, default="rivals")
     text_arguments(parse)  # --limit: in bulk
-    timing_arguments(parse)
     handbook = ROOT / "data" / "demo" / "terms.handbook.tsv"
     parse.set_defaults(**asdict(CASES[case]), glossary=handbook)
     return parse

@@ -37,7 +37,7 @@ from typing import TypeVar
 import torch
 from harness import CLOCKS, time_ways
 from report import Page
-from text import command_line
+from text import run_bench
 
 import fairseq_ext  # noqa: F401
 from fairseq_ext.core.stats import Stats
@@ -147,7 +147,7 @@ def measured(args: Namespace, page: Page, V: int) -> None:
             def renew(turn: int, x=x) -> None:
                 x.copy_(states(weight, x.size(0), turn))
 
-            spent, _ = time_ways(ways, args.times, CLOCKS[args.clock], renew)
+            spent = time_ways(ways, args.times, CLOCKS[args.clock], renew)
         ms = [1e3 * statistics.median(taken) for taken in spent.values()]
         rows.append([str(count), *(f"{each:.2f} ms ({ms[0] / each:.2f}x)" for each in ms)])
     page.add_table(["rows", *ways], rows, f"{V:,} words, {args.dim} dimensions")
@@ -155,10 +155,7 @@ def measured(args: Namespace, page: Page, V: int) -> None:
     page.add(f"MiB of the weights, {V * args.dim * 4 / 2**20:,.0f}; in addition: {more}.\n")
 
 
-def main(argv: list[str] | None = None) -> None:
-    args = command_line(__doc__, {"clock": CLOCKS}).parse_args(argv)
-    torch.set_num_threads(args.threads)
-    page = Page(args.out)
+def main(args: Namespace, page: Page, _: Path) -> None:
     for V in args.words:
         measured(args, page, V)
     how = f"Medians of alternating runs; threads: {args.threads}, clock: {args.clock}."
@@ -166,4 +163,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_bench(main, __doc__, {"clock": CLOCKS}, has_text=False)

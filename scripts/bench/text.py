@@ -8,13 +8,14 @@ import random
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import BenchError, Outputs
-from report import ROOT, cores
+from harness import BenchError, Outputs, fix_threads
+from report import ROOT, Page
 
 DEMO = ROOT / "checkpoints" / "demo"
 
@@ -128,19 +129,17 @@ def prepare(
     source: str,
     target: str,
     limit: int | None = None,
-    keep: Callable[[int], bool] = lambda number: True,
 ) -> Text:
     """Lay out the first `limit` lines of TEXT.source and TEXT.target in `folder` (made where it is
-    not there), segmented by MODEL/spm.model if there is one; keep: only lines of these numbers."""
+    not there), segmented by MODEL/spm.model if there is one."""
     files = model_files(model, source, target)
     folder.mkdir(parents=True, exist_ok=True)
     segment = segmenter(model / "spm.model")
     lines = dict(zip((source, target), parallel_lines(text, (source, target), limit), strict=True))
     for language, side in lines.items():
-        lines[language] = [line for number, line in enumerate(side) if keep(number)]
         shutil.copy(model / f"dict.{language}.txt", folder)
         (folder / f"test.{source}-{target}.{language}").write_text(
-            "".join(segment(line) + "\n" for line in lines[language]), encoding="utf-8"
+            "".join(segment(line) + "\n" for line in side), encoding="utf-8"
         )
     flags = [str(folder), "--path", str(files[0]), "--source-lang", source]
     flags += ["--target-lang", target, "--dataset-impl", "raw"]
@@ -239,12 +238,30 @@ def text_arguments(parse: argparse.ArgumentParser, flag: str = "--text") -> None
     add("--limit", type=int, help="first sentences only (all)")
 
 
-def timing_arguments(parse: argparse.ArgumentParser, repeats: int = 5) -> None:
-    """How it is timed, and where the tables go."""
-    add = parse.add_argument
-    add("--repeats", type=int, default=repeats, help=f"timed rounds ({repeats})")
-    add("--threads", type=int, default=cores(), help="torch threads (all cores)")
-    add("--out", type=Path, help="write OUT.md and OUT.json")
+def run_bench(
+    measure: Callable[[argparse.Namespace, Page, Path], int | None],
+    doc: str | None,
+    choices: Mapping[str, Collection[str]] | None = None,
+    cases: Collection[str] = (),
+    has_text: bool = True,
+    **defaults: Any,
+) -> None:
+    """Run a bench with its flags, the page of its results and a folder that does not stay, on
+    --threads threads, or one. doc, choices, defaults: as of `command_line`; cases: of the argument
+    that names one; has_text: it has the flags of a model and a text."""
+
+    def main() -> int | None:
+        parse = command_line(doc, choices, **defaults)
+        if cases:
+            parse.add_argument("case", choices=cases)
+        if has_text:
+            text_arguments(parse)
+        args = parse.parse_args()
+        fix_threads(getattr(args, "threads", 1))
+        with tempfile.TemporaryDirectory() as folder:
+            return measure(args, Page(args.out), Path(folder))
+
+    run_script(main)
 
 
 def run_script(main: Callable[[], int | None]) -> None:

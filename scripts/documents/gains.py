@@ -8,6 +8,7 @@ part of the column's name. Where one of them has another name by now, the page i
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,6 +23,25 @@ SUM = "optimal, unnormalised scores, pruned"
 MEAN = "optimal, normalised scores, pruned"
 
 
+def tables_in(text: str) -> Iterator[tuple[list[str], list[str], list[list[str]]]]:
+    """Yield the headings above each table of a text, its head and its rows."""
+    above: dict[int, str] = {}
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        if heading := re.match("(#+) +(.*)", line):
+            level = len(heading[1])
+            above = {each: title for each, title in above.items() if each < level}
+            above[level] = heading[2]
+        elif line.startswith("|") and (number == 0 or not lines[number - 1].startswith("|")):
+            rows = []
+            for row in lines[number:]:
+                if not row.startswith("|"):
+                    break
+                rows.append([cell.strip() for cell in row.strip("| ").split(" | ")])
+            rows = [[*row, *[""] * (len(rows[0]) - len(row))] for row in rows]
+            yield list(above.values()), rows[0], rows[2:]
+
+
 def fits(row: str, first: str) -> bool:
     """Return whether a row is meant: "ctranslate2 int8*" is all rows that begin so."""
     return row.endswith("*") and first.startswith(row[:-1])
@@ -31,19 +51,12 @@ def cells_of(file: str, heading: str, row: str, column: str) -> list[str]:
     """Return each cell that fits. row: the whole first cell, or "" for all rows.
     Errors: KeyError with a sentence for none."""
     found: list[str] = []
-    head: list[str] = []
-    above, inside = "", False
-    for line in (ROOT / file).read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if not line.startswith("|"):
-            inside = False
-            above = line if line.startswith("#") else above
-        elif not inside:
-            head, inside = cells, True
-        elif heading in above and (row in ("", cells[0]) or fits(row, cells[0])):
-            same = [cell for name, cell in zip(head, cells, strict=False) if column == name]
-            near = [cell for name, cell in zip(head, cells, strict=False) if column in name]
-            found += same or near
+    for titles, head, rows in tables_in((ROOT / file).read_text(encoding="utf-8")):
+        for cells in rows if titles and heading in titles[-1] else ():
+            if row in ("", cells[0]) or fits(row, cells[0]):
+                pairs = list(zip(head, cells, strict=True))
+                same = [cell for name, cell in pairs if column == name]
+                found += same or [cell for name, cell in pairs if column in name]
     if not found:
         raise KeyError(f"the cell of {row!r}, {column!r} below {heading!r} in {file}")
     return found

@@ -3,30 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from documents.gains import ROOT, table, tables_in
+
 OPTION = re.compile(r"(?:^| )(by|keys|show|of|named): ")
-
-
-def tables_in(text: str) -> Iterator[tuple[list[str], list[str], list[list[str]]]]:
-    """Yield the headings above each table of a text, its head and its rows."""
-    above: dict[int, str] = {}
-    lines = text.splitlines()
-    for number, line in enumerate(lines):
-        if heading := re.match("(#+) +(.*)", line):
-            level = len(heading[1])
-            above = {each: title for each, title in above.items() if each < level}
-            above[level] = heading[2]
-        elif line.startswith("|") and (number == 0 or not lines[number - 1].startswith("|")):
-            rows = []
-            for row in lines[number:]:
-                if not row.startswith("|"):
-                    break
-                rows.append([cell.strip() for cell in row.strip("| ").split(" | ")])
-            rows = [[*row, *[""] * (len(rows[0]) - len(row))] for row in rows]
-            yield list(above.values()), rows[0], rows[2:]
 
 
 def short(title: str) -> str:
@@ -72,12 +52,8 @@ def pivot(*words: str) -> str:
     if not rows:
         raise KeyError(f"a table with {by!r} and {shown} in {first}")
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
-    lines_out = [
-        [" / ".join(shown), *columns],
-        ["---", *("---:" for _ in columns)],
-        *([label, *(row.get(column, "") for column in columns)] for label, row in rows.items()),
-    ]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines_out)
+    named = [(label, *(row.get(x, "") for x in columns)) for label, row in rows.items()]
+    return table((" / ".join(shown), *columns), named)
 
 
 def gather(path: str, *words: str) -> str:
@@ -98,9 +74,6 @@ def gather(path: str, *words: str) -> str:
     kept = [(name, each) for name, each in found if any(column in each for column in columns)]
     if not kept:
         raise KeyError(f"a row {regex} of {path}")
-    lines = [
-        ["", *columns],
-        ["---", *("---:" for _ in columns)],
-        *([name, *(each.get(column, "") for column in columns)] for name, each in kept),
-    ]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return table(
+        ("", *columns), [(name, *(each.get(x, "") for x in columns)) for name, each in kept]
+    )
