@@ -18,6 +18,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ("fairseq_ext",)  # what is measured
 CODE = (*PACKAGE, "scripts", ":!scripts/**/results/**")  # what a measurement depends on
 
+OWN_FOLDERS = re.compile(r" --(?:out|into) (?:'[^']*'|\S+)")
+# a URL; a quoted path, which may have spaces; a path
+PLACES = re.compile(
+    r"\w+://[^\s'\"`]*|'(?:~[\w.-]*|\.{1,2})?/[^']*'|(?<![\w./])(?:~[\w.-]*|\.{1,2})?/[^\s'\"`,:|]*"
+)
+
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> str:
     """A Markdown table; the first column is on the left, the others on the right."""
@@ -193,6 +199,22 @@ def last_two(names: Sequence[str]) -> str:
     because it has its user's name."""
     home = {"home": 2, "Users": 2, "root": 1}.get(names[0], 0) if names else 0
     return "/".join(names[home:][-2:])
+
+
+def without_places(text: str) -> str:
+    """The text without --out and --into, and with paths that begin with /, . or ~ cut to their
+    last two names; URLs stay."""
+    return PLACES.sub(lambda found: cut(found[0]), OWN_FOLDERS.sub("", text))
+
+
+def cut(place: str) -> str:
+    """What PLACES matches, cut: a path or, in quotes, several paths with : between them."""
+    if "://" in place:
+        return place
+    if place.startswith("'"):
+        return "'" + ":".join(map(cut, place[1:-1].split(":"))) + "'"
+    names = [name for name in place.split("/") if name not in ("", ".", "..") and name[0] != "~"]
+    return last_two(names) or place
 
 
 def where_and_when(facts: Facts) -> str:

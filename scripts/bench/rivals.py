@@ -63,7 +63,7 @@ import marian
 import random_models
 from contenders import build
 from harness import CLOCKS, Comparison, Contender, Result, compare, fix_threads
-from report import ROOT, Page, cores, named, table
+from report import ROOT, Page, cores, named, table, without_places
 from text import (
     MORE_SETS,
     SETS,
@@ -284,7 +284,7 @@ def main(argv: list[str] | None = None) -> int:
     fix_threads(args.threads)
     args.contenders = available(args)
     refused = False
-    note = f"Clock: {args.clock}. Flags: `{flags_shown(words)}`"
+    note = f"Clock: {args.clock}. Flags: `{without_places(shlex.join(words))}`"
     with tempfile.TemporaryDirectory() as folder:
         page = Page(args.out)
         for label, model, prefix in texts_of(args, args.folder or Path(folder)):
@@ -323,13 +323,6 @@ def texts_of(args: Namespace, folder: Path) -> Iterator[tuple[str, Path, str]]:
             made = random_models.make(of, folder / shape, args.spread, shape)
             title = random_models.title(shape)
         yield title, made, str(made / "text")
-
-
-def flags_shown(words: list[str]) -> str:
-    """The flags of a run, but for paths."""
-    paths = ("--model", "--text", "--out", "--folder")
-    pairs = zip(["", *words], words, strict=False)
-    return shlex.join(word for before, word in pairs if before not in paths and word not in paths)
 
 
 def parser(case: str) -> ArgumentParser:

@@ -32,33 +32,11 @@ sys.path += [
 ]
 
 from harness import BenchError  # noqa: E402
-from report import ROOT, changes, last_two, machine  # noqa: E402
+from report import ROOT, changes, machine, without_places  # noqa: E402
 from text import command_line  # noqa: E402
 from write_up import with_message  # noqa: E402
 
-OWN_FOLDERS = re.compile(r" --(?:out|into) (?:'[^']*'|\S+)")
-# a URL; a quoted path, which may have spaces; a path
-PLACES = re.compile(
-    r"\w+://[^\s'\"`]*|'(?:~[\w.-]*|\.{1,2})?/[^']*'|(?<![\w./])(?:~[\w.-]*|\.{1,2})?/[^\s'\"`,:|]*"
-)
-
 FOLDERS = re.compile(r"(?<==)/[^|,]*/(?=[^|,/]+)")  # of a file in a signature, often a random name
-
-
-def without_places(text: str) -> str:
-    """The text without --out and --into, and with paths that begin with /, . or ~ cut to their
-    last two names; URLs stay."""
-    return PLACES.sub(lambda found: cut(found[0]), OWN_FOLDERS.sub("", text))
-
-
-def cut(place: str) -> str:
-    """What PLACES matches, cut: a path or, in quotes, several paths with : between them."""
-    if "://" in place:
-        return place
-    if place.startswith("'"):
-        return "'" + ":".join(map(cut, place[1:-1].split(":"))) + "'"
-    names = [name for name in place.split("/") if name not in ("", ".", "..") and name[0] != "~"]
-    return last_two(names) or place
 
 
 def signatures(value: Any) -> Iterator[str]:
