@@ -8,9 +8,7 @@ a page for people.
 | app.py | the application, its routes, and which sites may use them |
 | service.py | what the routes share: answers that are waited for, errors |
 | glossaries.py | glossaries that are kept, by name or, for DeepL's API, by identifier |
-| models.py | one model that stays, or those of a folder; chains of two models; counts for |
-| | Prometheus |
-| model_folder.py | the models of a folder, in which they come and go |
+| models.py | one model that stays, or those of a folder; counts for Prometheus |
 | bodies.py | the fields of requests: JSON and forms as UTF-8, checked by pydantic models |
 | records.py | requests as JSON, and answers |
 | guard.py | API keys, the largest body, connections |
@@ -73,12 +71,6 @@ class Settings:
     )
     max_models: int | None = flag(
         None, "most of these that are loaded at once (default: as memory allows)", "N", int
-    )
-    pivot: str | None = flag(
-        None,
-        "pairs without a model of their own go through this language (default: none do)",
-        "LANGUAGE",
-        str,
     )
     host: str = flag("127.0.0.1", "address to listen on; other than loopback with --api-keys only")
     port: int = flag(8000, "port to listen on; 0: any that is free")

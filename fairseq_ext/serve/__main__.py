@@ -81,13 +81,11 @@ def settings_of(args: Namespace) -> Settings:
             f"--models finds each model's --{alone[0].replace('_', '-')} in its folder: "
             "leave it out"
         )
-    if args.models is None and (args.max_models or args.pivot):
-        flag = "--max-models" if args.max_models else "--pivot"
+    if args.models is None and args.max_models:
         raise UsageError(
-            f"{flag} belongs to --models, which is not given: add it, or leave {flag} out"
+            "--max-models belongs to --models, which is not given: add it, or leave --max-models "
+            "out"
         )
-    if args.pivot and args.max_models == 1:
-        raise UsageError("--pivot takes two models at once: allow --max-models 2 or more")
     if not args.grace >= 0:
         raise UsageError(f"--grace (seconds) must be 0 or more, not {args.grace:g}")
     if args.api_keys is None and not is_loopback(args.host):
@@ -190,9 +188,7 @@ def main(argv: list[str] | None = None) -> int:
         from fairseq_ext.serve.models import Models, ModelsOfFolder
 
         if args.models is not None:
-            of_folder = ModelsOfFolder(
-                args.models, as_keywords(others), args.max_models, args.pivot, **options
-            )
+            of_folder = ModelsOfFolder(args.models, as_keywords(others), args.max_models, **options)
         else:
             any_pair = args.source_lang is None and args.target_lang is None
             flags = flags_of(args, others, any_pair)

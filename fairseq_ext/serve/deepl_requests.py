@@ -22,7 +22,7 @@ from fairseq_ext.search.request import Request as Sentence
 from fairseq_ext.serve.bodies import Form, checked
 from fairseq_ext.serve.glossaries import LONGEST, Entries, direction, read_entries
 from fairseq_ext.serve.libretranslate import Candidate
-from fairseq_ext.serve.model_folder import Pair
+from fairseq_ext.serve.models import Pair
 from fairseq_ext.serve.records import Text
 from fairseq_ext.text.xml_tokens import Xml
 

@@ -30,7 +30,7 @@ from pydantic import BaseModel
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.files import atomic_write, sha256
 from fairseq_ext.search.request import GlossaryFile
-from fairseq_ext.serve.model_folder import Pair
+from fairseq_ext.serve.models import Pair
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 

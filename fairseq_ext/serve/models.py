@@ -1,4 +1,4 @@
-"""The models of a server, and pairs of languages that go through a third one.
+"""The models of a server.
 
 They are one that stays (`Models`), of one pair of languages or of all pairs of many, or those of a
 folder (`ModelsOfFolder`), one folder a pair.
@@ -7,9 +7,8 @@ folder (`ModelsOfFolder`), one folder a pair.
     models/en-pt_BR
 
 The latter are loaded at first use. Those that are not in use are dropped, the least recently used
-first, where there are `most` already, and where memory is short for another. Pairs without a model
-may go through a third language. New folders are found. One that cannot be loaded is not served
-until a file of it changes.
+first, where there are `most` already, and where memory is short for another. The folders are looked
+for when the server starts.
 """
 
 from __future__ import annotations
@@ -21,12 +20,11 @@ import logging
 import math
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from threading import Timer
 from typing import Any
 
 from fastapi import HTTPException
@@ -35,15 +33,18 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
-from fairseq_ext.core.errors import UsageError
-from fairseq_ext.engine.callbacks import THREADS, Reply, resolve, when_done
+from fairseq_ext.core.errors import UsageError, explain
 from fairseq_ext.engine.engine import Engine
-from fairseq_ext.engine.tickets import Busy, Description, Partial, Work
+from fairseq_ext.engine.tickets import Description, Partial, Work
+from fairseq_ext.plugin.loading.languages import dictionary_language
+from fairseq_ext.plugin.loading.model import find_model
 from fairseq_ext.search.report import Report
-from fairseq_ext.search.request import NO_TEXT, Request
-from fairseq_ext.serve.model_folder import Flags, ModelFolder, Pair
+from fairseq_ext.search.request import Request
 
 logger = logging.getLogger("fairseq_ext")
+Pair = tuple[str, str]  # source and target language
+Flags = Mapping[str, Any]  # of a model
+NAME = re.compile(r"(\w+)-(\w+)")
 # bytes of a model's processes: times its checkpoint's, plus what Python and torch take
 PER_CHECKPOINT, BASE = 3, 500 << 20
 CLOSES = 0.5  # seconds in which the processes of a model that is dropped give their memory back
@@ -150,76 +151,37 @@ class ModelsOfFolder(Models):
     what cannot be read.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        given: Flags,
-        most: int | None,
-        pivot: str | None,
-        **options: Any,
-    ):
+    def __init__(self, folder: Path, given: Flags, most: int | None, **options: Any):
         super().__init__()
-        self.most, self.pivot, self.options = most, pivot, options
-        self.folder = ModelFolder(folder, given)
-        self.flags_of = self.folder.served  # flags of the models that are served
-        known = {code for pair in self.folder.stamps for code in pair}
-        if pivot is not None and pivot not in known:
-            raise UsageError(
-                f"--pivot {pivot} is the language of no model of {folder}: use one of "
-                f"{', '.join(sorted(known))}"
-            )
-        self.users: dict[object, Collection[Pair]] = {}  # the pairs that each one uses
+        self.most, self.options = most, options
+        self.flags_of = models_in(folder, given)
+        self.users: dict[object, Pair] = {}  # the pair that each one uses
         self.loading = asyncio.Lock()
-        self.folder.watch()
 
-    def hold(self, *pairs: Pair) -> Release:
-        """Keep the models of these pairs loaded until what this returns is called. Any thread may
-        call both."""
+    def hold(self, pair: Pair) -> Release:
+        """Keep the model of a pair loaded until what this returns is called. Any thread may call
+        both."""
         user = object()
-        self.users[user] = pairs
+        self.users[user] = pair
         return partial(self.users.pop, user, None)
-
-    def close(self) -> None:
-        self.folder.ended.set()
-        super().close()
 
     def ready_line(self) -> str:
         return ", ".join("-".join(pair) for pair in self.served.pairs)
 
     @property
     def served(self) -> Served:  # type: ignore[override]
-        direct, by = sorted(self.flags_of), self.pivot
-        over = [
-            (s, t)
-            for s, a in direct
-            for b, t in direct
-            if a == b == by and s != t and (s, t) not in direct
-        ]
-        return Served(direct + over, None, True)
+        return Served(sorted(self.flags_of), None, True)
 
     @contextlib.asynccontextmanager
     async def using(self, pair: Pair, waits: Waits) -> AsyncIterator[Model]:
-        flags = self.flags_of.get(pair)
-        if flags is None:
-            if self.pivot is None or self.pivot in pair:  # it has gone since it was looked for
-                raise HTTPException(503, f"{'-'.join(pair)} is not served any more", SOON)
-            legs = (pair[0], self.pivot), (self.pivot, pair[1])
-            async with self.using(legs[0], waits) as first, self.using(legs[1], waits) as second:
-                yield Model(
-                    pivoted(first.submit, second.submit, second.hold),
-                    replace(second.description, source=pair[0], languages=()),
-                    partial(self.hold, *legs),
-                )
-            return
         release = self.hold(pair)
         try:
-            engine = await self.engine(pair, flags, waits)
+            engine = await self.engine(pair, waits)
             try:
                 # no thread waits, and a client that hangs up cancels only its own waiting
                 description = await asyncio.shield(asyncio.wrap_future(engine.loaded))
             except UsageError as error:
-                if await self.drop(pair, engine):
-                    self.folder.give_up(pair)
+                await self.drop(pair, engine)
                 raise HTTPException(
                     503, f"the model {'-'.join(pair)} cannot be loaded: {error}"
                 ) from None
@@ -227,12 +189,13 @@ class ModelsOfFolder(Models):
         finally:
             release()
 
-    async def engine(self, pair: Pair, flags: Flags, waits: Waits) -> Engine:
+    async def engine(self, pair: Pair, waits: Waits) -> Engine:
         """Return the engine of a pair, started if necessary."""
         if pair not in self.engines:
             async with self.loading:
                 if pair not in self.engines:
                     await waits()
+                    flags = self.flags_of[pair]
                     await self.make_room(flags["path"])
                     self.engines[pair] = Engine(**flags, **self.options)
         self.engines[pair] = engine = self.engines.pop(pair)
@@ -246,7 +209,7 @@ class ModelsOfFolder(Models):
         while (
             is_full := self.most is not None and len(self.engines) >= self.most
         ) or available() < needed:
-            used = {pair for pairs in list(self.users.values()) for pair in pairs}
+            used = set(self.users.values())
             idle = (
                 each for each in self.engines.items() if not (each[0] in used or each[1].pending)
             )
@@ -262,20 +225,63 @@ class ModelsOfFolder(Models):
             else:
                 return
 
-    async def drop(self, pair: Pair, engine: Engine) -> bool:
-        """End an engine, if it is still the one of this pair. Return whether it was."""
+    async def drop(self, pair: Pair, engine: Engine) -> None:
+        """End an engine, if it is still the one of this pair."""
         if self.engines.get(pair) is not engine:
-            return False
+            return
         del self.engines[pair]
         logger.info("%s-%s is dropped", *pair)
         self.dropped_work.add(engine.work())
         await run_in_threadpool(engine.close)
         await asyncio.sleep(CLOSES)
-        return True
 
     @property
     def ready(self) -> bool:
         return True
+
+
+def models_in(folder: Path, given: Flags) -> dict[Pair, Flags]:
+    """Return the flags of each model that can be read, by its pair; those given are of all of them.
+    The log names the others.
+
+    Errors: UsageError for a folder without a model that can be read.
+    """
+    try:
+        pairs = [NAME.fullmatch(each.name) for each in sorted(folder.iterdir()) if each.is_dir()]
+    except OSError as error:
+        raise UsageError(
+            f"--models: cannot read {folder} ({error.strerror}): name a folder of folders of models"
+        ) from None
+    found, failed = {}, []
+    for name in filter(None, pairs):
+        languages = {"source_lang": name[1], "target_lang": name[2]}
+        try:
+            flags = find_model(str(folder / name[0]), {**given, **languages})
+            check_dictionaries(flags)
+            found[name[1], name[2]] = flags
+        except Exception as error:  # whatever is wrong with one, the others are served
+            failed.append(explain(error) or f"{type(error).__name__}: {error}")
+            logger.warning("%s is not served: %s", name[0], failed[-1])
+    if not any(pairs):
+        raise UsageError(
+            f"--models {folder} has no folder that is named as a pair of languages, such as de-en: "
+            "make one"
+        )
+    if not found:
+        raise UsageError(failed[0])
+    return found
+
+
+def check_dictionaries(flags: Flags) -> None:
+    """Raise UsageError for a model without its dictionaries; other errors are found when it is
+    loaded."""
+    if flags["task"] != "translation_ext":
+        return
+    folder, first = flags["data"], flags["path"].split(":")[0]
+    target = dictionary_language(folder, first, flags["target_lang"])
+    for language in (flags["source_lang"], target):
+        if not os.path.isfile(path := os.path.join(folder, f"dict.{language}.txt")):
+            raise UsageError(f"{path} is missing: add it, or name the folder by its languages")
 
 
 def available() -> float:
@@ -296,82 +302,6 @@ def available() -> float:
         )
         found = min(found, most - used + cache)
     return found
-
-
-# ---- Two models in a chain
-#
-# For a pair of languages that has no model: sentence by sentence, through a third language.
-
-
-RETRY = 0.2  # seconds until the second model is tried again, where its queue is full
-# added to the number of a sentence for the second model, whose samples do not follow
-# those of the first
-SECOND = 1 << 62
-
-
-def pivoted(first: Submit, second: Submit, hold: Callable[[], Release]) -> Submit:
-    """Pass a request through two models: required phrases and the n-best list go to the second, the
-    seed to both. hold: of the second, which must not be dropped while the first is at work. Errors:
-    UsageError for a glossary, whose source terms the second does not see."""
-
-    def submit(request: Request, *more: OnPartial) -> Future[Report]:
-        if request.terms or request.glossaries:
-            raise UsageError(
-                "a pair that goes through a third language has no glossaries: leave it out, "
-                "or require phrases"
-            )
-        release = hold()
-        try:
-            running = [first(replace(request, own_constraints=NO_TEXT, nbest=1))]
-        except BaseException:
-            release()
-            raise
-        out: Future[Report] = Reply(THREADS, lambda: None)
-
-        def end(_: object) -> None:
-            release()
-            for each in running:
-                each.cancel()
-
-        when_done(out, end)
-
-        def half(done: Future[Report]) -> None:
-            if out.done() or done.cancelled():
-                return
-            try:
-                number, text = request.number + SECOND, done.result().text
-                running.append(second(replace(request, number=number, source=text), *more))
-            except Busy:
-                Timer(RETRY, half, [done]).start()
-            except BaseException as error:
-                resolve(out, error)
-            else:
-                running[-1].add_done_callback(partial(answer_whole, done.result()))
-                if out.done():  # cancelled meanwhile
-                    running[-1].cancel()
-
-        def answer_whole(middle: Report, done: Future[Report]) -> None:
-            if done.cancelled() or (error := done.exception()) is not None:
-                return None if done.cancelled() else resolve(out, error)
-            answer, of_middle = done.result(), middle.hypotheses[0].words
-            for each in answer.hypotheses:
-                pairs = None if of_middle is None else each.words
-                each.words = pairs and [
-                    (a, d) for c, d in pairs for a, b in of_middle or () if b == c
-                ]
-            resolve(
-                out,
-                replace(
-                    answer,
-                    queued=middle.queued + answer.queued,
-                    decoded=middle.decoded + answer.decoded,
-                ),
-            )
-
-        running[0].add_done_callback(half)
-        return out
-
-    return submit
 
 
 # ---- Counts and histograms for Prometheus
