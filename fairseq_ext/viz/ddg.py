@@ -3,23 +3,18 @@
 
     fairseq-generate ... --beam 1 --decoding jacobi --draft pad --ddg-dir DIR
     python -m fairseq_ext.viz.ddg --out DIR DIR/0.json ...
-        draws what was written
-    python -m fairseq_ext.viz.ddg --out DIR --path MODEL.pt --data DATA -s de -t en
-        --bpe sentencepiece --spm spm.model "Ein Hund."
 
-A run writes N.json for each sentence; this command makes N.png, N.svg and N.html from it, and
-N.html contains the picture. In the table a column is a position and a row is an iteration; a cell
-has the model's token and its probability, and a frame marks the iteration from which the token
-stays right. In the graph an arrow to a token comes from the nearest token to its left that became
-right one iteration earlier: the token that it had to wait for. A token without an arrow depends on
-the source only; tokens of one colour became right in the same iteration.
+A run writes N.json for each sentence; this command draws N.svg. In the table a column is a position
+and a row is an iteration; a cell has the model's token and its probability, and a frame marks the
+iteration from which the token stays right. In the graph an arrow to a token comes from the nearest
+token to its left that became right one iteration earlier: the token that it had to wait for. A
+token without an arrow depends on the source only; tokens of one colour became right in the same
+iteration.
 """
 
 from __future__ import annotations
 
 import argparse
-import html
-import math
 import textwrap
 from functools import cache
 from itertools import accumulate
@@ -27,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.core.errors import UsageError, counted
-from fairseq_ext.core.files import atomic_write, replace
+from fairseq_ext.core.files import atomic_write
 from fairseq_ext.search.parallel.graph import Graph, writing
 
 
@@ -38,12 +33,7 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parse.add_argument(
-        "what",
-        nargs="+",
-        metavar="FILE.json|LINE",
-        help="graphs to draw, or with --path lines to translate",
-    )
+    parse.add_argument("files", nargs="+", type=Path, metavar="FILE.json", help="graphs to draw")
     parse.add_argument(
         "--out",
         type=Path,
@@ -51,55 +41,14 @@ def parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="folder for the pictures; it is created if needed",
     )
-    parse.add_argument(
-        "--path", help="checkpoint that translates the lines (default: none, graphs are drawn)"
-    )
-    parse.add_argument("--data", help="folder with the dictionaries (default: the checkpoint's)")
-    parse.add_argument(
-        "-s", "--source-lang", help="source language (default: as the dictionaries say)"
-    )
-    parse.add_argument(
-        "-t", "--target-lang", help="target language (default: the other dictionary's)"
-    )
-    parse.add_argument(
-        "--bpe",
-        help="segmentation, as in fairseq-interactive (default: the lines are already segmented)",
-    )
-    parse.add_argument(
-        "--spm",
-        dest="sentencepiece_model",
-        help="the model of --bpe sentencepiece (default: none)",
-    )
-    parse.add_argument(
-        "--decoding",
-        default="jacobi",
-        help="the method that is drawn (default: jacobi)",
-    )
-    parse.add_argument(
-        "--draft",
-        default="pad",
-        help="first guess of a block, as in the other commands (default: pad)",
-    )
     return parse
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the command: draw graphs from their JSON, or translate lines and draw theirs."""
+    """Run the command: draw graphs from their JSON."""
     args = parser().parse_args(argv)
-    if args.path is None:
-        for file in args.what:
-            write(Graph.load(Path(file)), args.out)
-        return
-    from fairseq_ext import Translator
-
-    flags = {n: v for n, v in vars(args).items() if n not in ("what", "out", "path", "data")}
-    flags |= {"beam": 1, "ddg_dir": str(args.out), "cpu": True}
-    translator = Translator(args.path, args.data or str(Path(args.path).parent), **flags)
-    for number, (line, found) in enumerate(
-        zip(args.what, translator.translate(args.what), strict=True)
-    ):
-        print(f"{line}\n  {found[0].text}")
-        write(Graph.load(args.out / f"{number}.json"), args.out)
+    for file in args.files:
+        write(Graph.load(file), args.out)
 
 
 # ---- The picture of a graph
@@ -110,7 +59,6 @@ def main(argv: list[str] | None = None) -> None:
 MIN_WIDTH = 5.2  # inches: space for the sentences and the legend
 TOKEN_SIZE, CELL_SIZE = 9, 8  # points: of the tokens above and in the table
 LEFT_COLUMN, MARGIN = 0.95, 0.12  # inches: of the column of iterations, and around the picture
-DPI, MAX_DOTS, MAX_DOTS_A_SIDE = 110, 4e7, 6e4
 LEGEND = (
     "▼ depends on the source only; an arrow comes from the token that had to be right first.  "
     "Green: final token, darker is more probable; framed: right from here on; red: still wrong."
@@ -243,50 +191,17 @@ def text_width(text: str, size: int, bold: bool = False) -> float:
     return renderer.get_text_width_height_descent(text, font, ismath=False)[0] / 72
 
 
-# ---- The files of a graph: JSON, PNG, SVG and a self-contained HTML page
-
-
 def write(graph: Graph, folder: Path) -> None:
-    """Write NAME.json, NAME.png, NAME.svg and NAME.html of a graph into a folder.
+    """Write the picture of a graph into a folder, NAME.svg.
 
     Errors: UsageError without matplotlib, or if the folder cannot be written.
     """
-    with writing(folder):
-        graph.save(folder / f"{graph.name}.json")
-        figure = draw(graph)
-        from matplotlib import rc_context
+    figure = draw(graph)
+    from matplotlib import rc_context
 
-        width, height = figure.get_size_inches()
-        dpi = min(DPI, MAX_DOTS_A_SIDE / max(width, height), math.sqrt(MAX_DOTS / (width * height)))
-        svg = folder / f"{graph.name}.svg"
-        with rc_context({"svg.hashsalt": "ddg", "svg.fonttype": "none"}):
-            with atomic_write(svg.with_suffix(".png")) as out:
-                figure.savefig(out, format="png", dpi=dpi)
-            with atomic_write(svg) as out:
-                figure.savefig(out, format="svg", dpi=dpi, metadata={"Date": None})
-        image = svg.read_text(encoding="utf-8")
-        replace(svg.with_suffix(".html"), [page(graph, image[image.index("<svg") :]).encode()])
-
-
-PAGE = """<!DOCTYPE html>
-<html><head><meta charset="utf-8"><title>{title}</title>
-<style>body{{font:14px sans-serif;margin:1.5em}} .wide{{overflow-x:auto}}</style></head><body>
-<h2>{title}</h2>
-<p>{source}<br><b>{text}</b></p>
-<p>Tokens of the source: {tokens}</p>
-<div class="wide">{svg}</div></body></html>
-"""
-
-
-def page(graph: Graph, svg: str) -> str:
-    """Return the self-contained HTML page. svg: the picture."""
-    return PAGE.format(
-        title=html.escape(f"Sentence {graph.name}, {graph.method}"),
-        source=html.escape(graph.source_text),
-        text=html.escape(graph.text),
-        tokens=html.escape(" ".join(graph.source)),
-        svg=svg,
-    )
+    with writing(folder), rc_context({"svg.hashsalt": "ddg", "svg.fonttype": "none"}):
+        with atomic_write(folder / f"{graph.name}.svg") as out:
+            figure.savefig(out, format="svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":

@@ -24,8 +24,6 @@ the clock's. Outputs must equal stock's at beam 1.
 
 import argparse
 import json
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -40,6 +38,9 @@ from harness import BenchError, Contender, compare
 from report import ROOT, named
 from tables import GREEDY, STOCK
 from text import Text, command_line, prepare, read_lines, run_script
+
+from fairseq_ext import Translator
+from fairseq_ext.viz.ddg import main as draw
 
 BEAM = "fairseq beam 5"
 WINDOW = "--decoding window"
@@ -178,11 +179,11 @@ def graphs(args: argparse.Namespace) -> None:
     for n in args.graphs:
         out, line = args.out / f"graph{n}.svg", read_lines(args.text[0], pair[0])[n - 1]
         if not out.exists():
-            words = ["--path", model / "checkpoint.pt", "--data", model, "-s", pair[0], "-t"]
-            words += [pair[1], "--bpe", "sentencepiece", "--spm", model / "spm.model", line]
-            command = [sys.executable, "-m", "fairseq_ext.viz.ddg", "--out", args.out / "graphs"]
-            subprocess.run([*map(str, [*command, *words])], check=True)
-            shutil.copy(args.out / "graphs" / "0.svg", out)
+            flags = {"beam": 1, "decoding": "jacobi", "draft": "pad", "cpu": True}
+            flags |= {"source_lang": pair[0], "target_lang": pair[1], "ddg_dir": args.out}
+            Translator.from_folder(model, **flags).translate([line])
+            draw(["--out", str(args.out), str(args.out / "0.json")])
+            (args.out / "0.svg").rename(out)
 
 
 def main() -> None:
