@@ -44,9 +44,7 @@ from fairseq_ext.text.in_lines import TextTranslation, translated
 from fairseq_ext.text.splitter import splitter, warning
 
 if TYPE_CHECKING:
-    from typing_extensions import Self, Unpack
-
-    from fairseq_ext.plugin.typed_flags import Flags
+    from typing_extensions import Self
 
 ALIGNED = 64  # translations at once
 
@@ -84,7 +82,7 @@ class Translator(SearchingModel):
         folder: str | PathLike[str],
         path: str | PathLike[str] | None = None,
         task: str | None = None,
-        **flags: Unpack[Flags],
+        **flags: object,
     ) -> Self:
         """Make a Translator from a folder with checkpoint, dictionaries and segmentation model;
         given keywords are not searched for there.
@@ -100,7 +98,7 @@ class Translator(SearchingModel):
         path: str | PathLike[str],
         data: str | PathLike[str],
         task: str = "translation_ext",
-        **flags: Unpack[Flags],
+        **flags: object,
     ) -> None:
         given = {"path": path, "task": task}
         arguments = as_arguments(

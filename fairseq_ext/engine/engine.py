@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairseq_ext.core.dispatch import fresh
 from fairseq_ext.core.errors import UsageError, cut
@@ -48,11 +48,6 @@ from fairseq_ext.search.report import Report
 from fairseq_ext.search.request import GlossaryFile, Request
 from fairseq_ext.text.formats import Format, check_text, passes
 from fairseq_ext.text.splitter import splitter
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from fairseq_ext.plugin.typed_flags import EngineFlags
 
 SLACK = 5.0  # seconds more for the end of an engine's thread
 
@@ -81,7 +76,7 @@ class Engine:
         max_queue: int | None = None,
         longest: int | None = None,
         worker_timeout: float = 60.0,
-        **flags: Unpack[EngineFlags],
+        **flags: object,
     ) -> None:
         given = {"cpu_workers": cpu_workers, "max_queue": max_queue, "longest": longest}
         for name, number in given.items():

@@ -4,8 +4,7 @@ and search.
 | file | what is in it |
 | --- | --- |
 | tasks.py, stock.py | the *_ext tasks; tasks and segmentations that stock fairseq lacks |
-| flags_dataclass.py, typed_flags.py, flag_help.py | all flags as one dataclass, as typed |
-| | keywords, with their help |
+| flags_dataclass.py, flag_help.py | all flags as one dataclass, with their help |
 | options.py | all settings of a run, read once; the signature |
 | input.py, sentences.py, bad_sentences.py | lines and batches; a sentence's constraints; |
 | | sentences that fail |

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
+from fairseq_ext.core.command_line import has_help_flag
 from fairseq_ext.core.errors import UsageError, counted, cut, report
 from fairseq_ext.core.files import refuse_shared
 from fairseq_ext.plugin.loading.model import add_model, flags_of
@@ -59,20 +59,6 @@ def parser() -> ArgumentParser:
     return parse
 
 
-def with_values(argv: Sequence[str]) -> list[str]:
-    """Return the arguments with the value of each decoding flag joined to it, so that the parser
-    of our part does not take it for IN or OUT."""
-    from fairseq_ext.plugin.typed_flags import Flags
-
-    kinds, out, words = Flags.__annotations__, list[str](), iter(argv)
-    for word in words:
-        kind = kinds.get(word[2:].replace("-", "_")) if word.startswith("--") else None
-        # a flag that may stand alone has no value here
-        value = None if kind is None or re.search("bool|Switch", str(kind)) else next(words, None)
-        out.append(word if value is None else f"{word}={value}")
-    return out
-
-
 def through_translator(
     translator: Translator, protect: Sequence[str], left: list[tuple[str, str]]
 ) -> TranslateText:
@@ -96,9 +82,10 @@ def through_translator(
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return the exit code."""
     try:
-        args, others = parser().parse_known_args(
-            with_values(sys.argv[1:] if argv is None else argv)
-        )
+        argv = sys.argv[1:] if argv is None else argv
+        if not has_help_flag() and any(word.startswith("--") for word in argv[1:3]):
+            raise UsageError("write IN and OUT first: translate IN OUT --data FOLDER")
+        args, others = parser().parse_known_args(argv)
         from fairseq_ext.text.files import translate
         from fairseq_ext.text.reading import pattern
         from fairseq_ext.translator import Translator
