@@ -6,6 +6,5 @@ hf MODEL_DIR OUT_DIR`.
 | __main__.py | the command |
 | source.py | a model folder in Hugging Face's format, read without running its code |
 | transformer.py | weights, settings and dictionary in fairseq's terms; the output folder |
-| pieces.py | a SentencePiece model of tokenizer.json |
 | families.py | BART, mBART, M2M-100, NLLB-200; Marian and OPUS-MT; FAIR's systems of WMT19 |
 """

@@ -14,10 +14,11 @@ from __future__ import annotations
 import json
 import re
 from argparse import ArgumentParser
+from collections.abc import Iterable
 
+import sentencepiece
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 
-from fairseq_ext.convert.pieces import sentencepiece_model, with_words
 from fairseq_ext.convert.source import HuggingFaceFolder
 from fairseq_ext.convert.transformer import SPECIAL, Folder, ModelFamily, Vocabulary, transformer
 from fairseq_ext.core.errors import UsageError, cut
@@ -192,10 +193,7 @@ def example_pair(source: HuggingFaceFolder, languages: dict[str, int]) -> dict[s
 
 def pieces_of(source: HuggingFaceFolder) -> tuple[bytes, dict[str, int]]:
     """Return the content of the SentencePiece model, and the number of each word that was not
-    added: from vocab.json (M2M-100), else SentencePiece's number plus one, else from
-    tokenizer.json."""
-    if not source.has(SENTENCEPIECE_FILE) and source.has("tokenizer.json"):
-        return sentencepiece_model(source, SPECIAL)
+    added: from vocab.json (M2M-100), else SentencePiece's number plus one."""
     model, content = source.pieces(SENTENCEPIECE_FILE), source.file(SENTENCEPIECE_FILE).read_bytes()
     if source.has("vocab.json"):
         return content, source.read_json("vocab.json")
@@ -209,6 +207,26 @@ def pieces_of(source: HuggingFaceFolder) -> tuple[bytes, dict[str, int]]:
     return content, numbers | {
         model.id_to_piece(i): i + 1 for i in range(3, model.get_piece_size())
     }
+
+
+def with_words(content: bytes, words: Iterable[str]) -> bytes:
+    """Return a SentencePiece model with these words as additional pieces, at which text is cut."""
+    known = sentencepiece.SentencePieceProcessor(model_proto=content)
+    pieces = {known.id_to_piece(i) for i in range(known.get_piece_size())}
+    return content + b"".join(user_defined(word) for word in words if word not in pieces)
+
+
+def user_defined(word: str) -> bytes:
+    """Return a piece of sentencepiece_model.proto: field 1 of the model; its text is the piece's
+    field 1, its type (4: user-defined) field 3."""
+    text = word.encode()
+    piece = b"\x0a" + varint(len(text)) + text + b"\x18\x04"
+    return b"\x0a" + varint(len(piece)) + piece
+
+
+def varint(number: int) -> bytes:
+    """Return a number as 7 bits a byte, the lowest bits first."""
+    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7)
 
 
 def added_tokens(source: HuggingFaceFolder, first: int) -> dict[str, int]:
