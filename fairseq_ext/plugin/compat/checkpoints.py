@@ -15,7 +15,6 @@ import mmap
 import operator
 import os
 import re
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -124,9 +123,9 @@ def refuse_bytearray_calls(path: str) -> None:
             )
 
 
-def build_plain_transformers(checkpoint_utils: ModuleType) -> None:
-    """Let our tasks build architectures that are fairseq's Transformer under another name, and
-    report in one sentence why a model cannot be built (plugin/loading/checkpoint.py)."""
+def check_models(checkpoint_utils: ModuleType) -> None:
+    """Let our tasks check a checkpoint, and report in one sentence why a model cannot be built
+    (plugin/loading/checkpoint.py)."""
     stock = checkpoint_utils._upgrade_state_dict
     load = checkpoint_utils.load_model_ensemble_and_task
     ours = threading.local()
@@ -149,8 +148,6 @@ def build_plain_transformers(checkpoint_utils: ModuleType) -> None:
     def upgrade(state):
         if getattr(ours, "loads", False):
             importlib.import_module("fairseq_ext.plugin.loading.checkpoint").check_(state)
-        if "fairseq_ext.plugin.tasks" in sys.modules:
-            importlib.import_module("fairseq_ext.plugin.loading.checkpoint").build_as_plain_(state)
         return stock(state)
 
     checkpoint_utils._upgrade_state_dict = upgrade  # type: ignore[attr-defined]

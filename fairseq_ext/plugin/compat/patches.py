@@ -101,7 +101,7 @@ patch("load_checkpoint_to_cpu in fairseq.checkpoint_utils", "fairseq.checkpoint_
 patch(
     "_upgrade_state_dict and load_model_ensemble_and_task in fairseq.checkpoint_utils",
     "fairseq.checkpoint_utils",
-)(checkpoints.build_plain_transformers)
+)(checkpoints.check_models)
 patch("initialize and compose in fairseq.dataclass.utils", "fairseq.dataclass.utils")(
     configuration.replace_compose
 )

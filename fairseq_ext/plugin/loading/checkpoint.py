@@ -1,4 +1,4 @@
-"""Checks of a checkpoint before a model is built from it; plain Transformers under other names.
+"""Checks of a checkpoint before a model is built from it.
 
 A damaged checkpoint takes neither hours nor all memory, and opens no other file.
 """
@@ -6,18 +6,12 @@ A damaged checkpoint takes neither hours nor all memory, and opens no other file
 from __future__ import annotations
 
 import contextlib
-import functools
-import logging
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from fairseq import options
-from fairseq.dataclass.utils import gen_parser_from_dataclass
-from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
-from fairseq.registry import REGISTRIES
-from fairseq.tasks import TASK_REGISTRY
+from fairseq.models import ARCH_MODEL_REGISTRY
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_ext.core.command_line import arguments, is_fairseq_command
@@ -159,122 +153,3 @@ def no_first_weights(name: str) -> Iterator[None]:
     finally:
         for draw, function in stock.items():
             setattr(torch.nn.init, draw, function)
-
-
-# ---- Plain Transformers under other names
-#
-# Many user directories only register a name for sizes of fairseq's own Transformer, and checkpoints
-# save the sizes themselves. If the architecture of a checkpoint is not registered here, and its
-# settings are those of a plain Transformer, the model is built as `transformer`. Its weights must
-# then match strictly, name by name and size by size, which fairseq checks.
-
-
-logger = logging.getLogger("fairseq_ext")
-SIDES = (
-    "layers",
-    "embed_dim",
-    "ffn_embed_dim",
-    "attention_heads",
-    "normalize_before",
-    "learned_pos",
-)
-NEEDED_SETTINGS = tuple(f"{side}_{what}" for side in ("encoder", "decoder") for what in SIDES)
-NEEDED_SETTINGS += (
-    "share_all_embeddings",
-    "share_decoder_input_output_embed",
-    "activation_fn",
-    "no_token_positional_embeddings",
-)
-# settings of other releases of fairseq: of training, and of how files are read
-OTHER_RELEASES = frozenset(
-    (
-        "arch _name raw_text lazy_load log_keys remove_bpe min_lr max_sentences "
-        "max_sentences_valid max_positions bmuf ddp_comm_hook fast_stat_sync "
-        "target_length_dict memory_efficient_fp16 no_seed_provided distributed_no_spawn "
-        "enable_reservsed_directories_shards device_id cpu_offload update_ordered_indices_seed "
-        "skip_remainder_batch input_feeding upsample_primary multilang_sampler_type"
-    ).split()
-)
-# settings that name an entry of fairseq's registries
-CHOICES = ("criterion", "optimizer", "lr_scheduler")
-
-
-@functools.cache
-def known_settings() -> frozenset[str]:
-    """Return every setting of fairseq's own that a checkpoint of a plain Transformer may hold."""
-    from fairseq.models.transformer import TransformerModel
-
-    registries = [TASK_REGISTRY, *(each["registry"] for each in REGISTRIES.values())]
-    known = set(OTHER_RELEASES)
-    for entry in (TransformerModel, *(entry for each in registries for entry in each.values())):
-        parser = ArgumentParser(add_help=False, conflict_handler="resolve")
-        if hasattr(entry, "add_args"):
-            entry.add_args(parser)
-        elif hasattr(entry, "__dataclass"):
-            gen_parser_from_dataclass(parser, getattr(entry, "__dataclass")())  # noqa: B009
-        known |= {action.dest for action in parser._actions}
-    of_transformer = options.parse_args_and_arch(
-        options.get_training_parser(), ["--arch", "transformer", "--task", "translation", "data"]
-    )
-    return frozenset(known | set(vars(of_transformer)))
-
-
-def not_plain_reason(settings: Mapping) -> str | None:
-    """Return why settings do not describe a plain Transformer; None if they do."""
-    lacking = [name for name in NEEDED_SETTINGS if name not in settings]
-    if lacking:
-        return f"its settings lack {lacking[0]}"
-    unknown = {
-        name: value for name, value in settings.items() if value and name not in known_settings()
-    }
-    if unknown:
-        name, value = next(iter(unknown.items()))
-        return f"its settings have {name}={value!r}, which a plain Transformer does not have"
-    return None
-
-
-def build_as_plain_(state: dict) -> None:
-    """Name the architecture of a loaded checkpoint `transformer`, in place, if it is not registered
-    and its settings are those of a plain Transformer.
-
-    Errors: UsageError with the reason, if it is not registered and something else.
-    """
-    holder = holder_of(state)
-    settings = plain(holder)
-    name = settings.get("arch") or settings.get("_name")
-    if not name or name in ARCH_MODEL_REGISTRY or name in MODEL_REGISTRY:
-        return
-    reason = (
-        "it is spread over several files"
-        if "fsdp_metadata" in state
-        else not_plain_reason(settings)
-    )
-    if reason is not None:
-        raise UsageError(
-            f"the checkpoint's architecture {name} is not registered here, and {reason}: "
-            "name its --user-dir"
-        )
-    logger.info(
-        "the checkpoint's architecture %s is not registered here: built as a plain Transformer, "
-        "%s + %s layers of width %s, by its settings",
-        name,
-        *map(settings.get, ("encoder_layers", "decoder_layers", "decoder_embed_dim")),
-    )
-    if isinstance(holder, Namespace):
-        rename_(holder, settings)
-    else:  # saved as a dictionary: fairseq takes a namespace of its architectures
-        names = {"arch": "transformer", "_name": "transformer"}
-        state["cfg"]["model"] = Namespace(**settings | names)
-
-
-def rename_(holder: Namespace, settings: Mapping) -> None:
-    """Write the architecture's name into settings, and remove other names that are not registered
-    here."""
-    holder.arch = "transformer"
-    if "_name" in settings:
-        holder._name = "transformer"
-    if settings.get("task") not in TASK_REGISTRY:
-        holder.task = "translation"
-    for name in CHOICES:
-        if getattr(holder, name, None) not in REGISTRIES[name]["registry"]:
-            setattr(holder, name, None)

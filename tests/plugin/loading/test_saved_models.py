@@ -11,7 +11,6 @@ import os
 import re
 from argparse import Namespace
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ import torch
 from architecture_table import log_lines
 from conftest import command
 from fairseq.models import ARCH_MODEL_REGISTRY
-from forked import Done, generate, succeeded
+from forked import generate, succeeded
 from models import ENSEMBLES, RECIPES, is_search_of_fairseqs, recipe, same, separated, settings
 from saved_models import Loaded, Saved, lines
 from sizes import ALL, drawn
@@ -27,7 +26,6 @@ from test_cli import EXT, same_lines, sentence
 
 from fairseq_ext import UsageError
 from fairseq_ext.model.choose import refusal_reason
-from fairseq_ext.plugin.loading.checkpoint import build_as_plain_
 from fairseq_ext.search.registry import STRATEGIES
 
 BEAMS = (1, 3, 5)
@@ -282,121 +280,23 @@ def test_a_non_autoregressive_checkpoint_is_refused_by_the_command(saved):
     assert "levenshtein_transformer" in said and "use the stock task" in said
 
 
-# ---- A checkpoint under an architecture's name that no one knows here: a plain Transformer
+# ---- A checkpoint under an architecture's name that no one knows here
 
 
-LINE = (
-    "the checkpoint's architecture somebodys_sizes is not registered here: built as a plain "
-    "Transformer, 1 + 1 layers of width 16"
-)
-
-
-def hypotheses(out: str) -> list[str]:
-    return sorted(re.findall(r"^[HP]-.*", out, re.M))
-
-
-def renamed(tiny: Path, path: Path, change=None, old: bool = False) -> Path:
-    """The tiny checkpoint under another architecture's name; old: with its settings as fairseq
-    before 0.10 saved them."""
+def test_an_unknown_architecture_takes_its_user_directory_or_another_name(tiny, tmp_path):
     state = torch.load(tiny / "model.pt", weights_only=False)
-    model = state["cfg"]["model"]
-    model.arch = model._name = "somebodys_sizes"
-    if old:
-        names = {"task": "somebodys_task", "criterion": "somebodys_loss", "min_lr": 1e-9}
-        settings = Namespace(**vars(model) | names)
-        del settings._name
-        state |= {"args": settings, "cfg": None}
-    if change is not None:
-        change(state["args"] if old else model, state["model"])
-    torch.save(state, path)
-    return path
-
-
-def generated(tiny: Path, path: Path) -> Done:
+    settings = Namespace(**vars(state["cfg"]["model"]) | {"arch": "somebodys_sizes"})
+    del settings._name
+    torch.save(state | {"args": settings, "cfg": None}, tmp_path / "model.pt")
     flags = "--task translation_ext --cpu --beam 3 --max-len-b 12 -s de -t en".split()
-    return generate(tiny / "data", "--path", path, *flags)
-
-
-@pytest.mark.parametrize("old", [False, True], ids=["cfg", "args"])
-def test_it_translates_as_the_same_weights_do_under_fairseqs_name(tiny, tmp_path, old):
-    path = renamed(tiny, tmp_path / "model.pt", old=old)
-    ours, known = (succeeded(generated(tiny, each)) for each in (path, tiny / "model.pt"))
-    assert hypotheses(ours.stdout) == hypotheses(known.stdout)
-    assert len(hypotheses(ours.stdout)) == 22
-    assert (ours.stdout + ours.stderr).count(LINE) == 1
-    assert "not registered here" not in known.stdout + known.stderr
-
-
-def test_the_command_without_our_task_stays_as_it_is(tiny, tmp_path):
-    """Stock fairseq knows no such architecture; a user directory that registers
-    it is requested first."""
-    flags = [tiny / "data", "--path", renamed(tiny, tmp_path / "model.pt"), "--cpu"]
-    stock = command("fairseq-generate", *flags, check=False, cold=True)
-    assert stock.returncode and LINE not in stock.stdout + stock.stderr
-    folder = tmp_path / "somebodys_models"
-    folder.mkdir()
-    (folder / "__init__.py").write_text(
-        "from fairseq.models import register_model_architecture\n"
-        "from fairseq.models.transformer import base_architecture\n"
-        "register_model_architecture('transformer', 'somebodys_sizes')(base_architecture)\n"
+    refused = generate(tiny / "data", "--path", tmp_path / "model.pt", *flags)
+    assert refused.status and "name the --user-dir that registers it" in refused.stderr
+    more = ["--model-overrides", "{'arch': 'transformer'}"]
+    found, known = (
+        sorted(re.findall(r"^[HP]-.*", succeeded(done).stdout, re.M))
+        for done in (
+            generate(tiny / "data", "--path", tmp_path / "model.pt", *flags, *more),
+            generate(tiny / "data", "--path", tiny / "model.pt", *flags),
+        )
     )
-    more = ["--user-dir", folder, "--task", "translation_ext", "--max-len-b", 12]
-    done = command("fairseq-generate", *flags, *more)
-    assert LINE not in done.stdout + done.stderr and "H-0\t" in done.stdout
-
-
-def lacks(settings, weights):
-    del settings.decoder_layers
-
-
-def has_more(settings, weights):
-    settings.rotary_positions = True
-
-
-def other_weights(settings, weights):
-    weights["decoder.layers.0.gate.weight"] = torch.zeros(2)
-
-
-def other_size(settings, weights):
-    settings.encoder_ffn_embed_dim = 32
-
-
-@drawn(4)
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        (
-            lacks,
-            "architecture somebodys_sizes is not registered here, and its settings lack "
-            "decoder_layers: name its --user-dir",
-        ),
-        (
-            has_more,
-            "its settings have rotary_positions=True, which a plain Transformer does not have: "
-            "name its --user-dir",
-        ),
-        (
-            other_weights,
-            r"not those of its architecture \(Unexpected: decoder.layers.0.gate.weight\)",
-        ),
-        (other_size, "does not fit"),
-    ],
-)
-@pytest.mark.parametrize("old", [False, True], ids=["cfg", "args"])
-def test_what_is_no_plain_transformer_is_refused_in_one_sentence(
-    tiny, tmp_path, change, message, old
-):
-    done = generated(tiny, renamed(tiny, tmp_path / "model.pt", change, old))
-    said = done.stderr.strip().splitlines()[-1]
-    assert done.status and said.startswith("error: ") and re.search(message, said), done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_what_fairseq_registers_is_left_alone():
-    for name in ("transformer", "lstm", "fconv"):
-        assert name in ARCH_MODEL_REGISTRY
-        state = {"cfg": {"model": Namespace(arch=name)}}
-        build_as_plain_(state)
-        assert vars(state["cfg"]["model"]) == {"arch": name}
-    for state in ({}, {"cfg": None}, {"cfg": {}}, {"args": None, "cfg": {"model": None}}):
-        build_as_plain_(dict(state))
+    assert found == known and len(found) == 22
