@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-TIMES = ("seconds", "probe")
+TIMES = ("seconds",)
 
 
 def untimed(found: dict[str, Any]) -> dict[str, Any]:

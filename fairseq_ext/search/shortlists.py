@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -20,25 +19,6 @@ from fairseq_ext.kernels.transformer import CompiledRows
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Setup, Softmax
-
-
-def seconds_in_turns(
-    ways: Sequence[Callable[[], object]], times: int, device: torch.device
-) -> list[list[float]]:
-    """Return the seconds of each way in `times` calls; the ways take turns, after one call of
-    each."""
-    seconds: list[list[float]] = [[] for _ in ways]
-    wait = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
-    for turn in range(times + 1):
-        for way, spent in zip(ways, seconds, strict=True):
-            wait()
-            start = time.perf_counter()
-            way()
-            wait()
-            if turn:
-                spent.append(time.perf_counter() - start)
-    return seconds
-
 
 # ---- Statistics: shortlist lengths, recall against the full softmax, seconds of each stage
 MANY_CALLS = 1 << 30  # to a sample that is never taken
@@ -58,15 +38,6 @@ class StageSeconds(Section):
 
 
 @dataclass
-class Probe(Section):
-    """Rows of the probed call, and seconds of it with the full softmax and with the shortlist."""
-
-    rows: Mean
-    full: Mean
-    lsh: Mean
-
-
-@dataclass
 class ShortlistCounts(Section):
     """The `softmax` section of the statistics."""
 
@@ -77,7 +48,6 @@ class ShortlistCounts(Section):
     recall_at_1: Mean | None = None
     recall_rows: int | None = None  # number of rows that the recall is computed from
     seconds: StageSeconds = field(default_factory=StageSeconds)
-    probe: Probe | None = None
 
 
 class ShortlistMeter:

@@ -77,9 +77,7 @@ def softmax_of(weight: torch.Tensor, kind: str) -> LSH | ShortlistSoftmax:
     meter = ShortlistMeter(Stats(), 5, 0)
     if kind == "top":
         return ShortlistSoftmax(meter=meter, **how)  # type: ignore[arg-type]
-    made = LSH(16, 3, 100, 2, meter=meter, **how)  # type: ignore[arg-type]  # K, u, W, t
-    made.probed = True
-    return made
+    return LSH(16, 3, 100, 2, meter=meter, **how)  # type: ignore[arg-type]  # K, u, W, t
 
 
 def nearest(hits: torch.Tensor, size: int, tried: Iterable[int] = range(1, 12)) -> int:

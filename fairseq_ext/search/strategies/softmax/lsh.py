@@ -38,18 +38,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fairseq_ext.core.errors import UsageError, counted
-from fairseq_ext.core.stats import Mean
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.kernels import lsh as lsh_compiled
 from fairseq_ext.kernels import lsh_torch
-from fairseq_ext.model.protocol import Decoder
 from fairseq_ext.search.beam import Beam
-from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Setup
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.settings import Generation
-from fairseq_ext.search.shortlists import CLOCK, Probe, seconds_in_turns
+from fairseq_ext.search.shortlists import CLOCK
 from fairseq_ext.search.strategies.softmax._shortlist import (
     ShortlistFlags,
     ShortlistSoftmax,
@@ -57,8 +54,6 @@ from fairseq_ext.search.strategies.softmax._shortlist import (
 )
 
 logger = logging.getLogger("fairseq_ext")
-PROBE_CALL = 3  # the call whose states the start-up probe times
-PROBE_TIMES = 5
 MOST_BANDS = torch.iinfo(torch.int16).max
 MOST_CODES = 1 << 28  # of all bands; each is an address of four bytes
 
@@ -129,8 +124,6 @@ class LSH(ShortlistSoftmax):
         self.kernels = kernels_for(weight)
         self.has_bias = bias is not None
         self.lists_all_words = self.lists_all_words or t <= 0
-        self.probed = self.lists_all_words
-        self.calls = 0
         if not self.lists_all_words:
             x = weight if bias is None else torch.cat([weight, bias[:, None]], dim=1)
             compiled = self.compiled is not None
@@ -193,47 +186,6 @@ class LSH(ShortlistSoftmax):
         for row, (first, end) in zip(mask, pairwise(beam.bounds().tolist()), strict=True):
             row[self.similar(x[first:end], None)] = True
         return mask
-
-    def __call__(
-        self,
-        decoder: Decoder,
-        features: list[Tensor],
-        beam: Beam | None = None,
-        pool: Pool | None = None,
-    ) -> LogProbs:
-        out = super().__call__(decoder, features, beam, pool)
-        self.calls += 1
-        if not self.probed and self.calls >= PROBE_CALL:
-            self.probed = True
-            self.probe(decoder, features, beam, pool)
-        return out
-
-    def probe(
-        self, decoder: Decoder, features: list[Tensor], beam: Beam | None, pool: Pool | None
-    ) -> None:
-        """Time the full softmax and this one at the run's shapes, in turns, and warn if the full
-        one is faster."""
-        counts, calls = self.meter.counts, self.meter.calls
-        before = counts.mark()
-        ways = (
-            lambda: decoder.log_probs(features, self.temperature),
-            lambda: super(LSH, self).__call__(decoder, features, beam, pool),
-        )
-        times = seconds_in_turns(ways, PROBE_TIMES, features[0].device)
-        counts.rollback(before)
-        self.meter.calls = calls
-        full, lsh = (sorted(t)[PROBE_TIMES // 2] for t in times)
-        counts.probe = Probe(Mean(features[0].size(0), 1), Mean(full, 1), Mean(lsh, 1))
-        if lsh > full:
-            logger.warning(
-                "--softmax lsh is slower here than --softmax full: %.2f ms against %.2f ms for "
-                "%s and %s; fewer bands (--lsh-bands), more hits (--lsh-hits) or fewer rows in a "
-                "batch make it faster",
-                1e3 * lsh,
-                1e3 * full,
-                counted(features[0].size(0), "row"),
-                counted(self.V, "word"),
-            )
 
 
 def kernels_for(weight: Tensor) -> object:

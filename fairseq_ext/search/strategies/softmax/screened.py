@@ -32,7 +32,10 @@ Compiled twin: kernels/shortlist.cpp.
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -51,7 +54,6 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Setup, Softmax
 from fairseq_ext.search.registry import register
 from fairseq_ext.search.settings import NoFlags
-from fairseq_ext.search.shortlists import seconds_in_turns
 
 logger = logging.getLogger("fairseq_ext")
 TOLERANCE = 5e-5  # of log Z, in nats
@@ -218,6 +220,24 @@ class Screened(Softmax):
         """Count rows that were computed in full."""
         self.rows_recomputed += rows
         self.counts.recomputed_rows += rows
+
+
+def seconds_in_turns(
+    ways: Sequence[Callable[[], object]], times: int, device: torch.device
+) -> list[list[float]]:
+    """Return the seconds of each way in `times` calls; the ways take turns, after one call of
+    each."""
+    seconds: list[list[float]] = [[] for _ in ways]
+    wait = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
+    for turn in range(times + 1):
+        for way, spent in zip(ways, seconds, strict=True):
+            wait()
+            start = time.perf_counter()
+            way()
+            wait()
+            if turn:
+                spent.append(time.perf_counter() - start)
+    return seconds
 
 
 def unavailable_reason(weight: Tensor, m: int) -> str | None:
