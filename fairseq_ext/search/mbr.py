@@ -6,8 +6,6 @@ It chooses the hypothesis with the highest expected utility, if each of the othe
     NAACL 2004.
     B. Eikema and W. Aziz. Sampling-Based Approximations to Minimum Bayes Risk Decoding for NMT.
     EMNLP 2022.
-    J. Cheng and A. Vlachos. Faster Minimum Bayes Risk Decoding with Confidence-based Pruning.
-    EMNLP 2023. (--mbr-prune)
 
 Shapes: C candidates, R references of one sentence.
 """
@@ -33,9 +31,6 @@ from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.registry import changed_fields, register_feature, samples, typed
 from fairseq_ext.search.settings import Settings
 
-# --mbr-prune: number of references of the first comparison, and of bootstrap resamples
-PRUNE_FIRST_REFERENCES, RESAMPLES = 8, 500
-
 
 class BayesRisk:
     """Sorts hypotheses by expected utility.
@@ -57,13 +52,14 @@ class BayesRisk:
             return found
         texts = [self.text(h.tokens) for h in eligible]
         candidates = list(dict.fromkeys(texts))[: self.flags.mbr_candidates or None]
-        references = self.reference_texts(eligible, texts)
-        utilities = self.expected_utilities(candidates, *references, source).tolist()
-        known = dict(zip(candidates, utilities, strict=True))
+        references, weights = self.reference_texts(eligible, texts)
+        utilities = np.asarray(self.utility(candidates, references, source), dtype=float)
+        expected = utilities @ (weights / weights.sum())
+        known = dict(zip(candidates, expected.tolist(), strict=True))
         judged = {
             id(h): replace(h, utility=known[text])
             for h, text in zip(eligible, texts, strict=True)
-            if known.get(text, -np.inf) > -np.inf
+            if text in known
         }
         best = sorted(judged.values(), key=lambda h: -h.utility)  # type: ignore[operator]
         return best + [h for h in found if id(h) not in judged]
@@ -89,36 +85,6 @@ class BayesRisk:
             of_text[texts[i]] = of_text.get(texts[i], 0.0) + weight
         return list(of_text), np.array(list(of_text.values()))
 
-    def expected_utilities(
-        self, candidates: list[str], references: list[str], weights: np.ndarray, source: str
-    ) -> np.ndarray:
-        """Return the expected utility of each candidate (C,); -inf for candidates dropped early."""
-        if self.flags.mbr_aggregate:
-            all_of_them = np.repeat(references, weights.astype(int)).tolist()
-            return np.asarray(self.utility(candidates, all_of_them, source), dtype=float)[:, 0]
-        chance, seen, first = np.random.default_rng(0), 0, PRUNE_FIRST_REFERENCES
-        order = chance.permutation(len(references))
-        if not self.flags.mbr_prune:  # all at once
-            order, first = np.arange(len(references)), len(references)
-        out = np.full(len(candidates), -np.inf)
-        left = np.arange(len(candidates))
-        known = np.zeros((len(candidates), 0))
-        while seen < len(order):
-            new = order[seen : max(first, 2 * seen)]
-            some = [candidates[i] for i in left], [references[i] for i in new]
-            utilities = np.asarray(self.utility(*some, source), dtype=float)
-            known, seen = np.hstack([known, utilities]), seen + len(new)
-            part = weights[order[:seen]]
-            if seen < len(order):
-                # (draws, references): number of times that each reference is drawn
-                drawn = chance.multinomial(seen, part / part.sum(), RESAMPLES)
-                means = known @ drawn.T
-                as_good = (means >= means[np.argmax(known @ part)]).mean(1)
-                kept = as_good > 1 - self.flags.mbr_prune
-                left, known = left[kept], known[kept]
-        out[left] = known @ (weights[order] / weights.sum())
-        return out
-
 
 # ---- Utilities: the quality of a translation, given another one as the reference
 #
@@ -134,8 +100,6 @@ Utility = Callable[[Sequence[str], Sequence[str], str], ArrayLike]
 def utility_of(flags: CandidateFlags) -> Utility:
     """Return the utility that --mbr names. Errors: UsageError if it cannot be loaded."""
     name = flags.mbr or ""
-    if flags.mbr_aggregate:
-        return aggregated_chrf()
     if name == "chrf" and importlib.util.find_spec("fastchrf") is not None:
         return fast_chrf()
     if name in ("chrf", "bleu", "ter"):
@@ -181,32 +145,6 @@ def fast_chrf() -> Utility:
         if fastchrf_can_run()
         else slow(candidates, references, source)
     )
-
-
-def aggregated_chrf() -> Utility:
-    """Return chrF against all references as one, with their n-grams counted together:
-
-    J. Vamvas and R. Sennrich. Linear-time Minimum Bayes Risk Decoding with Reference
-    Aggregation. ACL 2024.
-
-    Errors: UsageError in a process that was forked after fastchrf's start.
-    """
-    try:
-        from fastchrf import aggregate_chrf
-    except ImportError:
-        raise UsageError(
-            "--mbr-aggregate needs fastchrf: pip install fastchrf, or leave it out"
-        ) from None
-
-    def utility(candidates: Sequence[str], references: Sequence[str], source: str) -> ArrayLike:
-        if not fastchrf_can_run():
-            raise UsageError(
-                "--mbr-aggregate cannot run in a process that was forked after another use of it: "
-                "start the process with the method spawn"
-            )
-        return np.array(aggregate_chrf([list(candidates)], [list(references)])[0])[:, None]
-
-    return utility
 
 
 def user_utility(name: str) -> Utility:
@@ -275,20 +213,6 @@ class CandidateFlags:
         default="uniform",
         metadata={"help": "weight of a hypothesis: uniform, or its probability (default: uniform)"},
     )
-    mbr_aggregate: bool = field(
-        default=False,
-        metadata={
-            "help": "--mbr chrf: compare with all hypotheses as one; faster, almost the same "
-            "result (default: off)"
-        },
-    )
-    mbr_prune: float = field(
-        default=0.0,
-        metadata={
-            "help": "drop a candidate early if it loses in this share of bootstrap resamples "
-            "(default: 0, never)"
-        },
-    )
     print_utility: bool = field(
         default=False,
         metadata={
@@ -323,21 +247,6 @@ def check(settings: Settings) -> None:
         raise UsageError(
             "--mbr chooses among the hypotheses of a sentence, and --beam 1 finds one: raise "
             "--beam or leave --mbr out"
-        )
-    if not 0 <= flags.mbr_prune < 1:
-        raise UsageError(
-            "--mbr-prune (share of resamplings) must be 0 or more and below 1, not "
-            f"{flags.mbr_prune}"
-        )
-    if flags.mbr_aggregate and (flags.mbr != "chrf" or flags.mbr_weights == "prob"):
-        raise UsageError(
-            "--mbr-aggregate joins the n-grams of hypotheses that count the same: use it with "
-            "--mbr chrf and uniform weights"
-        )
-    if flags.mbr_aggregate and flags.mbr_prune:
-        raise UsageError(
-            "--mbr-aggregate compares each candidate once, so --mbr-prune has nothing to save: "
-            "leave one of the two out"
         )
 
 

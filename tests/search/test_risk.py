@@ -4,9 +4,8 @@ import math
 import os
 import re
 import sys
-from collections import Counter
 from importlib.machinery import ModuleSpec
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import forked
 import numpy as np
@@ -16,7 +15,6 @@ from models import batch, build, dictionary, generators, run, separated
 from sacrebleu.metrics import BLEU, CHRF, TER
 from test_cli import EXT, interactive
 
-from fairseq_ext import UsageError
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.mbr import BayesRisk, CandidateFlags, sacrebleu_utility, utility_of
 
@@ -99,70 +97,6 @@ def test_weights_go_with_their_references_in_whatever_order_hypotheses_come():
     assert known(found) == pytest.approx(dict(enumerate(brute)), abs=1e-4)
 
 
-def pruned(utilities: np.ndarray, weights: np.ndarray, confidence: float):
-    """Expected utilities of candidates, -inf for dropped ones, and the sizes of the comparisons.
-    utilities: of each pair of a candidate and a reference, whose texts are their numbers."""
-    sizes, made = [], risk(mbr_prune=confidence)
-
-    def metric(candidates, references, source):
-        sizes.append((len(candidates), len(references)))
-        return utilities[[*map(int, candidates)]][:, [*map(int, references)]]
-
-    made.utility = metric
-    candidates, references = (list(map(str, range(n))) for n in utilities.shape)
-    return made.expected_utilities(candidates, references, weights, ""), sizes
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_candidates_are_dropped_by_the_weights_of_the_drawn_references(seed):
-    """The first candidate is the better one of the references that have weight, and only of them:
-    it alone is left."""
-    heavy = np.random.default_rng(seed).permutation(40) < 20
-    utilities = np.stack([heavy, ~heavy]).astype(float)
-    found, _ = pruned(utilities, np.where(heavy, 1.0, 1e-9), 0.9)
-    assert found.tolist() == [pytest.approx(1.0), -np.inf]
-
-
-def test_pruning_drops_the_hopeless_and_keeps_the_best():
-    noise = np.random.default_rng(1).normal(0, 0.3, (20, 64))
-    utilities = np.linspace(0, 1, 20)[:, None] + noise
-    found, sizes = pruned(utilities, np.full(64, 1 / 64), 0.99)
-    exact, kept = utilities.mean(1), found > -np.inf
-    assert found[kept] == pytest.approx(exact[kept]) and np.argmax(found) == np.argmax(exact)
-    assert sum(c * r for c, r in sizes) < 20 * 64 / 2 and sizes[0] == (20, 8)
-
-
-def test_aggregated_references_are_scored_as_their_authors_do():
-    """Vamvas and Sennrich 2024: precision and recall against the mean counts of n-grams,
-    here by counting them."""
-    pytest.importorskip("fastchrf")
-
-    def grams(texts: list[str], n: int) -> Counter[str]:
-        texts = [text.replace(" ", "") for text in texts]
-        return Counter(text[i : i + n] for text in texts for i in range(len(text) - n + 1))
-
-    def score(hypothesis: str, references: list[str]) -> float:
-        pairs = [(grams([hypothesis], n), grams(references, n)) for n in range(1, 7)]
-        shares = []
-        for own, every in (pair for pair in pairs if all(pair)):
-            both = sum(min(own[gram], every[gram] / len(references)) for gram in own)
-            shares.append((both / own.total(), both / every.total() * len(references)))
-        p, r = (sum(each) / len(each) for each in zip(*shares, strict=True))
-        return 100 * 5 * p * r / (4 * p + r)
-
-    full = TEXTS[:4]
-    utility = utility_of(CandidateFlags(mbr="chrf", mbr_aggregate=True))
-    assert utility(full, full, "")[:, 0].tolist() == pytest.approx(
-        [score(text, full) for text in full], abs=1e-3
-    )
-    # a text that was drawn three times counts three times
-    drawn = [full[0]] * 3 + full[1:2] + full[2:3] * 2
-    found = [SimpleNamespace(tokens=text) for text in drawn]
-    risk = BayesRisk(CandidateFlags(mbr="chrf", mbr_aggregate=True), str)
-    expected = risk.expected_utilities(full, *risk.reference_texts(found, drawn), "")
-    assert expected == pytest.approx([score(text, drawn) for text in full], abs=1e-3)
-
-
 @pytest.mark.parametrize("is_installed", [True, False])
 def test_a_forked_process_never_waits_for_the_threads_of_fastchrf(is_installed, monkeypatch):
     if is_installed:
@@ -173,23 +107,16 @@ def test_a_forked_process_never_waits_for_the_threads_of_fastchrf(is_installed, 
             assert os.getpid() == own
             return [sacrebleu_utility("chrf")(candidates[0], references[0], "")]
 
-        def aggregate_chrf(candidates, references):
-            return [[0.0] * len(candidates[0])]
-
         own, module = os.getpid(), ModuleType("fastchrf")
         module.__spec__ = ModuleSpec("fastchrf", None)
-        module.pairwise_chrf, module.aggregate_chrf = pairwise_chrf, aggregate_chrf
+        vars(module)["pairwise_chrf"] = pairwise_chrf
         monkeypatch.setitem(sys.modules, "fastchrf", module)
     full = TEXTS[:4]
     pairs = utility_of(CandidateFlags(mbr="chrf"))
-    together = utility_of(CandidateFlags(mbr="chrf", mbr_aggregate=True))
     before = pairs(full, full, "")
-    together(full, full, "")
 
     def in_child() -> None:
         assert np.asarray(pairs(full, full, "")) == pytest.approx(np.asarray(before), abs=1e-3)
-        with pytest.raises(UsageError, match="spawn"):
-            together(full, full, "")
 
     assert os.waitpid(forked.in_fork(in_child), 0)[1] == 0
 
