@@ -12,13 +12,12 @@ from dataclasses import Field, dataclass, field, fields, make_dataclass
 from pathlib import Path
 
 from fairseq.dataclass import FairseqDataclass
-from fairseq.dataclass.utils import gen_parser_from_dataclass, interpret_dc_type
+from fairseq.dataclass.utils import gen_parser_from_dataclass
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.search.registry import (
     Strategy,
     all_strategies,
-    declared,
     features,
     fields_of,
     file_of,
@@ -157,45 +156,6 @@ def print_flags() -> None:
     print(parser.format_help(), flush=True)
 
 
-def example_of(flag: Field, group: Group) -> str:
-    """Return a command with a flag: the example of its group, or the flag with a value after what
-    it needs."""
-    shown = typed(flag.name)
-    if shown in group.example.split():
-        return group.example
-    kind, given = interpret_dc_type(flag.type), ""
-    if (choices := getattr(kind, "__members__", None)) is not None:
-        default = DEFAULT.get(flag.name, flag.default)
-        given = next(str(c.value) for c in choices.values() if str(c.value) != str(default))
-    elif kind is not bool:
-        text = "FILE" if flag.metadata.get("file") else "TEXT"
-        given = {int: "N", float: "X"}.get(kind, text)
-    return " ".join(filter(None, (flags_before(flag), shown, given)))
-
-
-def flags_before(flag: Field) -> str:
-    """Return the flags without which a flag has nothing to do."""
-    if "after" in flag.metadata:
-        return str(flag.metadata["after"])
-    if (kind := flag.metadata.get("applies_to")) is not None:
-        kinds = {"phrases": "required phrases"}
-        given = declared("gives").items()
-        file = next(typed(name) for name, gives in given if gives == kinds.get(kind, kind))
-        return f"{file} FILE"
-    owners = [s for s in all_strategies() if flag.name in flags_of(s)]
-    if "gives" in flag.metadata or any(is_default(s) for s in owners):
-        return ""
-    for feature in features():
-        if flag.name in fields_of([feature.flags]):
-            return feature.example
-    if not owners:
-        return ""
-    owner = owners[-1]
-    more = "--constraints-file FILE" if owner.constrained else ""
-    greedy = "--beam 1" if owner.point == "decoding" else ""
-    return " ".join(filter(None, (greedy, owner.flag, more)))
-
-
 def is_default(strategy: Strategy) -> bool:
     """Return whether a strategy is in use without a flag that names it."""
     return strategy.point == "prune" or DEFAULT[strategy.point] == strategy.name
@@ -232,7 +192,7 @@ def explain(name: str) -> str:
             f"Its value {value} is implemented in {in_checkout(file)}."
             for value, file in files_of_values(plain).items()
         ),
-        f"Add to a command: {example_of(flag, group)}",
+        f"For example: {group.example}",
         f"More: docs/{flag.metadata.get('page') or pages.get(plain) or group.page}",
     ]
     return "\n".join(textwrap.fill(line, 120, subsequent_indent="  ") for line in lines)

@@ -125,7 +125,6 @@ class RunFlags:
     resume: bool = field(
         default=False,
         metadata={
-            "after": "--results-file FILE",
             "help": "sentences that --results-file has already are not decoded again "
             "(default: off)",
             "same_results": True,

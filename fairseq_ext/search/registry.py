@@ -50,9 +50,9 @@ class Feature:
 
     A field of its flags may declare, as metadata: what it `needs` and `denies` when it is given
     (CAPABILITIES, or those of each value), that it `gives` constraints, the phrases that it
-    `applies_to`, a `range`, that it names a `file`, which is `written`; the flags that it stands
-    `after` in an example; that results are the same (`same_results`); why an `engine` or a `corpus`
-    run refuses it; its own `page`; the file where it is `implemented`, if that is another one.
+    `applies_to`, a `range`, that it names a `file`, which is `written`; that results are the same
+    (`same_results`); why an `engine` or a `corpus` run refuses it; its own `page`; the file where
+    it is `implemented`, if that is another one.
     """
 
     name: str

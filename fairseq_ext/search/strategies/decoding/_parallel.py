@@ -118,7 +118,6 @@ class ParallelFlags:
     parallel_length: int = field(
         default=0,
         metadata={
-            "after": "--beam 1 --decoding jacobi",
             "help": "target tokens decoded in parallel by jacobi (its block) and hybrid-jacobi "
             "(default 0: 1.25 x source tokens)",
             "range": (0, 1_000_000, "number of tokens"),

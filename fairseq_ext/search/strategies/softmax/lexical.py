@@ -46,7 +46,6 @@ class LexicalFlags(TopFlags):
     shortlist_words: int = field(
         default=20,
         metadata={
-            "after": "--softmax lexical --shortlist-file FILE",
             "help": "--softmax lexical: number of translations of each source word (default: 20)",
             "range": (1, 100_000, "number of words"),
         },

@@ -15,7 +15,6 @@ from fairseq_ext.search.settings import Generation
 
 MOST = 1000  # nats, and target tokens for each source token
 LONGEST = 1_000_000  # subwords
-REWARD = "--unnormalized --length-reward X"
 
 
 @dataclass
@@ -23,7 +22,6 @@ class LengthFlags:
     length_reward: float = field(
         default=0.0,
         metadata={
-            "after": "--unnormalized",
             "help": "added for each target token up to the target length, in nats (default: 0; "
             "needs --unnormalized)",
             "implemented": "search/finished.py",
@@ -33,7 +31,6 @@ class LengthFlags:
     length_ratio: float = field(
         default=1.0,
         metadata={
-            "after": REWARD,
             "help": "target length over source length, in subwords without EOS (default: 1; "
             "measure it on a dev set)",
             "implemented": "search/finished.py",
@@ -42,7 +39,6 @@ class LengthFlags:
     length_offset: float = field(
         default=0.0,
         metadata={
-            "after": REWARD,
             "help": "added to the target length, in subwords (default: 0; "
             "scripts/tune_length_reward.py fits both)",
             "implemented": "search/finished.py",
@@ -52,7 +48,6 @@ class LengthFlags:
     length_reward_unbounded: bool = field(
         default=False,
         metadata={
-            "after": REWARD,
             "help": "reward every target token, however many (default: off)",
             "implemented": "search/finished.py",
         },
