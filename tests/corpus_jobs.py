@@ -153,7 +153,7 @@ class Echo:
             for s in sentences
         ]
         stats = Stats(sentences=len(sentences) - len(errors), target_tokens=len(sentences))
-        return Result("".join(lines).encode(), errors, stats, "echo", 0.01)
+        return Result("".join(lines).encode(), errors, stats, "echo")
 
 
 def read(path, constraints=None, **how):

@@ -98,9 +98,7 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted: the same command continues it", file=sys.stderr)
         return 130
-    print(done.table())
-    for reason in done.unreadable:
-        print(reason)
+    print(*done.unreadable, f"made by {done.signature}", sep="\n")
     entries = (
         f"{counted(done.errors, 'entry', 'entries')} in errors.jsonl"
         if done.errors

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.core.errors import UsageError, counted, cut
+from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.core.files import fingerprint, replace, verify_digest, with_digest
 from fairseq_ext.corpus.shards import Shard
 from fairseq_ext.search.registry import typed
@@ -93,15 +93,6 @@ class CorpusJob:
     address: str | None = flag(
         "address of a running Ray cluster, or auto (default: Ray is started here)"
     )
-    object_store: int = count(
-        "memory for Ray's objects, in MiB, where Ray is started here (default: 512)",
-        (1 << 24, "number of MiB"),
-        512,
-        metavar="MIB",
-    )
-    dashboard: bool = flag(
-        "start Ray's dashboard with it (default: off)", False, action="store_true"
-    )
     progress: float = flag(
         "time between lines on standard error, 0: no line (default: 10)",
         10.0,
@@ -113,10 +104,6 @@ class CorpusJob:
     )
 
 
-MIN_OBJECT_STORE = 75  # MiB
-MAX_THREADS_PER_CORE = 64  # threads of all workers together, where no cluster is named
-
-
 def check_numbers(job: CorpusJob) -> None:
     """Raise UsageError for a number that is out of its range."""
     for each in fields(job):
@@ -126,18 +113,6 @@ def check_numbers(job: CorpusJob) -> None:
             raise UsageError(
                 f"{typed(each.name)} ({meaning}) must be 1 to {largest}, not {cut(str(value))}"
             )
-    workers = job.workers or 1
-    if not job.address and workers * job.threads > MAX_THREADS_PER_CORE * cores():
-        raise UsageError(
-            f"--workers {workers} with --threads {job.threads} is far more than this "
-            f"machine's {counted(cores(), 'core')}: "
-            "lower one of the two, or name a cluster with --address"
-        )
-    if job.object_store < MIN_OBJECT_STORE:
-        raise UsageError(
-            f"--object-store {job.object_store} is less than Ray takes: use {MIN_OBJECT_STORE} "
-            "MiB or more"
-        )
     if not 0 <= job.progress < math.inf:
         raise UsageError(f"--progress (seconds) must be 0 or more, not {job.progress}")
 

@@ -298,7 +298,7 @@ class Run:
             self.stats_file.write_occasionally()
 
 
-# ---- Progress lines of a run, and the table at its end
+# ---- Progress lines of a run
 
 
 @dataclass
@@ -314,8 +314,6 @@ class Progress:
     sentences_before: int = 0  # done by earlier runs
     sentences: int = 0  # done by this run, like all fields below
     tokens: int = 0  # of the best hypotheses, EOS included
-    busy: float = 0.0  # seconds that workers spent on units, summed
-    idle_seconds: float = 0.0  # seconds that they waited between two units, summed
     bytes: int = 0  # of the input
     bytes_before: float = 0.0  # done by earlier runs, or left out
     bytes_done: float = 0.0
@@ -323,7 +321,6 @@ class Progress:
     workers: int = 0
     restarts: int = 0
     signature: str = ""
-    started: float = field(default_factory=time.monotonic)
     last_report_time: float = field(default_factory=time.monotonic)
     reported_sentences: int = -1  # sentences, as the last line with figures had them
     changed: float = 0.0  # when that was
@@ -332,8 +329,6 @@ class Progress:
         """Count a finished unit."""
         self.sentences += len(unit.sentences)
         self.tokens += result.stats.target_tokens
-        self.busy += result.seconds
-        self.idle_seconds += result.idle_seconds
         self.bytes_done += unit.input_bytes
 
     def tick(self, workers: RayWorkers) -> None:
@@ -370,37 +365,6 @@ class Progress:
         """Record the time and the workers; called after the last unit."""
         self.seconds = time.monotonic() - workers.start_time if workers.start_time else 0.0
         self.workers, self.restarts = workers.size, workers.restarts
-
-    @property
-    def waiting(self) -> float:
-        """Share of their time in which workers waited for the next unit: for Ray, and for
-        reading and writing."""
-        return self.idle_seconds / (self.idle_seconds + self.busy) if self.busy else 0.0
-
-    def table(self) -> str:
-        """Return the summary at the end of a run."""
-        rows = {
-            "shards": f"{self.shards_done} of {self.shards} done",
-            "sentences": str(self.sentences_before + self.sentences),
-            "entries of errors.jsonl": str(self.errors),
-        }
-        if self.unreadable:
-            rows["shards"] += f", {len(self.unreadable)} unreadable"
-        if self.sentences_before:
-            rows["sentences"] += f", {self.sentences_before} of them before this run"
-        if self.sentences:
-            speed, tokens = self.rate(self.sentences), self.rate(self.tokens)
-            whole = clock(time.monotonic() - self.started)
-            waited = f"waited {100 * self.waiting:.2f}% of the time for a unit"
-            rows |= {
-                "decoding time": f"{clock(self.seconds)} (with start-up {whole})",
-                "speed": f"{speed:.1f} sentences and {tokens:.0f} tokens a second",
-                "a worker": f"{3600 * speed / max(self.workers, 1):.0f} sentences an hour",
-                "workers": f"{self.workers}, {counted(self.restarts, 'restart')}, {waited}",
-            }
-        rows["made by"] = self.signature
-        width = max(map(len, rows))
-        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
 
 
 def clock(seconds: float | None) -> str:

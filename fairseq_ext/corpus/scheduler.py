@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("fairseq_ext.corpus")
 FAILURES = 20  # units that fail in a row before the run ends
+OBJECT_STORE = 128 << 20  # bytes of memory for units and results, where Ray is started here
 TICK = 1.0  # seconds between two calls of `on_tick`
 LOOK = 5.0  # seconds between two checks of the nodes
 RAY_ERRORS = (RayActorError, ObjectLostError, GetTimeoutError, RayTaskError)
@@ -268,8 +269,8 @@ def ray_for(job: CorpusJob) -> Iterator[dict[str, float]]:
     """Connect to Ray for the duration of the context; yield the cluster's resources.
 
     It is the cluster at --address, or the one that this process is connected to already, or one
-    started here with --object-store MiB of shared memory and at least as many cores as the workers
-    need (or all that this process may use, if that is more).
+    started here with at least as many cores as the workers need (or all that this process may use,
+    if that is more).
 
     Errors: UsageError if no cluster answers at the address, or Ray cannot be started.
     """
@@ -298,8 +299,8 @@ def ray_for(job: CorpusJob) -> Iterator[dict[str, float]]:
                 ray.init(
                     address="local",
                     num_cpus=max(cores(), (job.workers or 1) * job.threads),
-                    object_store_memory=job.object_store << 20,
-                    include_dashboard=job.dashboard,
+                    object_store_memory=OBJECT_STORE,
+                    include_dashboard=False,
                     _node_ip_address="127.0.0.1",
                     **quiet,
                 )

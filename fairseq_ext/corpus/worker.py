@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,8 +30,6 @@ class Result:
     errors: list[dict[str, object]] = field(default_factory=list)  # entries of errors.jsonl
     stats: Stats = field(default_factory=Stats)  # of this unit alone
     signature: str = ""
-    seconds: float = 0.0  # wall time of the worker
-    idle_seconds: float = 0.0  # since the worker finished the unit before
     warnings: tuple[str, ...] = ()  # that it has logged meanwhile
 
 
@@ -67,7 +64,6 @@ class CorpusWorker:
         self.flags, self.threads, self.plain = flags, threads, plain
         self.translator: Any = None
         self.warnings = Warnings()
-        self.last_unit_end = 0.0  # time at which the last unit was finished
 
     def load(self) -> dict[str, object]:
         """Load the model. Return {"signature": ..., "warnings": messages for the user}, or
@@ -85,7 +81,7 @@ class CorpusWorker:
 
     def translate(self, shard: Shard, sentences: list[ShardLine]) -> Result:
         """Translate the sentences of one unit; return its result."""
-        start, stats = time.perf_counter(), self.translator.stats
+        stats = self.translator.stats
         before = stats.copy()
         unit = UnitTranslation(self.translator, shard, sentences)
         with self.warnings:
@@ -99,9 +95,7 @@ class CorpusWorker:
             del of_unit.unmet
             of_all.unmet.clear()
         payload = unit.payload(self.plain)
-        idle, self.last_unit_end = start - (self.last_unit_end or start), time.perf_counter()
-        seconds, warnings = self.last_unit_end - start, self.warnings.take()
-        return Result(payload, unit.errors, own, self.translator.signature, seconds, idle, warnings)
+        return Result(payload, unit.errors, own, self.translator.signature, self.warnings.take())
 
 
 def load(flags: dict[str, Any]) -> object:
