@@ -24,7 +24,6 @@ from fairseq_ext.plugin.calls import (
 from fairseq_ext.plugin.loading.model import configuration, find_model
 from fairseq_ext.plugin.loading.settings import as_arguments, checked, languages_of, text_of
 from fairseq_ext.plugin.options import GivenByCalls
-from fairseq_ext.plugin.stock import refuse_flags
 from fairseq_ext.plugin.workers import CallLock, with_torch_as_usual
 from fairseq_ext.search.constraints.from_python import (
     Avoid,
@@ -104,7 +103,6 @@ class Translator(SearchingModel):
         arguments = as_arguments(
             {**{name: text_of(name, each) for name, each in given.items()}, **flags}
         )
-        refuse_flags(task, arguments)
         check_default_dtype()
         self.cfg = configuration([text_of("data", data), *arguments])
         generation = self.cfg.generation

@@ -6,7 +6,7 @@ The tasks add to stock's what their models need; tasks.py registers their *_ext 
 import ast
 import os
 import resource
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -49,38 +49,15 @@ RANGES: dict[tuple[str, str], tuple[int, int, str]] = {
     ("common", "log_interval"): (1, LARGEST, "number of batches"),
     ("distributed_training", "distributed_world_size"): (1, LARGEST, "number of processes"),
 }
-MULTILINGUAL = ("--add-data-source-prefix-tags", "--lang-tok-behind-eos")
 # after the languages, in the order of NLLB's training
 NLLB_TAGS = ("<MINED_DATA>", "<MMT_BT_DATA>", "<SMT_BT_DATA>")
 
-NO_SPEECH = "makes speech, and the searches here make words: use the stock task"
-NO_TEXT = "trains a model that generates no text, so there is nothing to search"
-NO_TWIN = {  # stock tasks without a twin, and the reason
-    "translation_lev": "refines whole sentences and has no next token to search for: use stock's "
-    "--task translation_lev",
-    "audio_finetuning": "labels all frames of speech at once (CTC) and has no next token to search "
-    "for: use fairseq's examples/speech_recognition",
-    "speech_to_speech": NO_SPEECH,
-    "text_to_speech": NO_SPEECH,
-    "frm_text_to_speech": NO_SPEECH,
-    "audio_pretraining": NO_TEXT,
-    "hubert_pretraining": NO_TEXT,
-    "masked_lm": NO_TEXT,
-    "multilingual_masked_lm": NO_TEXT,
-    "cross_lingual_lm": NO_TEXT,
-    "sentence_prediction": NO_TEXT,
-    "sentence_ranking": NO_TEXT,
-}
-
 
 def refuse_unknown(name: str) -> None:
-    """Refuse an unknown *_ext task: name the reason, or list the known tasks (raises
-    UsageError)."""
+    """Refuse an unknown *_ext task, with a list of the known ones (raises UsageError)."""
     if name in TASK_REGISTRY:
         return
     stock = name.removesuffix("_ext")
-    if stock in NO_TWIN:
-        raise UsageError(f"there is no --task {name}: {stock} {NO_TWIN[stock]}")
     own = TASK_REGISTRY.get(stock)
     if own is not None and not own.__module__.startswith("fairseq."):
         raise UsageError(
@@ -89,18 +66,6 @@ def refuse_unknown(name: str) -> None:
         )
     ours = sorted(task for task in TASK_REGISTRY if task.endswith("_ext"))
     raise UsageError(f"--task {name} is unknown to fairseq_ext: use {', '.join(ours)}")
-
-
-def refuse_flags(name: str, words: Collection[str]) -> None:
-    """Refuse flags of the twin of M2M-100's task in a command that names another task (raises
-    UsageError)."""
-    wrong = next((flag for flag in MULTILINGUAL if flag in words), None)
-    task = TASK_REGISTRY.get(name)
-    if wrong is not None and task is not None and not issubclass(task, MultiSimpleEpoch):
-        raise UsageError(
-            f"{wrong} is a flag of --task translation_multi_simple_epoch_ext, not of {name}: name "
-            "that task, or leave it out"
-        )
 
 
 class MultiSimpleEpoch(TranslationMultiSimpleEpochTask):
@@ -113,13 +78,13 @@ class MultiSimpleEpoch(TranslationMultiSimpleEpochTask):
     def add_args(parser) -> None:
         TranslationMultiSimpleEpochTask.add_args(parser)
         parser.add_argument(
-            MULTILINGUAL[0],
+            "--add-data-source-prefix-tags",
             action="store_true",
             help="the dictionary ends in the tags of NLLB's training data, which its checkpoints "
             "have embeddings of",
         )
         parser.add_argument(
-            MULTILINGUAL[1],
+            "--lang-tok-behind-eos",
             action="store_true",
             help="as mBART-25: the source ends in </s> and its language's token, and the decoder "
             "begins with the target's, not with </s>",

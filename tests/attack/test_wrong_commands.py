@@ -24,7 +24,6 @@ from sizes import drawn
 from fairseq_ext import Translator
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.model.choose import refusal_reason
-from fairseq_ext.plugin.stock import NO_TWIN
 
 RIGHT = "{data} --path {model} --task translation_ext --cpu --beam 4 --max-len-b 8".split()
 WINDOW = "--beam 1 --decoding window".split()
@@ -323,7 +322,7 @@ def last_line(*arguments):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_task_without_a_twin_is_refused_in_one_line_that_says_why(task):
+def test_a_task_without_a_twin_is_refused_in_one_line(task):
     said = last_line("--task", task)
     assert f"--task {task}" in said and TASKS[task][1] in said
 
@@ -343,20 +342,6 @@ def test_what_a_task_must_know_is_requested_in_one_sentence(tmp_path, name):
     words = [tmp_path, "--path", "model.pt", "--cpu", *(flag.format(**where) for flag in flags)]
     for command in (generate, interactive):
         assert sentence.format(**where) in command(*words).error()
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        "--user-dir=mine --user-dir=fairseq_ext",
-        "--user-dir mine --user-dir=yours",
-        "--user-dir mine --user-dir fairseq_ext",
-        "--user-dir mine:fairseq_ext",
-    ],
-)
-def test_two_user_directories_are_refused_with_the_right_command(given):
-    done = generate(*NOTHING, *given.split(), "--task", "translation_ext")
-    assert "so use --user-dir mine --task translation_ext" in done.error()
 
 
 def test_a_user_directory_under_a_name_that_is_taken_is_refused(tmp_path):
@@ -381,11 +366,6 @@ def test_a_task_of_ones_own_that_no_one_has_extended_is_reported_the_line_to_add
         "error: there is no --task forgotten_ext yet: add fairseq_ext.extend(Forgotten) where "
         "forgotten is registered"
     )
-
-
-def test_every_stock_task_that_is_refused_by_name_is_one():
-    assert set(NO_TWIN) <= set(TASK_REGISTRY)
-    assert not any(f"{name}_ext" in TASK_REGISTRY for name in NO_TWIN)
 
 
 @pytest.mark.parametrize("name", USED)

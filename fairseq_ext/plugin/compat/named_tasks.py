@@ -21,8 +21,6 @@ def register_named_tasks(options: ModuleType) -> None:
 
     def import_user_module(args) -> None:
         given = args.user_dir
-        if given is not None:
-            refuse_two(own.values_of("--user-dir"), given)
         if given is not None and is_ours(given):
             importlib.import_module("fairseq_ext.plugin.tasks")
         else:
@@ -34,9 +32,7 @@ def register_named_tasks(options: ModuleType) -> None:
         if own.names_our_task() or "fairseq_ext.plugin.tasks" in sys.modules:
             importlib.import_module("fairseq_ext.plugin.tasks").extend_examples()
         if own.names_our_task():
-            stock_tasks = importlib.import_module("fairseq_ext.plugin.stock")
-            stock_tasks.refuse_unknown(own.named_task())
-            stock_tasks.refuse_flags(own.named_task(), own.arguments())
+            importlib.import_module("fairseq_ext.plugin.stock").refuse_unknown(own.named_task())
 
     options.utils.import_user_module = import_user_module
     if own.names_our_task():
@@ -50,19 +46,6 @@ def register_named_tasks(options: ModuleType) -> None:
 def is_ours(folder: str) -> bool:
     """Return whether --user-dir means this package, wherever it is installed."""
     return os.path.basename(os.path.normpath(folder)) == "fairseq_ext"
-
-
-def refuse_two(folders: list[str], given: str) -> None:
-    """Refuse several user directories in a sentence that shows the right command
-    (raises UsageError)."""
-    if os.pathsep in given and not os.path.exists(given):
-        folders = folders if len(folders) > 1 else given.split(os.pathsep)
-    if len(folders) > 1:
-        other = next((folder for folder in folders if not is_ours(folder)), folders[0])
-        raise importlib.import_module("fairseq_ext.core.errors").UsageError(
-            f"fairseq reads one --user-dir, and {' and '.join(folders)} are given: the *_ext tasks "
-            f"need none, so use --user-dir {other} --task {own.named_task() or 'translation_ext'}"
-        )
 
 
 def refuse_wrong_folder(folder: str) -> None:
