@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import html
 from bisect import bisect_left, bisect_right
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
 import regex
@@ -20,7 +19,7 @@ import regex
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.text import markup
 from fairseq_ext.text.atoms import LETTER, Escape, Part, Untranslated
-from fairseq_ext.text.markdown_inline import LINK_END, Inline, places, titles
+from fairseq_ext.text.markdown_inline import Inline, places, titles
 from fairseq_ext.text.markup import Span
 from fairseq_ext.text.reading import text_atoms, with_signs
 from fairseq_ext.text.stopping import checked
@@ -66,24 +65,11 @@ SYNTAX = regex.compile(r"[*_~\[\]!<`$\\]")
 MOST = 200  # such characters in a piece of the inline parser, and 6,000 characters
 LONGEST = 6000
 NO_TEXT, UNCUT = "no text", "uncut"
-UNREAD = f"it can be cut nowhere in {MOST} signs of Markdown or {LONGEST:,} characters: divide it"
+UNREAD = f"a sentence has more than {MOST} signs of Markdown or {LONGEST:,} characters: divide it"
 Piece = tuple[int, int, str]  # start, end; NO_TEXT: kept; UNCUT: too much for the inline parser
-SENTENCE_END = regex.compile(r"[.!?…][\"'“”»)*_]*\s+|[。！？]")
-SPACE_END = regex.compile(r"\s+|[、，；：]")
-GOES_ON = regex.compile(r".[({:`*_~]|\]\[")  # signs that may go on an element in front of them
 ADDRESS = regex.compile(r"(?<=\]\(|<)[^\s<>]{200,}")  # a picture may be its own address
-TITLED_END = (  # of a link: any title of CommonMark
-    r"\]\([^\s()<>]{1,2000}+\s+"
-    r"(?:\"(?:[^\"\\]|\\.)*+\"|'(?:[^'\\]|\\.)*+'|\((?:[^()\\]|\\.)*+\))\s*\)"
-)
-ELEMENT = regex.compile(
-    r"\\.|(?P<whole>(?<!`)(?P<ticks>`++)(?s:.{1,6000}?)(?<!`)(?P=ticks)(?!`)|<!--.{0,600}?-->|"
-    r"(?s:\$\$.{1,600}?\$\$)|(?<![\w$])\$(?=[^\s$])[^$`\n]{0,200}(?<=[^\s\\])\$(?!\w)|"
-    r"\{%.{0,200}?%\}|\{\{.{0,200}?\}\}|<[a-z]+:[^\s<>]{1,2000}>)|"
-    r"(?P<tag></?(?P<name>[a-zA-Z][\w-]*)(?:\s(?:[^<>\"']|\"[^\"]*+\"|'[^']*+'){0,2000}+)?>)|"
-    rf"(?P<close>{TITLED_END}|{LINK_END.pattern}|\])|(?P<open>\[)|"
-    r"(?P<run>(?P<sign>[*_~])(?P=sign)*+)"
-)
+SIGN = regex.compile(r"([*_~`$])\1*+|([\[\]<>])")
+PLACE = regex.compile(r"\\.|(?P<end>[.!?…][\"'“”»)*_]*\s+|[。！？])|[*_~`$\[\]<>]+")
 DEEPEST = 60  # levels of quotes and lists that are read
 
 
@@ -318,33 +304,36 @@ def texts_in(text: str, start: int, end: int, inside: Sequence[Span]) -> Iterato
 
 def bounded(text: str, start: int, end: int) -> Iterator[Piece]:
     """Yield a text in pieces that the inline parser reads in little time: whole lines, else up to
-    the end of a sentence, a space, or the end of an element, where no element is open; what has no
-    such place is kept."""
-    free: list[list[int]] | None = None
+    the end of a sentence where no sign is open; what has no such place is kept."""
+    line_end, free = start, list[int]()
     while start < end:
         if end - start <= LONGEST and is_short(text, start, end):
             yield start, end, ""
             return
-        last = start
-        for count, match in enumerate(SYNTAX.finditer(text, start, min(end, start + LONGEST))):
-            last = match.start()
-            if count == MOST:
-                break
-        else:
-            last = min(end, start + LONGEST)
+        signs = islice(SYNTAX.finditer(text, start, min(end, start + LONGEST)), MOST, None)
+        last = next((sign.start() for sign in signs), min(end, start + LONGEST))
         cut = text.rfind("\n", start, last) + 1
         if cut <= start:
-            free = free_places(text, start, end) if free is None else free
-            cut = next((at for at in (last_place(each, last) for each in free) if at > start), 0)
-        if cut > start:
-            yield start, cut, ""
-        else:
-            line_end = text.find("\n", last, end) + 1 or end
-            cut = min(
-                line_end, *(first_place(each, max(last, start + 1), end) for each in free or ())
-            )
-            yield start, cut, "" if is_short(text, start, cut) else UNCUT
+            if start >= line_end:
+                line_end = text.find("\n", start, end) + 1 or end
+                free = [*sentence_ends(text, start, line_end)]
+            at = bisect_right(free, last)
+            cut = free[at - 1] if at else 0
+            if cut <= start:
+                cut = free[at] if at < len(free) else line_end
+        yield start, cut, "" if is_short(text, start, cut) else UNCUT
         start = cut
+
+
+def sentence_ends(text: str, start: int, end: int) -> Iterator[int]:
+    """Yield the ends of sentences where no sign of Markdown is open that has a partner."""
+    is_open, depth = set[str](), 0
+    for match in PLACE.finditer(text, start, end):
+        for run, bracket in SIGN.findall(match[0] if match[0][0] != "\\" else ""):
+            is_open ^= {run} - {""}
+            depth = max(0, depth + (bracket in ("[", "<")) - (bracket in ("]", ">")))
+        if match["end"] and not depth and not is_open:
+            yield match.end()
 
 
 def is_short(text: str, start: int, end: int) -> bool:
@@ -353,102 +342,6 @@ def is_short(text: str, start: int, end: int) -> bool:
     if size > LONGEST:
         size -= sum(map(len, ADDRESS.findall(text, start, end)))
     return size <= LONGEST and len(SYNTAX.findall(text, start, end)) <= MOST
-
-
-def last_place(places: Sequence[int], last: int) -> int:
-    """Return the last of sorted places up to this one; 0 for none."""
-    at = bisect_right(places, last)
-    return places[at - 1] if at else 0
-
-
-def first_place(places: Sequence[int], first: int, end: int) -> int:
-    """Return the first of sorted places from this one on; `end` for none."""
-    at = bisect_left(places, first)
-    return places[at] if at < len(places) else end
-
-
-def free_places(text: str, start: int, end: int) -> list[list[int]]:
-    """Return where a text can be cut, since no element is open there: behind sentences, behind
-    spaces, and behind elements."""
-    found = list(ELEMENT.finditer(text, start, end))
-    elements = elements_of(text, found)
-    outer = list[Span]()
-    for a, b in sorted(elements):
-        if outer and a < outer[-1][1]:
-            outer[-1] = outer[-1][0], max(b, outer[-1][1])
-        else:
-            outer.append((a, b))
-    starts = [a for a, _ in outer]
-
-    def is_free(at: int) -> bool:
-        place = bisect_left(starts, at) - 1
-        return place < 0 or outer[place][1] <= at
-
-    return [
-        [match.end() for match in pattern.finditer(text, start, end) if is_free(match.end())]
-        for pattern in (SENTENCE_END, SPACE_END)
-    ] + [[b for _, b in outer if GOES_ON.match(text, b - 1) is None]]
-
-
-def elements_of(text: str, found: Sequence[regex.Match[str]]) -> Iterator[Span]:
-    """Yield the elements that are begun and ended, roughly as CommonMark has them."""
-    brackets, ends = list[int](), dict[int, int]()
-    for number, match in enumerate(found):
-        if match.lastgroup == "open":
-            brackets.append(number)
-        elif match.lastgroup == "close" and brackets:
-            ends[number] = brackets.pop()
-    partners = {*ends.values()}
-    stack, count = list[tuple[str, int, int]](), Counter[str]()  # name, place, signs
-
-    def closed(name: str) -> tuple[str, int, int] | None:
-        while count[name] and (name == "[" or stack[-1][0] != "["):
-            last = stack.pop()
-            count[last[0]] -= 1
-            if last[0] == name:
-                return last
-        return None
-
-    def opened(name: str, at: int, size: int = 1) -> None:
-        stack.append((name, at, size))
-        count[name] += 1
-
-    for number, match in enumerate(found):
-        kind, (first, last) = match.lastgroup, match.span()
-        if kind == "whole":
-            yield first, last
-        elif kind == "tag":
-            yield first, last
-            name = match["name"].lower()
-            if match[0][1] != "/":
-                opened(f"<{name}", first)
-            elif (tag := closed(f"<{name}")) is not None:
-                yield tag[1], last
-        elif number in partners:
-            opened("[", first)
-        elif number in ends:
-            if (bracket := closed("[")) is not None:
-                yield bracket[1], last
-        elif kind == "run":
-            sign, size = match[0][0], last - first
-            opens, closes = flanks(text, first, last)
-            while closes and size and (run := closed(sign)) is not None:
-                yield run[1], last
-                if run[2] > size:
-                    opened(sign, run[1], run[2] - size)
-                size = max(0, size - run[2])
-            if opens and size:
-                opened(sign, last - size, size)
-
-
-def flanks(text: str, first: int, last: int) -> tuple[bool, bool]:
-    """Return whether a run of signs may begin an emphasis, and whether it may end one."""
-    left, right = text[first - 1 : first] or " ", text[last : last + 1] or " "
-    opens = not right.isspace() and (right.isalnum() or not left.isalnum())
-    closes = not left.isspace() and (left.isalnum() or not right.isalnum())
-    if text[first] == "_":
-        return opens and not left.isalnum(), closes and not right.isalnum()
-    return opens, closes
 
 
 # text in double quotes of YAML and TOML, and in single quotes of YAML

@@ -14,6 +14,7 @@ from forked import forked
 from serving import answered, libre, metric, until
 
 from fairseq_ext import Translator
+from fairseq_ext.engine.tickets import Busy
 from fairseq_ext.search.report import Translation
 from fairseq_ext.search.request import Request
 from fairseq_ext.serve import Settings, model_folder, models
@@ -404,7 +405,7 @@ async def test_a_text_keeps_its_model_between_two_of_its_sentences(pretended):
     def narrow(request, on_partial):
         counts.append(len(pretended.users))
         if made[0].pending:
-            raise models.Busy(1, 1.0)
+            raise Busy(1, 1.0)
         return send(request)
 
     waiting = asyncio.ensure_future(submitted())

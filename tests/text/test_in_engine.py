@@ -101,7 +101,7 @@ def test_what_of_markdown_cannot_be_cut_stays_and_is_said(engine, translator):
     whole = translator.translate_text(text, "markdown")
     assert (answer.text, answer.untranslated) == (whole.text, whole.untranslated)
     ((source, reason),) = whole.untranslated
-    assert source == "[" * 300 + "Hund" and "can be cut nowhere in 200 signs" in reason
+    assert source == "[" * 300 + "Hund" and "has more than 200 signs of Markdown" in reason
     assert whole.text.count("[" * 300 + "Hund") == 1 and "alt" not in whole.text
 
 
