@@ -262,9 +262,7 @@ class Glossary:
             for entry in some:
                 try:
                     for target in entry.targets:
-                        self.segmenter.phrases(
-                            target, self.where(entry.line), suggest=unwritable.first is None
-                        )
+                        self.segmenter.phrases(target, self.where(entry.line))
                 except Unwritable as error:
                     unwritable.add(error)
                 except UsageError as error:
@@ -318,7 +316,7 @@ class Glossary:
             inflected = plurals
         writable, phrases = dict.fromkeys(term.writable), dict.fromkeys(term.forms or ())
         for form in dict.fromkeys(form for each in term.writable for form in inflected(each)):
-            found, _ = self.segmenter.alternatives([form], "", suggest=False)
+            found, _ = self.segmenter.alternatives([form], "")
             if form not in writable and found:
                 writable[form] = None
                 phrases |= dict.fromkeys(found)
@@ -334,9 +332,7 @@ class Glossary:
         spelled = (
             form for target in [*targets, *low] for form in self.segmenter.spellings(target, case)
         )
-        running, _ = self.segmenter.alternatives(
-            [each for each in low if each not in targets], "", suggest=False
-        )
+        running, _ = self.segmenter.alternatives([each for each in low if each not in targets], "")
         return Cased(
             case,
             tuple(dict.fromkeys(spelled)),

@@ -266,7 +266,7 @@ class ConstraintSource:
         text = text.strip()
         if text in self.known_banned:
             return self.known_banned[text]
-        found, _ = self.segmenter.alternatives([text], where, suggest=False)
+        found, _ = self.segmenter.alternatives([text], where)
         if found and len(found[0]) > MAX_TOKENS:
             raise UsageError(
                 f"{where} has a banned phrase of {len(found[0])} tokens and {MAX_TOKENS} are "

@@ -4,7 +4,7 @@
 | --- | --- |
 | sentence.py | the required and banned phrases of one sentence; which a hypothesis meets |
 | pieces.py | the text of tokens, and the word boundaries between them |
-| segmenter.py | text to target tokens, and back; the nearest spelling that works |
+| segmenter.py | text to target tokens, and back |
 | token_automaton.py | automata in flat arrays, and several as one table; allowed outputs |
 | automaton.py | the same for phrases in any segmentation |
 | phrase_table.py | the required phrases of many sentences as tensors |

@@ -12,20 +12,16 @@ segmentation of the phrase's text counts as well (automaton.py).
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
-import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
-from unicodedata import combining
 
 from torch import Tensor
 
 from fairseq_ext.core.errors import LONE_SURROGATE, UsageError
 from fairseq_ext.search.phrases.letter_case import capitalised
 from fairseq_ext.search.phrases.pieces import (
-    SEPARATOR,
     Boundaries,
     find_boundaries,
     join_pieces,
@@ -219,12 +215,10 @@ class Segmenter:
             if each != words:
                 with contextlib.suppress(UsageError):
                     leads = ["", " "] if case == "any" else [""]
-                    forms |= dict.fromkeys(self.phrases(spelling, "", leads, suggest=False))
+                    forms |= dict.fromkeys(self.phrases(spelling, "", leads))
         return tuple(forms)
 
-    def alternatives(
-        self, texts: Sequence[str], where: str, suggest: bool = True
-    ) -> tuple[tuple[Phrase, ...], str]:
+    def alternatives(self, texts: Sequence[str], where: str) -> tuple[tuple[Phrase, ...], str]:
         """Return the forms of alternative phrases; if the dictionary can write none of them, none
         and the reason.
 
@@ -234,21 +228,20 @@ class Segmenter:
         reason = ""
         for text in texts:
             try:
-                forms |= dict.fromkeys(self.phrases(text, where, suggest=suggest))
+                forms |= dict.fromkeys(self.phrases(text, where))
             except Unwritable as error:
                 reason = reason or error.reason
         return tuple(forms), "" if forms else reason
 
     def phrases(
-        self, text: str, where: str, leads: Sequence[str] = ("", " "), suggest: bool = True
+        self, text: str, where: str, leads: Sequence[str] = ("", " ")
     ) -> tuple[Phrase, ...]:
         """Return a phrase's forms: that at the start of a text, and that after a space if it
         differs. A form that contains the first one is left out, and so is one that the dictionary
         cannot write, if it can write another.
 
         Errors: UsageError, which names `where`, for an empty phrase, `<s>`, `</s>` and `<pad>`; for
-        a piece outside the dictionary, with the nearest spelling that works (suggest), which takes
-        a moment to find: Unwritable if it was segmented here.
+        a piece outside the dictionary: Unwritable if it was segmented here.
         """
         if not text.strip():
             raise UsageError(f"{where} has an empty phrase: write it, or remove its separator")
@@ -272,10 +265,9 @@ class Segmenter:
             if not problem and not any(occurrences(other, form) for other in forms):
                 forms.append(form)
         if not forms:
-            near = nearest_spelling(text, self.writable, dictionary.symbols) if suggest else None
-            hint = f"; the nearest spelling that works is '{near}'" if near else ""
+            hint = ""
             if self.takes_pieces:
-                hint += "; without --bpe and --tokenizer, phrases are taken as segmented already"
+                hint = "; without --bpe and --tokenizer, phrases are taken as segmented already"
             if (
                 dictionary.unk() in form
                 and not self.takes_pieces
@@ -330,72 +322,3 @@ class TargetText:
             return without_entities(out) if segmenter.mark and not segmenter.tokenizer else out
         out = self.pieces(tokens)
         return join_pieces(out, self.boundaries.kind) if self.boundaries is not None else out
-
-
-# ---- The nearest spelling of a phrase that a dictionary can write, for messages
-
-TYPED = str.maketrans(
-    {
-        **dict.fromkeys("’‘‛", "'"),
-        **dict.fromkeys("“”„«»", '"'),
-        **dict.fromkeys("–—‑", "-"),
-        "‚": ",",
-        "…": "...",
-    }
-)
-MIN_SIMILARITY = 0.6  # smallest similarity of a replacing word (difflib)
-WORDS = 3  # replacing words that are tried
-# characters: a longer text is not a phrase, and the comparison would take seconds
-LONGEST = 500
-
-
-def nearest_spelling(
-    text: str, writable: Callable[[str], bool], symbols: Iterable[str]
-) -> str | None:
-    """Return the most similar spelling of `text` that is writable; None if none of those tried is,
-    or if the text is too long.
-
-    Tried are the text in NFKC, with typewriter punctuation, without accents, in other case, and two
-    of these together; then, for each word that cannot be written, the most similar symbols of the
-    dictionary.
-    """
-    if len(text) > LONGEST:
-        return None
-    tried = list(dict.fromkeys(second(first(text)) for first in CHANGES for second in CHANGES))
-    tried.sort(key=lambda each: -difflib.SequenceMatcher(None, text, each).ratio())
-    usable = (each for each in tried if each != text and each.strip() and writable(each))
-    return next(usable, None) or with_other_words(text, writable, symbols)
-
-
-def with_other_words(
-    text: str, writable: Callable[[str], bool], symbols: Iterable[str]
-) -> str | None:
-    """Return the text with its unwritable words replaced by similar ones of the dictionary; None if
-    one has none."""
-    words = text.split()
-    for i, word in enumerate(words):
-        if not writable(word):
-            # sentencepiece and subword-nmt mark the start or the continuation of a word: a symbol
-            # that is a whole word is compared without the mark
-            whole = (symbol for symbol in symbols if not symbol.endswith(SEPARATOR))
-            known = dict.fromkeys(symbol.removeprefix("▁") for symbol in whole)
-            similar = difflib.get_close_matches(word, list(known), n=WORDS, cutoff=MIN_SIMILARITY)
-            words[i] = next(filter(writable, similar), "")
-    return " ".join(words) if all(words) and writable(" ".join(words)) else None
-
-
-def without_accents(text: str) -> str:
-    """Return the text without combining marks."""
-    return "".join(sign for sign in unicodedata.normalize("NFKD", text) if not combining(sign))
-
-
-CHANGES: tuple[Callable[[str], str], ...] = (
-    str,
-    lambda text: unicodedata.normalize("NFKC", text),
-    lambda text: text.translate(TYPED),
-    without_accents,
-    lambda text: text.replace("ß", "ss"),
-    str.lower,
-    capitalised,
-    str.title,
-)

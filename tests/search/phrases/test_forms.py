@@ -308,7 +308,7 @@ def test_a_capital_inside_capitals_only_and_digits_are_a_case_of_its_own():
     assert keeps("API") and keeps("vitamin C") is False and not keeps("API user")
 
 
-# ---- The nearest spelling that a dictionary can write, and where it is reported
+# ---- A phrase that a dictionary cannot write
 
 
 @facts("spelling, text, letters, expected")
