@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 ALIGNED = 64  # translations at once
+Errors = Literal["raise", "return"]
 
 
 def check_default_dtype() -> None:
@@ -126,38 +127,6 @@ class Translator(SearchingModel):
             f"{self.signature}>"
         )
 
-    @overload
-    def translate(
-        self,
-        lines: ListOf[str],
-        nbest: int | None = ...,
-        constraints: ListOf[Phrases] | None = ...,
-        avoid: Avoid | None = ...,
-        prefixes: ListOf[str | None] | None = ...,
-        *,
-        allowed: Avoid | None = ...,
-        errors: Literal["raise"] = ...,
-        beam: int | None = ...,
-        progress: bool = ...,
-        seed: int | None = ...,
-    ) -> list[list[Translation]]: ...
-
-    @overload
-    def translate(
-        self,
-        lines: ListOf[str],
-        nbest: int | None = ...,
-        constraints: ListOf[Phrases] | None = ...,
-        avoid: Avoid | None = ...,
-        prefixes: ListOf[str | None] | None = ...,
-        *,
-        allowed: Avoid | None = ...,
-        errors: Literal["return"],
-        beam: int | None = ...,
-        progress: bool = ...,
-        seed: int | None = ...,
-    ) -> list[list[Translation] | UsageError]: ...
-
     def translate(
         self,
         lines: ListOf[str],
@@ -167,11 +136,11 @@ class Translator(SearchingModel):
         prefixes: ListOf[str | None] | None = None,
         *,
         allowed: Avoid | None = None,
-        errors: str = "raise",
+        errors: Errors = "raise",
         beam: int | None = None,
         progress: bool = False,
         seed: int | None = None,
-    ) -> list[Any]:
+    ) -> list[list[Translation]]:
         """Return each line's n-best list of `Translation`, best first (nbest, beam, seed of
         samples: those of the flags unless given). progress: a bar on standard error.
 
@@ -195,38 +164,6 @@ class Translator(SearchingModel):
             progress,
         )
 
-    @overload
-    def translate_iter(
-        self,
-        lines: Iterable[str],
-        nbest: int | None = ...,
-        constraints: Iterable[Phrases] | None = ...,
-        avoid: ListOf[str] | None = ...,
-        prefixes: Iterable[str | None] | None = ...,
-        *,
-        allowed: ListOf[str] | None = ...,
-        errors: Literal["raise"] = ...,
-        beam: int | None = ...,
-        buffer: int = ...,
-        seed: int | None = ...,
-    ) -> Iterator[list[Translation]]: ...
-
-    @overload
-    def translate_iter(
-        self,
-        lines: Iterable[str],
-        nbest: int | None = ...,
-        constraints: Iterable[Phrases] | None = ...,
-        avoid: ListOf[str] | None = ...,
-        prefixes: Iterable[str | None] | None = ...,
-        *,
-        allowed: ListOf[str] | None = ...,
-        errors: Literal["return"],
-        beam: int | None = ...,
-        buffer: int = ...,
-        seed: int | None = ...,
-    ) -> Iterator[list[Translation] | UsageError]: ...
-
     def translate_iter(
         self,
         lines: Iterable[str],
@@ -236,11 +173,11 @@ class Translator(SearchingModel):
         prefixes: Iterable[str | None] | None = None,
         *,
         allowed: ListOf[str] | None = None,
-        errors: str = "raise",
+        errors: Errors = "raise",
         beam: int | None = None,
         buffer: int = 1000,
         seed: int | None = None,
-    ) -> Iterator[object]:
+    ) -> Iterator[list[Translation]]:
         """Yield each line's n-best list, in the order of the lines, which are read as they are
         needed: at most `buffer` at a time.
 
@@ -278,12 +215,12 @@ class Translator(SearchingModel):
         self,
         lines: ListOf[str],
         given: Call,
-        errors: str,
+        errors: Errors,
         beam: int | None,
         progress: bool = False,
-    ) -> list[list[Translation] | UsageError]:
+    ) -> list[Any]:
         """Translate lines that need not be the first of their call, as `translate` does."""
-        if not isinstance(errors, str) or errors not in ("raise", "return"):
+        if not isinstance(errors, str) or errors not in get_args(Errors):
             raise UsageError(f"errors is {cut(repr(errors))}: use 'raise' or 'return'")
         with self.lock, with_torch_as_usual():
             check_seed(given.seed, self.generator.settings)

@@ -190,22 +190,21 @@ def right(lines: list[str]) -> list[list[Translation]]:
 
 def wrong(translator: Translator, engine: Engine) -> None:
     translator.translate(["x"])[0].text  # 1 text
-    translator.translate(["x"], errors="return")[0][0].text  # 2 UsageError
-    translator.translate(["x"], errors="skip")  # 3 overload
-    translator.translate(["x"])[0][0].txt  # 4 txt
-    next(translator.translate_iter(["x"])) + 1  # 5 __add__
-    engine.submit(["x"])  # 6 submit
-    translator.translate(["x"], constraints=["bandage"])  # 7 ListOf
-    translator.translate("x")  # 8 overload
-    translator.translate(["x"], avoid="bandage")  # 9 overload
-    translator.translate(["x"], prefixes="bandage")  # 10 overload
-    translator.translate_iter(["x"], constraints=["bandage"])  # 11 ListOf
-    translator.translate_text("x", format="htlm")  # 12 format
-    translator.translate_text("x", protect="bandage")  # 13 protect
-    translator.score("x", ["x"])  # 14 score
-    engine.submit("x", constraints="bandage")  # 15 constraints
-    engine.submit("x", any_of=["bandage"])  # 16 ListOf
-    engine.submit_text("x", format="htlm")  # 17 format
+    translator.translate(["x"], errors="skip")  # 2 errors
+    translator.translate(["x"])[0][0].txt  # 3 txt
+    next(translator.translate_iter(["x"])) + 1  # 4 __add__
+    engine.submit(["x"])  # 5 submit
+    translator.translate(["x"], constraints=["bandage"])  # 6 ListOf
+    translator.translate("x")  # 7 translate
+    translator.translate(["x"], avoid="bandage")  # 8 translate
+    translator.translate(["x"], prefixes="bandage")  # 9 translate
+    translator.translate_iter(["x"], constraints=["bandage"])  # 10 ListOf
+    translator.translate_text("x", format="htlm")  # 11 format
+    translator.translate_text("x", protect="bandage")  # 12 protect
+    translator.score("x", ["x"])  # 13 score
+    engine.submit("x", constraints="bandage")  # 14 constraints
+    engine.submit("x", any_of=["bandage"])  # 15 ListOf
+    engine.submit_text("x", format="htlm")  # 16 format
 """  # noqa: E501
 
 
