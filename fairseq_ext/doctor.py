@@ -122,40 +122,10 @@ def compiled_step() -> str:
     return probe("from fairseq_ext.kernels.library import build; print(build())")
 
 
-def tiny_decode() -> str:
-    """Check that the generator of translation_ext returns the same as fairseq's, for two sentences
-    and a small random Transformer."""
-    import torch
-    from fairseq.data import Dictionary
-    from fairseq.dataclass.configs import GenerationConfig
-    from fairseq.models.transformer import TransformerModel, tiny_architecture
-    from fairseq.sequence_generator import SequenceGenerator
-    from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
-
-    name = "translation_ext"
+def tasks() -> str:
     import_module("fairseq_ext.plugin.tasks")
-    words = Dictionary()
-    ids = [words.add_symbol(f"w{i}") for i in range(20)]
-    task = TASK_REGISTRY[name](TASK_DATACLASS_REGISTRY[name](), words, words)
-    longest = {"max_source_positions": 64, "max_target_positions": 64}
-    sizes = argparse.Namespace(share_all_embeddings=True, **longest)
-    tiny_architecture(sizes)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(16)  # one sentence ends early
-        models = [TransformerModel.build_model(sizes, task).eval()]
-    eos, pad = words.eos(), words.pad()
-    source = torch.tensor([[*ids[:5], eos], [pad, pad, *ids[7:10], eos]])
-    inputs = {"src_tokens": source, "src_lengths": torch.tensor([6, 4])}
-    sample = {"id": torch.arange(2), "net_input": inputs}
-    own = task.build_generator(models, GenerationConfig(beam=3, max_len_b=12))
-    stock = SequenceGenerator(models, words, beam_size=3, max_len_b=12)
-    ours, theirs = (
-        [found[0]["tokens"].tolist() for found in task.inference_step(each, models, sample)]
-        for each in (own, stock)
-    )
-    if ours != theirs:
-        raise Failed(f"{ours} instead of fairseq's {theirs}")
-    return f"{len(ours)} sentences, equal to fairseq's own generator"
+    registered = import_module("fairseq.tasks").TASK_REGISTRY
+    return ", ".join(sorted(name for name in registered if name.endswith("_ext")))
 
 
 OPTIONAL = {  # package -> its extra (docs/install.md)
@@ -203,8 +173,8 @@ ITEMS = [
         "(g++)",
     ),
     Item(
-        "tiny decode",
-        tiny_decode,
+        "tasks",
+        tasks,
         remedy="this is an error of fairseq_ext: please report it with this page",
     ),
 ]
