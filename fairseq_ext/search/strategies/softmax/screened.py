@@ -22,8 +22,8 @@ every row is computed in full, with 12 bits 60%, with 14 bits 11%, with 16 bits 
 scored again. With many rows it gains nothing, since a product then takes as long as its
 multiplications.
 
-The bounds and their definition are below (`Screen`); on a CPU kernels/shortlist.cpp computes them.
-The full softmax runs without the compiled library, for weights other than float32, and for numbers
+The bounds and their definition are below (`Screen`); kernels/shortlist.cpp computes them. The full
+softmax runs without the compiled library, on a GPU, for weights other than float32, and for numbers
 of rows at which a start-up probe finds screening slower.
 
 Compiled twin: kernels/shortlist.cpp.
@@ -35,7 +35,6 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -210,7 +209,7 @@ class Screened(Softmax):
                 lambda: ScreenedLogProbs(self, decoder, x, screen),
             )
             before = self.rows_recomputed, self.counts.recomputed_rows
-            times = seconds_in_turns(ways, PROBE_TIMES, x.device)
+            times = seconds_in_turns(ways, PROBE_TIMES)
             # rows of the probe are not rows of the search
             self.rows_recomputed, self.counts.recomputed_rows = before
             self.faster[size] = min(times[1]) < MAX_TIME_SHARE * min(times[0])
@@ -222,19 +221,14 @@ class Screened(Softmax):
         self.counts.recomputed_rows += rows
 
 
-def seconds_in_turns(
-    ways: Sequence[Callable[[], object]], times: int, device: torch.device
-) -> list[list[float]]:
+def seconds_in_turns(ways: Sequence[Callable[[], object]], times: int) -> list[list[float]]:
     """Return the seconds of each way in `times` calls; the ways take turns, after one call of
     each."""
     seconds: list[list[float]] = [[] for _ in ways]
-    wait = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
     for turn in range(times + 1):
         for way, spent in zip(ways, seconds, strict=True):
-            wait()
             start = time.perf_counter()
             way()
-            wait()
             if turn:
                 spent.append(time.perf_counter() - start)
     return seconds
@@ -246,11 +240,9 @@ def unavailable_reason(weight: Tensor, m: int) -> str | None:
         return f"the weights are {str(weight.dtype).removeprefix('torch.')}"
     if weight.size(0) < 4 * m:
         return f"there are only {weight.size(0):,} words"
-    return (
-        "there is no compiled library"
-        if weight.device.type == "cpu" and library() is None
-        else None
-    )
+    if weight.device.type != "cpu":
+        return "the model is on a GPU"
+    return "there is no compiled library" if library() is None else None
 
 
 @register(
@@ -282,9 +274,7 @@ def build(flags: NoFlags, setup: Setup) -> Screened:
 
 # ---- Weights of half the bytes, and rigorous bounds of the resulting errors
 #
-# On a CPU the weights are 16-bit integers times a scale for each word, and states are in float32.
-# On a GPU the weights are in half precision and states are the sum of two halves, whose products
-# tensor cores sum in float32.
+# The weights are 16-bit integers times a scale for each word, and states are in float32.
 #
 # Shapes: n rows, V vocabulary, d features, m words of a row that are scored again with the full
 # weights.
@@ -297,18 +287,8 @@ ROUNDING = 1e-6  # of float32, in sums of probabilities
 
 def rounded(weight: Tensor) -> Tensor:
     """Return weights (..., d) rounded to float32 numbers that 16 bits can hold."""
-    if weight.device.type != "cpu":
-        return weight.half().float()
     whole, scale = quantised(weight.reshape(-1, weight.size(-1)), 16)
     return (whole * scale[:, None]).view_as(weight)
-
-
-def half_product(x: Tensor, weight: Tensor) -> Tensor:
-    """Return x (n, d) times weight (V, d) in half precision, summed in float32, on a GPU."""
-    high = x.half()
-    low = (x - high).half()
-    both = torch.mm(torch.cat([high, low]), weight.t(), out_dtype=torch.float32)  # type: ignore
-    return both[: x.size(0)] + both[x.size(0) :]
 
 
 class Screen:
@@ -342,9 +322,9 @@ class Screen:
             float(torch.linalg.eigvalsh((error.t() @ error).double())[-1].clamp(min=0).sqrt())
             * SAFETY
         )
-        self.near = near if weight.device.type == "cpu" else near.half()
+        self.near = near
         self.compiled: ScreenedLinear | None = None
-        if weight.device.type == "cpu" and library() is not None:
+        if library() is not None:
             del self.near  # it is packed
             self.compiled = ScreenedLinear(self, tolerance)
         self.self_check(near)
@@ -381,7 +361,7 @@ class Screen:
 
     def rounded_logits(self, x: Tensor) -> Tensor:
         """Return logits (n, V) of the rounded weights."""
-        logits = F.linear(x, self.near) if x.device.type == "cpu" else half_product(x, self.near)
+        logits = F.linear(x, self.near)
         logits = logits if self.bias is None else logits.add_(self.bias)
         return logits.div_(self.temperature) if self.temperature != 1.0 else logits
 

@@ -226,19 +226,6 @@ def test_states_that_are_no_numbers_are_computed_in_full(plug):
     assert ours.recomputed >= 1 and value[1].isnan().all() and value[::2].isfinite().all()
 
 
-def test_half_precision_products_of_a_gpu(monkeypatch):
-    """The path of a GPU, with torch.mm's float32 sums of half-precision numbers stood in for."""
-
-    def product(a, b, out_dtype):
-        assert a.dtype == b.dtype == torch.float16 and out_dtype == torch.float32
-        return a.float() @ b.float()
-
-    monkeypatch.setattr(torch, "mm", product)
-    W, x = weights("random"), states(7, 2.0)
-    expected = x.double() @ W.half().double().t()
-    close(screened.half_product(x, W.half()), expected, 2e-5)
-
-
 @needs_library
 def test_a_wrong_product_is_found_at_the_start(monkeypatch):
     right = screened.ScreenedLinear
