@@ -153,8 +153,12 @@ def test_the_command(tmp_path):
     (tmp_path / "a.md").write_text(
         "# Der Patient hat einen Port.\n\nEr ist *sehr* alt. {x}\n", encoding="utf-8"
     )
-    # flags with a value may stand in front of IN
-    ran = command(tmp_path, *MODEL[3:], "a.md", "b.md", *MODEL[:3])
+    ran = command(tmp_path, "--beam", "2", "a.md", "b.md", *MODEL)
+    assert (ran.returncode, ran.stderr) == (
+        1,
+        "error: write IN and OUT first: translate IN OUT --data FOLDER\n",
+    )
+    ran = command(tmp_path, "a.md", "b.md", *MODEL)
     assert ran.returncode == 0 and "characters" in ran.stderr, ran.stderr
     head, _, text = (tmp_path / "b.md").read_text(encoding="utf-8").splitlines()
     assert head.startswith("# The patient") and text.count("*") == 2 and text.count("{x}") == 1
