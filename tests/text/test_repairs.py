@@ -86,7 +86,7 @@ BOLD = f"**Hier {', '.join(LINKS)}!**"
 MANY_SIGNS = (
     f"Hier {', '.join(LINKS[:110])} und mehr.",
     f"Hier {''.join(LINKS)}.",
-    "Hier " + ",".join(f"[Hund {i}](http://x/{i} (t u {i}))" for i in range(99)) + ".",
+    "Hier " + ",".join(f"[Hund {i}](http://x/{i} (t u {i}))" for i in range(110)) + ".",
     "Hier " + ",".join(f'[Hund {i}](http://x/{i} "t \\" u")' for i in range(99)) + ".",
 )
 OPEN_SIGNS = (
