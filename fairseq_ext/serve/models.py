@@ -252,7 +252,7 @@ def models_in(folder: Path, given: Flags) -> dict[Pair, Flags]:
         raise UsageError(
             f"--models: cannot read {folder} ({error.strerror}): name a folder of folders of models"
         ) from None
-    found, failed = {}, []
+    found, failed = dict[Pair, Flags](), list[str]()
     for name in filter(None, pairs):
         languages = {"source_lang": name[1], "target_lang": name[2]}
         try:
