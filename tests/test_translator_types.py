@@ -3,18 +3,19 @@
 import json
 import random
 import re
+from dataclasses import fields
 from inspect import signature
 from pathlib import Path
-from typing import get_type_hints
 
 import numpy as np
 import pytest
 import torch
+from fairseq.dataclass.configs import GenerationConfig
 from sizes import part_of
 from test_translator import SETTINGS
 
 from fairseq_ext import Engine, Translator, UsageError
-from fairseq_ext.plugin.typed_flags import Flags
+from fairseq_ext.plugin.flag_help import all_flags
 
 LINES = ["de1 de2", "de3"]
 
@@ -75,8 +76,9 @@ ODD = [None, 5, -1, 2.5, True, [], "", "x", ["a"], float("nan"), "--cpu", 10**30
 
 
 def keywords():
-    """Of `Translator`: its arguments, and every flag."""
-    return ["path", "data", "task", *get_type_hints(Flags)]
+    """Of `Translator`: its arguments, our flags, and those of fairseq's searches."""
+    stock = {field.name for field in fields(GenerationConfig)} - {"_name"}
+    return ["path", "data", "task", *all_flags(), *sorted(stock)]
 
 
 @pytest.mark.parametrize("name", ["cpu_workers", "max_queue", "longest", "worker_timeout"])

@@ -351,7 +351,7 @@ def test_a_killed_run_is_started_again(started, alone, tmp_path, hostile):
     inputs = [write_text(tmp_path / name, some) for name, some in parts_of.items()]
     out = tmp_path / "out"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    words = [*"-m fairseq_ext.corpus translate --unit 10 --object-store 100 --input".split()]
+    words = [*"-m fairseq_ext.corpus translate --unit 10 --input".split()]
     words += [*inputs, "--output", out, "--path", DEMO / "checkpoint.pt", "--data", DEMO]
     words = [sys.executable, *map(str, words), *as_arguments(FLAGS)]
     how = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}

@@ -5,20 +5,17 @@ import asyncio
 import functools
 import shutil
 import threading
-import time
 from concurrent.futures import Future
 
 import pytest
 from demo_model import MODEL as DEMO
-from forked import forked
-from serving import answered, libre, metric, until
+from serving import libre, metric, until
 
 from fairseq_ext import Translator
 from fairseq_ext.engine.tickets import Busy
 from fairseq_ext.search.report import Translation
 from fairseq_ext.search.request import Request
-from fairseq_ext.serve import Settings, model_folder, models
-from fairseq_ext.serve.__main__ import main
+from fairseq_ext.serve import Settings, models
 from fairseq_ext.serve.records import Text
 from fairseq_ext.serve.service import Service
 
@@ -85,23 +82,6 @@ def test_one_folder_a_pair(started, folder, tmp_path):
     assert (tmp_path / "de-en" / "x.tsv").is_file()
 
 
-def test_pairs_without_a_model_go_through_a_third_language(started, folder):
-    _, client, said = started("--models", str(folder), "--pivot", "en")
-    assert "ready: de-en, en-fr, de-fr\n" in said
-    expected = [through(folder, text)[1] for text in (FIRST, SECOND)]
-    page = libre(client, f"<p>{FIRST} {SECOND}</p>", target="fr", format="html")
-    assert page["translatedText"] == f"<p>{' '.join(expected)}</p>"
-    at = "/v1/translate?source=de&target=fr"
-    answer = client.post(at, json={"source": SECOND, "alignment": True, "nbest": 2}).json()
-    assert answer["text"] == expected[1] and len(answer["nbest"]) == 2
-    for (a, b), (c, d) in answer["alignment"]:
-        assert SECOND[a:b].isalpha() and answer["text"][c:d].isalpha()
-    required = client.post(at, json={"source": SECOND, "constraints": ["book"]}).json()
-    assert required["constraints"][0]["met"] and "book" in required["text"]
-    refused = client.post(at, json={"source": SECOND, "glossary": {"Ordner": "book"}})
-    assert refused.status_code == 400 and "has no glossaries" in refused.json()["error"]
-
-
 def copy(pair, root):
     """A folder of the demo's model under the name of this pair."""
     (root / pair).mkdir(parents=True)
@@ -112,8 +92,7 @@ def copy(pair, root):
 
 
 def offered(client):
-    """The pairs that are served, as every route names them; none where they differ, as the folder
-    was looked at between two requests."""
+    """The pairs that are served, as every route names them; none where they differ."""
     pairs = client.get("/v1/model?source=de&target=en").json()["pairs"]
     targets = {each["code"]: each["targets"] for each in client.get("/languages").json()}
     said = client.post("/v1/translate?source=zz", json={"source": FIRST}).json()["error"]
@@ -122,10 +101,7 @@ def offered(client):
     return named if is_same and f"translates {', '.join(named)}: name one" in said else []
 
 
-def test_a_broken_folder_stops_no_other_and_those_that_come_are_found(
-    started,
-    tmp_path,
-):
+def test_a_broken_folder_stops_no_other(started, tmp_path):
     """What is wrong is seen when the folder is read, or, of weights, at the first request."""
     root = tmp_path / "models"
     for pair in ("de-en", "aa-en", "bb-en", "cc-en", "dd-en"):
@@ -145,71 +121,9 @@ def test_a_broken_folder_stops_no_other_and_those_that_come_are_found(
     refused = client.post("/translate", json=requested)
     assert refused.status_code == 503
     assert refused.json()["error"].startswith("the model dd-en cannot be loaded: ")
-    assert libre(client, FIRST, source="dd") == {"error": "dd is not supported"}
-    assert offered(client) == ["de-en"]
-    assert answered(client, {"source": FIRST})["text"]
-    copy("ee-en", root)
-    shutil.copy(DEMO / "dict.de.txt", root / "cc-en" / "dict.cc.txt")  # it is mended
-    assert until(lambda: time.sleep(0.2) or offered(client) == ["cc-en", "de-en", "ee-en"])
-    answers = [libre(client, FIRST, source=source) for source in ("cc", "de", "ee")]
-    assert answers[0] == answers[1] == answers[2] and answers[0]["translatedText"]
-    shutil.rmtree(root / "ee-en")
-    assert until(lambda: time.sleep(0.2) or offered(client) == ["cc-en", "de-en"])
-
-
-def test_a_model_that_could_not_be_loaded_is_tried_again(folder, monkeypatch):
-    """As the system may have had no memory; a folder that a user fills is left alone."""
-    clock = [0.0]
-    monkeypatch.setattr(model_folder.time, "monotonic", lambda: clock[0])
-    found = model_folder.ModelFolder(folder, {})
-    found.give_up(("de", "en"))
-    found.look()
-    assert sorted(found.served) == [("en", "fr")]
-    clock[0] = model_folder.REST + 1
-    found.look()
-    assert sorted(found.served) == [("de", "en"), ("en", "fr")]
-
-
-def test_a_folder_that_is_being_filled_is_left_alone(tmp_path, caplog):
-    copy("de-en", tmp_path)
-    found = model_folder.ModelFolder(tmp_path, {})
-    (tmp_path / "en-fr").mkdir()
-    for file in ("checkpoint.pt", "spm.model", "dict.en.txt"):
-        found.look()
-        shutil.copy(DEMO / file, tmp_path / "en-fr" / file)
-    found.look()
-    shutil.copy(DEMO / "dict.de.txt", tmp_path / "en-fr" / "dict.fr.txt")
-    found.look()
-    assert list(found.served) == [("de", "en")] and "is not served" not in caplog.text
-    found.look()
-    assert list(found.served) == [("de", "en"), ("en", "fr")]
-
-
-@pytest.mark.parametrize("could_not_be_loaded", [False, True])
-def test_a_folder_that_was_away_is_served_again(tmp_path, could_not_be_loaded):
-    """As it was, to the last file's time; a copy that keeps the times is tried again, too."""
-    copy("de-en", tmp_path)
-    copy("en-fr", tmp_path)
-    found = model_folder.ModelFolder(tmp_path, {})
-    assert list(found.served) == [("de", "en"), ("en", "fr")]
-    if could_not_be_loaded:
-        found.give_up(("en", "fr"))
-        shutil.copytree(tmp_path / "en-fr", tmp_path / "away")
-        shutil.rmtree(tmp_path / "en-fr")
-    else:
-        (tmp_path / "en-fr").rename(tmp_path / "away")
-        found.look()
-    assert list(found.served) == [("de", "en")]
-    (tmp_path / "away").rename(tmp_path / "en-fr")
-    found.look()
-    found.look()
-    assert list(found.served) == [("de", "en"), ("en", "fr")]
-
-
-def test_a_pivot_is_the_language_of_a_model(folder):
-    done = forked(main, "serve", "--port", "0", "--models", str(folder), "--pivot", "xx")
-    said = f"--pivot xx is the language of no model of {folder}: use one of de, en, fr"
-    assert done.status == 1 and done.stderr.splitlines()[-1] == f"error: {said}"
+    assert libre(client, FIRST, source="cc") == {"error": "cc is not supported"}
+    at = "/v1/translate?source=de&target=en"
+    assert client.post(at, json={"source": FIRST}).json()["text"], "de-en is not affected"
 
 
 async def stays():
@@ -261,13 +175,11 @@ DESCRIPTION = models.Description("", "y", "z", 1, 1, 1, 100, "")
 
 @pytest.fixture
 def pretended(folder, monkeypatch):
-    """Models x-y, y-z and a-b, of which two may be loaded; y is the pivot."""
+    """Models x-y, y-z and a-b, of which two may be loaded."""
     monkeypatch.setattr(models, "Engine", Pretended)
     monkeypatch.setattr(models, "CLOSES", 0)
-    monkeypatch.setattr(model_folder, "EVERY", 1e6)
     made.clear()
-    found = models.ModelsOfFolder(folder, {}, 2, None)
-    found.pivot = "y"
+    found = models.ModelsOfFolder(folder, {}, 2)
     found.flags_of = {(s, t): {"path": s + t} for s, t in ("xy", "yz", "ab")}
     yield found
     found.close()
@@ -366,30 +278,6 @@ async def test_a_model_that_cannot_be_loaded_is_dropped_once_and_tried_again(pre
     made[1].loaded.set_result("x-y")
     await second
     assert len(made) == 2 and made[0].is_closed and not made[1].is_closed
-
-
-@in_a_loop
-async def test_the_second_model_of_a_pivot_stays_while_the_first_is_at_work(pretended):
-    """The request's context may be over: a stream goes on behind it."""
-
-    async def load():
-        while True:
-            for each in made:
-                if not each.loaded.done():
-                    each.loaded.set_result(DESCRIPTION)
-            await asyncio.sleep(0.01)
-
-    loading = asyncio.ensure_future(load())
-    running = await use(pretended, "xz", "Satz.")
-    with pytest.raises(models.HTTPException, match="all 2 models"):
-        await use(pretended, "ab", "Satz.")
-    made[0].answer(0, "middle")
-    await use(pretended, "ab", "Satz.")  # in the place of the first, whose work is done
-    assert [each.is_closed for each in made] == [True, False, False]
-    made[1].answer(0, "end")
-    assert running.result(5).text == "end"
-    assert await asyncio.to_thread(until, lambda: not pretended.users)
-    loading.cancel()
 
 
 @in_a_loop

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
@@ -18,10 +17,7 @@ from serving import FLAGS, ROOT, TSV, answered, libre, listening, metric, upload
 from sizes import ALL
 
 from fairseq_ext import Engine, Translator, UsageError
-from fairseq_ext.search.report import Report, Translation
-from fairseq_ext.search.request import Request
 from fairseq_ext.serve import Settings
-from fairseq_ext.serve.models import pivoted
 from fairseq_ext.text.__main__ import through_translator
 from fairseq_ext.text.files import translate
 
@@ -371,24 +367,6 @@ def test_each_sentence_of_a_text_has_its_own_samples_by_every_entry(sampling, tm
 def texts_of(docx):
     whole = "".join(parts_of(docx)[name].decode() for name in PARTS)
     return re.findall("(?<=>)[^<>]+(?=</w:t>)", whole)
-
-
-def test_both_models_of_a_pair_draw_by_the_seed():
-    requested = []
-
-    def submit(request):
-        future = Future()
-        future.set_result(Report([Translation(request.source + "'", [], 0.0, [])]))
-        requested.append((request.source, request.seed, request.number))
-        return future
-
-    both = pivoted(submit, submit, lambda: lambda: None)
-    assert both(Request(2, "a", seed=7)).result().text == "a''"
-    assert both(Request(source="b")).result().text == "b''"
-    seeds = [(source, seed) for source, seed, _ in requested]
-    assert seeds == [("a", 7), ("a'", 7), ("b", None), ("b'", None)]
-    numbers = [number for *_, number in requested]
-    assert numbers[::2] == [2, 0] and len({*numbers}) == 4  # noise that is unrelated
 
 
 def test_calls_of_python_draw_by_their_seeds():
