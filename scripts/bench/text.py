@@ -247,8 +247,8 @@ def run_bench(
     **defaults: Any,
 ) -> None:
     """Run a bench with its flags, the page of its results and a folder that does not stay, on
-    --threads threads, or one. doc, choices, defaults: as of `command_line`; cases: of the argument
-    that names one; has_text: it has the flags of a model and a text."""
+    --threads threads, or one. doc, choices, defaults: those of `command_line`; cases: of the
+    argument that names one; has_text: it has the flags of a model and a text."""
 
     def main() -> int | None:
         parse = command_line(doc, choices, **defaults)
