@@ -72,6 +72,12 @@ def prefix(*rows):
     return {"prefix_tokens": torch.tensor([row + [PAD] * (width - len(row)) for row in rows])}
 
 
+def arguments_of(case):
+    """What generate() gets for a case."""
+    found = prefix(*case["prefix"]) if "prefix" in case else {}
+    return found | {flag: case[flag] for flag in ("bos_token",) if flag in case}
+
+
 def is_refused(models, flags, generation):
     """Whether these flags rule each other out, or these models cannot have the softmax."""
     needs = STRATEGIES["softmax"][flags.get("softmax", "full")].needs
@@ -97,8 +103,7 @@ def test_neutral_setting_equals_stock(name, strategy, tmp_path):
             generators(models, flags, extra, **generation)
         return
     pair, sample = generators(models, flags, extra, **generation), batch(case["lengths"])
-    arguments = prefix(*case["prefix"]) if "prefix" in case else {}
-    arguments |= {flag: case[flag] for flag in ("bos_token",) if flag in case}
+    arguments = arguments_of(case)
     requested = name, *sorted(generation.items())
     if requested not in STOCK:
         STOCK[requested] = run(pair.stock, sample, **arguments)

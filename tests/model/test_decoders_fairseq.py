@@ -9,6 +9,8 @@ import torch
 from model.decoder_rows import EOS, Rows, model_of
 from models import (
     ARCHITECTURES,
+    TRANSFORMER,
+    Recipe,
     alone,
     batch,
     build,
@@ -16,7 +18,6 @@ from models import (
     generators,
     run,
     same,
-    transformer,
 )
 from sizes import covering
 
@@ -154,7 +155,7 @@ LONG = [1023, 3, 700, 0]  # words
 )
 def test_sources_of_1024_tokens_equal_stock(flags, dtype, monkeypatch):
     long = {"max_source_positions": 1026, "encoder_learned_pos": True, "layernorm_embedding": True}
-    monkeypatch.setitem(ARCHITECTURES, "long", transformer(**long))
+    monkeypatch.setitem(ARCHITECTURES, "long", Recipe("transformer", TRANSFORMER | long))
     ours = {name: value for name, value in flags.items() if name != "beam"}
     pair = generators([build("long", dtype=dtype)], ours, beam=flags["beam"], max_len_b=6)
     sample = batch(LONG)
