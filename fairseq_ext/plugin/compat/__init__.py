@@ -8,5 +8,6 @@
 | patches.py | the list of changes, and the repairs of fairseq |
 | checkpoints.py | checkpoints and their settings run no code |
 | configuration.py | fairseq's configuration, without hydra's parser |
+| named_tasks.py | the task that a command names, and its --user-dir |
 | uncompiled.py | its three compiled modules in Python |
 """

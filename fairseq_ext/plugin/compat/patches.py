@@ -18,7 +18,6 @@ import dataclasses
 import fileinput
 import functools
 import gc
-import importlib
 import importlib.util
 import io
 import itertools
@@ -34,8 +33,9 @@ from typing import NamedTuple
 
 startup = sys.modules["fairseq_ext.plugin.compat.startup"]
 own = startup.load("core.command_line")
-checkpoints, configuration = (
-    startup.load(f"plugin.compat.{name}") for name in ("checkpoints", "configuration")
+checkpoints, configuration, named_tasks = (
+    startup.load(f"plugin.compat.{name}")
+    for name in ("checkpoints", "configuration", "named_tasks")
 )
 
 
@@ -105,6 +105,7 @@ patch(
 patch("initialize and compose in fairseq.dataclass.utils", "fairseq.dataclass.utils")(
     configuration.replace_compose
 )
+patch("import_user_module in fairseq.utils", "fairseq.options")(named_tasks.register_named_tasks)
 patch("omegaconf.DictConfig.__getattr__", "fairseq.dataclass.utils", of_command=True)(
     configuration.read_plain_values
 )
@@ -255,59 +256,6 @@ def give_numpy_long(module: ModuleType) -> bool:
         module.np = types.ModuleType("numpy")  # type: ignore[attr-defined]
         vars(module.np).update(vars(numpy), compat=types.SimpleNamespace(long=int))
     return lacks
-
-
-# ---- The *_ext task that a command of fairseq's names, and its --user-dir
-
-
-@patch("import_user_module in fairseq.utils", "fairseq.options")
-def register_named_tasks(options: ModuleType) -> None:
-    """Let a command that names an *_ext task find it, with any --user-dir or none.
-
-    Errors: UsageError for an unknown *_ext task, in one line that lists the known ones.
-    """
-    stock = options.utils.import_user_module
-
-    def import_user_module(args) -> None:
-        given = args.user_dir
-        if given is not None and is_ours(given):
-            importlib.import_module("fairseq_ext.plugin.tasks")
-        else:
-            if given is not None and own.names_our_task():
-                refuse_wrong_folder(given)
-            with dataclass_defaults():
-                stock(args)
-        if own.names_our_task() or "fairseq_ext.plugin.tasks" in sys.modules:
-            importlib.import_module("fairseq_ext.plugin.tasks").extend_examples()
-        if own.names_our_task():
-            importlib.import_module("fairseq_ext.plugin.stock").refuse_unknown(own.named_task())
-
-    options.utils.import_user_module = import_user_module
-    if own.names_our_task():
-        importlib.import_module("fairseq_ext.plugin.tasks")
-    if own.is_fairseq_command():
-        importlib.import_module("fairseq_ext.core.exit").restore_keyboard_interrupt()
-        if own.has_help_flag():
-            importlib.import_module("fairseq_ext.plugin.flag_help").print_flags()
-
-
-def is_ours(folder: str) -> bool:
-    """Return whether --user-dir means this package, wherever it is installed."""
-    return os.path.basename(os.path.normpath(folder)) == "fairseq_ext"
-
-
-def refuse_wrong_folder(folder: str) -> None:
-    """Refuse a path that is not a user directory, and one with the name of another module, which
-    Python would import instead (raises UsageError)."""
-    path = os.path.abspath(folder)
-    name = os.path.basename(path)
-    known = sys.modules.get(name)
-    is_other = known and path not in map(os.path.abspath, getattr(known, "__path__", ()))
-    if os.path.exists(path) and ("." in name or is_other or not os.path.isdir(path)):
-        raise importlib.import_module("fairseq_ext.core.errors").UsageError(
-            f"--user-dir {folder} cannot be imported: it must be a folder, without a dot in its "
-            "name, which is not the name of another module of Python's"
-        )
 
 
 # ---- The process of a command
