@@ -250,13 +250,6 @@ MISTAKES: dict[str, list[tuple[str, Sentence]]] = {
             "--bpe or --tokenizer needs {2}, which is not installed: {1}",
         ),
     ],
-    "IndexError": [
-        (
-            "Replacement index",
-            "the checkpoint's architecture is unknown to fairseq: name the --user-dir that "
-            "registers it",
-        )
-    ],
     "KeyError": [
         (
             r"\A'\w+:(\S+-\S+)'\Z",

@@ -378,7 +378,5 @@ def test_an_architecture_of_another_task_is_refused(name):
 
 
 def test_from_python_too():
-    task = "translation_multi_simple_epoch_ext"
-    said = f"--lang-tok-behind-eos is a flag of --task {task}, not of translation_ext"
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match="unrecognized arguments: --lang-tok-behind-eos"):
         Translator("none.pt", "none", lang_tok_behind_eos=True)

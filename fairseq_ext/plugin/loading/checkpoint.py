@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_ext.core.command_line import arguments, is_fairseq_command
@@ -55,6 +55,13 @@ def check_(state: object) -> None:
             raise checkpoint_error(f'has {type(state[name]).__name__} in the place of "{name}"')
     holder = holder_of(state)
     settings = plain(holder)
+    architecture = settings.get("arch") or settings.get("_name")
+    known = (architecture in registry for registry in (ARCH_MODEL_REGISTRY, MODEL_REGISTRY))
+    if architecture and not any(known):
+        raise UsageError(
+            f"the checkpoint's architecture {cut(str(architecture))} is not registered here: name "
+            "its --user-dir"
+        )
     for name, value in settings.items():
         most = max((most for end, most in MAX_VALUES.items() if name.endswith(end)), default=0)
         if most and isinstance(value, int) and not 0 <= value <= most:

@@ -246,7 +246,7 @@ HELD = {
     "read_optional_types": r"fairseq\.dataclass\.utils\.interpret_dc_type",
     "replace_compose": r"fairseq\.dataclass\.utils\.(compose|initialize)",
     "explain_refused_checkpoints": r"fairseq\.checkpoint_utils\.load_checkpoint_to_cpu",
-    "build_plain_transformers": r"fairseq\.checkpoint_utils\.(_upgrade_state_dict|"
+    "check_models": r"fairseq\.checkpoint_utils\.(_upgrade_state_dict|"
     r"load_model_ensemble_and_task)",
     "register_named_tasks": r"fairseq\.utils\.import_user_module",
     "avoid_fused_encoder_layer": r"fairseq\.modules\.transformer_layer\."

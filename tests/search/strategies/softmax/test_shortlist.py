@@ -298,12 +298,6 @@ def test_recall_counts_what_the_lists_hold():
     assert softmax.meter.counts.recall_at_k.value() == pytest.approx(sum(expected) / 7)
 
 
-def test_a_warning_where_the_full_softmax_is_faster(caplog):
-    with caplog.at_level(logging.WARNING):
-        run(on_model(lsh_k=8, lsh_bands=400, lsh_hits=4, lsh_top=20), batch(LENGTHS, words=MANY))
-    assert "is slower here than --softmax full" in caplog.text
-
-
 def test_a_model_without_an_output_layer_that_it_reads_is_refused():
     with pytest.raises(UsageError, match="no plain Transformer or LSTM decoder"):
         generators([build("fconv")], {"softmax": "lsh"}, beam=2)
