@@ -275,7 +275,7 @@ TestRandomEvents.settings = settings(
 
 
 def machine(workers=1, loaded=0, requests=0):
-    """Of which so many workers are loaded and have requests."""
+    """Of which this number of workers is loaded and has requests."""
     made = Engine()
     made.processes.clear()
     made.dispatch = Dispatch(workers, TIMEOUT, made.now)

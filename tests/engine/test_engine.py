@@ -257,7 +257,7 @@ def test_texts_may_be_of_a_class_that_the_workers_lack(engine, sources):
     assert (found.text, engine.restarts) == (usual.text, before)
     plain = engine.submit_text(of_caller, languages=np.array(["de", "en"])).result(PATIENCE)
     assert plain.text == answers(engine, sources[:1])[0]
-    terms = {"nothing\nPatient": "house"}  # a line break in a term makes no other one
+    terms = {"nothing\nPatient": "house"}  # a line break in a term begins no second one
     assert not engine.submit("Der Patient hat einen Port.", terms=terms).result(60).constraints
 
 

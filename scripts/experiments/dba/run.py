@@ -175,7 +175,7 @@ class Runs:
         }
 
     def exactly(self, line: int, tokens: int) -> list[str]:
-        """Words of a reference, drawn until they have so many tokens; fewer where no word fits."""
+        """Words of a reference, drawn up to this number of tokens; fewer where no word fits."""
         words = list(filter(self.usable, self.references[line].split()))
         random.Random(f"{line} {self.args.seed}").shuffle(words)
         found = []
