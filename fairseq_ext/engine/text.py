@@ -176,8 +176,9 @@ class TextRequest:
             return
         error = future.exception()
         assert isinstance(slot.item, Segment)
-        if parts := pieces(slot.item, error):
-            self.warnings.append(f"'{cut(slot.item.plain)}' is translated in parts: {error}")
+        if parts := pieces(slot.item, error or next(iter(future.result().hypotheses), None)):
+            if error is not None:
+                self.warnings.append(f"'{cut(slot.item.plain)}' is translated in parts: {error}")
             place, news = self.slots.index(slot), [Slot(part) for part in parts]
             del self.slots[place]
             for new in reversed(news):

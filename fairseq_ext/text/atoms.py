@@ -11,9 +11,16 @@ import regex
 TEXT, OPENING, CLOSING, POINT, PLACEHOLDER = "text", "open", "close", "point", "placeholder"
 BLOCK, BREAK = "block", "break"  # atoms that part runs; one that may: a line break
 LEADS = "leads"  # name of a point that stands before a word: the mnemonic of a menu
-SHOWN = "shown"  # name of a placeholder that is read as the number which it shows: a field
+SHOWN = "shown"  # name of a placeholder that is read as a number: its own, or a stand-in's
+BARE = "bare"  # name of a placeholder for which no number stands
+# placeholders that are no words of their sentences: emoji, %%, entities, pictures, footnotes, tags
+NO_WORD_OF_SENTENCE = regex.compile(
+    r"(?!.*(?:\w|\{\}|%@))|&|!\[|\[\^|\{%|<(?!(?:code|kbd|samp|tt|var)\b)", regex.DOTALL
+)
+STAND_INS = range(17, 1000, 13)  # two digits, which models copy
 SPACE, WORD, NO_WORD = "space", "word", "other"  # what is next to a mark
 LETTER, WORDY = regex.compile(r"\p{L}"), regex.compile(r"\w")
+WORDS = regex.compile(r"\w+")
 # punctuation that stands directly behind a word
 CLOSES = regex.compile(r"[\p{P}--[\p{Ps}\p{Pi}]]", regex.V1)
 Ends = Callable[[str], list[int]]  # from a line to the ends of its sentences
@@ -54,6 +61,12 @@ class Untranslated(str):
 def text_atom(text: str) -> Atom:
     """Return text that is written as it is read."""
     return Atom(TEXT, text, text)
+
+
+def is_word_of_sentence(atom: Atom) -> bool:
+    """Return whether the model reads a number in place of a placeholder."""
+    is_word = atom.name != BARE and not NO_WORD_OF_SENTENCE.match(atom.raw)
+    return atom.kind == PLACEHOLDER and (bool(atom.text) or is_word)
 
 
 def is_plain(atom: Atom) -> bool:
@@ -98,6 +111,13 @@ class Segment:
     touches: tuple[bool, bool] = (False, False)
     # what the source is made of, in its order: (raw, place in plain), and (raw, edge of a mark)
     track: Track = field(default_factory=list)
+    # the numbers that stand for placeholders; a translation has each once
+    stand_ins: list[str] = field(default_factory=list)
+
+    def lacks(self, text: str) -> bool:
+        """Return whether a translation has not each number once that stands for a placeholder."""
+        words = WORDS.findall(text) if self.stand_ins else []
+        return any(words.count(number) != 1 for number in self.stand_ins)
 
 
 Item = str | Segment
@@ -139,6 +159,7 @@ def segment_of(atoms: list[Atom], escape: Escape) -> Segment:
         reader.origin,
         escape,
         track=reader.track,
+        stand_ins=reader.stand_ins,
     )
 
 
@@ -150,6 +171,9 @@ class Reader:
         self.plain, self.origin = list[str](), list[int]()
         self.marks, self.stack, self.track = list[Mark](), list[Mark](), Track()
         self.place, self.last = 0, ""
+        self.stand_ins = list[str]()
+        text = "".join(atom.text for atom in atoms)
+        self.numbers = (str(n) for n in STAND_INS if str(n) not in text)
         following = [""] * len(atoms)  # of each atom, the first character that is read behind it
         for place in range(len(atoms) - 2, -1, -1):
             following[place] = atoms[place + 1].text[:1] or following[place + 1]
@@ -193,13 +217,13 @@ class Reader:
         """Take out a tag or a placeholder. behind: the next character that is read."""
         near = kind_of(self.last), kind_of(behind)
         marks = self.stack[-1].inside if self.stack else self.marks
-        if atom.kind == PLACEHOLDER and atom.text and WORD not in near:
+        if is_word_of_sentence(atom) and WORD not in near and (number := self.number(atom)):
             mark = Mark(len(self.plain), 0, atom.raw, near=near, name=SHOWN)
             marks.append(mark)
             self.track.append((atom.raw, (id(mark), OPENING)))
-            for character in atom.text:
+            for character in number:
                 self.add(character, "", self.place)
-            mark.end, self.last = len(self.plain), atom.text[-1]
+            mark.end, self.last = len(self.plain), number[-1]
             self.track.append(("", (id(mark), CLOSING)))
             return
         if atom.kind == PLACEHOLDER and near == (WORD, WORD):
@@ -223,6 +247,13 @@ class Reader:
         elif atom.text and atom.kind == POINT:  # a line break
             self.add(" ", "", self.place)
             self.last = " "
+
+    def number(self, atom: Atom) -> str:
+        """Return what is read of a placeholder; "" where no number is left."""
+        if not atom.text and (number := next(self.numbers, "")):
+            self.stand_ins.append(number)
+            return number
+        return atom.text
 
     def drop_space(self) -> None:
         """Read the last character, which is white space, no more."""

@@ -12,7 +12,7 @@ from fairseq_ext.plugin.loading.settings import TooLong
 from fairseq_ext.search.report import Translation
 from fairseq_ext.text.atoms import Item, Segment, Untranslated
 from fairseq_ext.text.marks import Projection
-from fairseq_ext.text.segments import halves
+from fairseq_ext.text.segments import halves, without_stand_ins
 
 Translate = Callable[[Sequence[Segment]], Sequence[Translation | UsageError]]
 FIRST, MOST = 32, 500  # segments and what stands between them: the beginning is there soon
@@ -53,10 +53,13 @@ def translated(
 
 
 def pieces(item: Segment, found: object) -> list[Item]:
-    """Return what a segment is translated as again that is too long; else nothing.
+    """Return what is translated again in place of a segment: the parts of one that is too long, or
+    one whose translation has lost what stands for a placeholder, without it; else nothing.
 
     found: its translation, or the error.
     """
+    if isinstance(found, Translation):
+        return without_stand_ins(item) if item.lacks(found.text) else []
     parts = halves(item) if isinstance(found, TooLong) else []
     return parts if len(parts) > 1 else []
 

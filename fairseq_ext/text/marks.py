@@ -20,6 +20,7 @@ from itertools import accumulate
 
 import regex
 
+from fairseq_ext.core.words import UNITS
 from fairseq_ext.search.phrases.places import Span
 from fairseq_ext.text.atoms import (
     CLOSES,
@@ -40,6 +41,7 @@ from fairseq_ext.text.atoms import (
 from fairseq_ext.text.stopping import checked
 from fairseq_ext.text.units import UNKNOWN, MatchedUnits, Pairs, Source, Written, flat, is_hollow
 
+FIRST = regex.compile(r"\p{L}+(?![\p{L}\p{N}_-])")
 QUOTES = regex.compile(r"[\"\p{Pi}\p{Pf}「」『』]")
 NO_DIGITS = regex.compile(r"\D+")  # of a word such as 3rd
 QUOTE_END = regex.compile(rf"[^{QUOTES.pattern[1:-1]}„‚]*+[\"“”«»‘」』]")
@@ -61,11 +63,21 @@ def ended(text: str, source: str) -> str:
     )
 
 
+def begun(text: str, source: str) -> str:
+    """Return a translation that begins with a capital if its source does, unless its first word is
+    a word of the source (npm)."""
+    first = FIRST.match(text)
+    is_small = first is not None and first[0].islower() and source[:1].isupper()
+    if not is_small or first[0] in UNITS.findall(source):  # type: ignore[index]
+        return text
+    return text[0].upper() + text[1:]
+
+
 class Projection:
     """A translation that gets the marks of its segment."""
 
     def __init__(self, segment: Segment, text: str, pairs: Pairs | None):
-        self.segment, self.text = segment, ended(text, segment.plain)
+        self.segment, self.text = segment, begun(ended(text, segment.plain), segment.plain)
         if segment.escape is in_cdata:
             self.text = self.text.replace("]]>", "]] >")
         self.moved = [(0, 0)]
@@ -78,6 +90,12 @@ class Projection:
         self.from_source = source = Source(segment)
         matched = MatchedUnits(source, self.text, pairs)
         self.words, self.unit, self.signs = matched.words, matched.unit, matched.signs
+        # numbers that stand for placeholders stand for themselves
+        here = {source.text(unit): unit for unit in range(len(source.units))}
+        texts = [self.text[start:end] for start, end in self.words]
+        self.numbers = [i for i, t in enumerate(texts) if t in segment.stand_ins and t in here]
+        for i in self.numbers:
+            self.unit[i] = here[texts[i]]
         # of each unit, the character at which its source unit starts
         self.source = [None if unit is None else source.units[unit][0] for unit in self.unit]
         self.orders = dict[Span, tuple[list[Span], int]]()  # of `order`
@@ -92,7 +110,7 @@ class Projection:
             return self.segment.source
         self.out, self.size = list[str](), 0
         self.used = set[int]()  # gaps of the source that are written, each once
-        self.hidden = set[int]()  # units in whose place a field is written
+        self.hidden = set(self.numbers)  # units in whose place a placeholder is written
         before: int | None = None
         edges: list[Written] = []
         for token in [*self.tokens(self.segment.marks, 0, len(self.words)), None]:

@@ -18,6 +18,7 @@ from itertools import accumulate, pairwise
 import regex
 
 from fairseq_ext.text.atoms import (
+    BARE,
     BLOCK,
     BREAK,
     CLOSING,
@@ -33,6 +34,7 @@ from fairseq_ext.text.atoms import (
     Part,
     Segment,
     is_plain,
+    is_word_of_sentence,
     pairs,
     raw,
     segment_of,
@@ -52,7 +54,7 @@ BRACKETS = {"(": ")", "[": "]"}
 OPENS, CLOSES = regex.compile(r"[(\[](?=\S)"), regex.compile(r"(?<![\s:;=-])[)\]]\Z")  # not :-)
 DEEPEST = 100  # tags in each other; those in them part sentences
 STANDS_IN = "\ufffc"  # what is read of a placeholder, see splitter.py
-DASH = regex.compile(r"\s*(?:[-–—]\s+(?=\S))?")  # in front of a sentence
+DASH = regex.compile(r"\s*(?:[-–—:]\s+(?=\S))?")  # in front of a sentence
 ENDED = regex.compile(r"[.!?…:;。！？।؟۔][\p{Pe}\p{Pf}\"'“‘]*$")
 STOP = regex.compile(r"[.!?…][\p{Pe}\p{Pf}\"'“‘]*$")
 
@@ -226,9 +228,9 @@ def trimmed(atoms: list[Atom], escape: Escape) -> Iterator[Item]:
     partners = pairs((atom.kind for atom in atoms), OPENING, CLOSING)
     opened = {end: start for start, end in partners.items()}
     while first < behind:
-        if is_edge(atoms[first]):
+        if is_edge(atoms[first]) or is_label(atoms[first:behind]):
             first += 1
-        elif is_edge(atoms[behind - 1]):
+        elif is_edge(atoms[behind - 1]) or follows_colon(atoms[first:behind]):
             behind -= 1
         elif partners.get(first) == behind - 1:
             first, behind = first + 1, behind - 1
@@ -239,7 +241,6 @@ def trimmed(atoms: list[Atom], escape: Escape) -> Iterator[Item]:
             behind = opened[behind - 1]
         else:
             break
-    behind = before_colon(atoms, first, behind)
     lead, core, trail = atoms[:first], atoms[first:behind], atoms[behind:]
     if core and is_plain(core[0]):
         stripped = core[0].text[DASH.match(core[0].text).end() :]  # type: ignore[union-attr]
@@ -289,25 +290,24 @@ def without_brackets(atoms: list[Atom]) -> tuple[list[Atom], list[Atom], list[At
     return opening, atoms, closing
 
 
-def before_colon(atoms: Sequence[Atom], first: int, behind: int) -> int:
-    """Return where a sentence's words end, such as `Open:` of `Open: {a}.`, whose full stop a model
-    would not know what to do with."""
-    at = behind - 1
-    if at - first < 2 or atoms[at].kind != TEXT or LETTER.search(atoms[at].text):
-        return behind
-    while at > first and atoms[at - 1].kind == PLACEHOLDER:
-        at -= 1
-    is_named = at < behind - 1 and atoms[at - 1].kind == TEXT
-    return at if is_named and atoms[at - 1].text.rstrip().endswith(":") else behind
-
-
 def is_edge(atom: Atom) -> bool:
     """Return whether an atom at the edge of a sentence is no part of it."""
     return (
         atom.kind == POINT
-        or (atom.kind == PLACEHOLDER and not atom.text)
+        or (atom.kind == PLACEHOLDER and not is_word_of_sentence(atom))
         or (atom.kind == TEXT and not atom.text.strip())
     )
+
+
+def is_label(atoms: Sequence[Atom]) -> bool:
+    """Return whether a sentence begins with a placeholder and a colon: `%s: not found`."""
+    return [atom.kind for atom in atoms[:2]] == [PLACEHOLDER, TEXT] and atoms[1].text[:1] == ":"
+
+
+def follows_colon(atoms: Sequence[Atom]) -> bool:
+    """Return whether a sentence ends with a placeholder behind a colon: `not found: %s`."""
+    kinds = [atom.kind for atom in atoms[-2:]]
+    return kinds == [TEXT, PLACEHOLDER] and atoms[-2].text.rstrip()[-1:] == ":"
 
 
 def led(items: Iterable[Item], leads: Collection[str]) -> Iterator[Item]:
@@ -324,6 +324,18 @@ def led(items: Iterable[Item], leads: Collection[str]) -> Iterator[Item]:
                 atoms = item.atoms if own else [Atom(TEXT, "", f"{lead} "), *item.atoms]
                 item = replace(segment_of(atoms, item.escape), lead=lead, is_cut=item.is_cut)
         yield item
+
+
+def without_stand_ins(segment: Segment) -> list[Item]:
+    """Return the segment, where no number stands for a placeholder: the model does not see it."""
+    atoms = [
+        replace(atom, name=BARE) if atom.kind == PLACEHOLDER else atom for atom in segment.atoms
+    ]
+    items = list(led(trimmed(atoms, segment.escape), {segment.lead} - {""}))
+    for item in items:
+        if isinstance(item, Segment):
+            item.number = segment.number
+    return items
 
 
 def halves(segment: Segment) -> list[Item]:

@@ -1,13 +1,13 @@
-"""How do placeholders and tags come through a translation? On the demo's text.
+"""How do placeholders and tags come through a translation?
 
-    python scripts/bench/markup.py placeholders [--limit 1000] [--out results/placeholders]
+    python scripts/bench/markup.py messages --catalogues DIR [--models DIR ...] [--limit 100]
     python scripts/bench/markup.py tags [--limit N] [--out results/tags]
 
-placeholders: sentences with 1 to 6 of them at made-up places, three ways. put back: taken out of
-the sentence and put back by alignment, as fairseq_ext does. copied: a token stands in the sentence,
-and the model copies it. required: the token stands there, and the search must write it (DBA).
-once each: sentences with every placeholder exactly once. rest: BLEU without the placeholders, next
-to that of the sentences without any.
+messages: real messages with placeholders (%s, {name}), drawn by a seed from gettext's German
+catalogues (/usr/share/locale/de/LC_MESSAGES), in the direction of each model (the demo's). Two
+ways: a number stands for the placeholder, as fairseq_ext does; the model does not see it. once
+each: messages with each placeholder exactly as often as in the source; chrF: against the
+catalogue's translation, quotation marks all alike.
 
 tags: by what the model attends to, is the tag around a noun around its translation afterwards? One
 row an attention and a way to read words off it. all layers: their average, which fairseq_ext reads;
@@ -16,12 +16,15 @@ alignments. greatest: of each word the one that it attends to most; assigned: as
 fairseq_ext/text/alignment.py. A case is a noun that stands once in its source, its translation once
 in the output; right: the tag is around it, and around nothing else.
 
-    --limit N    lines; all by default
-    --out OUT    write OUT.md and OUT.json
+    --catalogues DIR    with *.mo, for messages
+    --models DIR ...    folders of models, for messages; the demo's by default
+    --limit N           lines (100 messages; all lines)
+    --out OUT           write OUT.md and OUT.json
 """
 
 from __future__ import annotations
 
+import gettext
 import random
 import re
 from argparse import Namespace
@@ -31,62 +34,70 @@ from typing import Any
 
 import sacrebleu
 import torch
+from harness import BenchError
 from report import ROOT, Page
 from text import DEMO, read_lines, run_bench
 
 from fairseq_ext import Translator
-from fairseq_ext.text import alignment
+from fairseq_ext.text import alignment, atoms
 from fairseq_ext.text.atoms import Segment
 from fairseq_ext.text.formats import passes
 from fairseq_ext.text.marks import Projection
 from fairseq_ext.text.splitter import plain_ends
 
 DATA = ROOT / "data" / "demo"
-NAMES = "Tom Maria John Anna Peter Lisa".split()  # names that the model has seen
-TOKENS = {"{name}": [f"{{v{i}}}" for i in range(6)], "names": NAMES}
+PLACEHOLDER = re.compile(
+    r"%(?:\d+\$)?[-+ 0#]*\d*(?:\.\d+)?(?:hh?|ll?|[Lqjzt])?[diouxXeEfFgGcs]|\{[^{}\s]*\}|%\d"
+)
+QUOTES = re.compile("[»«„“”\"‘’‚`']")
+WORD, NONE = atoms.NO_WORD_OF_SENTENCE, re.compile("")
 
 
-def alone(token: str) -> str:
-    """The pattern of a token that is no part of a word."""
-    return rf"(?<!\w){re.escape(token)}(?!\w)"
+def drawn(catalogues: Path, sides: list[str], seed: str, many: int) -> list[tuple[str, str]]:
+    """Messages of gettext's catalogues (*.mo, German) with placeholders, and their translations:
+    the catalogues by chance, and a message of each."""
+    known: dict[str, list[tuple[str, str]]] = {}
+    for file in sorted(catalogues.glob("*.mo")):
+        try:
+            catalogue = gettext.GNUTranslations(file.open("rb"))._catalog  # type: ignore[attr-defined]
+        except UnicodeDecodeError:  # not in UTF-8
+            continue
+        for key, german in catalogue.items():
+            english = (key[0] if isinstance(key, tuple) else key).split("\x04")[-1].strip()
+            pair = (german.strip(), english) if sides[0] == "de" else (english, german.strip())
+            held = [sorted(PLACEHOLDER.findall(text)) for text in pair]
+            words = len(re.findall("[A-Za-z]{2,}", PLACEHOLDER.sub(" ", english)))
+            is_plain = "\n" not in "".join(pair) and not re.search(r"[<>\\|]|--\w", english)
+            if is_plain and held[0] and held[0] == held[1] and words > 1 and len(english) < 160:
+                known.setdefault(file.stem, []).append(pair)
+    assert known, f"{catalogues} has no catalogue with placeholders"
+    chance, found, names = random.Random(seed), dict[str, str](), sorted(known)
+    while len(found) < many:
+        source, reference = chance.choice(known[chance.choice(names)])
+        found.setdefault(source, reference)
+    return list(found.items())
 
 
-def row(name: str, outputs: list[str], held: list[list[str]], references: list[str]) -> list[str]:
-    """A row of the table; held: the tokens that each sentence has."""
-    kept, rest = 0, []
-    for out, tokens in zip(outputs, held, strict=True):
-        kept += all(len(re.findall(alone(token), out)) == 1 for token in tokens)
-        for token in tokens:
-            out = re.sub(alone(token), " ", out)
-        rest.append(re.sub(r"\s+([.,;:!?])", r"\1", " ".join(out.split())))
-    bleu = sacrebleu.corpus_bleu(rest, [references]).score
-    return [name, f"{kept} of {len(outputs)}", f"{bleu:.1f}"]
-
-
-def placeholders(args: Namespace, page: Page) -> None:
-    sources, references = (read_lines(DATA / "test", side, args.limit) for side in ("de", "en"))
-    translator = Translator.from_folder(DEMO, cpu=True, beam=5)
-    plain = [found[0].text for found in translator.translate(sources)]
-    rows = [row("none", plain, [[] for _ in plain], references)]
-    for kind, tokens in TOKENS.items():
-        chance, lines, held = random.Random(7), [], []
-        for source in sources:
-            words = source.split(" ")
-            mine = [token for token in tokens if token not in source][: chance.randint(1, 6)]
-            for token in mine:
-                words.insert(chance.randrange(len(words)), token)
-            lines.append(" ".join(words))
-            held.append(mine)
-        if kind == "{name}":
-            out = translator.translate_text("\n".join(lines)).text.split("\n")
-            rows.append(row("put back", out, held, references))
-        out = [found[0].text for found in translator.translate(lines)]
-        rows.append(row(f"copied, {kind}", out, held, references))
-        found = translator.translate(lines, 1, held, errors="return")
-        pairs = zip(found, plain, strict=True)
-        out = [free if isinstance(each, Exception) else each[0].text for each, free in pairs]
-        rows.append(row(f"required, {kind}", out, held, references))
-    page.add_table(["placeholders", "once each", "rest"], rows)
+def messages(args: Namespace, page: Page) -> None:
+    rows = []
+    for model in args.models or [DEMO]:
+        translator = Translator.from_folder(model, cpu=True, beam=5)
+        sides = [translator.task.cfg.source_lang, translator.task.cfg.target_lang]
+        pairs = drawn(args.catalogues, sides, f"test.{'-'.join(sides)}", args.limit or 100)
+        for name, is_word in (("a number stands for it", WORD), ("not shown to the model", NONE)):
+            atoms.NO_WORD_OF_SENTENCE = is_word
+            out = [translator.translate_text(source).text for source, _ in pairs]
+            once = sum(
+                sorted(PLACEHOLDER.findall(text)) == sorted(PLACEHOLDER.findall(source))
+                for text, (source, _) in zip(out, pairs, strict=True)
+            )
+            plain, references = (
+                [QUOTES.sub('"', x) for x in side]
+                for side in (out, [reference for _, reference in pairs])
+            )
+            score = sacrebleu.corpus_chrf(plain, [references]).score
+            rows.append(["-".join(sides), name, f"{once} of {len(pairs)}", f"{score:.1f}"])
+    page.add_table(["direction", "placeholder", "once each", "chrF"], rows)
 
 
 def nouns() -> dict[str, set[str]]:
@@ -181,10 +192,12 @@ def tags(args: Namespace, page: Page) -> None:
     page.add_table(["attention", "words", "right", ""], rows)
 
 
-CASES: dict[str, Callable[[Namespace, Page], None]] = dict(placeholders=placeholders, tags=tags)
+CASES: dict[str, Callable[[Namespace, Page], None]] = dict(messages=messages, tags=tags)
 
 
 def main(args: Namespace, page: Page, _: Path) -> None:
+    if args.case == "messages" and args.catalogues is None:
+        raise BenchError("messages needs --catalogues DIR")
     CASES[args.case](args, page)
 
 

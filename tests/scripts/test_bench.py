@@ -5,6 +5,7 @@ which gives fairseq's translations where its model can hold fairseq's."""
 import ast
 import importlib
 import json
+import struct
 import sys
 from pathlib import Path
 
@@ -137,11 +138,25 @@ def test_flags_are_those_of_the_text():
 SMOKE = dict(table("scripts/commands.tsv", "bench"))
 
 
+def catalogue(pair: tuple[str, str]) -> bytes:
+    """A catalogue of gettext with its head and one message: the numbers of the format, the places
+    of two texts and of their translations, and these."""
+    texts = ["", pair[0], "Content-Type: text/plain; charset=UTF-8\n", pair[1]]
+    data, places = b"", []
+    for each in (x.encode() for x in texts):
+        places += [len(each), 28 + 32 + len(data)]
+        data += each + b"\0"
+    return struct.pack("<7I", 0x950412DE, 0, 2, 28, 44, 0, 0) + struct.pack("<8I", *places) + data
+
+
 @drawn(3)
 @pytest.mark.parametrize("command", SMOKE)
 def test_a_small_run_writes_its_tables(command, tmp_path):
     out = tmp_path / "out"
     out.with_suffix(".txt").write_text("".join(f"A house {i}.\n" for i in range(12)))
+    out.with_suffix(".d").mkdir()
+    message = catalogue(("%d files deleted", "%d Dateien gelöscht"))
+    (out.with_suffix(".d") / "de.mo").write_bytes(message)
     script, *arguments = command.replace("OUT", str(out)).split()
     ran(warm.python(), BENCH / script, *arguments, "--out", out)
     assert SMOKE[command] in "".join(file.read_text() for file in tmp_path.rglob("*.md"))

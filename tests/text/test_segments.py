@@ -55,10 +55,12 @@ def test_every_character_belongs_to_one_segment(ends, text):
             assert item.plain.strip() == item.plain != "" and not any(
                 end in item.plain for end in "\r\n\u2028"
             )
+            hidden = {i for m in item.marks for i in range(m.start, m.end)}  # read as a number
             assert [
                 item.source[i] if not c.isspace() else " "
-                for c, i in zip(item.plain, item.origin, strict=True)
-            ] == list(item.plain)
+                for at, (c, i) in enumerate(zip(item.plain, item.origin, strict=True))
+                if at not in hidden
+            ] == [c for at, c in enumerate(item.plain) if at not in hidden]
             pieces = halves(item)
             assert "".join(map(source, pieces)) == item.source
             longest = max(
@@ -91,17 +93,17 @@ def test_a_language_in_front_of_a_sentence_is_that_of_those_behind_it():
     found = [item for item in items if isinstance(item, Segment)]
     assert [item.plain for item in found] == [
         ">>fra<< Zwei Hunde.",
-        ">>fra<< Eine Katze.",
-        ">>deu<< Drei Vögel, vier lange Fische.",
+        ">>fra<< Eine 17 Katze.",
+        ">>deu<< Drei 17 Vögel, vier lange Fische.",
         ">>deu<<Fünf.",
         ">>deu<< >>xxx<< Ende.",
     ]
     for item in found[1:3]:
-        assert "".join(item.source[i] for i in item.origin[8:]) == item.plain[8:] and item.marks[
-            0
-        ].start == len(">>deu<< Drei ")
+        text = "".join(item.source[i] for i in item.origin[8:])
+        assert text.replace("{{", "17") == item.plain[8:]
+        assert item.marks[0].start == len(">>deu<< Drei ")
     assert [each.plain for each in halves(found[2]) if isinstance(each, Segment)] == [
-        ">>deu<< Drei Vögel,",
+        ">>deu<< Drei 17 Vögel,",
         ">>deu<< vier lange Fische.",
     ]
     # of other models it is text
