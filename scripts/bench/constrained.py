@@ -14,8 +14,9 @@ whole words stand next to it. fairseq's beam has the rows of ours: one more than
 unconstrained output competes in a row. --constraint-compete: off, our searches without that row, or
 search, with a search of its own.
 
-fairseq's search stops at an assertion when a batch reaches the length limit with words unmet. Such
-a cell is named above the table; a larger --max-len-b holds for all searches.
+With --out a finished cell is kept in OUT.cells and not measured again at the same commit. fairseq's
+search stops at an assertion when a batch reaches the length limit with words unmet. Such a cell is
+named above the table; a larger --max-len-b holds for all searches.
 
     --max-tokens N                of a batch (4000)
     --seed N                      of the extraction (1)
@@ -44,8 +45,9 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))
 from contenders import StockFailed, ours, stock_constrained
 from harness import SCORE_TOLERANCE, BenchError, Contender, Outputs, Spread, compare
 from intervals import bleu, counts_of, half, interval, resampled
-from report import Page, cores, named
+from report import Page, cores, git, named
 from text import MORE_SETS, Text, extract, prepare, run_bench
+from write_up import kept
 
 from fairseq_ext.search.strategies.select.dba import COMPETING_ROWS
 
@@ -115,7 +117,7 @@ def speed(searches: Searches, args: Namespace) -> dict[str, Any]:
     for name in ("inside", "whole"):
         taken = race[name].seconds
         fast, more = Spread.ratio(stock.seconds, taken), Spread.ratio(taken, free.seconds)
-        facts[name] = {"fast": fast, "more": more.median}
+        facts[name] = {"fast": [fast.median, fast.low, fast.high], "more": more.median}
     return facts
 
 
@@ -128,9 +130,9 @@ def row(part: str, name: str, beam: int, facts: dict[str, Any]) -> list[str]:
         return f"{value:+.2f} ({low:+.2f} to {high:+.2f})"
 
     if part == "speed":
-        fast = inside["fast"]
+        fast = Spread(*inside["fast"])
         cells = [fast.shown(), "yes" if fast.median >= SPEED else "no", f"{inside['more']:.2f}"]
-        cells += [f"{whole['fast'].median:.2f}", f"{whole['more']:.2f}"]
+        cells += [f"{whole['fast'][0]:.2f}", f"{whole['more']:.2f}"]
     elif part == "bleu":
         theirs = facts["theirs"]
         of = [f"{each['BLEU']:.2f} {half(*each['interval'])}" for each in (inside, theirs, whole)]
@@ -151,17 +153,25 @@ def cells(args: Namespace, page: Page, part: str, text: Text) -> None:
     compete = ["--constraint-compete", way] if way else []
     limit = [] if args.max_len_b is None else ["--max-len-b", str(args.max_len_b)]
     flags = ["--cpu", "--max-tokens", str(args.max_tokens), *limit, "--beam"]
+    own = ("out", "parts", "beams", "stock_sets", "speed_limit")
+    key = {name: value for name, value in vars(args).items() if name not in own}
+    key |= {"commit": git("rev-parse", "HEAD"), "sentences": len(text.references)}
     for beam, name in itertools.product(args.beams, args.stock_sets):
         phrases = extract(text.references, name, args.seed, text.usable)
         required = [*text.constraints(name, phrases), *compete]
-        stock = [*flags, str(beam + more)]
-        made = {"theirs": stock_constrained(text, stock, phrases, text.pieces)}
-        ways = {"free": [], "inside": [*required, *INSIDE], "whole": required}
-        for each, own in ways.items():
-            made[each] = ours(text, [*flags, str(beam), *own], each, exact=False)
+
+        def run(beam: int = beam, phrases: list = phrases, required: list = required) -> dict:
+            stock = [*flags, str(beam + more)]
+            made = {"theirs": stock_constrained(text, stock, phrases, text.pieces)}
+            ways = {"free": [], "inside": [*required, *INSIDE], "whole": required}
+            for each, words in ways.items():
+                made[each] = ours(text, [*flags, str(beam), *words], each, exact=False)
+            return quality(made, text) if part == "quality" else speed(made, args)
+
         try:
-            measured = quality(made, text) if part == "quality" else speed(made, args)
-            found[name, beam] = measured
+            file = args.out and args.out.with_name(f"{args.out.name}.cells")
+            of = f"{name}.{beam}.{part}.json"
+            found[name, beam] = kept(file / of, key, run) if file else run()
         except StockFailed as error:
             failed += f" Without {name} at beam {beam}: {error}."
     if not found:
