@@ -23,12 +23,16 @@ the clock's. Outputs must equal stock's at beam 1.
 """
 
 import argparse
+import contextlib
 import json
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
+
+import numpy as np
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
 
@@ -36,10 +40,11 @@ import tables
 from contenders import Loaded, ours, read, stock
 from harness import BenchError, Contender, compare
 from report import ROOT, named
-from tables import GREEDY, STOCK
+from tables import GREEDY, KNOWN, STOCK
 from text import Text, command_line, prepare, read_lines, run_script
 
 from fairseq_ext import Translator
+from fairseq_ext.search.strategies.decoding._parallel import Blocks
 from fairseq_ext.viz.ddg import main as draw
 
 BEAM = "fairseq beam 5"
@@ -50,6 +55,7 @@ SEARCHES = {
     "our beam search, beam 1": "",
     GREEDY: f"{WINDOW} --draft none",  # the same driver with single tokens: the fair comparison
     "PJ": "--decoding jacobi --draft pad",
+    KNOWN: "--decoding jacobi --draft pad",  # the block has the length of greedy's output
     "PGJ b=5": "--decoding gs-jacobi --block-size 5 --draft pad",
     "PGJ b=3": "--decoding gs-jacobi --block-size 3 --draft pad",
     "HGJ b=3": "--decoding hybrid-jacobi --block-size 3 --draft pad",
@@ -62,9 +68,11 @@ SEARCHES = {
 
 class Batches:
     """What each batch of a search takes: output tokens with EOS, calls, CPU seconds, of all
-    runs one after the other; lines: of the batches of one run."""
+    runs one after the other; lines: of the batches of one run; drafts: a file of the outputs whose
+    lengths the search knows, or None."""
 
-    def __init__(self) -> None:
+    def __init__(self, drafts: Path | None = None) -> None:
+        self.drafts = drafts
         self.taken: list[tuple[int, int, float]] = []
         self.lines: list[int] = []
         self.loaded: Any = None
@@ -77,8 +85,9 @@ class Batches:
             return getattr(generator, "stats", None) and generator.stats.decoder_calls
 
         def timed(*given: Any, **named: Any) -> Any:
-            before, begin = calls(), time.process_time()
-            found = step(*given, **named)
+            with known_lengths(self.drafts):
+                before, begin = calls(), time.process_time()
+                found = step(*given, **named)
             seconds, more = time.process_time() - begin, (calls() or 0) - (before or 0)
             tokens = sum(len(nbest[0]["tokens"]) for nbest in found)
             self.taken.append((tokens, more, seconds))
@@ -95,8 +104,25 @@ class Batches:
         return {"tokens": list(tokens), "calls": list(calls), "seconds": seconds}
 
 
-def contender(text: Text, name: str, flags: str, batch: int) -> tuple[Contender, Batches]:
-    found = Batches()
+def known_lengths(drafts: Path | None) -> contextlib.AbstractContextManager:
+    """Blocks of one sentence as long as its line in this file and EOS, as in the paper, which knows
+    the target's length."""
+    if drafts is None:
+        return contextlib.nullcontext()
+    lengths = np.array([len(line.split()) + 1 for line in drafts.open(encoding="utf-8")])
+    start = Blocks.start
+
+    def begin(blocks: Blocks, pool: Any) -> None:
+        start(blocks, pool)
+        blocks.length = lengths[pool.ids.cpu().numpy()]
+
+    return mock.patch.object(Blocks, "start", begin)
+
+
+def contender(
+    text: Text, name: str, flags: str, batch: int, drafts: Path | None = None
+) -> tuple[Contender, Batches]:
+    found = Batches(drafts if name == KNOWN else None)
     words = f"--cpu --batch-size {batch} --beam 1 {flags}".split()
     kind = stock if name in (STOCK, BEAM) else ours
     made = kind(text, words, name, change=found.watch)
@@ -137,7 +163,10 @@ def measure(
         for place, of_text in zip(places.values(), (text, other), strict=True):
             write_drafts(place, of_text)
         chosen = [n for n in SEARCHES if not args.only or n in (STOCK, GREEDY, *args.only)]
-        made = {n: contender(text, n, SEARCHES[n].format(**places), args.batch) for n in chosen}
+        made = {
+            n: contender(text, n, SEARCHES[n].format(**places), args.batch, places["previous"])
+            for n in chosen
+        }
         clock = time.process_time if threads == 1 else time.perf_counter
         how = dict(threads=threads, bleu=text.bleu, clock=clock)
         result = compare([each for each, _ in made.values()], args.repeats, **how)

@@ -31,7 +31,7 @@ ABOUT = """# Parallel decoding: calls, time and BLEU (the paper's Tables 1, 2, 6
 
 Every method gives greedy's output, sentence for sentence (a beam does not). `iterations` is
 greedy's calls over the method's, each call counted; PJ's and HGJ's lengths are 1.25 x source
-tokens, never the reference's. `our greedy` is the same driver with single tokens. `previous output`
+tokens, but for `PJ, known length`, whose block is as long as greedy's output. `our greedy` is the same driver with single tokens. `previous output`
 is a second run over the same text; `output of an edited source` has as drafts the translations of
 the text without the middle word of each line.
 """
@@ -43,7 +43,8 @@ the decoder at the positions that each method really computed, output layer incl
 target token and lengths come from the measured runs; for sizes that were not run (the paper's base
 and big) they are taken over from the first result, which is an assumption.
 """
-STOCK, GREEDY = "fairseq greedy", "our greedy"
+STOCK, GREEDY, KNOWN = "fairseq greedy", "our greedy", "PJ, known length"
+FITTED = (GREEDY, "PJ", KNOWN, "window, previous output")  # searches that give the costs
 ENDS = (10, 20, 30, 45)  # the last length of each class but the last, which has no end
 LEAST = 5  # sentences that a class must have
 Gain = tuple[float, float, float]  # the gain, and its interval
@@ -74,7 +75,32 @@ def measured(result: Result) -> str:
         f"load average at the end {about['load']:.1f}."
     )
     timed = "Times were not measured." if about["clock"] == "not measured" else timed
-    return f"## {title}\n\n{timed}\n\n{table(head, lines)}"
+    return f"## {title}\n\n{timed}\n\n{table(head, lines)}{costs(result)}"
+
+
+def costs(result: Result) -> str:
+    """What a call and a position cost, and the time of each method over what these allow."""
+    rows, sentences = result["rows"], result["about"]["sentences"]
+    fitted = [rows[name] for name in FITTED if name in rows]
+    if result["about"]["clock"] == "not measured" or len(fitted) < 3:
+        return ""
+
+    def counts(row: Result) -> list[int]:
+        return [sentences, row["decoder_calls"], row["decoder_positions"]]
+
+    counted, seconds = zip(*((counts(row), np.median(row["seconds"])) for row in fitted))  # noqa: B905
+    # relative errors: greedy weighs as much as a slow method
+    weighed = np.array(counted) / np.array(seconds)[:, None]
+    cost = np.linalg.lstsq(weighed, np.ones(len(fitted)), rcond=None)[0]
+    lines = []
+    for name, row in rows.items():
+        if "decoder_calls" in row:
+            allowed, taken = float(np.dot(counts(row), cost)), float(np.median(row["seconds"]))
+            lines.append([name, f"{taken:.2f}", f"{allowed:.2f}", f"{taken / allowed:.2f}"])
+    parts = zip(("a sentence", "a call", "a position"), cost * 1e3, strict=True)
+    title = f"Costs in milliseconds: {', '.join(f'{name} {x:.3f}' for name, x in parts)}"
+    head = ["method", "seconds", "by its calls and positions", "ratio"]
+    return "\n" + table(head, lines, f"{title}; fitted to {', '.join(FITTED)}")
 
 
 @dataclass
