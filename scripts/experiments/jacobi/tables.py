@@ -31,9 +31,9 @@ ABOUT = """# Parallel decoding: calls, time and BLEU (the paper's Tables 1, 2, 6
 
 Every method gives greedy's output, sentence for sentence (a beam does not). `iterations` is
 greedy's calls over the method's, each call counted; PJ's and HGJ's lengths are 1.25 x source
-tokens, but for `PJ, known length`, whose block is as long as greedy's output. `our greedy` is the same driver with single tokens. `previous output`
-is a second run over the same text; `output of an edited source` has as drafts the translations of
-the text without the middle word of each line.
+tokens, but for `PJ, known length`, whose block is as long as greedy's output. `our greedy` is the
+same driver with single tokens. `previous output` is a second run over the same text; `output of an
+edited source` has as drafts the translations of the text without the middle word of each line.
 """
 FLOPS = """# FLOPs of a sentence by method and model size
 
