@@ -249,7 +249,9 @@ def jacobi() -> list[Row]:
     rows = ("PJ", "PJ, known length", "PGJ b=3", "HGJ b=3")
     speed = {row: both(row, "time over our greedy") for row in rows}
     in_torch = [
-        number(f"{PAPERS}/jacobi/results/{name}/tables.md", title, "PGJ b=3", "time over our greedy")
+        number(
+            f"{PAPERS}/jacobi/results/{name}/tables.md", title, "PGJ b=3", "time over our greedy"
+        )
         for name, title in (
             ("flickr_200_torch", "200 sentences, batch 1"),
             ("docs_100_torch", "100 sentences, batch 1"),
