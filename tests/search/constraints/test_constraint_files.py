@@ -354,8 +354,8 @@ def test_a_piece_that_is_not_known_is_cut_into_the_fewest_that_are(mark):
     known = [*(part + mark for part in ("abc", "c", "a", "ab", "bca")), "b", "cab"]
     possible = []
     for cut in (cut for n in range(8) for cut in combinations(range(1, 8), n)):
-        parts = [body[i:j] + mark for i, j in pairwise((0, *cut, len(body)))]
-        possible.append([*parts[:-1], body[cut[-1] if cut else 0 :]])
+        *parts, last = (body[i:j] for i, j in pairwise((0, *cut, len(body))))
+        possible.append([*(part + mark for part in parts), last])
     for _ in range(50):
         chosen = words(" ".join(draw.sample(known, draw.randint(3, len(known)))))
         segmenter = Segmenter(chosen)

@@ -10,6 +10,7 @@ with reasons; a part of the `signature`.
 import functools
 import itertools
 import json
+import math
 import random
 import re
 import shutil
@@ -294,24 +295,23 @@ def test_scores_with_terms_in_place_are_those_of_the_search_s_temperature(tmp_pa
     lines = ["Die Ärztin öffnet den Ordner.", "Das Angebot wird morgen geprüft.", SOURCES[4]]
     given = [word for name, value in flags.items() for word in (f"--{name}", value)]
     _, out = translated(lines, terms, "--nbest", 4, *given)
-    (model,), _, task = load_model_ensemble_and_task(
-        [str(MODEL / "checkpoint.pt")], {"data": str(MODEL)}
-    )
+    path = str(MODEL / "checkpoint.pt")
+    (model,), _, task = load_model_ensemble_and_task([path], {"data": str(MODEL)})
     model.eval()
     sources = dict(re.findall(r"^S-(\d+)\t(.*)$", out, re.MULTILINE))
-    texts = re.findall(r"^H-(\d+)\t(\S+)\t(.*)$", out, re.MULTILINE)
-    of_tokens = re.findall(r"^P-(\d+)\t(.*)$", out, re.MULTILINE)
-    assert len(texts) == len(of_tokens) > len(lines)
-    for (number, score, text), (_, positional) in zip(texts, of_tokens, strict=True):
+    found = re.findall(r"^H-(\d+)\t(\S+)\t(.*)\nD-.*\nP-\1\t(.*)$", out, re.MULTILINE)
+    assert len(found) > len(lines)
+    for number, score, text, positional in found:
         source = task.source_dictionary.encode_line(sources[number], add_if_not_exist=False)
         target = task.target_dictionary.encode_line(text, add_if_not_exist=False).long()
         read = torch.cat([target[-1:], target[:-1]])[None]
         with torch.no_grad():
             logits = model(source[None].long(), torch.tensor([len(source)]), read)[0][0]
-        expected = (logits / flags.get("temperature", 1.0)).log_softmax(-1)
-        expected = expected.gather(1, target[:, None])[:, 0] / torch.tensor(2.0).log()
+        expected = (
+            (logits / flags.get("temperature", 1.0)).log_softmax(-1).gather(1, target[:, None])
+        )
         printed = torch.tensor([float(value) for value in positional.split()])
-        assert torch.allclose(printed, expected, atol=2e-4), text
+        assert torch.allclose(printed, expected[:, 0] / math.log(2), atol=2e-4), text
         assert float(score) == pytest.approx(float(printed.mean()), abs=1e-3)
 
 
