@@ -9,12 +9,9 @@ import re
 import runpy
 import tempfile
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).resolve().parent
-Row = dict[str, Any]
 LISTS = ("constraints", "any_of", "avoid")
 
 
@@ -24,17 +21,17 @@ class Entry:
     many = False  # whether rows of equal flags are answered together
     gives = ("lines", "unmet", "met")  # what an answer has where the expected one has it
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder):
         self.folder = folder
 
-    def file(self, content: str | bytes = b"", name: str = "file") -> Path:
+    def file(self, content=b"", name="file"):
         """A new file."""
         number, path = tempfile.mkstemp(f"-{name}", dir=self.folder)
         os.close(number)
         Path(path).write_bytes(content.encode() if isinstance(content, str) else content)
         return Path(path)
 
-    def flags(self, row: Row, *own: str) -> Row:
+    def flags(self, row, *own):
         """The flags of a row. own: what a call of this entry point has, and no flag."""
         from seeded_models import flags
 
@@ -50,9 +47,9 @@ class Entry:
                 found[name] = str(self.file(files[value[1:-1]], f"{value[1:-1]}.tsv"))
         return found
 
-    def run(self, rows: list[Row]) -> Iterator[tuple[str, Row]]:
+    def run(self, rows):
         """The rows' answers."""
-        groups: dict[str, list[Row]] = {}
+        groups = {}
         for row in rows:
             same = {name: row.get(name) for name in ("model", "flags", "files", *self.apart)}
             alone = not self.many or "show" in row  # statistics are of all rows
@@ -68,26 +65,26 @@ class Entry:
                 name = "refused" if refused else "crashed"
                 yield from ((row["row"], {name: said}) for row in group)
 
-    apart: tuple[str, ...] = ()  # what else sets rows apart
+    apart = ()  # what else sets rows apart
 
-    def answer(self, rows: list[Row]) -> list[Row]:
+    def answer(self, rows):
         raise NotImplementedError
 
-    def plain(self, said: object) -> str:
+    def plain(self, said):
         """A message without this run's paths."""
         found = re.sub(rf"{re.escape(str(self.folder))}\S*?(?=[,:;)]|\s|$)", "FILE", str(said))
         return found.replace(str(HERE.parents[1]), "CLONE")
 
 
-def as_argv(flags: Row) -> list[str]:
+def as_argv(flags):
     """Flags as a command has them."""
-    found: list[str] = []
+    found = []
     for name, value in flags.items():
         found += ["--" + name.replace("_", "-"), *([] if value is True else [str(value)])]
     return found
 
 
-def constrained(row: Row) -> bool:
+def constrained(row):
     """Whether an answer says which phrases are met."""
     records = row.get("records", ())
     return "terms" in row or any(each.get(name) for each in records for name in LISTS[:2])
@@ -100,21 +97,21 @@ class Interactive(Entry):
     """fairseq-interactive, each row in a fork of a process that has everything imported."""
 
     task = "translation_ext"
-    own: Row = {"buffer_size": 64, "batch_size": 64}
+    own = {"buffer_size": 64, "batch_size": 64}
 
-    def main(self) -> Any:
+    def main(self):
         from fairseq_cli.interactive import cli_main
 
         return cli_main
 
-    def read(self, row: Row, flags: Row) -> None:
+    def read(self, row, flags):
         """Put the lines where the command reads them."""
         flags["input"] = str(self.file("".join(f"{line}\n" for line in row["lines"]), "lines"))
 
-    def argv(self, flags: Row) -> list[str]:
+    def argv(self, flags):
         return [flags.pop("data"), *as_argv({**self.own, **flags, "task": self.task})]
 
-    def answer(self, rows: list[Row]) -> list[Row]:
+    def answer(self, rows):
         from forked import forked
 
         (row,) = rows
@@ -143,14 +140,14 @@ class Interactive(Entry):
             found |= shown(row, json.loads(stats.read_text("utf-8")))
         return [found | {"status": done.status}]
 
-    def lines(self, row: Row, done: Any) -> Row:
+    def lines(self, row, done):
         """What a command has printed."""
         if done.status not in (0, 3):
             said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
             if not said:
                 raise RuntimeError(f"{row['row']}: {done.stdout}{done.stderr}")
             return {"refused": self.plain(said[-1].removeprefix("error: "))}
-        out: list[Any] = [[] for _ in row["lines"]]
+        out = [[] for _ in row["lines"]]
         for number, score, text in re.findall(r"^D-(\d+)\t(.*?)\t(.*)$", done.stdout, re.M):
             out[int(number)].append([text, float(score) * math.log(2)])
         for number, utility in re.findall(r"^U-(\d+)\t(.*)$", done.stdout, re.M):
@@ -160,14 +157,14 @@ class Interactive(Entry):
         return {"lines": out}
 
 
-def of_any_run(signature: str) -> str:
+def of_any_run(signature):
     """A signature without its files and what is behind them: the model, versions."""
     return re.sub(r"\|model:.*|(?<==)/[^,|]*", "", signature)
 
 
-def shown(row: Row, stats: Row) -> Row:
+def shown(row, stats):
     """What of the statistics belongs to an answer."""
-    found: Row = {}
+    found = {}
     if constrained(row) and (counts := stats.get("constraints")):
         found = {"unmet": sorted(counts["unmet"]), "met": counts["met"]}
     stats = stats | {"signature": of_any_run(stats["signature"])}
@@ -179,14 +176,14 @@ def shown(row: Row, stats: Row) -> Row:
 class Generate(Interactive):
     """fairseq-generate on data that are not binarised."""
 
-    own: Row = {"batch_size": 64, "dataset_impl": "raw", "num_workers": 0}
+    own = {"batch_size": 64, "dataset_impl": "raw", "num_workers": 0}
 
-    def main(self) -> Any:
+    def main(self):
         from fairseq_cli.generate import cli_main
 
         return cli_main
 
-    def read(self, row: Row, flags: Row) -> None:
+    def read(self, row, flags):
         import sentencepiece
 
         source, target = flags["source_lang"], flags["target_lang"]
@@ -210,18 +207,18 @@ class Generate(Interactive):
 class Translate(Interactive):
     """python -m fairseq_ext.translate, which prints the best translation alone."""
 
-    own: Row = {}
+    own = {}
 
-    def main(self) -> Any:
+    def main(self):
         return lambda: runpy.run_module("fairseq_ext.translate", run_name="__main__")
 
-    def read(self, row: Row, flags: Row) -> None:
+    def read(self, row, flags):
         pass
 
-    def argv(self, flags: Row) -> list[str]:
+    def argv(self, flags):
         return as_argv(flags)
 
-    def lines(self, row: Row, done: Any) -> Row:
+    def lines(self, row, done):
         if done.status not in (0, 3):
             return super().lines(row, done)
         said = [line[7:] for line in done.stderr.splitlines() if line.startswith("error: ")]

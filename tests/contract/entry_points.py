@@ -1,7 +1,5 @@
 """The seven entry points: each takes the whole table of requests, and gives the answers."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -11,15 +9,12 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from pathlib import Path
-from typing import Any
 
 import pytest
 from commands import (
     Entry,
     Generate,
     Interactive,
-    Row,
     Translate,
     as_argv,
     constrained,
@@ -38,17 +33,17 @@ class Translator(Entry):
     gives = ("lines", "unmet")
     apart = ("terms",)
 
-    def answer(self, rows: list[Row]) -> list[Row]:
+    def answer(self, rows):
         import fairseq_ext
 
         translator = fairseq_ext.Translator(**self.flags(rows[0], "nbest", "seed"))
         return [self.one(translator, row) for row in rows]
 
-    def one(self, translator: Any, row: Row) -> Row:
+    def one(self, translator, row):
         if "text" in row:
             made = translator.translate_text(row["text"], row["format"])
             return {"text": made.text, "untranslated": len(made.untranslated)}
-        given: Row = {name: row[name] for name in ("nbest", "seed") if name in row}
+        given = {name: row[name] for name in ("nbest", "seed") if name in row}
         records = row.get("records")
         if records:
             for name, key in (("avoid", "avoid"), ("prefixes", "prefix"), ("allowed", "allowed")):
@@ -63,7 +58,7 @@ class Translator(Entry):
         except ValueError as error:
             return {"refused": self.plain(error)}
         failed = [isinstance(each, ValueError) for each in nbests]
-        found: Row = {
+        found = {
             "lines": [
                 {"error": self.plain(each)} if bad else [hypothesis(h) for h in each]
                 for each, bad in zip(nbests, failed, strict=True)
@@ -80,7 +75,7 @@ class Translator(Entry):
         return found | ({"stats": stats["stats"]} if "show" in row else {})
 
 
-def hypothesis(h: Any) -> list[Any]:
+def hypothesis(h):
     """A hypothesis of ours; a command prints the utility behind it."""
     return [h.text, h.score, *([] if h.utility is None else [h.utility])]
 
@@ -90,7 +85,7 @@ class Engine(Entry):
 
     many = True
 
-    def answer(self, rows: list[Row]) -> list[Row]:
+    def answer(self, rows):
         import fairseq_ext
 
         flags = self.flags(rows[0], "nbest", "seed", "terms")
@@ -102,12 +97,12 @@ class Engine(Entry):
                 each["stats"] = {"signature": signature}
         return found
 
-    def one(self, engine: Any, row: Row) -> Row:
+    def one(self, engine, row):
         given = {name: row[name] for name in ("nbest", "seed", "terms") if name in row}
         if "text" in row:
             made = engine.submit_text(row["text"], row["format"], **given).result(180)
             return {"text": made.text, "untranslated": len(made.untranslated)}
-        futures: list[Any] = []
+        futures = []
         for i, line in enumerate(row["lines"]):
             record = row["records"][i] if "records" in row else {}
             try:
@@ -129,12 +124,12 @@ class Engine(Entry):
         return {"lines": lines} | of_phrases(row, counts)
 
 
-def of_phrases(row: Row, counts: list[list[Row]]) -> Row:
+def of_phrases(row, counts):
     """Which phrases are met, and where they stand in the text."""
     if not constrained(row):
         return {}
     each = [(i, phrase) for i, phrases in enumerate(counts) for phrase in phrases]
-    found: Row = {
+    found = {
         "met": sum(p["met"] for _, p in each),
         "unmet": sorted(
             [i, p["phrase"], *filter(None, [p.get("reason")])] for i, p in each if not p["met"]
@@ -153,7 +148,7 @@ class Http(Entry):
 
     many = True
 
-    def answer(self, rows: list[Row]) -> list[Row]:
+    def answer(self, rows):
         flags = self.flags(rows[0], "nbest", "seed", "terms")
         command = [sys.executable, "-m", "fairseq_ext.serve", "--port", "0", *as_argv(flags)]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
@@ -173,8 +168,8 @@ class Http(Entry):
             finally:
                 process.terminate()
 
-    def one(self, address: str, row: Row) -> Row:
-        own: Row = {name: row[name] for name in ("nbest", "seed") if name in row}
+    def one(self, address, row):
+        own = {name: row[name] for name in ("nbest", "seed") if name in row}
         if "terms" in row:
             own["glossary"] = row["terms"]
         if "text" in row:
@@ -188,7 +183,7 @@ class Http(Entry):
         made = of_server(address, lines)
         if "error" in made:
             return {"refused": self.plain(made["error"])}
-        found: Row = {
+        found = {
             "lines": [
                 {"error": self.plain(each["error"])}
                 if "error" in each
@@ -204,7 +199,7 @@ class Http(Entry):
         return found
 
 
-def of_server(address: str, body: Any = None) -> Any:
+def of_server(address, body=None):
     """An answer of the server, be it an error; without a body it describes its model."""
     request = urllib.request.Request(
         address + ("/v1/model" if body is None else "/v1/translate"),
@@ -225,7 +220,7 @@ class Corpus(Entry):
     many = True
     apart = ("nbest", "seed", "terms")
 
-    def answer(self, rows: list[Row]) -> list[Row]:
+    def answer(self, rows):
         out, inputs = self.file(), []
         out.unlink()
         for row in rows:
@@ -257,12 +252,12 @@ class Corpus(Entry):
             return [{"refused": self.plain(said[-1]), "status": status} for _ in rows]
         return [self.one(row, out, path.stem) for row, path in zip(rows, inputs, strict=True)]
 
-    def one(self, row: Row, out: Path, name: str) -> Row:
+    def one(self, row, out, name):
         made, errors = (
             [json.loads(line) for line in path.read_text("utf-8").splitlines()]
             for path in (out / f"{name}.jsonl", out / "errors.jsonl")
         )
-        lines: list[Any] = [
+        lines = [
             [list(pair) for pair in zip(each["hypotheses"], each["scores"], strict=True)]
             for each in made
         ]
@@ -272,7 +267,7 @@ class Corpus(Entry):
         return {"lines": lines} | of_phrases(row, [each.get("constraints", []) for each in made])
 
 
-ENTRIES: dict[str, type[Entry]] = {
+ENTRIES = {
     "generate": Generate,
     "interactive": Interactive,
     "translator": Translator,

@@ -1,19 +1,14 @@
 """The best outputs by brute force: fairseq's model scores each hypothesis that a request allows."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
 
 import torch
-from commands import Row
 from fairseq import checkpoint_utils
+from models import totals
 from seeded_models import flags
 
 
-def enumerated(row: Row, folder: Path) -> list[list[list[Any]]]:
+def enumerated(row, folder):
     """n-best lists of [text, score in nats]."""
     where = flags(row["model"], folder)
     (model,), _, task = checkpoint_utils.load_model_ensemble_and_task(
@@ -29,25 +24,27 @@ def enumerated(row: Row, folder: Path) -> list[list[list[Any]]]:
     records = row.get("records", [{}] * len(row["lines"]))
     for line, record in zip(row["lines"], records, strict=True):
         tokens = source.encode_line(line, add_if_not_exist=False).long()
-        every: Iterable[tuple[int, ...]] = (
+        every = (
             hypothesis
             for length in range(1, wanted["max_len_b"] + 1)
             for hypothesis in itertools.product(words, repeat=length)
         )
         if "allowed" in record:
             every = (tuple(map(target.index, text.split())) for text in record["allowed"])
+        source_of = {"src_tokens": tokens[None], "src_lengths": torch.tensor([len(tokens)])}
+        sample = {"net_input": source_of}
         texts = {hypothesis: target.string(hypothesis) for hypothesis in every}
         kept = [hypothesis for hypothesis, text in texts.items() if meets(text, record)]
         scored = [
             [texts[hypothesis], score(total, len(hypothesis) + 1, len(tokens) - 1, wanted)]
-            for hypothesis, total in zip(kept, sums(model, tokens, kept), strict=True)
+            for hypothesis, total in zip(kept, totals(model, sample, kept), strict=True)
         ]
         scored.sort(key=lambda pair: -pair[1])
         found.append(scored[: row.get("nbest", 1)])
     return found
 
 
-def meets(text: str, record: Row) -> bool:
+def meets(text, record):
     """Whether a text has what a line requires, and nothing that it bans, in whole words."""
     phrases = [[phrase] for phrase in record.get("constraints", [])] + record.get("any_of", [])
     spaced = f" {text} "
@@ -58,27 +55,7 @@ def meets(text: str, record: Row) -> bool:
     )
 
 
-def sums(model: Any, source: torch.Tensor, hypotheses: list[tuple[int, ...]]) -> list[float]:
-    """The sum of a hypothesis' log-probabilities, EOS included."""
-    eos = source[-1:]
-    found = {}
-    for _, group in itertools.groupby(sorted(hypotheses, key=len), len):
-        batch = [*group]
-        rows = torch.tensor(batch)
-        ends = eos.expand(len(batch), 1)
-        with torch.no_grad():
-            output = model(
-                source.expand(len(batch), -1),
-                torch.full([len(batch)], len(source)),
-                torch.cat([ends, rows], 1),
-            )
-            scores = model.get_normalized_probs(output, log_probs=True)
-        of_tokens = scores.gather(2, torch.cat([rows, ends], 1)[:, :, None])
-        found |= dict(zip(batch, of_tokens.sum((1, 2)).tolist(), strict=True))
-    return [found[hypothesis] for hypothesis in hypotheses]
-
-
-def score(total: float, length: int, source: int, wanted: Row) -> float:
+def score(total, length, source, wanted):
     """A hypothesis' score. length: in tokens with EOS; source: without."""
     if not wanted.get("unnormalized"):
         return total / length ** wanted.get("lenpen", 1)

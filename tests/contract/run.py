@@ -30,8 +30,6 @@ a sentence's words. `origin` says where the answer is from. A reference, stock f
 force (enumeration.py), is computed again when a row is recorded.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -40,12 +38,11 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from entry_points import ENTRIES, Interactive, Row  # noqa: E402
+from entry_points import ENTRIES, Interactive  # noqa: E402
 from json_counts import close  # noqa: E402
 
 ENVIRONMENT = {
@@ -59,10 +56,10 @@ BRUTE_FORCE = "brute force"
 MARGIN = 2e-3  # between hypotheses of float32 models, so that other machines agree
 
 
-def table() -> dict[str, Row]:
+def table():
     """The requests by name."""
     given = json.loads((HERE / "requests.json").read_text("utf-8"))
-    rows: dict[str, Row] = {}
+    rows = {}
     for row in given["rows"]:
         row = rows.get(row.get("like"), {}) | row
         flags = {**rows.get(row.get("like"), {}).get("flags", {}), **row.get("flags", {})}
@@ -72,18 +69,18 @@ def table() -> dict[str, Row]:
     return rows
 
 
-def answers() -> dict[str, Row]:
+def answers():
     """The recorded answers by name."""
     text = (HERE / "answers.jsonl").read_text("utf-8")
     return {each["row"]: each for each in map(json.loads, text.splitlines())}
 
 
-def offered(row: Row, entry: str) -> bool:
+def offered(row, entry):
     """Whether an entry point has a row."""
     return entry in row.get("entries", ENTRIES)
 
 
-def expected(answer: Row, entry: str) -> Row:
+def expected(answer, entry):
     """The answer of one entry point."""
     other = answer.get("except", {}).get(entry, {})
     if other and "refused" in {**other, **answer["answer"]}:
@@ -91,7 +88,7 @@ def expected(answer: Row, entry: str) -> Row:
     return answer["answer"] | other
 
 
-def differences(entry: str, wanted: Row, found: Row) -> list[str]:
+def differences(entry, wanted, found):
     """In what an answer differs."""
     lines = wanted.get("lines", [])
     status = 1 if "refused" in wanted else 3 if any(type(each) is dict for each in lines) else 0
@@ -114,7 +111,7 @@ def differences(entry: str, wanted: Row, found: Row) -> list[str]:
     return out
 
 
-def answered(entry: str, rows: list[Row], folder: Path) -> dict[str, Row]:
+def answered(entry, rows, folder):
     """The answers of an entry point, in a process of its own."""
     names = [row["row"] for row in rows if offered(row, entry)]
     if not names:
@@ -132,7 +129,7 @@ def answered(entry: str, rows: list[Row], folder: Path) -> dict[str, Row]:
     return json.loads(done.stdout)
 
 
-def broken(entry: str, rows: list[Row], folder: Path) -> list[str]:
+def broken(entry, rows, folder):
     """What an entry point answers otherwise than it should, a text each."""
     given = answers()
     return [
@@ -142,7 +139,7 @@ def broken(entry: str, rows: list[Row], folder: Path) -> list[str]:
     ]
 
 
-def process(entry: str, rows: list[Row], folder: Path) -> None:
+def process(entry, rows, folder):
     """Print the answers of an entry point."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print
@@ -155,7 +152,7 @@ def process(entry: str, rows: list[Row], folder: Path) -> None:
     print(json.dumps(dict(ENTRIES[entry](folder).run(rows))), file=out, flush=True)
 
 
-def reference(row: Row, folder: Path) -> Row:
+def reference(row, folder):
     """The answer of a row's `reference`: by brute force, or of other flags of a command, stock's
     unless it says so."""
     from enumeration import enumerated
@@ -172,10 +169,10 @@ def reference(row: Row, folder: Path) -> Row:
     return dict(entry.run([other | {"flags": flags}]))[row["row"]]
 
 
-def record(row: Row, found: dict[str, Row], folder: Path) -> Row:
+def record(row, found, folder):
     """A new answer of what the entry points have answered, with what differs among them."""
     found = {entry: found[entry] for entry in ("translator", *found) if entry in found}
-    answer: Row = {}
+    answer = {}
     for each in found.values():  # the first that has a key
         if "crashed" in each:
             raise RuntimeError(each["crashed"])
@@ -198,7 +195,7 @@ def record(row: Row, found: dict[str, Row], folder: Path) -> Row:
         for better, worse in zip(nbest, nbest[1:], strict=False) if type(nbest) is list else []:
             if better[1] - worse[1] < MARGIN and better[0] != worse[0] and "mbr" not in str(row):
                 raise RuntimeError(f"{row['row']}: no clear lead of {better} over {worse}")
-    others: Row = {}
+    others = {}
     for entry, each in found.items():
         if differences(entry, answer, each):
             others[entry] = {
@@ -211,16 +208,12 @@ def record(row: Row, found: dict[str, Row], folder: Path) -> Row:
     return made | ({"except": rounded(others)} if others else {})
 
 
-def rounded(value: Any) -> Any:
+def rounded(value):
     """An answer as it is written down."""
-    if type(value) is list:
-        return [rounded(each) for each in value]
-    if type(value) is dict:
-        return {name: rounded(each) for name, each in value.items()}
-    return round(value, 6) if type(value) is float else value
+    return json.loads(json.dumps(value), parse_float=lambda text: round(float(text), 6))
 
 
-def main() -> int:
+def main():
     parse = argparse.ArgumentParser(description="Check or record rows of the contract.")
     parse.add_argument("rows", nargs="*", metavar="ROW", help="default: all")
     parse.add_argument("--entry", choices=list(ENTRIES), help="one entry point")

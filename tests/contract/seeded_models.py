@@ -4,8 +4,6 @@ The environment variable FAIRSEQ_EXT_STRATEGIES names this file, so that every p
 model imports it: of an engine, of a server, of a corpus.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -24,11 +22,11 @@ ALONE = {
 }  # and float32: `small` as it is, for the compiled search
 
 
-def at_least_float(x: torch.Tensor) -> torch.dtype:
+def at_least_float(x):
     return torch.promote_types(x.dtype, torch.float32)
 
 
-def double() -> None:
+def double():
     """Let small models compute in double precision, fairseq's softmax too."""
     ready = BaseFairseqModel.prepare_for_inference_
 
@@ -45,7 +43,7 @@ def double() -> None:
     )
 
 
-def save(folder: Path) -> None:
+def save(folder):
     """Save the small models, each from a seed, unless they are there."""
     from saved_models import Saved
 
@@ -57,7 +55,7 @@ def save(folder: Path) -> None:
     shutil.copy(saved.checkpoint("transformer"), folder / "float32.pt")
 
 
-def flags(model: str, folder: Path) -> dict[str, object]:
+def flags(model, folder):
     """The keywords of a Translator for a model of the requests: `small`, `small:lstm` (an
     ensemble), `float32`, `en-de` (`tied` in the other direction), or `demo`."""
     segmented = {"bpe": "sentencepiece", "sentencepiece_model": str(DEMO / "spm.model")}

@@ -1,7 +1,5 @@
 """The contract's rows at each entry point (run.py): a failure names the row and both answers."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import run
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory):
     """Where the first process puts the models."""
     return tmp_path_factory.mktemp("contract")
 
