@@ -25,10 +25,12 @@ PLACES = re.compile(
 )
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> str:
+def table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", level: str = "###"
+) -> str:
     """A Markdown table; the first column is on the left, the others on the right."""
     assert all(len(row) == len(head) for row in rows), "a row has other columns than the head"
-    lines = [f"### {title}\n"] * bool(title)
+    lines = [f"{level} {title}\n"] * bool(title)
     lines += [f"| {' | '.join(head)} |", "| --- |" + " ---: |" * (len(head) - 1)]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
 
