@@ -6,7 +6,7 @@ OUT/tables.md and OUT/figure4, 5, 7 and 8.svg (tables.py).
 
 Without arguments: the demo's model and test set. Each search becomes a file of OUT/searches; those
 that are there are not repeated, so an interrupted run goes on where it was. Times are processor
-time of a whole call, segmenting included; of Figure 4 of a second call.
+time of a whole call, segmenting included; those of Figure 4 are of a second call.
 
     --sets SET ...            of constraints (all)
     --seed N                  of the extraction (1)
