@@ -305,5 +305,5 @@ async def test_a_text_keeps_its_model_between_two_of_its_sentences(pretended):
     assert await asyncio.to_thread(until, lambda: len(made[0].submitted) == 2)
     assert counts[-1] == 1, "the text"
     made[0].answer(1, "end")
-    assert (await asyncio.wrap_future(running)).text == "end\nend"
+    assert (await asyncio.wrap_future(running)).text == "End\nEnd"
     assert await asyncio.to_thread(until, lambda: not pretended.users)
