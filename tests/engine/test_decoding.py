@@ -323,13 +323,11 @@ def test_a_glossary_is_read_once_and_again_when_it_has_changed(decoding, tmp_pat
 
     first = with_terms("Port\thouse\n")
     (answer,) = answers(decoding, [first])
-    assert "house" in answer.text
-    second = with_terms("Port\tvaccination\n")
-    old, new = answers(decoding, [first, second])
-    assert old.text == answer.text and "vaccination" in new.text
-    third = with_terms("Port\tdoor\n")
+    old, new = answers(decoding, [first, with_terms("Port\tvaccination\n")])
+    assert "house" in answer.text == old.text and "vaccination" in new.text
+    gone = with_terms("Port\tdoor\n")
     path.unlink()
-    (error,) = answers(decoding, [third])
+    (error,) = answers(decoding, [gone])
     assert str(error) == "a glossary of the request has been deleted: put it again, or leave it out"
 
 

@@ -131,21 +131,16 @@ def test_a_forked_child_is_refused_and_takes_nothing_from_the_parent(engine, exp
 
     def use():
         said = []
-        for call in (
-            lambda: engine.submit(LINES[0]),
-            engine.wait,
-            lambda: engine.submit_text(LINES[0]),
-            lambda: next(engine.stream(LINES[0])),
-        ):
-            try:
-                call()
-                said.append("answered")
-            except UsageError as error:
-                said.append(str(error))
+        for call in (engine.submit, engine.submit_text, lambda line: next(engine.stream(line))):
+            with pytest.raises(UsageError) as raised:
+                call(LINES[0])
+            said.append(str(raised.value))
+        with pytest.raises(UsageError) as raised:
+            engine.wait()
         running.cancel()
         assert engine.waiting >= 0
         engine.close()  # of the parent's
-        os.write(write, "\n".join(said).encode())
+        os.write(write, "\n".join([*said, str(raised.value)]).encode())
 
     taken, go = threading.Event(), threading.Event()
 
@@ -164,8 +159,7 @@ def test_a_forked_child_is_refused_and_takes_nothing_from_the_parent(engine, exp
     os.close(write)
     with open(read, encoding="utf-8") as file:
         said = file.read().splitlines()
-    assert os.waitpid(pid, 0)[1] == 0
-    assert len(said) == 4 and len(set(said)) == 1
+    assert os.waitpid(pid, 0)[1] == 0 and len(said) == 4 and len(set(said)) == 1
     assert said[0].startswith("the engine belongs to the process that made it")
     assert texts == expected * 3 and running.result(PATIENCE).text
 

@@ -65,6 +65,16 @@ def give(page, name, content, at="#file"):
     page.set_input_files(at, file)
 
 
+def says(page, name, text):
+    """Wait until an element has this text."""
+    wanted = json.dumps(text)
+    page.wait_for_function(f"document.getElementById('{name}').textContent.includes({wanted})")
+
+
+def count(page, selector):
+    return page.locator(selector).count()
+
+
 def has_bases(page, count):
     """Wait until there is this number of term bases."""
     page.wait_for_function(f"document.querySelectorAll('#bases li').length === {count}")
@@ -72,7 +82,7 @@ def has_bases(page, count):
 
 def translated(page):
     """The translation, once it is there."""
-    page.wait_for_function("document.getElementById('facts').textContent.includes(' s')")
+    says(page, "facts", " s")
     return page.inner_text("#text")
 
 
@@ -90,7 +100,7 @@ def test_type_add_a_term_see_it_highlighted(page, client):
     page.keyboard.press("Control+Enter")
     plain = translated(page)
     assert plain == client.post("/v1/translate", json={"source": SOURCE, "nbest": 3}).json()["text"]
-    assert page.locator("#rows tr").count() == 3
+    assert count(page, "#rows tr") == 3
     add(page, "term", "Patient", "employee|nurse")
     text = translated(page)
     marked = page.locator("#text mark")
@@ -101,15 +111,15 @@ def test_type_add_a_term_see_it_highlighted(page, client):
     )
     assert marked.first.evaluate("e => getComputedStyle(e).backgroundColor") == YELLOW
     assert page.locator("#shade mark").all_text_contents() == ["Patient"]
-    assert page.locator(".chip.met").inner_text().startswith("Patient → employee|nurse")
+    assert page.inner_text(".chip.met").startswith("Patient → employee|nurse")
     add(page, "avoid", "", marked.first.inner_text())
-    assert page.locator("#text mark").count() <= 1
+    assert count(page, "#text mark") <= 1
     other = translated(page)
     assert ("nurse" if "employee" in text else "employee") in other
     page.get_by_label("Remove employee|nurse").click()
     page.locator(".chip button").first.click()
     translated(page)
-    assert page.locator(".chip").count() == 0
+    assert count(page, ".chip") == 0
 
 
 def test_wrong_input_shows_the_sentence_of_the_server(page, client):
@@ -118,7 +128,7 @@ def test_wrong_input_shows_the_sentence_of_the_server(page, client):
     said = client.post("/v1/translate", json={"source": SOURCE, "any_of": [["</s>"]]}).json()[
         "error"
     ]
-    page.wait_for_function("document.getElementById('error').textContent !== ''")
+    says(page, "error", " ")
     assert page.inner_text("#error") == said
     assert page.get_by_role("alert").all_inner_texts() == [said, ""]
     seen = page.evaluate(
@@ -133,18 +143,15 @@ def test_a_glossary_file_is_dropped_on_the_page(page):
     has_bases(page, 1)
     translated(page)
     assert page.locator("#text mark").all_text_contents() == ["house"]
-    assert page.locator("#bases li").inner_text().startswith("terms.tsv · 2 terms")
+    assert page.inner_text("#bases li").startswith("terms.tsv · 2 terms")
     assert page.locator("#chips li").all_inner_texts() == ["Port → house"], "those of the text"
     give(page, "bad.tsv", b"Patient\tpatient\nnothing\n")
-    page.wait_for_function("document.getElementById('unread').textContent !== ''")
+    says(page, "unread", " ")
     translated(page)
     assert page.inner_text("#unread").startswith("line 2 of bad.tsv has 1 column and needs 2"), (
         "it stays beside the translation"
     )
-    assert (
-        page.inner_text("#unread").endswith("; 1 term taken")
-        and page.locator("#bases li").count() == 2
-    )
+    assert page.inner_text("#unread").endswith("; 1 term taken") and count(page, "#bases li") == 2
     give(page, "t.csv", b"source,target\nTisch,table\n")
     has_bases(page, 3)
     assert not page.inner_text("#unread")
@@ -162,8 +169,8 @@ def test_a_term_of_a_term_base_that_the_model_cannot_write_is_marked(page):
     terms = "Patient\tmoonlight\nPort\t漢\nChef\t字\n".encode()
     give(page, "a.tsv", terms)
     page.wait_for_selector("#chips .unmet")
-    assert page.locator("#chips .unmet").inner_text() == "Port → 漢\nnot used"
-    assert page.locator("#chips .met").inner_text() == "Patient → moonlight"
+    assert page.inner_text("#chips .unmet") == "Port → 漢\nnot used"
+    assert page.inner_text("#chips .met") == "Patient → moonlight"
     assert "“漢” is not met" in page.inner_text("#error")
 
 
@@ -171,7 +178,7 @@ def test_two_term_bases_that_disagree(page):
     page.fill("#source", SOURCE)
     for name, terms in (("a.tsv", b"Port\thouse\nChef\tboss\n"), ("b.tsv", b"Port\tharbour\n")):
         give(page, name, terms)
-        page.wait_for_function(f"document.getElementById('bases').innerText.includes('{name}')")
+        says(page, "bases", name)
     said = "“Port” is “house” in a.tsv and “harbour” in b.tsv. Either translation is used."
     assert page.inner_text("#disagree") == said
     translated(page)
@@ -197,7 +204,7 @@ def test_terms_are_placed_as_a_glossary_s_and_shown_so(page, client):
     assert (
         text == answer["text"]
         and constraint["place"] == "in place"
-        and page.locator(".chip").get_attribute("title") == "in place"
+        and page.get_attribute(".chip", "title") == "in place"
     )
     mark, style = (
         page.locator("#text mark"),
@@ -208,9 +215,9 @@ def test_terms_are_placed_as_a_glossary_s_and_shown_so(page, client):
         add(page, "avoid", "", phrase)
     assert (
         "moonlight" in translated(page).lower()
-        and page.locator(".chip.term").get_attribute("title") == "elsewhere"
+        and page.get_attribute(".chip.term", "title") == "elsewhere"
     )
-    assert page.locator(".chip.term small").inner_text() == "check its place"
+    assert page.inner_text(".chip.term small") == "check its place"
     assert mark.get_attribute("class") == "elsewhere" and mark.evaluate(style) == [
         "dashed",
         "rgba(0, 0, 0, 0)",
@@ -227,7 +234,7 @@ def test_terms_are_placed_as_a_glossary_s_and_shown_so(page, client):
         "solid",
         "rgb(179, 38, 30)",
     ]
-    assert page.locator(".chip.unmet small").inner_text() == "not used"
+    assert page.inner_text(".chip.unmet small") == "not used"
     assert "“漢” is not met" in page.inner_text("#error") and mark.count() == 1
 
 
@@ -247,9 +254,9 @@ def test_a_doubtful_term_is_marked(page, why):
     page.fill("#source", SOURCE)
     add(page, "term", "Patient", "moonlight")
     translated(page)
-    assert page.locator("#text mark").get_attribute("class") == "elsewhere"
-    assert page.locator(".chip.elsewhere small").inner_text() == "check it"
-    said = page.locator(".chip").get_attribute("title")
+    assert page.get_attribute("#text mark", "class") == "elsewhere"
+    assert page.inner_text(".chip.elsewhere small") == "check it"
+    said = page.get_attribute(".chip", "title")
     assert said == ("in place" if why is True else why)
     page.unroute_all()
 
@@ -296,7 +303,7 @@ def test_a_round_trip_at_each_width_in_light_and_dark(browser, two_ways, width, 
     first = sum(map(int, re.findall(r"\d+", colours[0])[:3]))
     assert (first == light) == (scheme == "light")
     page.click("#copy")
-    page.wait_for_function("document.getElementById('copy').textContent === 'Copied'")
+    says(page, "copy", "Copied")
     assert page.evaluate("navigator.clipboard.readText()") == text
     page.click("#swap")
     back = translated(page)
@@ -306,7 +313,7 @@ def test_a_round_trip_at_each_width_in_light_and_dark(browser, two_ways, width, 
     assert translated(page) == back and page.input_value("#source") == text
     page.click("#swap")
     translated(page)
-    assert page.inner_text("#to") == "English" and page.locator("#bases li").count() == 1
+    assert page.inner_text("#to") == "English" and count(page, "#bases li") == 1
     context.close()
 
 
@@ -327,7 +334,7 @@ def test_everything_can_be_reached_by_keyboard_with_one_outline(page):
 
 
 def test_a_screen_reader_has_a_name_for_everything(page):
-    assert page.locator("h1").count() == 1 and page.inner_text("h1") == "Translate"
+    assert count(page, "h1") == 1 and page.inner_text("h1") == "Translate"
     nameless = """[...document.querySelectorAll("button, input, select, textarea, progress")]
         .filter(e => !(e.id === "done" || e.textContent.trim() || e.ariaLabel || e.labels?.length
             || e.getAttribute("aria-labelledby"))).map(e => e.outerHTML)"""
@@ -346,7 +353,7 @@ def test_the_text_and_the_terms_survive_a_reload(page):
     page.reload()
     page.wait_for_function(READY)
     assert translated(page) == text and page.input_value("#source") == SOURCE
-    assert page.locator("#bases li").count() == 1 and page.locator("#chips li.term").count() == 1
+    assert count(page, "#bases li") == 1 and count(page, "#chips li.term") == 1
     assert "The server keeps neither" in page.inner_text("body")
     page.get_by_role("button", name="Clear").click()
     page.get_by_label("Remove a.tsv").click()
@@ -354,14 +361,14 @@ def test_the_text_and_the_terms_survive_a_reload(page):
     assert page.inner_text("#text") == "" and page.input_value("#source") == ""
     page.reload()
     page.wait_for_function(READY)
-    assert page.input_value("#source") == "" and page.locator("#bases li, #chips li").count() == 0
+    assert page.input_value("#source") == "" and count(page, "#bases li, #chips li") == 0
 
 
 def test_the_numbers_are_those_of_translators_and_the_others_are_details(page):
     page.fill("#source", SOURCE)
     translated(page)
     assert re.fullmatch(r"(under 0\.1|\d+\.\d) s · 3 suggestions", page.inner_text("#facts"))
-    assert not page.locator("#numbers").is_visible() and page.locator("#others").is_visible()
+    assert not page.is_visible("#numbers") and page.is_visible("#others")
     page.click("summary")
     assert "score -" in page.inner_text("#numbers") and "select:" in page.inner_text("#model")
 
@@ -385,17 +392,17 @@ def test_a_document_is_translated_with_its_progress(page, client):
 
     page.route(re.compile(r"/v2/document/\w+$"), answer)
     give(page, *document)
-    page.wait_for_function("document.getElementById('left').textContent.includes('about 12 s')")
-    assert page.locator("#progress").is_visible()
+    says(page, "left", "about 12 s")
+    assert page.is_visible("#progress")
     page.wait_for_selector("#done:visible")
     page.unroute_all()
     add(page, "term", "Patient", "moonlight")
     give(page, *document)
     said = "Translated without these terms"
-    page.wait_for_function(f"document.getElementById('left').textContent === '{said}'")
+    says(page, "left", said)
     give(page, "b.docx", b"no archive", "#document")
-    page.wait_for_function("document.getElementById('error').textContent.includes('b.docx')")
-    assert not page.locator("#progress").is_visible()
+    says(page, "error", "b.docx")
+    assert not page.is_visible("#progress")
 
 
 def test_languages_are_detected_and_swapped(browser, two_ways):
@@ -407,16 +414,16 @@ def test_languages_are_detected_and_swapped(browser, two_ways):
     page.get_by_role("button", name="Swap languages").click()
     assert page.input_value("#source") == text
     assert page.input_value("#from-code") == "en" and page.inner_text("#to") == "German"
-    assert page.locator("#chips li").count() == 0, "terms are of one pair"
+    assert count(page, "#chips li") == 0, "terms are of one pair"
     page.select_option("#from-code", "auto")
     page.fill("#source", "Der Arzt hat den Patienten gestern in der Klinik untersucht.")
-    page.wait_for_function("document.getElementById('from').textContent === 'German'")
+    says(page, "from", "German")
     translated(page)
-    chosen = page.locator("#from-code option:checked").inner_text()
+    chosen = page.inner_text("#from-code option:checked")
     assert chosen == "Detect language (German)" and page.input_value("#to-code") == "en"
-    assert page.locator("#chips li").count() == 1
+    assert count(page, "#chips li") == 1
     page.reload()
-    page.wait_for_function("document.getElementById('from').textContent === 'German'")
+    says(page, "from", "German")
     assert page.input_value("#from-code") == "auto"
     page.close()
 
@@ -425,16 +432,14 @@ def test_markup_in_texts_stays_text(page):
     page.fill("#source", "<img src=x onerror=alert(1)> Patient")
     add(page, "term", "<b>x</b>", "patient")
     translated(page)
-    assert page.locator("#text img, #shade img, .chip b").count() == 0
+    assert count(page, "#text img, #shade img, .chip b") == 0
 
 
 def test_with_keys_it_requests_one(browser, guarded):
     with guarded("right") as client:
         page = browser.new_page(bypass_csp=True)
         page.goto(str(client.base_url))
-        page.wait_for_function(
-            "document.getElementById('error').textContent.includes('asks for a key')"
-        )
+        says(page, "error", "asks for a key")
         page.on("dialog", lambda dialog: dialog.accept("right"))
         page.click("#key")
         page.wait_for_function(READY)
