@@ -36,7 +36,7 @@ from fairseq_ext.search.pool import Pool
 
 Alternatives = tuple[Phrase, ...]
 FURTHER_REASON = "a further mention for which the draft has no word of its own"
-COPIED_REASON = "a part of a name or code that the draft repeats as the source has it"
+COPIED_REASON = "a part of code, or of a name that the draft repeats as the source has it"
 FORM_REASON = "the draft has it in another form"
 UNFIT_REASON = "a word that does not fit this sentence"
 JOINTS = frozenset("-/\\_@#")  # between the parts of a path, a code, a compound
@@ -252,8 +252,9 @@ class Sentence:
                 left[term] = FURTHER_REASON
             elif term in candidate.other_forms:
                 left[term] = FORM_REASON
-            elif not (term.required or term is self.entry) and is_copied(
-                term, candidate.text_words, term in self.known_terms
+            elif not (term.required or term is self.entry) and (
+                (word is None and term.code)
+                or is_copied(term, candidate.text_words, term in self.known_terms)
             ):
                 left[term] = COPIED_REASON
             elif term in candidate.unfit or (word is None and term in self.known_terms):

@@ -173,7 +173,10 @@ class Inflection:
         possible = possible or ways
         of_number = set(agreeing(self.writer.number(term) == "plural") or ways)
         bonus: dict[Rewrite | None, float] = {
-            way: self.writer.bonus(term, way.form) if way in of_number else 0.0 for way in possible
+            way: self.writer.bonus(term, way.form, candidate.text[slice(*way.span)])
+            if way in of_number
+            else 0.0
+            for way in possible
         }
         preferred = [self.writer.is_preferred(term, way.form) for way in possible]
         if any(preferred) and not all(preferred):

@@ -68,7 +68,8 @@ class Insertion:
             terms = [
                 term
                 for term, word in places
-                if word is None and term not in further and (term in sentence.known_terms or lacks)
+                if word is None and term not in further and not term.code
+                if term in sentence.known_terms or lacks
             ]
             jobs += [(sentence, term) for term in terms]
         if not jobs:

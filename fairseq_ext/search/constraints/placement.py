@@ -51,7 +51,6 @@ from fairseq_ext.search.constraints.word_alignment import (
 from fairseq_ext.search.constraints.word_class import (
     has_verb,
     is_function_word,
-    is_imperative,
     is_other_class,
     is_phrasal,
     is_verb_of_noun,
@@ -216,8 +215,7 @@ class GlossaryPlacement:
             if place is not None and place not in wrong.values():
                 wrong[term] = place
         has_term = [term in held and term not in wrong for term in terms]
-        is_verb = is_imperative if self.writer.is_from_german else is_phrasal
-        unfit = {term for term in absent if is_verb(term) and not term.required}
+        unfit = {term for term in absent if is_phrasal(term) and not term.required}
         return Candidate(draft, tokens, text, has_term, has, wrong, unfit=unfit)
 
     def placed(self, pool: Pool, sentences: Sequence[Sentence]) -> list[list[Hypothesis] | None]:

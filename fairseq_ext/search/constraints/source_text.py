@@ -134,12 +134,12 @@ def unknown_pieces(
 
 logger = logging.getLogger("fairseq_ext")
 SENTENCES = 200  # that are looked at
-LEAST = 5  # terms that would be found
+LEAST = 5  # terms that would be found; of a smaller glossary half of them
 
 
 class GlossaryFit:
-    """Warns once of a glossary whose columns are the wrong way round, or whose terms have another
-    letter case than the texts.
+    """Warns once of a glossary whose columns are the wrong way round, whose terms have another
+    letter case than the texts, or are in none of them.
 
     path: its name; terms: returns its source terms and their targets; segmented: texts are pieces.
     """
@@ -161,12 +161,12 @@ class GlossaryFit:
                 self.warn()
 
     def warn(self) -> None:
-        """Warn where twice as many terms as now would be found."""
+        """Warn where twice as many terms as now would be found, or none is."""
         if self.is_done:
             return
         self.is_done = True
-        wrong_way, any_case = Matcher("surface"), Matcher("casefold")
-        for number, (source, targets) in enumerate(self.terms()):
+        wrong_way, any_case, number = Matcher("surface"), Matcher("casefold"), 0
+        for number, (source, targets) in enumerate(self.terms(), 1):
             for matcher, texts in ((any_case, [source]), (wrong_way, targets)):
                 for text in texts:
                     words = words_of(text, self.segmented)
@@ -174,20 +174,16 @@ class GlossaryFit:
                     if words and not (matcher is any_case and any(map(has_own_case, words))):
                         matcher.add(words, number)
         sentences, self.sentences = self.sentences, []
-        now = counted(len(self.terms_found), "term")
+        now = f"{self.path} has {counted(len(self.terms_found), 'term')}"
         now += f" in the first {counted(len(sentences), 'sentence')}"
+        least = max(min(LEAST, (number + 1) // 2), 2 * len(self.terms_found))
         for matcher, what, advice in (
             (any_case, "in another letter case", "add --glossary-match casefold"),
             (wrong_way, "by their targets", "name its columns in a header, or swap them"),
         ):
             would = {each.term for words in sentences for each in matcher.matches(words)}
-            if len(would) >= max(LEAST, 2 * len(self.terms_found)):
-                logger.warning(
-                    "%s has %s, and %d would be found %s: %s",
-                    self.path,
-                    now,
-                    len(would),
-                    what,
-                    advice,
-                )
+            if len(would) >= least:
+                logger.warning("%s, and %d would be found %s: %s", now, len(would), what, advice)
                 return
+        if sentences and not self.terms_found:
+            logger.warning("%s", now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from os.path import commonprefix
 from unicodedata import normalize
 
 from fairseq_ext.search.constraints.drafts import Candidate, Rewrite, Sentence, Version, is_form
@@ -20,7 +21,12 @@ from fairseq_ext.search.phrases.agreement import (
     noun_of,
     numbers_of,
 )
-from fairseq_ext.search.phrases.forms import ADJECTIVE_ENDINGS, forms_of_language, split_adjective
+from fairseq_ext.search.phrases.forms import (
+    ADJECTIVE_ENDINGS,
+    MIN_PART,
+    forms_of_language,
+    split_adjective,
+)
 from fairseq_ext.search.phrases.function_words import function_words
 from fairseq_ext.search.phrases.german_nouns import ALL, lexicon
 from fairseq_ext.search.phrases.letter_case import (
@@ -230,12 +236,17 @@ class TermWriter:
         """Return whether a term that a text has does not go with the words around it."""
         return not self.agrees(text, {term: Rewrite(span, form, form)}, term)
 
-    def bonus(self, term: SourceTerm, form: str) -> float:
+    def bonus(self, term: SourceTerm, form: str, displaced: str = "") -> float:
         """Return what a form of a German noun gains (in nats) for the number of its source term, an
-        English one."""
+        English one. displaced: the draft's words in its place, whose plural counts too if they end
+        as the form does: Rückschmerzen for "back pain"."""
         if self.source != "en" or not term.mention:
             return 0.0
-        return NUMBER_BONUS * (self.number(term) in numbers_of(form))
+        ending = commonprefix([folded(form)[::-1], folded(displaced)[::-1]])
+        is_own = form in term.targets and len(ending) > MIN_PART
+        if is_own and numbers_of(displaced) == {"plural"}:
+            return NUMBER_BONUS
+        return NUMBER_BONUS * (self.number(term) in numbers_of(form, term.entry))
 
     def is_preferred(self, term: SourceTerm, form: str) -> bool:
         """Return whether a form is one of the first alternative that the glossary has for a term,
@@ -271,7 +282,8 @@ class TermWriter:
         """Return a form of a term of an inflected language: as written, with a capital at the start
         of a sentence. Its other letter case is a form of its own."""
         if term.case in ("any", "fitted") and starts_sentence(text, span[0]):
-            return capitalised(form)
+            first = capitalised(form)
+            return first if self.text.segmenter().writable(first) else form
         return self.in_case(term, form, text, span)
 
     def in_case(self, term: SourceTerm, form: str, text: str, span: Span) -> str:

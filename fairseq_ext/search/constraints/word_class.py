@@ -30,14 +30,6 @@ def is_noun(term: SourceTerm) -> bool:
     )
 
 
-def is_imperative(term: SourceTerm) -> bool:
-    """Return whether a mention of a German term is an imperative, and its English forms are
-    plurals: Questions in "Fragen Sie Ihren Experten"."""
-    before, behind = term.around
-    begins = term.mention[:1].isupper() and not is_word(before)
-    return begins and behind == "Sie" and all(map(PLURAL.search, term.targets))
-
-
 def is_verb_of_noun(term: SourceTerm, word: str) -> bool:
     """Return whether a mention of a German noun is a verb: Speichern of Speicher, where the draft's
     word is no plural."""
@@ -71,7 +63,8 @@ def is_other_class(term: SourceTerm, text: str, span: Span, is_own: bool = True)
     if all(map(has_noun, term.targets)):
         is_own = is_own or noun_after(text, span[1], "de") is not None
         return is_own and all(word.islower() and known.has(word) for word in words)
-    if any(map(has_noun, term.targets)) or starts_sentence(text, span[0]) or not is_own:
+    is_copy = term.text == term.source  # not to be translated
+    if is_copy or any(map(has_noun, term.targets)) or starts_sentence(text, span[0]) or not is_own:
         return False
     return all(
         word[:1].isupper() and known.cells(word) != ALL and not known.is_infinitive(word)

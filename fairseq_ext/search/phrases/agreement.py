@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import regex
 
-from fairseq_ext.search.phrases.forms import ADJECTIVE_ENDINGS, split_adjective
+from fairseq_ext.search.phrases.forms import ADJECTIVE_ENDINGS, PARTICIPLES, split_adjective
 from fairseq_ext.search.phrases.function_words import function_words
 from fairseq_ext.search.phrases.german_nouns import (
     ALL,
@@ -242,9 +242,12 @@ def noun_of(form: str) -> Span | None:
     return head.span() if is_noun else None
 
 
-def numbers_of(form: str) -> set[str]:
+def numbers_of(form: str, entry: Collection[str] = ()) -> set[str]:
     """Return the numbers, singular or plural, that a form of a German noun may have; none for other
-    words."""
+    words. entry: the glossary's forms, singulars of nouns of which nothing else is known."""
     head = next((word for word in reversed(form.split()) if word[:1].isupper()), "")
     cells = lexicon().cells(head) if head else ()
+    stem = split_adjective(head.lower())[0]  # of a label: Fakturierbar
+    if entry and cells == ALL and not (lexicon().has(stem) or stem.endswith(PARTICIPLES)):
+        return {"singular" if form in entry else "plural"}
     return {"plural" if cell in PLURAL_CELLS else "singular" for cell in cells}

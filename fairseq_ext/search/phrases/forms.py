@@ -32,6 +32,11 @@ MIN_SHARE = 0.3  # of similar words that have an edit
 UMLAUTS = str.maketrans("äöüß", "aous")
 ADJECTIVE_ENDINGS = ("e", "en", "er", "es", "em")
 PARTICIPLES = ("iert", "end", "bar", "los", "isch", "lich", "ig")
+# nouns with a plural in -en, and in the table a dative in -e that is out of use
+MIXED = re.compile(
+    "(?:[akou]tor|[ns]sor|[Bb]ett|[Ee]lektron|[Hh]emd|[Ii]nsekt|[Nn]erv|[Oo]hr|[Ss]chmerz|[Ss]taat"
+    "|[Ss]trahl)$"
+)
 FEMININE = re.compile(r"(?:ung|heit|keit|schaft|[ts]ion|tät|enz|anz)$")
 NEGATION = re.compile(r"^(?:ne|nej)")  # Czech: negation and superlative
 LANGUAGES_WITHOUT_FORMS = ("en",)  # languages whose few forms the user names
@@ -275,5 +280,7 @@ def german_noun(lemma: str, forms: Sequence[str]) -> list[str]:
         and form.translate(UMLAUTS)[: len(lemma)] == lemma.translate(UMLAUTS)
         for form in kept
     )
+    if MIXED.search(lemma):
+        return [form for form in kept if form != lemma + "e"]
     dative = (lemma + "e", lemma + "en") if has_umlaut or lemma + "er" in kept else ()
     return [form for form in kept if form not in dative]

@@ -31,7 +31,7 @@ UMLAUT = re.compile("[äöü]")
 NEUTER = re.compile(
     r"(?:chen|lein|ment|(?<!a)(?<!Kons)(?<!Reicht)(?<!Irrt)um|(?<!Eur)(?<!Sald)(?<![Ss]kont)o)$"
 )
-MASCULINE = re.compile(r"(?:ling|ismus|[kt]or|sor|tus|dus)$")
+MASCULINE = re.compile(r"(?:ling|[aikou]tor|sor|(?<![aä])(?<!Min)(?<!Pl)(?<!Vir)us)$")
 # nouns from these verbs are masculine: Beleg, Auftrag, Vergleich
 PREFIXED = re.compile(
     r"(?:be|ver|er|ent|ab|an|auf|aus|ein|vor|um|zu|nach|unter|über)\w{3}", re.IGNORECASE
@@ -177,21 +177,20 @@ class Lexicon(TermForms):
             return "f"
         if NEUTER.search(lemma):
             return "n"
+        if MASCULINE.search(lemma):
+            return "m"
         if not {lemma + "s", lemma + "es", lemma + "ses"}.isdisjoint(forms):
             is_from_verb = PREFIXED.match(lemma) and self.is_verb(lemma.lower() + "en")
-            is_masculine = (
-                (lemma.endswith("er") and self.has(lemma + "in"))
-                or (is_from_verb and not lemma.endswith("bild"))
-                or MASCULINE.search(lemma)
-            )
+            has_woman = lemma.endswith("er") and self.has(lemma + "in")
+            is_masculine = has_woman or (is_from_verb and not lemma.endswith("bild"))
             return "m" if is_masculine else "mn"
         if lemma + "ns" in forms:  # Name
             return "w"
         plural = lemma + ("n" if lemma.endswith("e") else "en")
         if self.has(lemma + "m") or len({lemma, *forms}) < 2:
             return "mfn"  # a noun from an adjective (Angestellte); one without forms
-        woman = lemma.removesuffix("e") + "in"
-        is_person = self.has(woman) or PERSON.search(lemma)
+        women = lemma.removesuffix("e") + "innen"
+        is_person = self.has(women) or PERSON.search(lemma)
         return "w" if plural in forms and is_person else "f"
 
 

@@ -82,12 +82,6 @@ RULES = [
         "inserted", "all", "a term without a word", {"insertion:Insertion.__call__": always(None)}
     ),
     Rule(
-        "imperative",
-        "de-en, de",
-        "Geben Sie (Enter)",
-        {"placement:is_imperative": always(False)},
-    ),
-    Rule(
         "word class",
         "de",
         "no noun for 'folgenden'",

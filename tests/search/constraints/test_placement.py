@@ -25,9 +25,10 @@ from search.phrases.test_forms import bracketed, facts
 from sizes import drawn, part_of
 
 from fairseq_ext import Translator
-from fairseq_ext.search.constraints.drafts import is_copied
+from fairseq_ext.search.constraints.drafts import COPIED_REASON, Candidate, Sentence, is_copied
 from fairseq_ext.search.constraints.source_text import code_around
-from fairseq_ext.search.phrases.sentence import SourceTerm
+from fairseq_ext.search.constraints.word_alignment import Mention, WordAlignment
+from fairseq_ext.search.phrases.sentence import SentenceConstraints, SourceTerm
 
 LINES = Path(__file__).with_name("placements.jsonl").read_text("utf-8").splitlines()
 ROWS = {row["name"]: row for row in map(json.loads, LINES)}
@@ -203,26 +204,38 @@ def test_the_letters_of_the_file_decide_nothing(tmp_path, beam):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "count", "said"),
     [
-        (lambda a, b: (a, b), ""),
-        (lambda a, b: (a.upper(), b), ""),  # acronyms
-        (lambda a, b: (a.title(), b), "would be found in another letter case: add --glossary-m"),
-        (lambda a, b: (b, a), "would be found by their targets: name its columns in a header, or"),
+        (lambda a, b: (a, b), 6, ""),
+        (lambda a, b: (a.title(), b), 6, "found in another letter case: add --glossary-match"),
+        (lambda a, b: (b, a), 6, "found by their targets: name its columns in a header, or swap"),
+        (lambda a, b: (b, a), 1, "and 1 would be found by their targets: name its columns in a"),
+        (lambda a, b: (a.upper(), b), 6, "has 0 terms in the first 7 sentences"),  # acronyms
     ],
 )
-def test_a_glossary_that_does_not_fit_its_texts_is_one_warning(tmp_path, change, said):
-    """Its columns are the wrong way round, or its letter case is another."""
+def test_a_glossary_that_does_not_fit_its_texts_is_one_warning(tmp_path, change, count, said):
+    """Its columns are the wrong way round, its letter case is another, or it is of other texts."""
     sources, targets = (
         "steht schläft gestern kaputt neu vergessen",
-        "stands sleeps yesterday broken",
+        "stands sleeps yesterday broken new forgotten",
     )
-    pairs = zip(sources.split(), [*targets.split(), "new", "forgotten"], strict=True)
+    pairs = [*zip(sources.split(), targets.split(), strict=True)][:count]
     terms = glossary(tmp_path, dict(change(a, b) for a, b in pairs))
     command = (MODEL, *OURS, "--glossary", terms, "--beam", 1)
     log = interactive_forked("\n".join(PLAIN) + "\n", *command).stderr
-    warned = [line for line in log.splitlines() if "would be found" in line]
+    warned = [line for line in log.splitlines() if "in the first" in line]
     assert len(warned) == bool(said) and said in "".join(warned), log
+
+
+@pytest.mark.parametrize(("code", "is_left"), [("a.de/Datei/Inhalt", True), ("", False)])
+def test_a_part_of_code_for_which_the_draft_has_no_word_is_left(code, is_left):
+    """The draft translates a part of the path, and has no word for another."""
+    text, term = "See a.de/file", SourceTerm("contents", ((5,),), mentions=((0,),), code=code)
+    words = WordAlignment(text, [], [Mention((0,), ("contents",))])
+    candidate = Candidate(None, [], text, [False], words=words)
+    sentence = Sentence(0, SentenceConstraints((term,)), [candidate], 1)
+    assert sentence.left_terms(candidate) == ({term: COPIED_REASON} if is_left else {})
+    assert sentence.is_complete(candidate) is is_left  # nothing is searched or inserted for it
 
 
 @facts("copied, before, mention, behind, draft, is_known, is_it")

@@ -7,6 +7,7 @@ In its texts brackets stand around the words that a term is to replace, [] where
 import itertools
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from search.constraints.test_constraint_files import words
@@ -141,6 +142,15 @@ def test_numbers_of_forms(forms, numbers):
     assert all(numbers_of(form) == {*listed(numbers)} for form in forms.split())
 
 
+def test_a_noun_of_which_nothing_is_known_is_the_singular_in_its_entry():
+    forms = ("Dexamethason", "Dexamethasons", "Dexamethasonen")
+    numbers = [numbers_of(form, ("Dexamethason", "Dexa")) for form in forms]
+    assert numbers == [{"singular"}, {"plural"}, {"plural"}]
+    assert numbers_of("Verbands", ("Verband",)) == {"singular"}
+    for label in ("Geteilt", "Fakturierbar"):  # adjectives
+        assert numbers_of(label + "e", (label,)) == numbers_of(label + "e")
+
+
 @facts("compound, noun, text, words")
 def test_a_noun_is_a_part_of_longer_words(noun, text, words):
     assert [marked(text, span) for span in places.compounds(noun, text)] == listed(words)
@@ -231,6 +241,25 @@ def test_no_term_takes_the_place_of_a_german_word_of_another_class(target, text,
     assert found is (is_it == "yes")
 
 
+def test_a_plural_of_the_draft_may_stay():
+    """back pain: the singular, but Rückenschmerzen for the draft's Rückschmerzen."""
+    own, targets = TermWriter(lambda: None, 2, "de"), ("Rückenschmerz", "Rückenschmerzen")
+    own.source = "en"
+    term = SourceTerm("Rückenschmerz", targets=targets, mention="back pain")
+    found = {
+        word: [form for form in targets if own.bonus(term, form, word)]
+        for word in ("", "Rückschmerzen", "Rückschmerz", "Rücken")
+    }
+    assert found == dict.fromkeys(found, ["Rückenschmerz"]) | {"Rückschmerzen": [*targets]}
+    assert not own.bonus(term, "Rückenschmerz-Konten", "Leiden-Konten")  # of the rest
+
+
+def test_a_word_that_is_not_to_be_translated_is_of_any_class():
+    for source, is_it in (("folder", False), ("business", True)):
+        term = SourceTerm("folder", targets=("folder",), source=source)
+        assert word_class.is_other_class(term, "der Ordner", (4, 10)) is is_it
+
+
 def test_a_rendering_of_the_models_own_is_no_wrong_word():
     words = WordAlignment("der Geschäftspartner", [], [Mention((0,), ()), Mention((1,), ())])
     words.span_of_mention = [(4, 20), (0, 3)]
@@ -248,8 +277,14 @@ def test_a_german_verb_has_a_form_that_its_place_allows(verb, text, forms):
     term, (text, [span]) = term_of(verb, required=True), bracketed(text)
     assert word_class.verb_forms(term, text, span) == tuple(listed(forms))
     # one that the line requires as well is written all the same
-    ways = writer().inflected(term, text, span, [span])
-    assert {way.form.lower() for way in ways} == {verb}
+    for capitals in (True, False):  # those that the model can write
+        known = SimpleNamespace(writable=lambda form, all_are=capitals: all_are or form.islower())
+        own = TermWriter(lambda known=known: SimpleNamespace(segmenter=lambda: known), 2, "de")
+        ways = own.inflected(term, text, span, [span])
+        is_first = capitals and text[span[0]].isupper() and span[0] == 0
+        first = verb.capitalize() if is_first else verb
+        assert {way.form for way in ways} <= {first, *listed(forms)}
+        assert {way.form.lower() for way in ways} == {verb}
 
 
 @facts("verb that is there, verb, text, is_it")
