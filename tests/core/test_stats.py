@@ -3,17 +3,28 @@ is whole at any time."""
 
 import json
 import random
+from collections import ChainMap
 
 import pytest
 import torch
 from json_counts import close
-from models import WORDS, batch, build, dictionary, generators, requests_of, run, separated
+from models import (
+    batch,
+    build,
+    dictionary,
+    generators,
+    requests_of,
+    run,
+    separated,
+    settings,
+    with_files,
+)
 from required_phrases import required_phrases
 from sizes import drawn
 
-from fairseq_ext.core.stats import Items, Mean, Ratio, Section, Setting, Stats
+from fairseq_ext.core.stats import Items, Mean, Ratio, Section, Setting
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
-from fairseq_ext.search.registry import POINTS, STRATEGIES, Strategy, all_strategies
+from fairseq_ext.search.registry import STRATEGIES, all_strategies
 
 
 def greedy(lengths: list[int]):
@@ -33,6 +44,8 @@ def test_greedy_search_of_one_sentence_calls_the_decoder_once_a_token():
         == length
     )
     assert stats.seconds > 0
+    stats.count_step(rows=5, width=4)
+    assert stats.as_dict()["decoder_positions"] == length + 20
 
 
 def test_a_greedy_batch_reads_one_row_for_each_token():
@@ -41,26 +54,18 @@ def test_a_greedy_batch_reads_one_row_for_each_token():
     assert stats.decoder_rows == stats.target_tokens == sum(lengths)
 
 
-def test_of_stock_searches_what_is_known_is_counted():
-    ours = generators([build("transformer")], beam=3, max_len_b=5, match_source_len=True).ours
-    run(ours, batch([3, 2]))
-    found = ours.stats.as_dict()
-    assert set(found) == {"signature", "sentences", "target_tokens", "seconds"}
-    assert found["sentences"] == 2 and found["target_tokens"] > 0
-
-
 def test_what_does_not_apply_is_left_out():
-    ours = generators([build("transformer")], {"decoding": "window"}, beam=1, max_len_b=5).ours
-    run(ours, batch([3, 2]))
-    work = {"encoder_calls", "decoder_calls", "decoder_rows", "decoder_positions"}
-    assert set(ours.stats.as_dict()) == {
-        "signature",
-        "sentences",
-        "target_tokens",
-        "seconds",
-        *work,
-        "parallel",
-    }
+    """Of stock's searches, what is known is counted."""
+    known = {"signature", "sentences", "target_tokens", "seconds"}
+    work = {"encoder_calls", "decoder_calls", "decoder_rows", "decoder_positions", "parallel"}
+    for flags, stock, keys in (
+        ({"decoding": "window"}, {"beam": 1}, known | work),
+        ({}, {"beam": 3, "match_source_len": True}, known),
+    ):
+        ours = generators([build("transformer")], flags, max_len_b=5, **stock).ours
+        run(ours, batch([3, 2]))
+        found = ours.stats.as_dict()
+        assert found.keys() == keys and found["sentences"] == 2 and found["target_tokens"] > 0
 
 
 # ---- merge and difference
@@ -142,102 +147,31 @@ def test_parts_that_say_different_things_are_no_parts_of_one_run():
 
 # ---- all keys that any strategy writes
 
-BEAM = {"beam": 4, "max_len_b": 12}
-LSH = {
-    "softmax": "lsh",
-    "lsh_k": 4,
-    "lsh_u": 2,
-    "lsh_bands": 20,
-    "lsh_hits": 4,
-    "lsh_top": 5,
-    "shortlist_recall_every": 1,
-}
-GREEDY = {"beam": 1, "max_len_b": 12}
-PARALLEL = {"draft": "repeat", "parallel_margin": 0.3}
-RUNS = [  # strategies by extension point, other flags, fairseq's flags
-    (
-        {
-            "select": "topk",
-            "stop": "count",
-            "schedule": "batch",
-            "softmax": "full",
-            "decoding": "beam",
-        },
-        {},
-        BEAM,
-    ),
-    (
-        {"stop": "optimal", "prune": "finished"},
-        {"prune_finished": 2.0, "prune_bound": True},
-        {**BEAM, "unnormalized": True},
-    ),
-    ({"stop": "first", "prune": "threshold"}, {"prune_threshold": 1.0}, BEAM),
-    ({"stop": "shrink", "prune": "children"}, {"prune_children": 2}, BEAM),
-    ({"stop": "ranked", "schedule": "stream"}, {"stream_width": 2}, BEAM),
-    *(({"select": select}, {}, BEAM) for select in ("dba", "gbs", "cbs")),
-    ({"select": "bonus"}, {"constraint_bonus": 2.0}, BEAM),
-    ({"select": "dba", "stop": "early"}, {}, BEAM),
-    ({"select": "dba", "stop": "optimal"}, {}, BEAM),
-    ({"select": "sampling"}, {"sampling_epsilon": 0.05}, {**BEAM, "sampling": True}),
-    ({"select": "diverse"}, {}, {**BEAM, "diverse_beam_groups": BEAM["beam"]}),
-    ({"softmax": "lsh"}, LSH, BEAM),
-    ({"softmax": "top"}, {"shortlist_top": 9, "shortlist_recall_every": 1}, BEAM),
-    (
-        {"softmax": "lexical"},
-        {
-            "shortlist_top": 5,
-            "shortlist_words": 1,
-            "shortlist_recall_every": 1,
-            "shortlist_file": "table",
-        },
-        BEAM,
-    ),
-    ({"softmax": "screened"}, {}, BEAM),
-    *(
-        ({"decoding": way}, PARALLEL, GREEDY)
-        for way in ("jacobi", "gs-jacobi", "hybrid-jacobi", "window")
-    ),
-    ({"decoding": "window", "schedule": "stream"}, {**PARALLEL, "stream_width": 2}, GREEDY),
+RUNS = [
+    {},
+    *settings("example").values(),
+    {"diverse_beam_groups": 4},
+    {"decoding": "window", "schedule": "stream", "stream_width": 2, "beam": 1},
 ]
+MORE = {  # of flags that a strategy has, what is to be counted too
+    "shortlist_top": {"shortlist_recall_every": 1},
+    "lsh_top": {"shortlist_recall_every": 1},
+    "decoding": {"draft": "repeat", "parallel_margin": 0.3},
+}
 LENGTHS = ([6, 3, 4, 0], [5], [2, 7, 1])
 
 
-def named() -> set[tuple[str, str]]:
-    """The strategies of the runs: extension point and name."""
-    return {(point, name) for strategies, _, _ in RUNS for point, name in strategies.items()}
-
-
-def examples(strategy: Strategy) -> list[tuple[dict, dict, dict]]:
-    """A strategy's examples as runs."""
-    found = []
-    for ours, stock in map(separated, map(dict, strategy.example)):
-        strategies = {point: ours.pop(point) for point in POINTS if point in ours} | {
-            strategy.point: strategy.name
-        }
-        found.append((strategies, ours, {**BEAM, **stock}))
-    return found
-
-
-# a new strategy is one new file
-RUNS += [each for s in all_strategies() if (s.point, s.name) not in named() for each in examples(s)]
-
-
-def counted(strategies: dict, flags: dict, generation: dict, tmp_path):
+def counted(setting: dict, tmp_path):
     """A run over three batches: what it has counted, and what it counted in each."""
-    if "shortlist_file" in flags:
-        (tmp_path / "table").write_text(
-            "".join(f"w{i} w{(i + 1) % WORDS} 0.9\n" for i in range(WORDS))
-        )
-        flags = {**flags, "shortlist_file": str(tmp_path / "table")}
-    named = {point: name for point, name in strategies.items() if point != "prune"}
-    ours = generators(
-        [build("transformer", dtype=torch.float32)], {**named, **flags}, **generation
-    ).ours
+    more = [MORE[name] for name in MORE if name in setting]
+    flags, stock = separated(dict(ChainMap(with_files(setting, tmp_path), *more)))
+    models = [build("transformer", dtype=torch.float32)]
+    ours = generators(models, flags, **{"beam": 4, "max_len_b": 12} | stock).ours
     given = [(dictionary().nspecial + 1, dictionary().nspecial + 2), (dictionary().nspecial + 3,)]
     parts = []
     for seed, lengths in enumerate(LENGTHS):
         before, sample = ours.stats.copy(), batch(lengths, seed)
-        if STRATEGIES["select"][strategies.get("select", "topk")].constrained:
+        if STRATEGIES["select"][flags.get("select", "topk")].constrained:
             # the second of the phrases is more than the shortest sentences can say
             wishes = [
                 SentenceConstraints(
@@ -263,13 +197,15 @@ def means(section: Section) -> list[tuple[tuple[str, ...], Ratio]]:
 
 
 @drawn(9)
-@pytest.mark.parametrize(("strategies", "flags", "generation"), RUNS, ids=str)
-def test_parts_add_up_to_the_whole_in_every_key(strategies, flags, generation, tmp_path):
-    whole, parts = counted(strategies, flags, generation, tmp_path)
+@pytest.mark.parametrize("setting", RUNS, ids=str)
+def test_parts_add_up_to_the_whole_in_every_key(setting, tmp_path):
+    whole, parts = counted(setting, tmp_path)
     for again in (parts, [Section.restored(as_json(part.record())) for part in parts]):
         total = joined(*again)
         assert close(total.as_dict(), whole.as_dict())
         assert close(total.since(again[0]).as_dict(), joined(*again[1:]).as_dict())
+    none = {each.name for each in all_strategies() if not each.example}
+    assert none == {"topk", "batch", "full", "beam", "diverse"}  # a new one is counted here
     # a mean lies between those of the parts that have one
     of_parts = [dict(means(part)) for part in parts]
     for place, mean in means(whole):
@@ -281,21 +217,4 @@ def test_parts_add_up_to_the_whole_in_every_key(strategies, flags, generation, t
         assert not values or min(values) - 1e-9 <= mean.value() <= max(values) + 1e-9
 
 
-def test_every_strategy_is_counted_here():
-    assert named() >= {(s.point, s.name) for s in all_strategies()}
-
-
 # ---- the JSON object
-
-
-def test_json_has_the_counts_and_the_strategies_sections_at_its_top():
-    stats = Stats(signature="made by hand", decoder_calls=3)
-    stats.section(Example, random.Random(1)).count = 2
-    stats.count_step(rows=5, width=4)
-    record = json.loads(json.dumps(stats.as_dict()))
-    assert record["signature"] == "made by hand" and record["example"]["count"] == 2
-    assert (record["decoder_calls"], record["decoder_rows"], record["decoder_positions"]) == (
-        4,
-        5,
-        20,
-    )

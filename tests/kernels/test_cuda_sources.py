@@ -68,8 +68,8 @@ def wta_hash(chance: random.Random) -> None:
     D, u, W = near(chance, 700) + 1, chance.randint(1, 3), near(chance, 300)
     n = chance.choice([0, 1, 2, 7])
     K = chance.choice([2, min(D, 1 << 30 // u), chance.randint(2, min(D, 16))])
-    # the former has equal numbers
-    x = torch.randint(-3, 4, (n, D)).float() if chance.random() < 0.3 else torch.randn(n, D)
+    x = torch.randn(n, D)
+    x[::2].round_()  # equal numbers, of which the first wins; 0 and -0
     dimensions = lsh_torch.draw_dimensions(D, K, u, W, chance.randrange(99))
     assert torch.equal(lsh_cuda.wta_hash(x, dimensions, u), lsh_torch.wta_hash(x, dimensions, u))
 
@@ -93,7 +93,10 @@ def count_hits_naive(chance: random.Random) -> None:
 
 
 def compact_write(chance: random.Random, optimised: bool = True) -> None:
-    n, V = chance.choice([0, 1, 2, 5]), near(chance, 1100)
+    n, V = (
+        chance.choice([0, 1, 2, 5]),
+        chance.choice([near(chance, 1100), chance.randint(513, 800)]),
+    )
     hits = torch.randint(4, (n, V), dtype=torch.int32)
     always = torch.rand(V) < chance.choice([0.0, 0.1, 1.0])
     for t in (0, chance.randint(1, 3), 4):  # all words, some, none
@@ -138,28 +141,11 @@ def run(kernel, seed: int) -> None:
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.__name__)
 def test_a_kernel_gives_what_torch_gives_in_any_order_of_its_threads(kernel, launches, request):
-    for seed in range(1000 if request.config.getoption("--all") else 2):
+    for seed in range(1000 if request.config.getoption("--all") else 4):
         run(kernel, seed)
     assert kernel.__name__ in launches and (
         kernel is not compact_write or "compact_count" in launches
     )
-
-
-def test_the_first_of_equal_dimensions_wins(launches):
-    x = torch.tensor([[1.0, 2, 2, 0], [0, 0, -0.0, 0], [3, 1, 3, 3]])
-    dimensions = torch.tensor([[0, 1, 2], [2, 1, 0], [3, 0, 2]])
-    assert lsh_cuda.wta_hash(x, dimensions, 1).tolist() == [[1, 0, 2], [0, 0, 0], [0, 0, 0]]
-    assert launches
-
-
-@pytest.mark.parametrize("optimised", [True, False])
-def test_listed_words_of_several_blocks_are_written_one_after_another(optimised):
-    V = 3 * lsh_cuda.BLOCK - 7
-    hits = torch.zeros(1, V, dtype=torch.int32)
-    listed = [0, 5, 255, 256, 300, 511, V - 1]
-    hits[0, listed] = 2
-    never = torch.zeros(V, dtype=torch.bool)
-    assert lsh_cuda.compact(hits, 2, never, optimised).tolist() == listed
 
 
 # ---- the largest shapes

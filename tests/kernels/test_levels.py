@@ -16,16 +16,15 @@ from pathlib import Path
 
 import pytest
 import sizes
-import torch
 from conftest import BIN, ran
 from demo_model import MODEL, OURS, ROOT
+from json_counts import close
 from sizes import drawn
 
 from fairseq_ext import doctor
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.kernels import library as building
 from fairseq_ext.kernels.compiling import FLAGS, FOLDER, LEVELS, compile_files
-from fairseq_ext.kernels.transformer import PackedLinear
 
 HERE = LEVELS.get(platform.machine(), {})
 # as qemu calls them
@@ -70,23 +69,14 @@ def run(words: list, **environment: str) -> subprocess.CompletedProcess:
         return ran(*words, cwd=ROOT, check=False, timeout=3000, **environment)
 
 
-def translations(*before: str, level: str = "") -> list[tuple[str, float]]:
+def translations(*before: str) -> list[list]:
     """Hypotheses of some lines, and their scores, by the command that a user types."""
     flags = ["--beam", 5, "--nbest", 5, "--buffer-size", 9, "--batch-size", 9]
     words = [*before, sys.executable, BIN / "fairseq-interactive", MODEL, *OURS, *flags]
-    text = ROOT / "data" / "demo" / "test.de"
-    given = "".join(text.read_text("utf-8").splitlines(keepends=True)[:9])
-    done = ran(*words, stdin=given, timeout=3000, FAIRSEQ_EXT_KERNELS=level)
-    return [
-        (line.split("\t")[2], float(line.split("\t")[1]))
-        for line in done.stdout.splitlines()
-        if line.startswith("H-")
-    ]
-
-
-def equal(got: list[tuple[str, float]], expected: list[tuple[str, float]]) -> None:
-    assert len(expected) == 45 and [words for words, _ in got] == [words for words, _ in expected]
-    assert [score for _, score in got] == pytest.approx([score for _, score in expected], abs=1e-4)
+    text = (ROOT / "data" / "demo" / "test.de").read_text("utf-8").splitlines(keepends=True)
+    done = ran(*words, stdin="".join(text[:9]), timeout=3000)
+    rows = [line.split("\t") for line in done.stdout.splitlines() if line.startswith("H-")]
+    return [[words, float(score)] for _, score, words in rows]
 
 
 @needs_compiler
@@ -94,22 +84,15 @@ def equal(got: list[tuple[str, float]], expected: list[tuple[str, float]]) -> No
 def test_a_level_that_is_unknown_or_that_the_processor_lacks_is_refused(level, monkeypatch, capsys):
     if level in levels():
         pytest.skip("the processor has it")
-    why, known = (
-        (" is unknown: name", HERE)
-        if level == "foo"
-        else (": this processor lacks that, so name", levels())
-    )
+    lacks = ": this processor lacks that, so name", levels()
+    why, known = (" is unknown: name", HERE) if level == "foo" else lacks
     said = f"{building.VARIABLE}={level}{why} one of {', '.join([*known, 'native', 'off'])}"
     monkeypatch.setenv(building.VARIABLE, level)
-    lacking = next((each for each in HERE if each not in levels()), None)
     commands = ["-m", "fairseq_ext.kernels"], [BIN / "fairseq-interactive", MODEL, *OURS]
-    for words in commands[: 2 if level == "foo" else level == lacking]:
+    for words in commands if level == "foo" else ():
         done = run([sys.executable, *words])
-        assert (done.returncode, done.stdout, done.stderr.splitlines()[-1]) == (
-            1,
-            "",
-            f"error: {said}",
-        )
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.splitlines()[-1] == f"error: {said}"
     assert not doctor.examine(next(item for item in doctor.ITEMS if item.name == "compiled step"))
     assert capsys.readouterr().out == f"FAIL  compiled step: {said}\n"
     with pytest.raises(UsageError, match=f"^{said}$"):  # as from a program's Translator
@@ -163,15 +146,6 @@ def test_a_processor_without_any_level_runs_on_torch(monkeypatch):
     assert building.library.__wrapped__() is None
 
 
-@pytest.mark.skipif(building.library() is None, reason="there is no compiled library")
-def test_8_bit_products_are_the_sums_of_whole_numbers():
-    chance = torch.Generator().manual_seed(0)
-    for lines, inputs, out in ((1, 4, 1), (7, 64, 130), (13, 512, 300)):
-        x, weight = (torch.randint(-127, 128, (n, inputs), generator=chance) for n in (lines, out))
-        x[:, 0] = weight[:, 0] = 127  # so that all scales are 1
-        assert PackedLinear(weight.float(), None, bits=8)(x.float()).equal((x @ weight.t()).float())
-
-
 @needs_compiler
 def test_products_by_tiles_have_the_bits_of_those_without_them(tmp_path):
     driver, source = tmp_path / "driver", Path(__file__).with_name("tiles.cpp")
@@ -192,14 +166,6 @@ def test_the_kernels_tests_pass_at_each_level_of_this_processor(level):
         FAIRSEQ_EXT_KERNELS=level,
     )
     assert done.returncode == 0, done.stdout[-3000:]
-
-
-@needs_all
-@needs_compiler
-def test_hypotheses_are_the_same_at_each_level_and_on_torch():
-    expected = translations(level="off")
-    for level in (*levels(), "native"):
-        equal(translations(level=level), expected)
 
 
 @needs_all
@@ -237,7 +203,8 @@ def test_a_processor_without_avx2_starts_and_finds_the_same_hypotheses_on_torch(
         "the processor has none of amx, avx512vnni"
         in run([*qemu, "-cpu", "Nehalem", sys.executable, "-m", "fairseq_ext.kernels"]).stderr
     )
-    equal(translations(*qemu, "-cpu", "Nehalem"), translations())
+    expected = translations()
+    assert len(expected) == 45 and close(translations(*qemu, "-cpu", "Nehalem"), expected, 1e-4)
 
 
 # ---- libraries that are built in other ways

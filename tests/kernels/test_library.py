@@ -1,20 +1,30 @@
 """The compiled library is run only if this user built it; abi.h says the same to cffi and to the
-compiler."""
+compiler. What Python passes to it: arrays of the right type and layout, or an error (also under
+`python -O`, which leaves asserts out); and memory: an error where there is none left, little that
+stays, and weights in large pages, which have the same numbers and go back with the last of them;
+where there are none the weights stay where they are."""
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import json
 import logging
+import mmap
 import os
 import re
 import shutil
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 import warm
 from conftest import ran
 from forked import in_fork
@@ -23,8 +33,32 @@ from sizes import drawn
 from fairseq_ext.core import command_line
 from fairseq_ext.core.files import untrusted_reason
 from fairseq_ext.kernels import library as building
+from fairseq_ext.kernels import lsh, lsh_torch, parallel, shortlist, transformer
 from fairseq_ext.kernels.compiling import ABI, FLAGS, FOLDER
+from fairseq_ext.kernels.library import address, c_library, library, loaded, new, pointer
+from fairseq_ext.kernels.log_probs import (
+    SamplingCut,
+    best_of_sentences,
+    block_ngrams_,
+    draw_compiled,
+    log_softmax_,
+    topk,
+)
+from fairseq_ext.kernels.lsh import CompiledLookup
+from fairseq_ext.kernels.transformer import (
+    CHUNK,
+    LINE,
+    PAGE,
+    Chunks,
+    CompiledNorm,
+    LayerStack,
+    PackedLinear,
+    cache_fields,
+)
+from fairseq_ext.search.phrases.phrase_table import build_table
 
+pytestmark = pytest.mark.usefixtures("on_the_cpu")
+needs_library = pytest.mark.skipif(library() is None, reason="there is no compiled library")
 needs_compiler = pytest.mark.skipif(building.compiler() is None, reason="there is no C++ compiler")
 WORKS = '#include "entry.hpp"\nENTRY int64_t works() { return 1; }\n'
 LOAD = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
@@ -215,3 +249,253 @@ def test_a_process_that_is_forked_while_a_library_is_built_does_not_keep_others_
         os.close(handle)
         os.close(writes)
         os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("CXX", "no-such-compiler", "no C++ compiler"),
+        ("CXX", "false", "false could not compile "),
+        ("FAIRSEQ_EXT_KERNELS", "off", "FAIRSEQ_EXT_KERNELS=off"),
+    ],
+)
+def test_that_there_is_no_library_is_said_and_is_no_error(
+    monkeypatch, caplog, tmp_path, variable, value, said
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv(variable, value)
+    with caplog.at_level(logging.INFO, "fairseq_ext"):
+        assert load() is None
+    assert said in caplog.text and not [*tmp_path.glob("fairseq_ext/*")]
+
+
+@needs_library
+def test_the_command_that_builds_it_says_when_it_is_switched_off():
+    done = ran(sys.executable, "-m", "fairseq_ext.kernels", FAIRSEQ_EXT_KERNELS="off")
+    assert done.stdout.strip().endswith(".so")
+    assert "FAIRSEQ_EXT_KERNELS=off" in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("env") is None, reason="there is no env command")
+def test_a_compiler_may_be_named_with_what_is_to_come_before_it_or_behind(monkeypatch):
+    monkeypatch.setenv("CXX", "env no-such-compiler -O2")
+    assert building.compiler() == [shutil.which("env"), "no-such-compiler", "-O2"]
+    monkeypatch.setenv("CXX", "no-such-compiler -O2")
+    assert building.compiler() is None
+
+
+X = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))
+LONGS = torch.arange(6)
+NO = torch.zeros(0)
+phrases = build_table([()], False, torch.device("cpu"))
+
+
+# ---- what Python passes to it: types and layouts
+
+
+@pytest.mark.parametrize("array", [X, X.numpy()], ids=["tensor", "numpy"])
+def test_an_address_is_given_of_dense_arrays_of_the_type_and_shape(array):
+    where = array.data_ptr() if isinstance(array, torch.Tensor) else array.ctypes.data
+    for found in (address(array, array.dtype), address(array, array.dtype, None, 8)):
+        assert int(building.declarations().cast("intptr_t", found)) == where
+    for wrong in (array.T, array[:, ::2], array[:, :4]):
+        with pytest.raises(TypeError, match="dense"):
+            address(wrong, array.dtype)
+    with pytest.raises(TypeError, match="float64 on a CPU, not .*float32"):
+        address(array, torch.float64 if isinstance(array, torch.Tensor) else np.dtype("float64"))
+    for shape in ((6,), (6, 7), (None, 8, 1)):
+        with pytest.raises(ValueError, match="takes the shape"):
+            address(array, array.dtype, *shape)
+
+
+def index_of() -> Any:
+    weight = torch.randn(50, 8, generator=torch.Generator().manual_seed(2))
+    return lsh_torch.build_index(weight, 4, 2, 6, 1)
+
+
+def norm_of(weight: torch.Tensor) -> Any:
+    return SimpleNamespace(arguments=((8,), weight, torch.zeros(8), 1e-5))
+
+
+def stack() -> LayerStack:
+    return LayerStack.from_layers([], 8, 1, True, None)
+
+
+def found(x: torch.Tensor, always: torch.Tensor | None = None, **wrong: Any) -> torch.Tensor:
+    finder = CompiledLookup(index_of(), wrong.get("never", torch.zeros(50, dtype=torch.bool)), 0)
+    return finder(x, wrong.get("t", 1), always, 1)
+
+
+def row(**wrong: Any) -> parallel.CompiledRow:
+    method = parallel.CompiledMethod("blocks", new("Blocks"), parallel.CompiledDrafter("nothing"))
+    right = dict(tokens=np.zeros((1, 9), int), score=np.zeros((1, 9)), length=np.zeros(1, int))
+    return parallel.CompiledRow(**{**right, **wrong}, width=9, method=method)
+
+
+ONES, DRAWN, NEVER = torch.ones(8), torch.zeros(6).double(), torch.zeros(50).bool()
+TAKEN = [  # a function of one array, the right one, and how it must not be
+    (log_softmax_, X.clone(), "type layout"),
+    (lambda x: topk(x, 2), X, "type layout"),
+    (lambda x: best_of_sentences(X, x, LONGS[::5].clone(), 2), X[:, 0].clone(), "layout shape"),
+    (lambda x: best_of_sentences(X, X[:, 0].clone(), x, 2), LONGS[::5].clone(), "type"),
+    (lambda x: block_ngrams_(X.clone(), x, 2, None), LONGS[:, None] + LONGS[:3], "type"),
+    (lambda x: block_ngrams_(X.clone(), LONGS[:, None], 1, x), torch.arange(8), "type"),
+    (lambda x: draw_compiled(X, LONGS, x, SamplingCut()), DRAWN, "type shape"),
+    (lambda x: PackedLinear(X, None)(x), X, "type shape"),
+    (lambda x: PackedLinear(x, None), X, "type"),
+    (lambda x: PackedLinear(X, x), torch.zeros(6), "type"),
+    (lambda x: CompiledNorm(norm_of(ONES))(x), X, "type shape"),
+    (lambda x: CompiledNorm(norm_of(x)), ONES, "type"),
+    (lambda x: stack().encode_(X.clone(), x), LONGS[:2], "type"),
+    (lambda x: stack().encode_(x, LONGS[:2]), X.clone(), "layout"),
+    (cache_fields, torch.zeros(1, 2, 1, 1, 4, 3), "type layout"),
+    (lambda x: replace(phrases, value=x).struct(), phrases.value, "type"),
+    (lambda x: lsh.wta_hash(X, x, 1), torch.zeros(2, 3).long(), "type"),
+    (found, X, "type"),
+    (lambda x: found(X, x), NEVER, "type"),
+    (lambda x: found(X, never=x), NEVER, "shape"),
+    (lambda x: shortlisted(LONGS[:2], x), LONGS[3:], "type"),
+    (lambda x: shortlisted(x, LONGS[3:]), LONGS[:2], "shape"),
+]
+SPOILT = {
+    "type": lambda x: x.to({torch.int64: torch.int32}.get(x.dtype, torch.float16)),
+    "layout": lambda x: torch.stack([x, x], -1)[..., 0],
+    "shape": lambda x: x[..., :-1].clone(),
+}
+WRONG = [
+    lambda: topk(X, 9),
+    lambda: found(X, t=0),
+    lambda: row(tokens=np.zeros((1, 9), np.int32)),
+    lambda: row(score=np.zeros((1, 8))),
+]
+
+
+def shortlisted(base: torch.Tensor, found: torch.Tensor) -> tuple:
+    return shortlist.ShortlistLinear(PackedLinear(X[:2], None), base, X, None, 1.0)(X, found, 1)
+
+
+@needs_library
+def test_what_compiled_code_cannot_read_is_refused_also_without_asserts():
+    """An AssertionError would be neither of the two, and asserts are left out by `python -O`."""
+    for number, (call, right, ways) in enumerate(TAKEN):
+        call(right)
+        for way in ways.split():
+            with pytest.raises((TypeError, ValueError)):
+                call(SPOILT[way](right))
+                pytest.fail(f"row {number}: {way}")
+    for call in WRONG:
+        with pytest.raises((TypeError, ValueError)):
+            call()
+
+
+@needs_library
+def test_a_mask_that_is_not_dense_is_read_as_a_dense_one_is():
+    mask = torch.rand(50, 3, generator=torch.Generator().manual_seed(3)) < 0.5
+    for column in mask.unbind(1):
+        assert not column.is_contiguous()
+        assert found(X, column).equal(found(X, column.clone()))
+
+
+# ---- memory
+
+HUGE = 1 << 58  # of what scratch memory has several of 4 bytes or more
+
+
+NULL = pointer(None)
+
+
+def linear() -> object:
+    return loaded().linear(new("Linear", **{"in": 4}, out=1, kind=1), NULL, HUGE, NULL, 0)
+
+
+def screen() -> object:
+    packed = new("Linear")
+    screened = new("Screen", packed=packed, m=4 * HUGE, temperature=1.0)
+    return loaded().screen(screened, NULL, 1, NULL, NULL, NULL, NULL)
+
+
+@needs_library
+@pytest.mark.parametrize("call", [linear, screen])
+def test_too_little_memory_is_an_error_and_does_not_end_the_process(call):
+    """Each needs far too much scratch memory, before it reads anything."""
+    said = f"^{call.__name__} of the compiled library needs more memory$"
+    with pytest.raises(MemoryError, match=said):
+        call()
+
+
+@needs_library
+def test_large_scratch_memory_does_not_stay():
+    """17 MB of bytes and 8 MB of scales, of which the scales may stay."""
+
+    def used() -> int:
+        info = c_library().mallinfo2
+        info.restype = type(
+            "Info", (ctypes.Structure,), {"_fields_": [(c, ctypes.c_size_t) for c in "abcdefghij"]}
+        )
+        return info().h  # uordblks
+
+    if not hasattr(c_library(), "mallinfo2"):
+        pytest.skip("this is not glibc 2.33 or later")
+    packed = PackedLinear(torch.ones(1, 8), None, bits=8)
+    packed(torch.ones(1, 8))
+    before = used()
+    assert packed(torch.ones(17 << 17, 8)).eq(8).all()
+    assert used() - before < 16 << 20
+
+
+ENABLED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+has_pages = pytest.mark.skipif(
+    not hasattr(mmap, "MADV_HUGEPAGE"), reason="Python knows no large pages of this system"
+)
+
+
+@has_pages
+def test_tensors_lie_side_by_side_and_change_alone():
+    copy = Chunks().copy
+    large = torch.ones(CHUNK // 4 + 1)  # more than a chunk
+    wanted = [X, torch.full((3, 7, 2), -4, dtype=torch.int8), X.short(), large, LONGS]
+    made = [copy(each) for each in wanted]
+    for each, other in zip(made, wanted, strict=True):
+        assert each.equal(other) and each.dtype == other.dtype and each.is_contiguous()
+        assert each.data_ptr() % LINE == 0 and each.data_ptr() != other.data_ptr()
+    assert made[0].data_ptr() % PAGE == made[3].data_ptr() % PAGE == 0
+    assert made[2].data_ptr() - made[1].data_ptr() == LINE
+    made[1].zero_()
+    assert all(made[i].equal(wanted[i]) for i in (0, 2, 3, 4))
+
+
+@has_pages
+def test_a_chunk_lives_as_long_as_its_tensors():
+    chunks = Chunks()
+    first, second = chunks.copy(torch.ones(9)), chunks.copy(torch.ones(9))
+    del first
+    assert chunks.last() is not None and second.sum() == 9
+    del second
+    assert chunks.last() is None
+    assert chunks.copy(torch.ones(3)).sum() == 3  # a new one
+
+
+@has_pages
+def test_without_large_pages_a_tensor_stays_where_it_is(monkeypatch):
+    def refuse(*arguments):
+        raise OSError("no large pages")
+
+    monkeypatch.setattr(transformer.mmap, "mmap", refuse)
+    tensor, empty = torch.ones(9), torch.ones(0)
+    assert Chunks().copy(tensor) is tensor and Chunks().copy(empty) is empty
+
+
+@has_pages
+@pytest.mark.skipif(
+    not ENABLED.exists() or "[never]" in ENABLED.read_text(), reason="large pages are off here"
+)
+def test_the_system_gives_large_pages():
+    made = Chunks().copy(torch.ones(2 * PAGE))  # 16 MiB
+    for part in re.split(
+        r"^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text(), flags=re.M
+    ):
+        where = re.match(r"([0-9a-f]+)-([0-9a-f]+) ", part)
+        if where and int(where[1], 16) <= made.data_ptr() < int(where[2], 16):
+            assert int(re.search(r"AnonHugePages: +(\d+) kB", part)[1]) >= 4 * PAGE // 1024
+            return
+    pytest.fail("the tensor is in no part of this process's memory")

@@ -6,9 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from sizes import examples
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.glossary import Languages, LineErrors, read, written
@@ -24,12 +21,6 @@ def rows(kind: str) -> list[list]:
 
 CONTENTS = {name: content for name, content, _ in rows("format")}
 TBX2, TBX3 = CONTENTS["g.tbx"], CONTENTS["g.xml"]  # ENTRIES in both
-VALID = {
-    "g.tsv": b"a\tb|c\n",
-    "g.csv": b'source,target\na,"b|c"\n',
-    "g.jsonl": b'{"source": "a", "target": ["b"]}\n',
-    "g.tbx": TBX3.encode(),
-}
 BOTH = Languages("de", "en")
 
 
@@ -194,26 +185,3 @@ def test_entities_of_tbx_are_not_resolved(tmp_path):
         "<term>vein</term>", "<term>vein&name;</term>"
     )
     assert "hidden" not in str(read_text(tmp_path, "g.tbx", bomb))
-
-
-@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.sampled_from(["g.tsv", "g.csv", "g.jsonl", "g.tbx"]), st.data())
-def test_any_bytes_are_entries_or_one_sentence(tmp_path, name, data):
-    valid = VALID[name]
-    at = data.draw(st.integers(0, len(valid)))
-    content = data.draw(
-        st.binary(max_size=30)
-        | st.binary(max_size=8).map(lambda some: valid[:at] + some + valid[at:])
-    )
-    (tmp_path / name).write_bytes(content)
-    errors = LineErrors()
-    try:
-        found = read(str(tmp_path / name), "--glossary", BOTH, errors)
-        errors.raise_first()
-    except UsageError as error:
-        assert str(error) and "\n" not in str(error)
-    else:
-        assert all(
-            entry.source.strip() and all(target.strip() for target in entry.targets)
-            for entry in found
-        )

@@ -20,6 +20,8 @@ from fairseq_ext.corpus.worker import Result
 from fairseq_ext.plugin.results import FORMAT, ResultsFile
 from fairseq_ext.search.constraints.lines import json_object, parse_json, parse_tabs
 from fairseq_ext.search.parallel.graph import Graph
+from fairseq_ext.terms import formats
+from fairseq_ext.terms.formats import Files
 
 FUZZ = settings(
     max_examples=examples(200),
@@ -186,23 +188,28 @@ TBX = b"""<?xml version="1.0"?><tbx><text><body><conceptEntry id="1">\
 <langSec xml:lang="de"><termSec><term>Ader</term></termSec></langSec>
 <langSec xml:lang="en"><termSec>\
 <term>vein</term></termSec></langSec></conceptEntry></body></text></tbx>"""
-TERMS = {
-    ".tsv": b"Ader\tvein|vessel\nHand\thand\n",
-    ".csv": b"source,target\nAder,vein\n",
-    ".jsonl": b'{"source": "Ader", "target": "vein"}\n',
-    ".tbx": TBX,
+TERMS = {  # by the name of the file or of the reader
+    "g.tsv": b"Ader\tvein|vessel\nHand\thand\n",
+    "g.csv": b"source,target\nAder,vein\n",
+    "g.jsonl": b'{"source": "Ader", "target": "vein"}\n',
+    "g.tbx": TBX,
+    "read_wmt25": b'{"en": "a", "de": "b", "proper": {"a": "b"}}\n',
+    "read_jsonl": b'{"reference": "b", "terms": [{"source": "a", "target": ["b"]}]}\n',
 }
 
 
 @FUZZ
-@given(st.sampled_from(list(TERMS)), HARMS, st.floats(0, 1), st.binary(max_size=60))
-def test_glossaries(tmp_path, suffix, harms, end, more):
-    file = tmp_path / f"terms{suffix}"
-    file.write_bytes(harmed(TERMS[suffix], harms, end) + more)
-    errors = LineErrors()
+@given(st.sampled_from([*TERMS]), HARMS, st.floats(0, 1), st.binary(max_size=60))
+def test_glossaries_and_test_sets_of_terms(tmp_path, name, harms, end, more):
+    file, errors = tmp_path / name, LineErrors()
+    file.write_bytes(harmed(TERMS[name], harms, end) + more)
     try:
-        entries = read(str(file), "--glossary", Languages("de", "en"), errors)
-        assert all(entry.source.strip() and entry.targets for entry in entries)
+        if name.startswith("read"):
+            found, _ = getattr(formats, name)(Files(str(file), "de"))
+            terms = [term for sentence in found for term in sentence.terms]
+        else:
+            terms = read(str(file), "--glossary", Languages("de", "en"), errors)
+        assert all(term.source.strip() and all(map(str.strip, term.targets)) for term in terms)
         errors.raise_first()
     except UsageError as error:
         one_sentence(error)
@@ -261,11 +268,8 @@ def test_graphs(tmp_path, harms, end, path, value, is_json):
     file = tmp_path / "1.json"
     GRAPH.save(file)
     content = file.read_bytes()
-    file.write_bytes(
-        json.dumps(replaced(json.loads(content), path, value)).encode()
-        if is_json
-        else harmed(content, harms, end)
-    )
+    other = json.dumps(replaced(json.loads(content), path, value)).encode()
+    file.write_bytes(other if is_json else harmed(content, harms, end))
     try:
         Graph.load(file)
     except UsageError as error:
