@@ -20,36 +20,30 @@ import numpy as np
 import pytest
 import sizes
 import torch
+from conftest import ran
 from demo_model import MODEL as DEMO
 from fairseq import checkpoint_utils, options
 from fairseq.data import data_utils_fast, token_block_utils_fast
-from fairseq.models.transformer import TransformerModel
 from fairseq.scoring import bleu
-from models import batch, build, dictionary, generators, run, same
 
 from fairseq_ext.plugin.compat import checkpoints, patches, startup, uncompiled
 
 CURRENT = sys.version_info >= (3, 11)  # the Pythons that refuse fairseq's dataclasses
 
 
-def python(code: str, *arguments: object, **environment) -> subprocess.CompletedProcess:
+def python(code: str, *arguments: object, **how) -> subprocess.CompletedProcess:
     """Run code without Python's clean-ups, which take a second where fairseq is imported."""
     code = f"import gc\ngc.disable()\n{code}\nimport os, sys\nsys.stdout.flush()\nos._exit(0)"
-    words = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(
-        words, capture_output=True, text=True, timeout=120, env={**os.environ, **environment}
-    )
+    return ran(sys.executable, "-c", code, *arguments, **how)
 
 
 # ---- start-up
 
 
 def test_the_hook_imports_nothing_heavy_at_start_up():
-    done = python("import sys; print(*sys.modules)")
-    assert done.returncode == 0, done.stderr
-    loaded = set(done.stdout.split())
+    loaded = python("import sys; print(*sys.modules)").stdout.split()
     heavy = "torch numpy fairseq fairseq_ext dataclasses inspect importlib.abc"
-    assert not loaded & {*heavy.split()}
+    assert not {*loaded} & {*heavy.split()}
 
 
 EXPORT = """
@@ -70,9 +64,7 @@ def test_stock_fairseq_exports_its_transformer_to_torchscript_without_our_packag
     tmp_path,
 ):
     """What TorchScript cannot compile must not hang in its classes."""
-    done = python(EXPORT, DEMO, tmp_path / "model.ts")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[-1] == "False"
+    assert python(EXPORT, DEMO, tmp_path / "model.ts").stdout.split()[-1] == "False"
 
 
 def test_an_option_of_an_optional_field_has_the_fields_type_as_python_3_14_writes_it():
@@ -94,7 +86,7 @@ def test_hydra_says_nothing_and_other_warnings_stay():
         "import warnings; from argparse import Namespace; from fairseq.dataclass import utils; "
         "utils.convert_namespace_to_omegaconf(Namespace()); warnings.warn('mine')"
     )
-    assert done.returncode == 0 and "mine" in done.stderr
+    assert "mine" in done.stderr
     assert "hydra" not in done.stderr and "version_base" not in done.stderr
 
 
@@ -103,15 +95,11 @@ def test_hydra_says_nothing_and_other_warnings_stay():
 
 @pytest.mark.skipif(not CURRENT, reason="nothing is changed on Python 3.10")
 def test_only_fairseqs_dataclasses_are_let_through():
-    @dataclasses.dataclass
-    class Theirs:
-        number: int = 1
-
-    for default in (Theirs(), [], {}):
+    theirs = dataclasses.make_dataclass("Theirs", [("number", int, 1)])
+    for default in (theirs(), [], {}):
+        field = ("value", object, dataclasses.field(default=default))
         with pytest.raises(ValueError, match="mutable default"):
-            dataclasses.make_dataclass(
-                "Holder", [("value", object, dataclasses.field(default=default))]
-            )
+            dataclasses.make_dataclass("Holder", [field])
 
 
 def test_a_fairseq_dataclass_stays_the_default_itself(tmp_path):
@@ -215,23 +203,6 @@ def test_a_foreign_class_is_named_and_loads_with_the_opt_in(tmp_path, monkeypatc
     assert allowed.stdout.endswith("0.1\n"), allowed.stderr
 
 
-# ---- the encoder
-
-
-def test_a_loaded_transformer_encodes_padded_batches():
-    """Stock fairseq calls torch's fused encoder layer after loading a state, without the mask type
-    that torch >= 2 wants, and fails."""
-    fresh, loaded = build("transformer"), build("transformer", seed=9)
-    assert isinstance(loaded, TransformerModel)
-    loaded.load_state_dict(fresh.state_dict())
-    assert loaded.encoder.layers[0].load_to_BT  # fairseq would take the fused layer
-    pairs = [generators([model], beam=3, max_len_b=8) for model in (fresh, loaded)]
-    sample = batch([3, 1, 7])
-    same(run(pairs[0].stock, sample), run(pairs[1].stock, sample))
-    same(run(pairs[0].stock, sample), run(pairs[1].ours, sample))
-    assert dictionary().pad() in sample["net_input"]["src_tokens"]
-
-
 # ---- The list of patches is what holds:  what of others' modules is ours belongs to a patch in
 
 
@@ -240,35 +211,31 @@ COMMAND = "fairseq-generate --task translation_ext".split()
 
 # what each patch leaves in others' modules, as a pattern; without any, it is in
 # force for a while alone
-HELD = {
-    "replace_eval": "eval",
-    "dataclass_defaults": r"fairseq\..*Config\.__hash__",
-    "read_optional_types": r"fairseq\.dataclass\.utils\.interpret_dc_type",
-    "replace_compose": r"fairseq\.dataclass\.utils\.(compose|initialize)",
-    "explain_refused_checkpoints": r"fairseq\.checkpoint_utils\.load_checkpoint_to_cpu",
-    "check_models": r"fairseq\.checkpoint_utils\.(_upgrade_state_dict|"
-    r"load_model_ensemble_and_task)",
-    "register_named_tasks": r"fairseq\.utils\.import_user_module",
-    "avoid_fused_encoder_layer": r"fairseq\.modules\.transformer_layer\."
-    r"TransformerEncoderLayerBase\.__init__",
-    "give_arguments": r".*\.TranslationFromPretrainedBARTTask\.args",
-    "give_numpy_long": r"fairseq\.data\.(token_block_dataset|language_pair_dataset)\.np",
-    "replace_compiled": r"fairseq\.data\.(data_utils_fast|token_block_utils_fast)\..*|"
-    r"fairseq\.scoring\.bleu\.Scorer\.(__init__|reset|add)",
-    "pin_no_memory": r"fairseq\.data\.iterators\.CountingIterator\.__init__",
-    "silence_notices": r"warnings\.filters",
-    "report_errors": r"sys\.excepthook|logging\.Handler\.handleError|"
-    r"argparse\.ArgumentParser\._print_message",
-    "spare_collections": r"gc\.set_threshold",
-    "read_plain_values": r"omegaconf\.dictconfig\."
-    r"DictConfig\.__getattr__",
-    "replace_registries": r"fairseq\.[\w.]+_REGISTRY",
-}
+HELD = dict(
+    line.split()
+    for line in r"""
+replace_eval eval
+dataclass_defaults fairseq\..*Config\.__hash__
+read_optional_types fairseq\.dataclass\.utils\.interpret_dc_type
+replace_compose fairseq\.dataclass\.utils\.(compose|initialize)
+explain_refused_checkpoints fairseq\.checkpoint_utils\.load_checkpoint_to_cpu
+check_models fairseq\.checkpoint_utils\.(_upgrade_state|load_model_ensemble_and_task).*
+register_named_tasks fairseq\.utils\.import_user_module
+avoid_fused_encoder_layer fairseq\.modules\.transformer_layer\..*EncoderLayerBase\.__init__
+give_arguments .*\.TranslationFromPretrainedBARTTask\.args
+give_numpy_long fairseq\.data\.(token_block_dataset|language_pair_dataset)\.np
+replace_compiled fairseq\.(data\.(data|token_block)_utils_fast|scoring\.bleu\.Scorer)\..*
+pin_no_memory fairseq\.data\.iterators\.CountingIterator\.__init__
+silence_notices warnings\.filters
+report_errors (sys\.except|logging\.Handler\.handleE|argparse\.ArgumentParser\._print_m).*
+spare_collections gc\.set_threshold
+read_plain_values omegaconf\.dictconfig\.DictConfig\.__getattr__
+replace_registries fairseq\.[\w.]+_REGISTRY
+""".strip().splitlines()
+)
 
 
-FOR_A_WHILE = {
-    *("leave_out_working_folder", "allow_plain_classes", "set_up_no_log", "log_as_stock")
-}
+FOR_A_WHILE = {*"leave_out_working_folder allow_plain_classes set_up_no_log log_as_stock".split()}
 
 
 NEEDS_ALL = pytest.mark.skipif(not os.environ.get(sizes.ALL), reason="with --all")
@@ -276,10 +243,8 @@ NEEDS_ALL = pytest.mark.skipif(not os.environ.get(sizes.ALL), reason="with --all
 
 @pytest.mark.parametrize("given", [COMMAND, pytest.param(["program"], marks=NEEDS_ALL)])
 def test_the_list_of_patches_is_what_hangs_in_the_modules_of_others(given):
-    words = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("patched.py")), *given]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    found, in_force = json.loads(done.stdout)
+    program = Path(__file__).with_name("patched.py")
+    found, in_force = json.loads(ran(sys.executable, "-W", "ignore", program, *given).stdout)
     held = {
         change: [name for name in found if re.fullmatch(HELD[change], name)]
         for change in in_force
@@ -294,6 +259,7 @@ def test_the_list_of_patches_is_what_hangs_in_the_modules_of_others(given):
 
 
 def test_batches_are_those_of_the_compiled_function():
+    """Of the two that take sizes, or a function that returns them."""
     chance = random.Random(1)
     for _ in range(300):
         sizes = np.array([chance.randint(1, 30) for _ in range(chance.randrange(40))], np.int64)
@@ -303,11 +269,11 @@ def test_batches_are_those_of_the_compiled_function():
         limits = [*map(chance.choice, ([-1, 30, 31, 64, 200], [-1, 1, 2, 5, 8], [1, 2, 8]))]
         for given, function in (
             (sizes, "batch_by_size_vec"),
-            (lambda i, sizes=sizes: sizes[i], "batch_by_size_fn"),
+            (sizes.__getitem__, "batch_by_size_fn"),
         ):
-            expected = getattr(data_utils_fast, function)(indices, given, *limits)
-            got = getattr(uncompiled, function)(indices, given, *limits)
-            assert [*map(list, got)] == [*map(list, expected)], (sizes, limits)
+            both = [getattr(module, function) for module in (data_utils_fast, uncompiled)]
+            expected, got = ([*map(list, call(indices, given, *limits))] for call in both)
+            assert got == expected, (sizes, limits)
 
 
 def test_a_sentence_longer_than_a_batch_is_refused_in_the_same_words():
@@ -333,27 +299,24 @@ def test_blocks_of_a_text_are_those_of_the_compiled_functions(mode):
 
 
 def test_bleu_counts_are_libbleus(monkeypatch):
-    chance, PAD, EOS, UNK = random.Random(3), 1, 2, 4
-    settings = bleu.BleuConfig(pad=PAD, eos=EOS, unk=UNK)
-    stock = bleu.Scorer(settings), bleu.Scorer(settings)
-    stock[1].reset(one_init=True)
+    chance, settings = random.Random(3), bleu.BleuConfig(pad=1, eos=2, unk=4)
+    names = [name for name, _ in bleu.Scorer(settings).stat._fields_]
     pairs = [
         # the compiled function takes no empty text
         [torch.IntTensor([*chance.choices(range(1, 8), k=chance.randint(0, 14)), 5]) for _ in "ab"]
         for _ in range(200)
     ]
-    for pair in pairs:
-        for scorer in stock:
+
+    def counts(one_init: bool) -> tuple:
+        scorer = bleu.Scorer(settings)
+        if one_init:
+            scorer.reset(one_init=True)
+        for pair in pairs:
             scorer.add(*pair)
+        return [getattr(scorer.stat, name) for name in names], scorer.result_string()
+
+    expected = [*map(counts, (False, True))]
     for name in ("__init__", "reset", "add"):
         monkeypatch.setattr(bleu.Scorer, name, getattr(bleu.Scorer, name))  # taken back afterwards
     uncompiled.replace_compiled(bleu)
-    ours = bleu.Scorer(settings), bleu.Scorer(settings)
-    ours[1].reset(one_init=True)
-    for pair in pairs:
-        for scorer in ours:
-            scorer.add(*pair)
-    for expected, got in zip(stock, ours, strict=True):
-        for name, _ in expected.stat._fields_:
-            assert getattr(got.stat, name) == getattr(expected.stat, name)
-        assert expected.result_string() == got.result_string()
+    assert [*map(counts, (False, True))] == expected

@@ -3,12 +3,12 @@ is the one that hydra composes, and the batch of a line alone is its iterator's.
 
 import json
 import shlex
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
+from conftest import command, ran
+from demo_model import MODEL as DEMO
 from fairseq import options
 from fairseq.dataclass import utils
 from fairseq.dataclass.configs import GenerationConfig
@@ -17,13 +17,13 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from models import build, task
 from omegaconf import OmegaConf
+from plugin.compat.test_compat import python
 from sizes import drawn
 
 import fairseq_ext.plugin.tasks  # noqa: F401
 from fairseq_ext.plugin.compat.configuration import compose, value_of
 from fairseq_ext.plugin.input import SingleBatchIterator
 
-DEMO = Path(__file__).resolve().parents[3] / "checkpoints" / "demo"
 MODEL = [str(DEMO), "--path", str(DEMO / "checkpoint.pt"), *"-s de -t en --cpu".split()]
 ALL = """
 import fairseq, json, sys
@@ -66,22 +66,14 @@ print(at_start)
 OF_COMMAND = "import sys; sys.argv = sys.orig_argv = ['fairseq-generate',"
 
 
-def python(code: str, given: str = "") -> str:
-    # without Python's clean-ups, which take a second where fairseq is imported
-    code = f"import gc\ngc.disable()\n{code}\nimport os\nsys.stdout.flush()\nos._exit(0)"
-    words = [sys.executable, "-c", code]
-    done = subprocess.run(words, input=given, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_registries_hold_what_stock_fairseq_registers():
     """Every name of stock's, with the same class, in a process where hardly any of
     its models' and tasks' files have run."""
-    stock = python(ALL + NAMES)
+    stock = python(ALL + NAMES).stdout
     assert len(json.loads(stock)["ARCH_MODEL_REGISTRY"]) > 100
     quick = f"{OF_COMMAND} '--task', 'translation_ext']\n{ALL}{LOOK_UPS}"
-    assert int(python(quick, stock)) > 50  # files and packages that had not run
+    # files and packages that had not run
+    assert int(python(quick, stdin=stock).stdout) > 50
 
 
 def test_stock_tasks_start_as_they_always_do():
@@ -90,9 +82,9 @@ def test_stock_tasks_start_as_they_always_do():
         "startup = sys.modules['fairseq_ext.plugin.compat.startup']\n"
         "print('fairseq_ext' in sys.modules, bool(startup.pending), gc.get_threshold()[0])"
     )
-    alone = [sys.executable, "-I", "-S", "-c", "import gc; print(gc.get_threshold()[0])"]
-    plain = subprocess.check_output(alone, text=True).strip()  # 700, or 2000 since Python 3.13
-    assert said.splitlines()[-1] == f"False False {plain}"
+    alone = ["-I", "-S", "-c", "import gc; print(gc.get_threshold()[0])"]
+    plain = ran(sys.executable, *alone).stdout.strip()  # 700, or 2000 since Python 3.13
+    assert said.stdout.splitlines()[-1] == f"False False {plain}"
 
 
 LOAD = """
@@ -114,9 +106,9 @@ fairseq_cli.interactive.cli_main()
 
 @pytest.mark.parametrize("sampling", [[], "--sampling --beam 1".split()], ids=["beam", "sampling"])
 def test_a_model_draws_first_weights_only_where_outputs_depend_on_the_numbers_drawn(sampling):
-    command = ["fairseq-interactive", *MODEL, "--task", "translation_ext", *sampling]
-    said = python(f"import sys; sys.argv = sys.orig_argv = {command}\n{LOAD}")
-    assert said.splitlines()[-1].split() == [str(not sampling), "True"]
+    words = ["fairseq-interactive", *MODEL, "--task", "translation_ext", *sampling]
+    said = python(f"import sys; sys.argv = sys.orig_argv = {words}\n{LOAD}")
+    assert said.stdout.splitlines()[-1].split() == [str(not sampling), "True"]
 
 
 FLAGS = r"""
@@ -199,10 +191,8 @@ def test_a_value_is_read_as_hydras_grammar_reads_it(text):
 @drawn(0)  # long
 @pytest.mark.parametrize("given", [[], ["--task", "translation_ext"]], ids=["stock", "ours"])
 def test_the_log_goes_to_standard_error_so_that_the_output_holds_results_alone(given):
-    name = str(Path(sys.executable).with_name("fairseq-interactive"))
-    command = [name, *MODEL, "--beam", "1", *given]
-    how = {"capture_output": True, "text": True, "timeout": 120, "check": True}
-    done = subprocess.run(command, input="▁Die ▁Akte .\n", **how)
+    flags = [*MODEL, "--beam", 1, *given]
+    done = command("fairseq-interactive", *flags, stdin="▁Die ▁Akte .\n", cold=True)
     assert [line[:2] for line in done.stdout.splitlines()] == ["S-", "W-", "H-", "D-", "P-"]
     assert "| INFO | fairseq_cli.interactive | " in done.stderr
 
@@ -210,19 +200,18 @@ def test_the_log_goes_to_standard_error_so_that_the_output_holds_results_alone(g
 # ---- A line alone is batched without fairseq's iterator
 
 
-def batches(lines: list[torch.Tensor], **more):
+def batches(*lines: torch.Tensor, longest: int = 64, match_source_len: bool = False):
     """An *_ext task's batches of these lines, as fairseq-interactive requests them; and stock's."""
     both, how = [], {"max_sentences": 1, "ignore_invalid_inputs": False, "max_tokens": None}
-    generation = GenerationConfig(
-        beam=2, nbest=2, match_source_len=more.pop("match_source_len", False)
-    )
     for name in ("translation_ext", "translation"):
         found = task(name)
         if name.endswith("_ext"):
-            found.build_generator([build("transformer")], generation)
-        dataset = found.build_dataset_for_inference(list(lines), [len(line) for line in lines])
-        sizes = {"max_positions": (64, 64), **more}
-        both.append(found.get_batch_iterator(dataset=dataset, **how, **sizes))
+            cfg = GenerationConfig(beam=2, nbest=2, match_source_len=match_source_len)
+            found.build_generator([build("transformer")], cfg)
+        dataset = found.build_dataset_for_inference([*lines], [*map(len, lines)])
+        both.append(
+            found.get_batch_iterator(dataset=dataset, max_positions=(longest, longest), **how)
+        )
     return both
 
 
@@ -236,29 +225,21 @@ def flat(value):
     return value.tolist() if torch.is_tensor(value) else value
 
 
-@pytest.mark.parametrize(
-    "tokens",
-    [line(0), line(1), line(9), torch.tensor([5, 1, 6, 2])],
-    ids=["0", "1", "9", "with <pad>"],
-)
+@pytest.mark.parametrize("tokens", [line(0), line(1), line(9), torch.tensor([5, 1, 6, 2])])
 def test_the_batch_is_fairseqs(tokens):
-    ours, stock = batches([tokens])
-    assert isinstance(ours, SingleBatchIterator)
-    assert [flat(batch) for batch in ours.next_epoch_itr(shuffle=False)] == [
-        flat(batch) for batch in stock.next_epoch_itr(shuffle=False)
-    ]
+    both = batches(tokens)
+    assert isinstance(both[0], SingleBatchIterator)
+    ours, stock = ([*map(flat, each.next_epoch_itr(shuffle=False))] for each in both)
+    assert ours == stock
 
 
 def test_what_the_iterator_refuses_it_still_refuses():
     with pytest.raises(Exception, match="Size of sample #0 is invalid"):
-        batches([line(9)], max_positions=(5, 64))
+        batches(line(9), longest=5)
 
 
 def test_several_lines_and_stocks_own_search_take_the_iterator():
     """fairseq's iterator draws a random number, on which what stock's searches draw
     behind it may depend."""
-    assert not isinstance(batches([line(3), line(4)])[0], SingleBatchIterator)
-    assert not isinstance(
-        batches([line(3)], match_source_len=True)[0],
-        SingleBatchIterator,
-    )
+    for ours, _ in (batches(line(3), line(4)), batches(line(3), match_source_len=True)):
+        assert not isinstance(ours, SingleBatchIterator)
