@@ -77,7 +77,8 @@ class Projection:
     """A translation that gets the marks of its segment."""
 
     def __init__(self, segment: Segment, text: str, pairs: Pairs | None):
-        self.segment, self.text = segment, begun(ended(text, segment.plain), segment.plain)
+        read = segment.plain.removeprefix(segment.lead).lstrip()
+        self.segment, self.text = segment, begun(ended(text, segment.plain), read)
         if segment.escape is in_cdata:
             self.text = self.text.replace("]]>", "]] >")
         self.moved = [(0, 0)]
