@@ -23,6 +23,7 @@ from hf_models import KINDS, NO_SPACES, lines, make, numbers  # noqa: E402
 
 from fairseq_ext import Translator  # noqa: E402
 from fairseq_ext.search.request import Request  # noqa: E402
+from fairseq_ext.text.marks import begun
 
 TEXT = [
     "der Verband wird morgen geprüft",
@@ -215,7 +216,8 @@ def test_a_target_of_opus_mt_is_named_by_the_request_or_in_front_of_its_text(
     def expected(*languages, between=" "):
         pairs = zip(languages, sentences, strict=True)
         typed = [f">>{language}<< {each}" for language, each in pairs]
-        return between.join(found[0].text for found in ours.translate(typed))
+        found = [nbest[0].text for nbest in ours.translate(typed)]
+        return between.join(map(begun, found, sentences))  # with the capital of its source
 
     french, german = expected("fra", "fra"), expected("deu", "deu")
     assert len({french, expected("fra", "deu"), german}) == 3
